@@ -1,0 +1,34 @@
+"""astkit: training networks on the samples that matter, and measuring whether it pays.
+
+Names are imported when first used, so that ``import astkit`` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from astkit.names import PUBLIC
+
+if TYPE_CHECKING:
+    from astkit.datasets.loaders import Loader as Loader
+    from astkit.gating.gate import Gate as Gate
+    from astkit.gating.samplers import RandomSubset as RandomSubset
+    from astkit.gating.selection import Selection as Selection
+    from astkit.trainers.budget import Budget as Budget
+    from astkit.trainers.config import TrainConfig as TrainConfig
+    from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
+    from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
+    from astkit.trainers.trainer import Trainer as Trainer
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'astkit' has no attribute {name!r}")
+    return getattr(import_module(PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *PUBLIC])

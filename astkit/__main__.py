@@ -1,0 +1,5 @@
+"""``python -m astkit``."""
+
+from astkit.cli import main
+
+raise SystemExit(main())

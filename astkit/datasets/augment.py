@@ -1,0 +1,101 @@
+"""Random crops and flips of whole batches, drawn from (seed, epoch, row) and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from astkit.rng import uniform
+
+NAMES = ("crop", "flip")
+
+
+class Moves(NamedTuple):
+    """What happens to each row; a part that was not asked for is ``None``.
+
+    ``top`` and ``left``: int64 ``[N]``, the window's corner in the padded image, ``0..2*pad``
+    pixels; ``flip``: bool ``[N]``, mirrored left to right after the crop.
+    """
+
+    top: Tensor | None
+    left: Tensor | None
+    flip: Tensor | None
+
+    def rows(self, start: int, stop: int) -> Moves:
+        """The moves of rows ``start`` to ``stop - 1``."""
+        return Moves(*(None if part is None else part[start:stop] for part in self))
+
+
+class Augment:
+    """Zero-padded random crop and horizontal flip, like torchvision's RandomCrop and RandomFlip.
+
+    ``names``: any of ``"crop"`` and ``"flip"``; ``pad``: black pixels added on each side before the
+    crop; ``seed``: the key. Raises ``ValueError`` for another name or a negative ``pad``.
+    """
+
+    def __init__(self, names: Sequence[str] = (), pad: int = 4, seed: int = 0) -> None:
+        names = (names,) if isinstance(names, str) else tuple(names)
+        for name in names:
+            if name not in NAMES:
+                raise ValueError(
+                    f"augment has {name!r}; choose from {', '.join(map(repr, NAMES))}."
+                )
+        if pad < 0:
+            raise ValueError(f"pad is {pad}; pass 0 or more pixels.")
+        self.names = names
+        self.pad = pad
+        self.seed = seed
+
+    def draw(self, index: Tensor, epoch: int) -> Moves:
+        """The moves of the dataset rows ``index`` (int64 ``[N]``), on the device of ``index``.
+
+        Drawn for a whole pass at once: the hash is some forty small kernels, whatever N is.
+        """
+        top = left = flip = None
+        if "crop" in self.names:
+            top = self._offset(uniform(index, self.seed, "crop-y", epoch))
+            left = self._offset(uniform(index, self.seed, "crop-x", epoch))
+        if "flip" in self.names:
+            flip = uniform(index, self.seed, "flip", epoch) < 0.5
+        return Moves(top, left, flip)
+
+    def apply(self, x: Tensor, moves: Moves) -> Tensor:
+        """``x`` ``[B, channels, height, width]`` of any dtype, moved; same shape and dtype.
+
+        Raises ``ValueError`` when something was asked for and ``x`` is not a batch of images.
+        """
+        if self.names and x.ndim != 4:
+            raise ValueError(
+                f"augment={self.names} got inputs of shape {list(x.shape)}; crop and flip need "
+                "[batch, channels, height, width], so pass augment=() for other inputs."
+            )
+        if moves.top is not None and moves.left is not None:
+            x = crop(x, moves.top, moves.left, self.pad)
+        if moves.flip is not None:
+            x = torch.where(moves.flip[:, None, None, None], x.flip(3), x)
+        return x
+
+    def _offset(self, draw: Tensor) -> Tensor:
+        # float32 rounding could lift the largest draw to 2*pad+1 exactly
+        return (draw * (2 * self.pad + 1)).long().clamp_(max=2 * self.pad)
+
+
+def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
+    """The window of ``x`` ``[B, C, H, W]`` at ``top``, ``left`` ``[B]`` of its zero-padded image.
+
+    One ``index_select`` of whole rows of W pixels out of an overlapping view, which reads one index
+    for W pixels where an elementwise gather reads W of them.
+    """
+    batch, channels, height, width = x.shape
+    padded = F.pad(x, (pad, pad, pad, pad)).contiguous()
+    flat = padded.view(-1)
+    windows = flat.as_strided((flat.numel() - width + 1, width), (1, 1))
+    stride = width + 2 * pad
+    plane = torch.arange(batch * channels, device=x.device) * (stride * (height + 2 * pad))
+    line = (top[:, None] + torch.arange(height, device=x.device)) * stride + left[:, None]
+    start = plane.view(batch, channels, 1) + line[:, None]
+    return windows.index_select(0, start.view(-1)).view(batch, channels, height, width)

@@ -1,0 +1,95 @@
+"""CIFAR-10 (Krizhevsky 2009), wherever and in whichever of its usual layouts it lies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from torch import Tensor
+
+from astkit.datasets import cifar10_files as files
+from astkit.datasets.images import Images
+
+Rows = tuple[Tensor, Tensor]
+
+
+def load_cifar10(
+    root: Path | None, download: bool, size: int | None
+) -> tuple[Images, Images | None]:
+    """Training and test part, uint8 ``[N, 3, 32, 32]``; the first layout found is the one used.
+
+    Raises ``FileNotFoundError`` with every path tried when there is none, and ``ValueError`` for
+    one that is damaged or incomplete.
+    """
+    places = search_places(root)
+    found = _find(places)
+    if found is None and download:
+        _download(places[0])
+        found = _find(places)
+    if found is None:
+        raise FileNotFoundError(_missing(places))
+    folder, layout = found
+    train, test = files.LAYOUTS[layout].read(folder)
+    return _images(train, folder), None if test is None else _images(test, folder)
+
+
+def search_places(root: Path | None) -> list[Path]:
+    """Where to search, in order: ``root``, ``ASTKIT_DATA``, ``data/`` of the checkout and here."""
+    places = [] if root is None else [root]
+    if os.environ.get("ASTKIT_DATA"):
+        places.append(Path(os.environ["ASTKIT_DATA"]).expanduser())
+    package_parent = Path(__file__).resolve().parents[2]
+    if package_parent.name != "site-packages":
+        places.append(package_parent / "data")
+    places.append(Path.cwd() / "data")
+    return list(dict.fromkeys(places))
+
+
+def _find(places: list[Path]) -> tuple[Path, str] | None:
+    for folder in (inner for place in places for inner in _candidates(place)):
+        for name, layout in files.LAYOUTS.items():
+            if layout.present(folder):
+                return folder, name
+    return None
+
+
+def _candidates(place: Path) -> Iterator[Path]:
+    yield place
+    for pattern in ("cifar10*", "cifar-10*"):
+        yield from sorted(path for path in place.glob(pattern) if path.is_dir())
+
+
+def _download(place: Path) -> None:
+    from torchvision.datasets import CIFAR10
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    try:
+        download_and_extract_archive(
+            CIFAR10.url, str(place), filename=CIFAR10.filename, md5=CIFAR10.tgz_md5
+        )
+    except (OSError, RuntimeError) as error:
+        raise FileNotFoundError(
+            f"CIFAR-10 is not on this machine and its download to {place} failed ({error}); "
+            f"fetch {CIFAR10.url} by other means and unpack it there."
+        ) from error
+
+
+def _missing(places: list[Path]) -> str:
+    tried = "".join(f"\n  {folder}" for place in places for folder in _candidates(place))
+    layouts = "; ".join(layout.look_for for layout in files.LAYOUTS.values())
+    return (
+        f"CIFAR-10 was not found. Looked for {layouts}; in these folders and in their "
+        f"subfolders cifar10* and cifar-10*:{tried}\nTo get it, pass download=True, or put one of "
+        "the layouts into one of these folders (see data/README.md)."
+    )
+
+
+def _images(rows: Rows, folder: Path) -> Images:
+    pixels, labels = rows
+    if pixels.shape[1:] != (3, 32, 32):
+        raise ValueError(
+            f"The images in {folder} have shape {list(pixels.shape[1:])} instead of [3, 32, 32]; "
+            "this is not CIFAR-10: fetch it again, or load it as 'folders'."
+        )
+    return Images(pixels, labels, files.CLASSES, "cifar10")

@@ -1,0 +1,225 @@
+"""The gate: scores in, a selection out, and a threshold that adapts in between."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astkit import rng
+from astkit.gating.controllers import Controller, check_rate
+from astkit.gating.selection import Selection
+from astkit.gating.significance import Criterion, Score, cross_entropy_rows
+from astkit.names import resolve
+
+_COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite", "carry")
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Run a block in eval mode without gradients; restore each module's own mode and the RNG.
+
+    BatchNorm statistics stay as they are, and modules that were frozen in eval mode remain so.
+    """
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()
+        with torch.no_grad(), rng.isolated(device):
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class Gate:
+    """Decides which samples of a batch are trained on, so that ``target_rate`` of them are.
+
+    In any loop::
+
+        gate = Gate(target_rate=0.25)
+        chosen = gate(model, x, y)
+        loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
+
+    A row is active when its score exceeds the controller's threshold. Rows that tie with the
+    threshold (all of them, when a batch's scores are equal) are drawn at random up to the number
+    that the target rate grants. If fewer than ``min_active`` rows are active, random rows fill the
+    batch up to ``fallback``; they never count in the rate. A row whose score is NaN or infinite is
+    not trained on, does not steer the controller and is counted in ``nonfinite``.
+
+    Args:
+        target_rate: wanted share of active samples, in (0, 1].
+        score: name or callable ``(outputs, targets, inputs) -> [batch]``; larger is more worth.
+        controller: name or `Controller`; an instance brings its own target rate.
+        criterion: per-row loss for the scores that are chosen by name.
+        fallback: rows to train on when too few are active; 0 allows an empty selection.
+        min_active: how many active rows are enough. Take 2 for models with BatchNorm on vectors.
+        seed: of the draws among ties and for the fallback.
+
+    Raises:
+        ValueError: for an impossible rate or an unknown name.
+    """
+
+    def __init__(
+        self,
+        target_rate: float = 0.1,
+        score: str | Score = "loss",
+        controller: str | Controller = "log_integral",
+        *,
+        criterion: Criterion = cross_entropy_rows,
+        fallback: int = 2,
+        min_active: int = 1,
+        seed: int = 0,
+    ) -> None:
+        check_rate("target_rate", target_rate)
+        if isinstance(controller, str):
+            controller = resolve("controller", controller)(target_rate)
+        self.controller: Controller = controller
+        self.significance: Score = (
+            resolve("score", score)(criterion) if isinstance(score, str) else score
+        )
+        self.fallback, self.min_active, self.seed = fallback, min_active, seed
+        self.batches = self.seen = self.active = self.fallback_rows = self.nonfinite = 0
+        self.carry = 0.0  # what earlier batches were granted beyond whole rows
+        self._warned: set[str] = set()
+
+    @property
+    def target_rate(self) -> float:
+        """The set point; may be changed while training."""
+        return self.controller.target_rate
+
+    @target_rate.setter
+    def target_rate(self, rate: float) -> None:
+        self.controller.target_rate = rate
+
+    @property
+    def rate(self) -> float:
+        """Share of all samples so far that were active (fallback rows not counted)."""
+        return self.active / self.seen if self.seen else math.nan
+
+    def __call__(self, model: nn.Module, x: Any, y: Tensor) -> Selection:
+        """Score ``y``'s batch with ``model(x)`` and select from it."""
+        return self.select(self.score(model, x, y))
+
+    def score(self, model: nn.Module, x: Any, y: Tensor) -> Tensor:
+        """Scores ``[batch]`` from one forward pass in eval mode, without side effects."""
+        with evaluating(model, y.device):
+            return self.significance(model(x), y, x)
+
+    def select(self, scores: Tensor) -> Selection:
+        """Select rows by ``scores [batch]`` and let the controller learn from the outcome.
+
+        Raises ``ValueError`` unless there is one score a row and at least one is finite.
+        """
+        usable, finite = self.usable(scores)
+        active, threshold = self._decide(usable)
+        return self._settle(usable, active, threshold, finite)
+
+    def admits(self, score: Tensor) -> bool:
+        """Whether one row's finite ``score`` exceeds the held threshold (sample-by-sample use)."""
+        return bool(score > self.controller.threshold(score.reshape(1), 0))
+
+    def settle(self, scores: Tensor, active: Tensor) -> Selection:
+        """Count a batch that was decided row by row with `admits`, and let the controller learn.
+
+        Args:
+            scores: ``[batch]``.
+            active: bool ``[batch]``; false where the score is not finite.
+        """
+        usable, finite = self.usable(scores)
+        return self._settle(usable, active[finite], self.controller.threshold(usable, 0), finite)
+
+    def usable(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The finite ones of ``scores [batch]``, and where they are: bool ``[batch]``.
+
+        Raises ``ValueError`` unless there is one score a row and at least one is finite.
+        """
+        if scores.ndim != 1 or not len(scores):
+            raise ValueError(
+                f"scores has shape {list(scores.shape)}: give one score a row, as a tensor of shape"
+                " [batch] with at least one row"
+            )
+        if len(scores) == 1 and self.fallback:
+            self._warn(
+                "single",
+                "a batch of 1 row leaves the gate nothing to choose from: whenever the row is not"
+                " active the fallback trains on it all the same; use larger batches or fallback=0",
+            )
+        finite = torch.isfinite(scores)
+        usable = scores.detach()[finite]
+        if not len(usable):
+            raise ValueError(
+                f"all {len(scores)} scores of batch {self.batches} are NaN or infinite: the model"
+                " has diverged (lower the learning rate) or the score divides by zero"
+            )
+        return usable, finite
+
+    def _decide(self, scores: Tensor) -> tuple[Tensor, float]:
+        quota = self._grant(len(scores))
+        if self.target_rate == 1:
+            return torch.ones_like(scores, dtype=torch.bool), -math.inf
+        threshold = self.controller.threshold(scores, quota)
+        if len(scores) > 1 and bool((scores == scores[0]).all()):
+            self._warn(
+                "equal",
+                "all scores of a batch are equal, so choosing by score means nothing: rows are"
+                " drawn at random at the target rate; check that the score depends on the sample",
+            )
+            return self._draw(torch.ones_like(scores, dtype=torch.bool), quota), threshold
+        active, tied = scores > threshold, scores == threshold
+        if bool(tied.any()):
+            active = active | self._draw(tied, quota - int(active.sum()))
+        return active, threshold
+
+    def _settle(
+        self, scores: Tensor, active: Tensor, threshold: float, finite: Tensor
+    ) -> Selection:
+        count = int(active.sum())
+        rate = count / len(scores)
+        self.controller.update(rate, scores)
+        self.seen += len(scores)
+        self.active += count
+        self.nonfinite += len(finite) - len(scores)
+        missing = min(self.fallback, len(scores)) - count if count < self.min_active else 0
+        if missing > 0:
+            active = active | self._draw(~active, missing)
+            self.fallback_rows += missing
+        self.batches += 1
+        index = finite.nonzero().squeeze(1)[active]
+        weight = torch.ones(len(index), dtype=scores.dtype, device=scores.device)
+        return Selection(index, weight, len(finite), rate, threshold, missing > 0)
+
+    def _grant(self, rows: int) -> int:
+        exact = self.target_rate * rows + self.carry
+        quota = min(rows, int(exact + 1e-9))
+        self.carry = exact - quota
+        return quota
+
+    def _draw(self, among: Tensor, count: int) -> Tensor:
+        # a random subset of the marked rows: those with the smallest of numbers drawn for all rows
+        chosen = torch.zeros_like(among)
+        if count > 0:
+            keys = rng.uniform(torch.arange(len(among)), self.seed, "gate", self.batches)
+            keys = keys.to(among.device).masked_fill(~among, 2.0)
+            chosen[keys.topk(min(count, int(among.sum())), largest=False).indices] = True
+        return chosen
+
+    def _warn(self, what: str, sentence: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(sentence, stacklevel=4)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Controller, counters and seed, as plain numbers: a resumed gate decides as this one."""
+        counters = {name: getattr(self, name) for name in _COUNTERS}
+        return {"controller": self.controller.state_dict(), "seed": self.seed, **counters}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``; ``KeyError`` if it lacks an entry."""
+        self.controller.load_state_dict(state["controller"])
+        for name in ("seed", *_COUNTERS):
+            setattr(self, name, state[name])

@@ -1,0 +1,160 @@
+"""Significance: one score a sample; the larger, the more worth training on.
+
+A score is any callable ``(outputs, targets, inputs) -> [batch]``. The origin compared below is
+oluwafemidiakhoa/adaptive-sparse-training at 3e66290, file KAGGLE_VIT_BATCHED_STANDALONE.py.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Criterion = Callable[[Tensor, Tensor], Tensor]
+Score = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def cross_entropy_rows(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of each row: ``outputs [batch, classes, ...]``, class indices or shares."""
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def row_losses(criterion: Criterion, outputs: Tensor, targets: Tensor) -> Tensor:
+    """One loss a row, float32 or float64 ``[batch]``; dimensions after the first are averaged.
+
+    Raises ``ValueError`` when the model's outputs, the labels or the criterion do not give that.
+    """
+    rows = len(targets)
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != rows:
+        what = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise ValueError(
+            f"the model returned {what} for a batch of {rows} rows: it must return one tensor whose"
+            " first dimension is the batch"
+        )
+    if outputs.dtype in (torch.float16, torch.bfloat16):
+        outputs = outputs.float()
+    try:
+        losses = criterion(outputs, targets)
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise ValueError(_mismatch(outputs, targets, error)) from error
+    if losses.ndim == 0 or len(losses) != rows:
+        raise ValueError(
+            f"the criterion returned shape {list(losses.shape)} for {rows} rows, so it has averaged"
+            " already: build it with reduction='none', so that each row keeps its own loss"
+        )
+    return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
+
+
+def check_labels(targets: Tensor, classes: int) -> None:
+    """Raises ``ValueError`` for a class index in ``targets`` outside ``0..classes - 1``."""
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"targets hold the label {high if high >= classes else low}, but the model has"
+            f" {classes} outputs: labels must lie in 0..{classes - 1}; mend them or build the model"
+            " with more classes"
+        )
+
+
+def _mismatch(outputs: Tensor, targets: Tensor, error: Exception) -> str:
+    if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
+        check_labels(targets, outputs.shape[1])
+    return (
+        f"the criterion refused outputs of shape {list(outputs.shape)} and targets of shape"
+        f" {list(targets.shape)}: give the model the outputs that the criterion expects ({error})"
+    )
+
+
+class Loss:
+    """The loss of each row, as it is."""
+
+    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
+        self.criterion = criterion
+
+    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+        return row_losses(self.criterion, outputs, targets)
+
+
+class RelativeScore(ABC):
+    """A score that holds features of a row against a reference taken from the whole batch.
+
+    Split in three so that the sample-by-sample trainer, which has no batch to look at, can put a
+    running reference in the place of the batch's.
+    """
+
+    @abstractmethod
+    def features(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+        """Raw features, ``[batch, features]``; each row's depend on that row alone."""
+
+    @abstractmethod
+    def reference(self, features: Tensor) -> Tensor:
+        """What a batch's features are held against, ``[features]``."""
+
+    @abstractmethod
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        """Scores ``[batch]`` from features and reference."""
+
+    @abstractmethod
+    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
+        """The reference of ``count`` rows, widened by one more row's ``features [1, features]``."""
+
+    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+        features = self.features(outputs, targets, inputs)
+        return self.combine(features, self.reference(features))
+
+
+class LossAndContrast(RelativeScore):
+    """The origin's rule: ``0.7 * half(loss) + 0.3 * half(contrast)``.
+
+    ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast is the standard deviation
+    over all pixels and channels of an input. Source: ``_compute_batch_significance``.
+    """
+
+    def __init__(
+        self,
+        criterion: Criterion = cross_entropy_rows,
+        loss_weight: float = 0.7,
+        contrast_weight: float = 0.3,
+    ) -> None:
+        self.criterion = criterion
+        self.weights = (loss_weight, contrast_weight)
+
+    def features(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+        losses = row_losses(self.criterion, outputs, targets)
+        contrast = inputs.flatten(1).std(dim=1)
+        return torch.stack([losses, contrast.to(losses.dtype)], dim=1)
+
+    def reference(self, features: Tensor) -> Tensor:
+        return features.mean(0)
+
+    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
+        return reference + (features[0] - reference) / (count + 1)
+
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        half = (features / (reference + 1e-6)).clamp(0, 2) / 2
+        return half @ half.new_tensor(self.weights)
+
+
+class LossContrastConstant(LossAndContrast):
+    """The origin's older rule, kept as a warning: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
+
+    The constant lifts every score to 0.2 or more and one outlier in the batch presses all others
+    together, so a threshold that starts below that admits everything. Source: the same file at
+    32ff988.
+    """
+
+    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
+        super().__init__(criterion, 0.5, 0.3)
+
+    def reference(self, features: Tensor) -> Tensor:
+        return features.amax(0)
+
+    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
+        return torch.maximum(reference, features[0])
+
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        share = features / (reference + 1e-6)
+        return share @ share.new_tensor(self.weights) + 0.2

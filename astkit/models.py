@@ -1,0 +1,114 @@
+"""Small networks; input shape and number of classes are arguments.
+
+`SimpleCNN` and `SimplifiedViT` have the layers of the origin's networks (examples/cifar10_demo.py
+and KAGGLE_VIT_BATCHED_STANDALONE.py in oluwafemidiakhoa/adaptive-sparse-training at 3e66290).
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from astkit import rng
+from astkit.names import resolve
+
+Shape = tuple[int, int, int]
+
+
+def build(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) -> nn.Module:
+    """The model registered as ``name``, for inputs ``shape = (channels, height, width)``.
+
+    Weights depend on ``seed`` alone; the global RNG is left as it is. Raises ``ValueError`` for an
+    unknown name or a shape that the model cannot take.
+    """
+    with rng.isolated("cpu", seed, "model"):
+        return cast(nn.Module, resolve("model", name)(shape, classes, **options))
+
+
+def _divisible(shape: Shape, by: int, model: str) -> Shape:
+    channels, height, width = shape
+    if height % by or width % by:
+        raise ValueError(
+            f"shape is {shape}, but {model} needs height and width divisible by {by}: resize or"
+            " pad the images"
+        )
+    return channels, height, width
+
+
+def _convolution(inputs: int, outputs: int, batch_norm: bool) -> list[nn.Module]:
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1)]
+    if batch_norm:
+        layers.append(nn.BatchNorm2d(outputs))
+    return [*layers, nn.ReLU()]
+
+
+class DigitsCNN(nn.Sequential):
+    """Two convolutions, a pooling and a linear layer, for images of 8x8 or so."""
+
+    def __init__(self, shape: Shape = (1, 8, 8), classes: int = 10, batch_norm: bool = False):
+        channels, height, width = _divisible(shape, 2, "DigitsCNN")
+        super().__init__(
+            *_convolution(channels, 16, batch_norm),
+            *_convolution(16, 32, batch_norm),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * (height // 2) * (width // 2), classes),
+        )
+
+
+class SimpleCNN(nn.Sequential):
+    """The origin's CNN: three convolutions, two poolings, two linear layers, dropout 0.5."""
+
+    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10, batch_norm: bool = False):
+        channels, height, width = _divisible(shape, 4, "SimpleCNN")
+        super().__init__(
+            *_convolution(channels, 32, batch_norm),
+            *_convolution(32, 64, batch_norm),
+            nn.MaxPool2d(2),
+            *_convolution(64, 128, batch_norm),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(128 * (height // 4) * (width // 4), 256),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(256, classes),
+        )
+
+
+class SimplifiedViT(nn.Module):
+    """The origin's vision transformer: patch 4, width 256, depth 6, 8 heads, class token.
+
+    Post-norm encoder layers with GELU, a feed-forward width of twice the model's and dropout 0.1.
+    """
+
+    def __init__(
+        self,
+        shape: Shape = (3, 32, 32),
+        classes: int = 10,
+        patch: int = 4,
+        width: int = 256,
+        depth: int = 6,
+        heads: int = 8,
+        dropout: float = 0.1,
+    ):
+        super().__init__()
+        channels, height, breadth = _divisible(shape, patch, "SimplifiedViT")
+        patches = (height // patch) * (breadth // patch)
+        self.embed = nn.Conv2d(channels, width, patch, stride=patch)
+        self.position = nn.Parameter(torch.randn(1, patches + 1, width) * 0.02)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 2 * width, dropout, activation="gelu", batch_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``[batch, classes]`` for images ``[batch, channels, height, width]``."""
+        patches = self.embed(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), patches], dim=1)
+        encoded = self.encoder(tokens + self.position)
+        return cast(Tensor, self.head(self.norm(encoded[:, 0])))

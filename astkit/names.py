@@ -1,0 +1,57 @@
+"""The one table from a name to the module that defines it.
+
+Lazy imports, the registries of scores, controllers and models, and anything that must know what a
+name needs (an exporter, say) read this table. It is a literal, so it can be read without importing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+PUBLIC: dict[str, str] = {
+    "AdaptiveSparseTrainer": "astkit.trainers.dropin",
+    "Budget": "astkit.trainers.budget",
+    "Gate": "astkit.gating.gate",
+    "Loader": "astkit.datasets.loaders",
+    "RandomSubset": "astkit.gating.samplers",
+    "SampleAdaptiveSparseTrainer": "astkit.trainers.dropin",
+    "Selection": "astkit.gating.selection",
+    "TrainConfig": "astkit.trainers.config",
+    "Trainer": "astkit.trainers.trainer",
+}
+
+REGISTRIES: dict[str, dict[str, str]] = {
+    "score": {
+        "loss": "astkit.gating.significance:Loss",
+        "loss_and_contrast": "astkit.gating.significance:LossAndContrast",
+        "loss_contrast_constant": "astkit.gating.significance:LossContrastConstant",
+    },
+    "controller": {
+        "log_integral": "astkit.gating.controllers:LogIntegral",
+        "origin_pi": "astkit.gating.controllers:OriginPI",
+        "top_k": "astkit.gating.controllers:TopK",
+    },
+    "model": {
+        "digits_cnn": "astkit.models:DigitsCNN",
+        "simple_cnn": "astkit.models:SimpleCNN",
+        "simplified_vit": "astkit.models:SimplifiedViT",
+    },
+    "dataset": {
+        "digits": "astkit.datasets.sources:load_digits",
+        "cifar10": "astkit.datasets.cifar10:load_cifar10",
+        "folders": "astkit.datasets.folders:load_folders",
+    },
+}
+
+
+def resolve(kind: str, name: str) -> Any:
+    """The object registered as ``name`` under ``kind`` ("score", "controller", "model", "dataset").
+
+    Raises ``ValueError`` for a name that the table does not hold.
+    """
+    table = REGISTRIES[kind]
+    if name not in table:
+        raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(sorted(table))}")
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,189 @@
+"""Compare the speed of several arms fairly: interleaved rounds, medians, bootstrap intervals.
+
+A machine changes speed while it is measured. So each round runs every arm once, in an order of its
+own, and arms are compared within a round: what slows a whole round cancels in its ratio.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from astkit.rng import derive, permutation
+
+LEVEL = 0.95
+RESAMPLES = 2_000
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Median of ``n`` ratios, each taken within a round, with its 95 % bootstrap interval."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Seconds of each arm, one number a round; the i-th numbers of all arms share a round.
+
+    ``baseline`` is the arm that ``table`` compares the others with.
+    """
+
+    seconds: Mapping[str, tuple[float, ...]]
+    baseline: str
+    seed: int = 0
+
+    def median(self, name: str) -> float:
+        """Median seconds of the arm. Raises ``ValueError`` for an arm that was not run."""
+        return float(np.median(self._of(name)))
+
+    def ratio(self, a: str, b: str) -> Ratio:
+        """Seconds of ``a`` over seconds of ``b``, round by round: above 1 means ``b`` is faster.
+
+        Raises ``ValueError`` for an arm that was not run or when ``b`` took no measurable time.
+        """
+        over, under = np.asarray(self._of(a)), np.asarray(self._of(b))
+        if not (under > 0).all():
+            raise ValueError(f"Arm {b!r} took no measurable time: let it do more work a call.")
+        ratios = over / under
+        low, high = bootstrap_interval(ratios.tolist(), seed=self.seed)
+        return Ratio(float(np.median(ratios)), low, high, len(ratios))
+
+    def table(self) -> list[dict[str, object]]:
+        """One row an arm: median seconds, its interval, and how many times the baseline's speed.
+
+        ``speedup`` is the baseline's seconds over the arm's, as ``ratio`` gives it.
+        """
+        return [self._row(name) for name in self.seconds]
+
+    def to_json(self) -> str:
+        """The raw seconds and the table as one JSON object."""
+        content = {
+            "baseline": self.baseline,
+            "seed": self.seed,
+            "seconds": {name: list(values) for name, values in self.seconds.items()},
+            "table": self.table(),
+        }
+        return json.dumps(content, indent=1, allow_nan=False)
+
+    def _row(self, name: str) -> dict[str, object]:
+        low, high = bootstrap_interval(self._of(name), seed=self.seed)
+        speedup = self.ratio(self.baseline, name)
+        return {
+            "arm": name,
+            "seconds": self.median(name),
+            "seconds_low": low,
+            "seconds_high": high,
+            "speedup": speedup.median,
+            "speedup_low": speedup.low,
+            "speedup_high": speedup.high,
+            "rounds": speedup.n,
+        }
+
+    def _of(self, name: str) -> tuple[float, ...]:
+        _known(name, self.seconds)
+        return self.seconds[name]
+
+
+def compare(
+    arms: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int = 15,
+    warmup: int = 2,
+    baseline: str | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    synchronize: Callable[[], None] | None = None,
+    seed: int = 0,
+) -> Comparison:
+    """Run every arm once a round, each round in another random order, and time each run.
+
+    The first ``warmup`` rounds are not kept. ``baseline`` is the first arm unless named.
+    ``synchronize`` (``torch.cuda.synchronize``) is called before each reading of ``clock``
+    (seconds), so that queued work is charged to the arm that queued it. The order depends on
+    ``seed`` alone.
+
+    Raises ``ValueError`` when there are no arms, fewer than 2 rounds, a negative warm-up or a
+    baseline that is not an arm. What an arm raises passes through.
+    """
+    if not arms:
+        raise ValueError("There are no arms to compare: pass at least one named function.")
+    if rounds < 2:
+        raise ValueError(f"An interval needs at least 2 rounds, got {rounds}.")
+    if warmup < 0:
+        raise ValueError(f"warmup must be 0 or more rounds, got {warmup}.")
+    baseline = next(iter(arms)) if baseline is None else baseline
+    _known(baseline, arms)
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(-warmup, rounds):
+        for name in _order(arms, seed, number):
+            spent = _time(arms[name], clock, synchronize)
+            if number >= 0:
+                seconds[name].append(spent)
+    return Comparison({name: tuple(values) for name, values in seconds.items()}, baseline, seed)
+
+
+def bootstrap_interval(
+    values: Sequence[float],
+    statistic: Literal["median", "mean"] = "median",
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the median or mean of ``values``: (low, high).
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. With few
+    values it is too narrow: 95 % covered 83 % for means of 5 normal values, 91 % of 15
+    (medians: 94 % and 92 %).
+    Raises ``ValueError`` for fewer than 2 values, a value that is not finite, a level outside
+    (0, 1), no resamples or an unknown statistic.
+    """
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        raise ValueError("An interval needs at least 2 values, all of them finite.")
+    if not 0 < level < 1 or resamples < 1:
+        raise ValueError(
+            f"level must lie between 0 and 1 and resamples be at least 1, got {level}, {resamples}."
+        )
+    if statistic not in ("median", "mean"):
+        raise ValueError(f"Unknown statistic {statistic!r}: choose 'median' or 'mean'.")
+    sample = np.asarray(values, dtype=np.float64)
+    random = np.random.default_rng(derive(seed, "bootstrap"))
+    draws = sample[random.integers(len(sample), size=(resamples, len(sample)))]
+    estimates = np.median(draws, axis=1) if statistic == "median" else draws.mean(axis=1)
+    low, high = np.quantile(estimates, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _order(arms: Mapping[str, object], seed: int, number: int) -> list[str]:
+    names = list(arms)
+    return [names[i] for i in permutation(len(names), seed, "benchmark order", number).tolist()]
+
+
+def _time(
+    arm: Callable[[], object],
+    clock: Callable[[], float],
+    synchronize: Callable[[], None] | None,
+) -> float:
+    if synchronize is not None:
+        synchronize()
+    start = clock()
+    arm()
+    if synchronize is not None:
+        synchronize()
+    return clock() - start
+
+
+def _known(name: str, arms: Mapping[str, object]) -> None:
+    if name not in arms:
+        raise ValueError(f"Unknown arm {name!r}: choose one of {', '.join(map(repr, arms))}.")

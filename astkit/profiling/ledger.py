@@ -1,0 +1,130 @@
+"""The ledger: what a run has spent, in samples, FLOPs and seconds, each counted apart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from astkit.profiling.flops import FlopsPerSample
+
+Clock = Literal["training", "evaluation"]
+
+ORIGIN_UNITS_ACTIVATION, ORIGIN_UNITS_SKIP = 10.0, 0.1
+
+
+@dataclass
+class Samples:
+    """How often a sample was scored, trained on, skipped after scoring, never loaded, evaluated."""
+
+    scored: int = 0
+    trained: int = 0
+    skipped: int = 0
+    unloaded: int = 0
+    evaluated: int = 0
+
+
+@dataclass
+class Flops:
+    """FLOPs, 2 per multiply-add; ``evaluation`` is not part of ``total``."""
+
+    scoring: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    evaluation: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """FLOPs spent on training: scoring, forward and backward."""
+        return self.scoring + self.forward + self.backward
+
+
+@dataclass
+class Ledger:
+    """Counts what was really spent; it estimates nothing and saves nothing.
+
+    ``seconds`` holds two clocks that never run together, "training" and "evaluation"; ``phases``
+    splits the training clock ("load", "score", "gate", "train", "log"). On an accelerator both are
+    read after ``synchronize``, so that they hold the work and not its launch.
+    """
+
+    samples: Samples = field(default_factory=Samples)
+    flops: Flops = field(default_factory=Flops)
+    seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
+    phases: dict[str, float] = field(default_factory=dict)
+    synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+
+    def note(
+        self,
+        cost: FlopsPerSample,
+        *,
+        scored: int = 0,
+        trained: int = 0,
+        skipped: int = 0,
+        evaluated: int = 0,
+    ) -> None:
+        """Book one batch: numbers of samples, each at ``cost`` FLOPs."""
+        self.samples.scored += scored
+        self.samples.trained += trained
+        self.samples.skipped += skipped
+        self.samples.evaluated += evaluated
+        self.flops.scoring += scored * cost.scoring
+        self.flops.forward += trained * cost.forward
+        self.flops.backward += trained * cost.backward
+        self.flops.evaluation += evaluated * cost.scoring
+
+    @contextmanager
+    def clock(self, name: Clock) -> Iterator[None]:
+        """Run one of the two clocks for the length of a block."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self.seconds[name] += self._now() - start
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Book the length of a block under ``name``; phases do not nest."""
+        start = self._now()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + self._now() - start
+
+    def _now(self) -> float:
+        if self.synchronize is not None:
+            self.synchronize()
+        return time.perf_counter()
+
+    @property
+    def origin_energy_units(self) -> float:
+        """The origin's "energy": 10 an activation, 0.1 a skip. Not joules; for comparison only."""
+        skipped = self.samples.skipped + self.samples.unloaded
+        return ORIGIN_UNITS_ACTIVATION * self.samples.trained + ORIGIN_UNITS_SKIP * skipped
+
+    def state_dict(self) -> dict[str, Any]:
+        """All counts as plain numbers."""
+        return {
+            "samples": asdict(self.samples),
+            "flops": asdict(self.flops),
+            "seconds": dict(self.seconds),
+            "phases": dict(self.phases),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.samples = Samples(**state["samples"])
+        self.flops = Flops(**state["flops"])
+        self.seconds = dict(state["seconds"])
+        self.phases = dict(state["phases"])
+
+
+def synchronizer(device: torch.device) -> Callable[[], None] | None:
+    """A function that waits for ``device``; ``None`` for the CPU, which has nothing to wait for."""
+    if device.type == "cpu":
+        return None
+    return lambda: torch.accelerator.synchronize(device)

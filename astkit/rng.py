@@ -1,0 +1,73 @@
+"""Random numbers that are functions of a key, so that nothing but the key has to be saved.
+
+A key is a seed followed by whatever tells two draws apart: a purpose, an epoch, a step. The global
+generators of torch, numpy and Python are never read and never moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+
+
+def derive(*key: int | str) -> int:
+    """A 63-bit seed that depends on every part of ``key`` and on their order."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(*key: int | str) -> torch.Generator:
+    """A CPU generator seeded from ``key``."""
+    return torch.Generator().manual_seed(derive(*key))
+
+
+def permutation(n: int, *key: int | str) -> Tensor:
+    """A random order of ``range(n)``: int64 ``[n]`` on the CPU."""
+    return torch.randperm(n, generator=generator(*key))
+
+
+def uniform(index: Tensor, *key: int | str) -> Tensor:
+    """One number in [0, 1) for each element of ``index``: float32, same shape and device.
+
+    Each number depends on the key and on its own index alone, so it does not matter in which batch,
+    order or process an index is drawn. The mixer is the 32-bit ``lowbias32`` of Chris Wellons'
+    hash-prospector, applied to both halves of the index.
+    """
+    seed = derive(*key)
+    bits = _mix((index & _MASK) ^ (seed & _MASK))
+    bits = _mix(bits ^ ((index >> 32) & _MASK) ^ (seed >> 32))
+    return (bits >> 8).to(torch.float32) * 2.0**-24
+
+
+def _mix(bits: Tensor) -> Tensor:
+    # int64 products wrap modulo 2**64, so their low 32 bits are right
+    bits = bits ^ (bits >> 16)
+    bits = (bits * 0x7FEB352D) & _MASK
+    bits = bits ^ (bits >> 15)
+    bits = (bits * 0x846CA68B) & _MASK
+    return bits ^ (bits >> 16)
+
+
+@contextmanager
+def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
+    """Run a block with torch's default generators seeded from ``key``; put them back afterwards.
+
+    For code that can only draw from the default generators: dropout, weight initialisation.
+    With an empty key the block starts from the generators as they are.
+    """
+    device = torch.device(device)
+    devices = [] if device.type == "cpu" else [device]
+    device_type = "cuda" if device.type == "cpu" else device.type
+    with torch.random.fork_rng(devices=devices, device_type=device_type):
+        if key:
+            seed = derive(*key)
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.get_device_module(device).manual_seed(seed)
+        yield

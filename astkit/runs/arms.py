@@ -1,0 +1,150 @@
+"""The arms of a fair comparison: one task, trained in ways that differ in one thing each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from astkit import models
+from astkit.datasets import Loader, Splits
+from astkit.gating import Gate, RandomSubset
+from astkit.trainers import (
+    Budget,
+    DenseStep,
+    GatedStep,
+    Observer,
+    SampleStep,
+    Step,
+    TrainConfig,
+    Trainer,
+)
+
+ARMS: dict[str, str] = {
+    "dense": "every sample, every epoch",
+    "dense, equal FLOPs": "every sample, until the batched gate's FLOPs are spent",
+    "dense, equal seconds": "every sample, until the batched gate's seconds are spent",
+    "random": "a random share of the samples, chosen before loading",
+    "batched gate": "one scoring pass a batch, one step on the active samples",
+    "sample by sample, per batch": "the same decisions and gradients, one row at a time",
+    "sample by sample, per sample": "the origin's loop: a step for each active sample",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all arms of a comparison share.
+
+    ``gate`` holds the arguments of `Gate` beside its seed; its ``target_rate`` is also the rate of
+    the random arm.
+    """
+
+    splits: Splits
+    model: str
+    epochs: float
+    batch_size: int = 128
+    augment: Sequence[str] = ()
+    gate: dict[str, Any] = field(default_factory=lambda: {"target_rate": 0.1})
+    config: TrainConfig = TrainConfig()
+    device: str = "auto"
+
+    def loader(self, split: str, seed: int = 0) -> Loader:
+        """Batches of one split; only the training split is shuffled and augmented."""
+        training = split == "train"
+        return Loader(
+            getattr(self.splits, split),
+            self.batch_size if training else 4 * self.batch_size,
+            augment=self.augment if training else (),
+            shuffle=training,
+            seed=seed,
+            normalize=self.splits.train.channel_stats(),
+        )
+
+
+def trainer(
+    task: Task,
+    arm: str,
+    seed: int,
+    budget: Budget | None = None,
+    observers: Sequence[Observer] = (),
+) -> Trainer:
+    """A trainer for one arm; every arm starts from the same weights and sees the same batches.
+
+    Raises ``ValueError`` for an unknown arm, or for an arm that needs a ``budget`` and has none.
+    """
+    if arm not in ARMS:
+        raise ValueError(f"unknown arm {arm!r}: choose one of {', '.join(ARMS)}")
+    if budget is None and "equal" in arm:
+        raise ValueError(f"arm {arm!r} needs the budget that the batched gate has spent: pass it")
+    shape, classes = task.splits.train.shape, task.splits.train.num_classes
+    return Trainer(
+        models.build(task.model, shape, classes, seed),
+        task.loader("train", seed),
+        task.loader("validation"),
+        budget=budget or Budget(epochs=task.epochs),
+        step=_step(task, arm, seed),
+        sampler=RandomSubset(task.gate["target_rate"], seed) if arm == "random" else None,
+        config=replace(task.config, seed=seed),
+        observers=observers,
+        device=task.device,
+    )
+
+
+def _step(task: Task, arm: str, seed: int) -> Step:
+    if arm == "batched gate":
+        return GatedStep(Gate(**task.gate, seed=seed))
+    if arm.startswith("sample by sample"):
+        update = "per_batch" if arm.endswith("per batch") else "per_sample"
+        return SampleStep(Gate(**task.gate, seed=seed), update)  # type: ignore[arg-type]
+    return DenseStep()
+
+
+def run(
+    task: Task,
+    arm: str,
+    seed: int,
+    budget: Budget | None = None,
+    observers: Sequence[Observer] = (),
+) -> dict[str, Any]:
+    """Train one arm and read the test split once, at the end; returns plain values.
+
+    Accuracies lie in [0, 1]; ``rate`` is the share of samples that the decision made active, or
+    ``None`` where nothing was decided; ``steps`` and ``epochs`` are the run's history.
+    """
+    work = trainer(task, arm, seed, budget, observers)
+    history = work.run()
+    ledger, step = work.ledger, work.step
+    seconds, phases = dict(ledger.seconds), dict(ledger.phases)
+    test = work.evaluate(task.loader("test"))
+    return {
+        "arm": arm,
+        "seed": seed,
+        "test_accuracy": test["accuracy"],
+        "val_accuracy": history.epochs[-1]["val_accuracy"],
+        "rate": step.gate.rate if isinstance(step, GatedStep) else None,
+        "fallback_rows": step.gate.fallback_rows if isinstance(step, GatedStep) else 0,
+        **{f"samples_{name}": count for name, count in asdict(ledger.samples).items()},
+        "flops": ledger.flops.total,
+        **{f"flops_{name}": count for name, count in asdict(ledger.flops).items()},
+        "seconds": seconds["training"],
+        "evaluation_seconds": seconds["evaluation"],
+        "phases": phases,
+        "origin_energy_units": ledger.origin_energy_units,
+        "threads": torch.get_num_threads(),
+        "device": str(work.device),
+        "epochs": history.epochs,
+        "steps": history.steps,
+    }
+
+
+def budget_for(arm: str, gated: dict[str, Any] | None) -> Budget | None:
+    """What the arm may spend, given the batched gate's result for the same seed."""
+    if "equal" not in arm:
+        return None
+    if gated is None:
+        raise ValueError(f"arm {arm!r} needs a result of 'batched gate' first: run that arm before")
+    if arm.endswith("FLOPs"):
+        return Budget(flops=gated["flops"])
+    return Budget(seconds=gated["seconds"])

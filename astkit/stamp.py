@@ -1,0 +1,172 @@
+"""What a number was measured on: versions, machine, settings and the exact source.
+
+A stamp goes into every run folder and notebook, so it holds nothing that names a person or a
+place: no host name, no user name, no path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+_PACKAGES = ("torch", "torchvision", "numpy")
+_CPU_INFO = Path("/proc/cpuinfo")
+_CPUS = Path("/sys/devices/system/cpu")
+_GIT_SECONDS = 2.0
+
+
+def stamp() -> dict[str, object]:
+    """The environment as values that JSON can hold; ``None`` where the machine does not say.
+
+    ``cpus`` are the logical processors this process may run on and ``cores`` the physical ones
+    among them; ``bf16_native`` says whether the processor multiplies bfloat16 itself
+    (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty`` belong to the
+    checkout that holds the package, when it runs from one; ``source`` is ``source_hash()``;
+    ``cuda`` is what torch was built for; ``time`` is UTC.
+    """
+    folder = Path(__file__).parent
+    commit, dirty = _git(folder.parent)
+    return {
+        "astkit": getattr(sys.modules.get("astkit"), "__version__", None),
+        "source": source_hash(folder),
+        "commit": commit,
+        "dirty": dirty,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+        "cuda": torch.version.cuda,
+        "platform": platform.platform(),
+        "devices": _devices(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        **_cpu(),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def describe(values: Mapping[str, object]) -> str:
+    """A stamp in one line, for the top of a notebook or under a table."""
+    source = f"source {str(values['source'])[:8]}"
+    if values["commit"]:
+        source += (
+            f", commit {str(values['commit'])[:8]}{' with changes' if values['dirty'] else ''}"
+        )
+    versions = [f"{name} {values[name]}" for name in ("python", *_PACKAGES) if values[name]]
+    native = values["bf16_native"]
+    bf16 = "bf16 unknown" if native is None else "native bf16" if native else "no native bf16"
+    cpu = f"{values['cpu']}, {values['cpus']} CPUs, {values['threads']} threads"
+    devices = values["devices"]
+    named = ", ".join(devices) if isinstance(devices, list) and devices else "no GPU"
+    parts = [
+        f"astkit {values['astkit']} ({source})",
+        *versions,
+        f"{cpu}, {values['instruction_set']}, {bf16}",
+        named,
+        *(["deterministic"] if values["deterministic"] else []),
+        str(values["time"]),
+    ]
+    return " · ".join(parts)
+
+
+def source_hash(folder: str | os.PathLike[str]) -> str | None:
+    """SHA-256 over names and contents of the package's files in sorted order, hexadecimal.
+
+    Caches and hidden files are left out. ``None`` when there is no such folder.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    for name, path in sorted(files.items()):
+        hidden = any(part == "__pycache__" or part.startswith(".") for part in Path(name).parts)
+        if path.is_file() and not hidden:
+            content = path.read_bytes()
+            # the length keeps a name from running into the content before it
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> list[str]:
+    if not torch.accelerator.is_available():
+        return []
+    kind = torch.accelerator.current_accelerator()
+    module = torch.get_device_module(kind)
+    name = getattr(module, "get_device_name", lambda _: str(kind))
+    return [str(name(index)) for index in range(torch.accelerator.device_count())]
+
+
+def _cpu() -> dict[str, object]:
+    text = _read(_CPU_INFO) or ""
+    fields = [line.partition(":") for line in text.splitlines()]
+    facts = {name.strip().lower(): value.strip() for name, _, value in fields}
+    flags = set((facts.get("flags") or facts.get("features") or "").split())
+    allowed = _allowed()
+    return {
+        "cpu": facts.get("model name") or platform.processor() or platform.machine(),
+        "cpus": len(allowed) or os.cpu_count(),
+        "cores": _cores(allowed),
+        "threads": torch.get_num_threads(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "bf16_native": bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) if flags else None,
+    }
+
+
+def _allowed() -> set[int]:
+    """Logical processors this process may use; empty where the system does not tell."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def _cores(cpus: set[int]) -> int | None:
+    siblings = {_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
+    return len(siblings) if siblings and None not in siblings else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None
+
+
+def _git(root: Path) -> tuple[str | None, bool | None]:
+    """Commit and dirty flag of the checkout at ``root`` itself, not of one around it."""
+    if not (root / ".git").exists():
+        return None, None
+    commit = _run_git(root, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return None, None
+    changes = _run_git(root, "status", "--porcelain")
+    return commit, None if changes is None else bool(changes)
+
+
+def _run_git(root: Path, *arguments: str) -> str | None:
+    # no lock: another git may be at work in the same checkout
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        result = subprocess.run(
+            ["git", *arguments],
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()

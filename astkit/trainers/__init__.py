@@ -1,0 +1,30 @@
+"""Running the epochs: one loop, three kinds of step."""
+
+from astkit.trainers.budget import Budget
+from astkit.trainers.config import TrainConfig
+from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
+from astkit.trainers.history import History
+from astkit.trainers.learner import Learner
+from astkit.trainers.progress import Progress
+from astkit.trainers.sample_by_sample import SampleStep
+from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
+from astkit.trainers.trainer import Observer, StepRecord, Trainer, choose_device
+
+__all__ = [
+    "AdaptiveSparseTrainer",
+    "Budget",
+    "DenseStep",
+    "GatedStep",
+    "History",
+    "Learner",
+    "Observer",
+    "Progress",
+    "SampleAdaptiveSparseTrainer",
+    "SampleStep",
+    "Step",
+    "StepRecord",
+    "StepResult",
+    "TrainConfig",
+    "Trainer",
+    "choose_device",
+]

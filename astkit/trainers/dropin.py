@@ -1,0 +1,105 @@
+"""Drop-in trainers with the origin's signature: change one class name, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import nn
+
+from astkit.gating import Gate
+from astkit.trainers.budget import Budget
+from astkit.trainers.config import TrainConfig
+from astkit.trainers.progress import Progress
+from astkit.trainers.sample_by_sample import SampleStep
+from astkit.trainers.steps import GatedStep, Step
+from astkit.trainers.trainer import Trainer
+
+_GATE_KEYS = {
+    "target_activation_rate": "target_rate",
+    "score": "score",
+    "controller": "controller",
+    "criterion": "criterion",
+    "fallback": "fallback",
+    "min_active": "min_active",
+}
+
+
+class AdaptiveSparseTrainer:
+    """Batched gated training behind the origin's constructor.
+
+    ``AdaptiveSparseTrainer(model, train_loader, val_loader, modality="vision", device="auto",
+    config={...}).train(epochs=10)`` with ordinary ``(x, y)`` DataLoaders.
+
+    Args:
+        model: outputs ``[batch, classes]``.
+        train_loader: yields ``(x, y)``; ``val_loader`` the same.
+        modality: "vision" scores by loss and contrast as the origin did, any other by loss alone.
+        device: "auto" takes the accelerator that torch sees.
+        config: ``target_activation_rate`` (0.1), ``score``, ``controller``, ``criterion`` (one loss
+            a row), ``fallback``, ``min_active``, and any field of `TrainConfig`; its ``lr`` is 1e-4
+            here, as in the origin.
+
+    Raises ``ValueError`` for a key or value that it does not know.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train_loader: Any,
+        val_loader: Any = None,
+        modality: str = "vision",
+        device: str = "auto",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        settings = dict(config or {})
+        options = {new: settings.pop(old) for old, new in _GATE_KEYS.items() if old in settings}
+        options.setdefault("score", "loss_and_contrast" if modality == "vision" else "loss")
+        self.config = TrainConfig.from_dict({"lr": 1e-4, **settings})
+        self.gate = Gate(**options, seed=self.config.seed)
+        self.model, self.train_loader, self.val_loader = model, train_loader, val_loader
+        self.device = device
+        self.criterion = options.get("criterion")
+        self.trainer: Trainer | None = None
+
+    def _step(self) -> Step:
+        return GatedStep(self.gate)
+
+    def train(self, epochs: int) -> dict[str, Any]:
+        """Train for ``epochs`` passes; returns what was measured.
+
+        ``final_val_accuracy`` in [0, 1], ``avg_activation_rate``, ``samples_trained``,
+        ``samples_skipped``, ``training_seconds`` without validation, ``flops``, and ``epochs``, one
+        mapping a pass.
+        """
+        options = {} if self.criterion is None else {"criterion": self.criterion}
+        self.trainer = trainer = Trainer(
+            self.model,
+            self.train_loader,
+            self.val_loader,
+            budget=Budget(epochs=epochs),
+            step=self._step(),
+            config=self.config,
+            observers=[Progress()],
+            device=self.device,
+            **options,
+        )
+        history = trainer.run()
+        return {
+            "final_val_accuracy": history.epochs[-1].get("val_accuracy"),
+            "avg_activation_rate": self.gate.rate,
+            "samples_trained": trainer.ledger.samples.trained,
+            "samples_skipped": trainer.ledger.samples.skipped,
+            "training_seconds": trainer.ledger.seconds["training"],
+            "flops": trainer.ledger.flops.total,
+            "epochs": history.epochs,
+        }
+
+
+class SampleAdaptiveSparseTrainer(AdaptiveSparseTrainer):
+    """The sample-by-sample sibling; ``update`` is "per_sample" (the origin's) or "per_batch"."""
+
+    update: Literal["per_sample", "per_batch"] = "per_sample"
+
+    def _step(self) -> Step:
+        return SampleStep(self.gate, self.update)

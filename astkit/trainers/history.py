@@ -1,0 +1,28 @@
+"""What happened, kept in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class History:
+    """Metrics of every training batch and of every pass, in the order in which they came.
+
+    Attributes:
+        steps: one mapping a training batch.
+        epochs: one mapping a pass, with validation metrics as ``val_accuracy`` and ``val_loss``.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.epochs: list[dict[str, Any]] = []
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Keep metrics of training batches and passes."""
+        if phase == "train":
+            self.steps.append({"step": step, **metrics})
+        elif phase == "epoch":
+            self.epochs.append({"step": step, **metrics})
+
+    def close(self) -> None:
+        """Nothing to close."""
