@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from astkit.names import REGISTRIES
+from astkit.runs import arms, compare
+from astkit.runs.arms import PRESETS
+from astkit.trainers.config import PRECISIONS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,56 +29,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="astkit", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    compare = commands.add_parser(
+    command = commands.add_parser(
         "compare",
         help="train several arms and keep their results in a JSON file",
-        description="Train arms of a comparison with the origin's settings; started again, it goes"
-        " on with the arms that the file does not hold yet.",
+        description="Train arms of a comparison; started again, it goes on with the arms that the"
+        f" file does not hold yet. Arms: {'; '.join(arms.ARMS)}.",
     )
-    compare.add_argument("arms", help="separated by ';', e.g. 'batched gate; dense'")
-    compare.add_argument("--out", type=Path, required=True, help="JSON file to write or go on with")
-    compare.add_argument("--dataset", default="cifar10", choices=sorted(REGISTRIES["dataset"]))
-    compare.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
-    compare.add_argument("--model", default="simple_cnn", choices=sorted(REGISTRIES["model"]))
-    compare.add_argument("--epochs", type=float, default=40)
-    compare.add_argument("--seeds", default="0", help="comma-separated")
-    compare.add_argument("--target-rate", type=float, default=0.1)
-    compare.add_argument("--score", default="loss_and_contrast")
-    compare.add_argument("--controller", default="origin_pi")
-    compare.add_argument("--lr", type=float, default=1e-4)
-    compare.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
-    compare.add_argument("--channels-last", action="store_true")
-    compare.add_argument("--threads", type=int, help="torch threads (else torch's choice)")
-    compare.set_defaults(command=_compare)
+    command.add_argument("arms", help="separated by ';', e.g. 'batched gate; dense'")
+    command.add_argument("--out", type=Path, required=True, help="JSON file to write or go on with")
+    command.add_argument("--dataset", default="cifar10", choices=sorted(PRESETS))
+    command.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
+    command.add_argument("--target-rate", type=float, default=0.1)
+    command.add_argument("--seeds", default="0", help="comma-separated")
+    command.add_argument("--threads", type=int, help="torch threads (else torch's choice)")
+    preset = command.add_argument_group("instead of the data set's preset")
+    preset.add_argument("--model", choices=sorted(REGISTRIES["model"]))
+    preset.add_argument("--epochs", type=float)
+    preset.add_argument("--score", choices=sorted(REGISTRIES["score"]))
+    preset.add_argument("--controller", choices=sorted(REGISTRIES["controller"]))
+    preset.add_argument("--lr", type=float)
+    preset.add_argument("--precision", choices=PRECISIONS)
+    preset.add_argument("--channels-last", action="store_true", default=None)
+    command.set_defaults(command=_compare)
+    command = commands.add_parser("demo", help="run notebook 01 on the digits, print its table")
+    command.add_argument("--out", type=Path, default=Path("out"), help="folder for what it makes")
+    command.set_defaults(command=_demo)
     return parser
 
 
-def _compare(options: argparse.Namespace) -> None:
-    from astkit.datasets import split
-    from astkit.runs import arms, compare
-    from astkit.trainers import TrainConfig
+def _demo(options: argparse.Namespace) -> None:
+    from astkit.runs.demo import run  # needs papermill and pandas
 
+    run(options.out)
+
+
+def _compare(options: argparse.Namespace) -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
-    settings = {
-        key: value
-        for key, value in vars(options).items()
-        if key not in ("command", "out", "root", "arms", "seeds")
-    }
-    task = arms.Task(
-        splits=split(options.dataset, options.root),
-        model=options.model,
-        epochs=options.epochs,
-        augment=("crop", "flip"),
-        gate={
-            "target_rate": options.target_rate,
-            "score": options.score,
-            "controller": options.controller,
-        },
-        config=TrainConfig(
-            lr=options.lr, precision=options.precision, channels_last=options.channels_last
-        ),
+
+    def given(*names: str) -> dict[str, Any]:
+        values = {name: getattr(options, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
+
+    task = arms.task(
+        options.dataset,
+        options.target_rate,
+        root=options.root,
+        gate=given("score", "controller"),
+        config=given("lr", "precision", "channels_last"),
+        **given("model", "epochs"),
     )
     names = [name.strip() for name in options.arms.split(";")]
     seeds = [int(seed) for seed in options.seeds.split(",")]
-    compare.run_all(task, names, seeds, options.out, settings)
+    compare.run_all(task, names, seeds, path=options.out)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
-    """Write ``content`` to ``path`` so that a reader sees the old file or the new one, never a part.
+    """Write ``content`` to ``path`` so that a reader sees the old file or the new one whole.
 
-    Temporary file in the same folder, fsync, rename, fsync of the folder. Missing folders are made.
+    Temporary file in the same folder, fsync, rename, fsync of the folder; missing folders are made.
     Raises ``OSError`` when the disk refuses; the old file is then still whole.
     """
     path = Path(path)

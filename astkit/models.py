@@ -45,14 +45,14 @@ def _convolution(inputs: int, outputs: int, batch_norm: bool) -> list[nn.Module]
 
 
 class DigitsCNN(nn.Sequential):
-    """Two convolutions, a pooling and a linear layer, for images of 8x8 or so."""
+    """Two convolutions with a pooling between them and a linear layer, for images of 8x8 or so."""
 
     def __init__(self, shape: Shape = (1, 8, 8), classes: int = 10, batch_norm: bool = False):
         channels, height, width = _divisible(shape, 2, "DigitsCNN")
         super().__init__(
             *_convolution(channels, 16, batch_norm),
-            *_convolution(16, 32, batch_norm),
             nn.MaxPool2d(2),
+            *_convolution(16, 32, batch_norm),
             nn.Flatten(),
             nn.Linear(32 * (height // 2) * (width // 2), classes),
         )

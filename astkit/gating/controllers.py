@@ -117,6 +117,7 @@ class LogIntegral(Controller):
 
 
 def _deviation(scores: Tensor) -> float:
+    scores = scores.double()  # whole numbers have no mean, half precision a poor one
     return float((scores - scores.mean()).abs().mean())
 
 

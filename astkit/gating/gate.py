@@ -76,9 +76,11 @@ class Gate:
         seed: int = 0,
     ) -> None:
         check_rate("target_rate", target_rate)
-        if isinstance(controller, str):
-            controller = resolve("controller", controller)(target_rate)
-        self.controller: Controller = controller
+        self.controller: Controller = (
+            resolve("controller", controller)(target_rate)
+            if isinstance(controller, str)
+            else controller
+        )
         self.significance: Score = (
             resolve("score", score)(criterion) if isinstance(score, str) else score
         )
@@ -121,7 +123,7 @@ class Gate:
 
     def admits(self, score: Tensor) -> bool:
         """Whether one row's finite ``score`` exceeds the held threshold (sample-by-sample use)."""
-        return bool(score > self.controller.threshold(score.reshape(1), 0))
+        return self.target_rate == 1 or bool(score > self.controller.threshold(score.reshape(1), 0))
 
     def settle(self, scores: Tensor, active: Tensor) -> Selection:
         """Count a batch that was decided row by row with `admits`, and let the controller learn.
@@ -180,7 +182,8 @@ class Gate:
     ) -> Selection:
         count = int(active.sum())
         rate = count / len(scores)
-        self.controller.update(rate, scores)
+        if self.target_rate < 1:  # at 1 there is no threshold to move
+            self.controller.update(rate, scores)
         self.seen += len(scores)
         self.active += count
         self.nonfinite += len(finite) - len(scores)
@@ -190,7 +193,7 @@ class Gate:
             self.fallback_rows += missing
         self.batches += 1
         index = finite.nonzero().squeeze(1)[active]
-        weight = torch.ones(len(index), dtype=scores.dtype, device=scores.device)
+        weight = torch.ones(len(index), device=scores.device)
         return Selection(index, weight, len(finite), rate, threshold, missing > 0)
 
     def _grant(self, rows: int) -> int:

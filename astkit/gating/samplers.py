@@ -19,7 +19,7 @@ class Sampler(Protocol):
         """The rows of ``epoch`` out of ``num_samples``, with weights, as a `Selection`."""
 
     def observe(self, index: Tensor, losses: Tensor) -> None:
-        """Told after each step which rows ``index [n]`` were trained on, at which ``losses [n]``."""
+        """Told after each step the rows ``index [n]`` that were trained on, and ``losses [n]``."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later selections depend on."""

@@ -6,6 +6,7 @@ oluwafemidiakhoa/adaptive-sparse-training at 3e66290, file KAGGLE_VIT_BATCHED_ST
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -60,7 +61,8 @@ def check_labels(targets: Tensor, classes: int) -> None:
 
 
 def _mismatch(outputs: Tensor, targets: Tensor, error: Exception) -> str:
-    if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
+    indices = outputs.ndim > 1 and outputs.shape[:1] + outputs.shape[2:] == targets.shape
+    if indices and not targets.is_floating_point():
         check_labels(targets, outputs.shape[1])
     return (
         f"the criterion refused outputs of shape {list(outputs.shape)} and targets of shape"
@@ -95,7 +97,7 @@ class RelativeScore(ABC):
 
     @abstractmethod
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
-        """Scores ``[batch]`` from features and reference."""
+        """Scores ``[batch]`` from features and reference; NaN where a feature is not finite."""
 
     @abstractmethod
     def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
@@ -103,7 +105,13 @@ class RelativeScore(ABC):
 
     def __call__(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
         features = self.features(outputs, targets, inputs)
-        return self.combine(features, self.reference(features))
+        finite = features[features.isfinite().all(1)]  # one NaN would spoil the score of every row
+        return self.combine(features, self.reference(finite if len(finite) else features))
+
+
+def _finite_only(scores: Tensor, features: Tensor) -> Tensor:
+    # clamping would turn an infinite loss into the best of scores
+    return scores.masked_fill(~features.isfinite().all(1), math.nan)
 
 
 class LossAndContrast(RelativeScore):
@@ -124,6 +132,19 @@ class LossAndContrast(RelativeScore):
 
     def features(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
         losses = row_losses(self.criterion, outputs, targets)
+        values = (
+            inputs[0].numel() if isinstance(inputs, Tensor) and inputs.is_floating_point() else 0
+        )
+        if values < 2:
+            what = (
+                f"{inputs.dtype} {list(inputs.shape)}"
+                if isinstance(inputs, Tensor)
+                else "no tensor"
+            )
+            raise ValueError(
+                f"contrast needs inputs in one float tensor with at least two values a row, but they"
+                f" are {what}: take score='loss'"
+            )
         contrast = inputs.flatten(1).std(dim=1)
         return torch.stack([losses, contrast.to(losses.dtype)], dim=1)
 
@@ -135,7 +156,7 @@ class LossAndContrast(RelativeScore):
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         half = (features / (reference + 1e-6)).clamp(0, 2) / 2
-        return half @ half.new_tensor(self.weights)
+        return _finite_only(half @ half.new_tensor(self.weights), features)
 
 
 class LossContrastConstant(LossAndContrast):
@@ -157,4 +178,4 @@ class LossContrastConstant(LossAndContrast):
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         share = features / (reference + 1e-6)
-        return share @ share.new_tensor(self.weights) + 0.2
+        return _finite_only(share @ share.new_tensor(self.weights) + 0.2, features)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
 from astkit import models
-from astkit.datasets import Loader, Splits
+from astkit.datasets import Loader, Splits, split
 from astkit.gating import Gate, RandomSubset
 from astkit.trainers import (
     Budget,
@@ -33,6 +33,26 @@ ARMS: dict[str, str] = {
 }
 
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": {
+        "model": "digits_cnn",
+        "epochs": 15,
+        "batch_size": 128,
+        "gate": {"score": "loss", "controller": "log_integral"},
+        "config": {"lr": 3e-3},
+    },
+    # the origin's settings for its published run, KAGGLE_AST_FINAL_REPORT.md at 3e66290
+    "cifar10": {
+        "model": "simple_cnn",
+        "epochs": 40,
+        "batch_size": 128,
+        "augment": ("crop", "flip"),
+        "gate": {"score": "loss_and_contrast", "controller": "origin_pi"},
+        "config": {"lr": 1e-4, "weight_decay": 0.01, "clip_norm": 1.0},
+    },
+}
+
+
 @dataclass(frozen=True)
 class Task:
     """What all arms of a comparison share.
@@ -47,8 +67,19 @@ class Task:
     batch_size: int = 128
     augment: Sequence[str] = ()
     gate: dict[str, Any] = field(default_factory=lambda: {"target_rate": 0.1})
-    config: TrainConfig = TrainConfig()
+    config: TrainConfig = field(default_factory=TrainConfig)
     device: str = "auto"
+
+    def settings(self) -> dict[str, Any]:
+        """Everything but the data themselves, as plain values."""
+        plain = {name: value for name, value in vars(self).items() if name != "splits"}
+        sizes = {part: len(images) for part, images in vars(self.splits).items()}
+        return {
+            "dataset": self.splits.train.name,
+            "sizes": sizes,
+            **plain,
+            "config": self.config.to_dict(),
+        }
 
     def loader(self, split: str, seed: int = 0) -> Loader:
         """Batches of one split; only the training split is shuffled and augmented."""
@@ -61,6 +92,28 @@ class Task:
             seed=seed,
             normalize=self.splits.train.channel_stats(),
         )
+
+
+def task(
+    dataset: str,
+    target_rate: float = 0.1,
+    *,
+    root: str | None = None,
+    device: str = "auto",
+    gate: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Task:
+    """The preset of ``dataset`` with changes: of `Task`, of its ``gate``, of its ``config``.
+
+    Raises ``ValueError`` for a data set without preset, ``FileNotFoundError`` for one not found.
+    """
+    if dataset not in PRESETS:
+        raise ValueError(f"unknown dataset {dataset!r}: choose one of {', '.join(PRESETS)}")
+    preset = {**PRESETS[dataset], **options}
+    preset["gate"] = {"target_rate": target_rate, **preset["gate"], **(gate or {})}
+    preset["config"] = TrainConfig.from_dict({**preset["config"], **(config or {})})
+    return Task(splits=split(dataset, root or None), device=device, **preset)
 
 
 def trainer(
@@ -101,6 +154,14 @@ def _step(task: Task, arm: str, seed: int) -> Step:
     return DenseStep()
 
 
+def stepper(task: Task, arm: str, seed: int = 0) -> Callable[[], object]:
+    """A function that trains one arm on its next batch, for timing arms in turn."""
+    work = trainer(task, arm, seed, Budget(epochs=1e9))
+    work.validation = None
+    steps = work.steps()
+    return lambda: next(steps)
+
+
 def run(
     task: Task,
     arm: str,
@@ -132,6 +193,7 @@ def run(
         "evaluation_seconds": seconds["evaluation"],
         "phases": phases,
         "origin_energy_units": ledger.origin_energy_units,
+        "training_steps": work.position.step,
         "threads": torch.get_num_threads(),
         "device": str(work.device),
         "epochs": history.epochs,

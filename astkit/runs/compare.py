@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from astkit.stamp import stamp
 from astkit.trainers import Progress
 
 Result = dict[str, Any]
+Report = dict[str, Any]  # "results", "settings", "stamp"
 
 
-def load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> Report:
     """The report at ``path``; an empty one where there is none."""
     if not path.exists():
         return {"results": []}
-    report: dict[str, Any] = json.loads(path.read_text())
+    report: Report = json.loads(path.read_text())
     return report
 
 
@@ -32,25 +33,55 @@ def run_all(
     task: arms.Task,
     names: Sequence[str],
     seeds: Sequence[int],
+    report: Report | None = None,
+    *,
     path: Path | None = None,
-    settings: dict[str, Any] | None = None,
-    quiet: bool = False,
-) -> list[Result]:
-    """Run every arm for every seed, those that ``path`` holds already excepted.
+    announce: Callable[[str], None] | None = None,
+) -> Report:
+    """Run every arm for every seed, those that ``report`` holds already excepted.
 
     Arms take turns within a seed, so that a drift of the machine's speed hits them alike.
-    ``settings`` are written into the report beside the environment stamp.
+
+    Args:
+        report: what to go on with; by default the file at ``path``, or an empty one.
+        path: JSON file that is written anew after each arm.
+        announce: called with each arm's name as it begins; without it, each shows its progress.
     """
-    report = load(path) if path is not None else {"results": []}
+    if report is None:
+        report = load(path) if path is not None else {"results": []}
     results: list[Result] = report["results"]
     for seed in seeds:
         for name in names:
             if find(results, name, seed) is not None:
                 continue
+            if announce is not None:
+                announce(f"seed {seed}: {name}")
+            watchers = [Progress(f"{name}, seed {seed}")] if announce is None else []
             budget = arms.budget_for(name, find(results, "batched gate", seed))
-            watchers = [] if quiet else [Progress(f"{name}, seed {seed}")]
             results.append(arms.run(task, name, seed, budget, watchers))
+            report |= {"settings": task.settings(), "stamp": stamp()}
             if path is not None:
-                report |= {"settings": settings or {}, "stamp": stamp()}
-                files.write_atomic(path, json.dumps(report, indent=1) + "\n")
-    return results
+                save(report, path)
+    return report
+
+
+def condensed(report: Report) -> Report:
+    """``report`` with each run's steps replaced by their means over each pass, for keeping."""
+    results = []
+    for result in report["results"]:
+        passes: dict[int, list[dict[str, Any]]] = {}
+        for step in result["steps"]:
+            passes.setdefault(step["epoch"], []).append(step)
+        steps = [_means(entries) for entries in passes.values()]
+        results.append({"training_steps": len(result["steps"]), **result, "steps": steps})
+    return {**report, "results": results}
+
+
+def _means(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    columns = {key: [e[key] for e in entries if e[key] is not None] for key in entries[0]}
+    return {key: sum(values) / len(values) for key, values in columns.items() if values}
+
+
+def save(report: Report, path: Path) -> None:
+    """Write ``report`` to ``path``, whole or not at all."""
+    files.write_atomic(path, json.dumps(report, indent=1) + "\n")

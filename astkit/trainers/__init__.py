@@ -3,12 +3,13 @@
 from astkit.trainers.budget import Budget
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
-from astkit.trainers.history import History
-from astkit.trainers.learner import Learner
+from astkit.trainers.history import History, Observer
+from astkit.trainers.learner import Learner, choose_device
+from astkit.trainers.position import Position, StepRecord
 from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleStep
 from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
-from astkit.trainers.trainer import Observer, StepRecord, Trainer, choose_device
+from astkit.trainers.trainer import Trainer
 
 __all__ = [
     "AdaptiveSparseTrainer",
@@ -18,6 +19,7 @@ __all__ = [
     "History",
     "Learner",
     "Observer",
+    "Position",
     "Progress",
     "SampleAdaptiveSparseTrainer",
     "SampleStep",

@@ -1,8 +1,18 @@
-"""What happened, kept in memory."""
+"""Observers are told what happened; the history is the one that keeps it in memory."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+
+class Observer(Protocol):
+    """Told what happened; the loop knows nothing else of it."""
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Metrics of one batch ("train", "validate") or of one pass ("epoch")."""
+
+    def close(self) -> None:
+        """The run has ended or was left."""
 
 
 class History:

@@ -12,6 +12,15 @@ from astkit.gating import Criterion, Gate, cross_entropy_rows, row_losses
 from astkit.trainers.config import TrainConfig
 
 
+def choose_device(device: str | torch.device = "auto") -> torch.device:
+    """The accelerator that torch sees (CUDA, MPS, XPU), else the CPU; or the device asked for."""
+    if str(device) != "auto":
+        return torch.device(device)
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.device("cpu")
+
+
 class Learner:
     """Model, criterion, optimizer and precision: what every kind of step trains.
 
@@ -37,9 +46,12 @@ class Learner:
         self.criterion = criterion
         self.model = model.to(self.device)
         if config.channels_last:
-            self.model = self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.model = self.model.to(memory_format=torch.channels_last)
         self.optimizer = optimizer or torch.optim.AdamW(
-            self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay
+            self.model.parameters(),
+            lr=config.lr,
+            weight_decay=config.weight_decay,
+            fused=self.device.type in ("cpu", "cuda", "mps"),
         )
         self._base_lr = [group["lr"] for group in self.optimizer.param_groups]
 
@@ -90,13 +102,13 @@ class Learner:
                 f"the training loss became {loss.item()}: the weights are as they were before this"
                 " step; lower lr, or set clip_norm, and look at the batch's inputs for NaN"
             )
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def apply(self, divide_by: float = 1.0) -> None:
         """Divide the summed gradients, clip them, and step."""
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
         if divide_by != 1.0:
-            torch._foreach_div_([p.grad for p in parameters], divide_by)
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            torch._foreach_div_(gradients, divide_by)
         if self.config.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, self.config.clip_norm)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()

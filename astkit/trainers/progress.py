@@ -45,8 +45,9 @@ class Progress:
         self.loss = 0.0
         self.bar: Any = _tqdm(label) if (interactive() if bar is None else bar) else None
 
-    def log(self, step: int, *, phase: str, progress: float, **metrics: Any) -> None:
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Move the bar, or print a line at the end of an epoch."""
+        progress: float = metrics["progress"]
         self.epochs = max(self.epochs, progress / max(1, metrics["epoch"]))
         if phase == "train" and metrics["loss"] is not None:
             self.loss = metrics["loss"]

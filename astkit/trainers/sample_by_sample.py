@@ -79,29 +79,22 @@ class SampleStep(GatedStep):
             with ledger.phase("score"):
                 self.score.start(learner, rows)
             scored *= 2
-        scores = torch.zeros(len(rows), device=batch.y.device)
-        active = torch.zeros(len(rows), dtype=torch.bool, device=batch.y.device)
-        losses: dict[int, Tensor] = {}
+        counts = torch.ones(len(rows)) if weight is None else weight
+        scores, losses = [], {}
         for i, (x, y) in enumerate(rows):
             with ledger.phase("score"):
-                scores[i] = self.score(learner, x, y)
+                scores.append(self.score(learner, x, y))
             if torch.isfinite(scores[i]) and self.gate.admits(scores[i]):
-                active[i] = True
-                losses[i] = self._train_row(learner, x, y, ledger)
+                with ledger.phase("train"):
+                    losses[i] = _train_row(learner, rows[i], counts[i])
         with ledger.phase("gate"):
-            chosen = self.gate.settle(scores, active)
-        for i in chosen.index.tolist() if chosen.fallback else ():
-            if i not in losses:
-                losses[i] = self._train_row(learner, *rows[i], ledger)
-        return StepResult(
-            chosen.index, _joined([losses[i] for i in sorted(losses)], scores), scored, chosen
-        )
-
-    def _train_row(self, learner: Learner, x: Tensor, y: Tensor, ledger: Ledger) -> Tensor:
-        with ledger.phase("train"):
-            loss = learner.losses(x, y)
-            learner.update(loss.sum())
-        return loss.detach()
+            active = torch.tensor([i in losses for i in range(len(rows))], device=batch.y.device)
+            chosen = self.gate.settle(torch.stack(scores), active)
+        for i in sorted(set(chosen.index.tolist()) - set(losses)):  # the fallback's rows
+            with ledger.phase("train"):
+                losses[i] = _train_row(learner, rows[i], counts[i])
+        trained = [losses[i] for i in sorted(losses)]
+        return StepResult(chosen.index, _joined(trained, scores[0][None]), scored, chosen)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}
@@ -116,7 +109,6 @@ class RunningScore:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self.relative = isinstance(gate.significance, RelativeScore)
         self.started = False
         self.reference: Tensor | None = None
         self.count = 0
@@ -135,10 +127,11 @@ class RunningScore:
             if not isinstance(score, RelativeScore):
                 return score(outputs, y, x).detach()[0]
             features = score.features(outputs, y, x).detach()
-        reference = features[0] if self.reference is None else self.reference
+        reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]
-        self.reference = score.running(reference, self.count, features)
-        self.count += 1
+        if torch.isfinite(features).all():  # one NaN would stay in the reference for good
+            self.reference = score.running(reference, self.count, features)
+            self.count += 1
         return result
 
     def state_dict(self) -> dict[str, Any]:
@@ -148,12 +141,18 @@ class RunningScore:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.started, self.count = state["started"], state["count"]
         reference = state["reference"]
-        self.reference = None if reference is None else torch.tensor(reference)
+        self.reference = None if reference is None else torch.tensor(reference, dtype=torch.float64)
 
 
 def _rows(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
     for i in range(len(batch.y)):
         yield batch.x[i : i + 1], batch.y[i : i + 1]
+
+
+def _train_row(learner: Learner, row: tuple[Tensor, Tensor], count: Tensor) -> Tensor:
+    loss = learner.losses(*row)
+    learner.update((loss * count).sum())
+    return loss.detach()
 
 
 def _evaluated(learner: Learner, x: Tensor) -> Tensor:

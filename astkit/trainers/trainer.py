@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,53 +19,10 @@ from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.budget import SCHEDULES, Budget
 from astkit.trainers.config import TrainConfig
-from astkit.trainers.history import History
-from astkit.trainers.learner import Learner
+from astkit.trainers.history import History, Observer
+from astkit.trainers.learner import Learner, choose_device
+from astkit.trainers.position import Position, StepRecord
 from astkit.trainers.steps import DenseStep, Step, StepResult
-
-
-class Observer(Protocol):
-    """Told what happened; the loop knows nothing else of it."""
-
-    def log(self, step: int, **metrics: Any) -> None:
-        """Metrics of one batch or, with ``phase="epoch"``, of one pass."""
-
-    def close(self) -> None:
-        """The run has ended or was left."""
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """What ``Trainer.steps`` yields after each batch."""
-
-    step: int
-    phase: str  # "train" or "validate"
-    metrics: dict[str, Any]
-
-
-@dataclass
-class Position:
-    """Where a run stands: all of it, as plain numbers."""
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    rows: int = 0
-    spent: float = 0.0
-    phase: str = "train"  # "train", "validate" or "done"
-    correct: float = 0.0
-    loss_sum: float = 0.0
-    evaluated: int = 0
-    validated: int = 0
-
-
-def choose_device(device: str | torch.device = "auto") -> torch.device:
-    """The accelerator that torch sees (CUDA, MPS, XPU), else the CPU; or the device asked for."""
-    if str(device) != "auto":
-        return torch.device(device)
-    if torch.accelerator.is_available():
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
-    return torch.device("cpu")
 
 
 class Trainer:
@@ -180,7 +137,8 @@ class Trainer:
         with self.ledger.clock("training"), rng.isolated(*seeded), self.ledger.phase("load"):
             batch = self._next_batch()
         if batch is None:
-            return self._end_pass()
+            self._end_pass()
+            return None
         cost = self._cost(batch)
         with self.ledger.clock("training"), rng.isolated(*seeded):
             self.learner.set_lr(self.schedule(self.progress))
@@ -196,7 +154,13 @@ class Trainer:
         if self._batches is None:
             order = None
             if self.sampler is not None:
-                self._selection = self.sampler.select(self.position.epoch, self.train.num_samples)
+                rows = self.train.num_samples
+                if rows is None:
+                    raise ValueError(
+                        "a sampler chooses rows before loading, but the training data cannot tell"
+                        " how many rows there are: give the trainer an astkit Loader"
+                    )
+                self._selection = self.sampler.select(self.position.epoch, rows)
                 order = self._selection.index
             self._batches = self.train.batches(self.position.epoch, order, self.position.batch)
         batch = next(self._batches, None)
@@ -276,7 +240,8 @@ class Trainer:
                     self._evaluate_batch(batch, self.position)
                     self.position.validated += 1
         if batch is None:
-            return self._close_epoch()
+            self._close_epoch()
+            return None
         return self._report("validate", {})
 
     def _close_epoch(self) -> None:

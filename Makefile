@@ -1,0 +1,47 @@
+# Needs python3 (3.11 or newer), make and git; everything else goes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full lab lint clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## run notebook 01 and show its results
+	@$(BIN)/python -m astkit demo
+
+test: lint ## lint, then the tests
+	@$(BIN)/python -m pytest
+
+test-full: lint ## lint, then the tests with the acceptance counts, which take longer
+	@ASTKIT_FULL=1 $(BIN)/python -m pytest
+
+lab: $(READY) ## open the notebooks in JupyterLab
+	@cd notebooks && ../$(BIN)/jupyter lab
+
+lint: $(READY) ## ruff and mypy
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+clean: ## remove caches and executed notebooks; keeps .venv, data/ and runs/
+	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist out
+	@find astkit notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# The stamp makes a second call start at once; a newer pyproject.toml sets up again.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "astkit needs Python 3.11 or newer, which $(PYTHON) is not: name another with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments: install python3-venv, then call make again." >&2; exit 1; }
+	@echo "setting up .venv (once; downloads a few GB, mostly torch)"
+	@start=$$(date +%s); \
+	$(PYTHON) -m venv .venv || exit 1; \
+	{ $(BIN)/python -m pip install --quiet uv && \
+	  $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'; } || \
+	{ echo "uv did not manage; pip now tries the same, which takes minutes" >&2; \
+	  $(BIN)/python -m pip install --quiet --editable '.[dev]'; } || exit 1; \
+	touch $@; \
+	echo "set-up took $$(( $$(date +%s) - start )) s"

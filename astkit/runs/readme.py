@@ -1,0 +1,84 @@
+"""Fills the README's tables from committed results: ``python -m astkit.runs.readme``.
+
+Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; nothing in it is typed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from astkit import files
+from astkit.runs import claims, compare, tables
+from astkit.stamp import describe
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "notebooks" / "results"
+BENCHMARKS = ROOT / "tests" / "benchmarks" / "results.json"
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """``table`` with its index as first column, as a Markdown table."""
+    flat = table.reset_index()
+    rows = [[str(value) for value in row] for row in flat.itertuples(index=False)]
+    head = [str(name) for name in flat.columns]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def digits() -> str:
+    """The arms of notebook 01 on the embedded digits."""
+    report = compare.load(RESULTS / "01_digits.json")
+    done = tables.shown(tables.what_was_done(report["results"]))
+    took = tables.shown(tables.how_long_it_took(report["results"]))
+    columns = ["n", "test accuracy", "spread", "activation rate", "samples trained"]
+    table = done[[*columns, "FLOPs / dense"]].join(took[["seconds", "seconds / dense"]])
+    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
+
+
+def cifar10() -> str:
+    """The origin's claims beside the run with its settings, and that run's controls."""
+    report = compare.load(RESULTS / "01_cifar10_simple_cnn.json")
+    done = tables.shown(tables.what_was_done(report["results"]))
+    took = tables.shown(tables.how_long_it_took(report["results"]))
+    columns = ["n", "test accuracy", "activation rate", "samples trained", "FLOPs / dense"]
+    table = done[columns].join(took["seconds / dense"])
+    origin = markdown(claims.table(report["results"]))
+    return f"{origin}\n\n{markdown(table)}\n\n{describe(report['stamp'])}"
+
+
+def benchmarks() -> str:
+    """The interleaved ratios of tests/benchmarks."""
+    report = json.loads(BENCHMARKS.read_text())
+    rows = [
+        {
+            "ratio": figure["meaning"],
+            "median": f"{figure['median']:.3g}",
+            "95 % interval": f"[{figure['low']:.3g}, {figure['high']:.3g}]",
+            "n": figure["n"],
+            "bound": figure["bound"],
+        }
+        for figure in report["figures"]
+    ]
+    return f"{markdown(pd.DataFrame(rows).set_index('ratio'))}\n\n{describe(report['stamp'])}"
+
+
+def fill(text: str) -> str:
+    """``text`` with every marked table made anew from the committed results."""
+    for make in (digits, cifar10, benchmarks):
+        block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
+        pattern = rf"<!-- {make.__name__} -->.*?<!-- end -->"
+        text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.DOTALL)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(
+                f"README.md has {count} places for {make.__name__!r}: mark exactly one"
+            )
+    return text
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    files.write_atomic(readme, fill(readme.read_text()))

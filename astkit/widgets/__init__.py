@@ -1,0 +1,1 @@
+"""Showing a run: static figures for now. Needs matplotlib and pandas."""

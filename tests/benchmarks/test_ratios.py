@@ -1,0 +1,27 @@
+"""The speed that the kit promises, held to its bounds; measure.py says what is compared.
+
+The median decides; the interval is recorded with it. Full rounds under ASTKIT_FULL=1.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.benchmarks import measure
+
+FULL = os.environ.get("ASTKIT_FULL") == "1"
+
+
+@pytest.mark.benchmark
+@pytest.mark.parametrize("figure", measure.FIGURES, ids=lambda figure: figure.__name__)
+def test_ratio(
+    figure: Callable[[int], measure.Figure], record_property: Callable[[str, object], None]
+) -> None:
+    result = figure(measure.FIGURES[figure][FULL])
+    for name, value in result.items():
+        record_property(name, value)
+    print(measure.line(result))
+    assert result["kept"] is not False, measure.line(result)

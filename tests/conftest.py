@@ -1,0 +1,44 @@
+"""Two switches for the whole suite, both read from the environment.
+
+ASTKIT_FULL=1              also runs the tests marked ``full``.
+ASTKIT_FORBID_SKIPS=a,b    a skip whose reason contains ``a`` or ``b`` (in any case) is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import TypeVar
+
+import pytest
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("ASTKIT_FULL") == "1":
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="acceptance count: make test-full runs it"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _forbid_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _forbid_skip((yield))  # a module that skips itself never reaches makereport
+
+
+def _forbid_skip(report: Report) -> Report:
+    # pytest keeps a skip's reason as (file, line, reason); an expected failure has no such triple
+    if report.skipped and isinstance(report.longrepr, tuple):
+        reason = report.longrepr[2]
+        words = os.environ.get("ASTKIT_FORBID_SKIPS", "").lower().split(",")
+        if any(word and word in reason.lower() for word in words):
+            report.outcome = "failed"
+            report.longrepr = f"ASTKIT_FORBID_SKIPS forbids this skip: {reason}"
+    return report

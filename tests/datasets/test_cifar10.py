@@ -1,0 +1,225 @@
+import hashlib
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from astkit.datasets import cifar10, cifar10_files, load
+from astkit.datasets.cifar10_files import CLASSES, RECORD_BYTES, TEST_FILE, TRAIN_FILES
+
+HERE = Path(__file__).resolve()
+SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", HERE.parents[3] / "shared" / "data"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_around(tmp_path, monkeypatch):
+    """No data set but those a test makes: not in the checkout, not in the environment."""
+    monkeypatch.delenv("ASTKIT_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cifar10, "__file__", str(tmp_path / "checkout" / "a" / "b" / "c.py"))
+
+
+def rows(seed, count=4):
+    noise = np.random.default_rng(seed)
+    pixels = noise.integers(0, 256, (count, 3072), dtype=np.uint8)
+    return pixels, noise.integers(0, 10, count).tolist()
+
+
+def make_python(folder, monkeypatch):
+    folder = folder / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    known = {}
+    for seed, name in enumerate((*TRAIN_FILES, TEST_FILE)):
+        pixels, labels = rows(seed)
+        content = pickle.dumps({"data": pixels, "labels": labels})
+        (folder / name).write_bytes(content)
+        known[name] = hashlib.md5(content).hexdigest()
+    monkeypatch.setattr(cifar10_files, "_checksums", lambda: known)
+    return folder
+
+
+def make_binary(folder, monkeypatch):
+    monkeypatch.setattr(cifar10_files, "RECORDS", 4)
+    folder = folder / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for seed, name in enumerate((*TRAIN_FILES, TEST_FILE)):
+        pixels, labels = rows(seed)
+        table = np.concatenate([np.array(labels, dtype=np.uint8)[:, None], pixels], axis=1)
+        (folder / f"{name}.bin").write_bytes(table.tobytes())
+    return folder
+
+
+def png(pixels):
+    from torchvision.io import encode_png
+
+    return bytes(encode_png(torch.from_numpy(pixels.reshape(3, 32, 32))).numpy())
+
+
+def make_parquet(folder, monkeypatch, column="img"):
+    folder = folder / "cifar10-some-name"
+    folder.mkdir(parents=True)
+    names = [f"train-{number:05d}-of-00005.parquet" for number in range(5)]
+    for seed, name in enumerate([*names, "test-00000-of-00001.parquet"]):
+        pixels, labels = rows(seed)
+        items = [{"bytes": png(row), "path": f"{i}.png"} for i, row in enumerate(pixels)]
+        pq.write_table(pa.table({column: items, "label": labels}), folder / name)
+    return folder
+
+
+MAKERS = {"python": make_python, "binary": make_binary, "parquet": make_parquet}
+
+
+def assert_whole(parts):
+    train, test = parts
+    expected = [rows(seed) for seed in range(6)]
+    pixels = torch.from_numpy(np.concatenate([part[0] for part in expected]))
+    labels = torch.tensor([label for part in expected for label in part[1]])
+    assert torch.equal(train.images.flatten(1), pixels[:20])
+    assert torch.equal(test.images.flatten(1), pixels[20:])
+    assert torch.equal(train.labels, labels[:20])
+    assert torch.equal(test.labels, labels[20:])
+    assert train.classes == CLASSES
+
+
+@pytest.mark.parametrize("layout", MAKERS)
+def test_every_place_and_layout(layout, tmp_path, monkeypatch):
+    folder = MAKERS[layout](tmp_path / "place", monkeypatch)
+    assert_whole(load("cifar10", tmp_path / "place"))
+    assert_whole(load("cifar10", folder))
+    monkeypatch.setenv("ASTKIT_DATA", str(tmp_path / "place"))
+    assert_whole(load("cifar10"))
+    monkeypatch.delenv("ASTKIT_DATA")
+    (tmp_path / "place").rename(tmp_path / "data")
+    assert_whole(load("cifar10"))
+
+
+def test_parquet_with_other_column_and_folder(tmp_path, monkeypatch):
+    folder = make_parquet(tmp_path, monkeypatch, column="image")
+    inner = folder / "plain_text"
+    inner.mkdir()
+    for path in folder.glob("*.parquet"):
+        path.rename(inner / path.name)
+    assert_whole(load("cifar10", tmp_path))
+
+
+def test_class_folders(tmp_path, class_folders):
+    class_folders(tmp_path / "cifar10" / "train", CLASSES, 2, size=32)
+    class_folders(tmp_path / "cifar10" / "test", CLASSES, 1, size=32)
+    train, test = load("cifar10", tmp_path)
+    assert len(train) == 20
+    assert test.labels.tolist() == list(range(10))
+
+
+def test_class_folders_must_be_complete(tmp_path, class_folders):
+    class_folders(tmp_path / "train", CLASSES[:9], 1, size=32)
+    with pytest.raises(ValueError, match="look at 'truck'"):
+        load("cifar10", tmp_path)
+
+
+def test_class_folders_of_another_size(tmp_path, class_folders):
+    class_folders(tmp_path / "train", CLASSES, 1, size=16)
+    with pytest.raises(ValueError, match=r"shape \[3, 16, 16\]"):
+        load("cifar10", tmp_path)
+
+
+def test_absence_lists_every_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("ASTKIT_DATA", str(tmp_path / "elsewhere"))
+    (tmp_path / "given" / "cifar10-empty").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError) as caught:
+        load("cifar10", tmp_path / "given")
+    message = str(caught.value)
+    for part in ("given", "given/cifar10-empty", "elsewhere", "checkout/data", "data"):
+        assert f"\n  {tmp_path / part}\n" in message
+    assert "download=True" in message
+    assert "cifar-10-batches-py" in message
+
+
+def test_a_failed_download_says_why(tmp_path, monkeypatch):
+    from torchvision.datasets import utils
+
+    def refuse(url, root, filename, md5):
+        raise OSError("no route")
+
+    monkeypatch.setattr(utils, "download_and_extract_archive", refuse)
+    with pytest.raises(FileNotFoundError, match=r"failed \(no route\)"):
+        load("cifar10", tmp_path, download=True)
+
+
+def test_download_goes_to_the_first_place(tmp_path, monkeypatch):
+    from torchvision.datasets import utils
+
+    def fetch(url, root, filename, md5):
+        make_python(Path(root), monkeypatch)
+
+    monkeypatch.setattr(utils, "download_and_extract_archive", fetch)
+    assert_whole(load("cifar10", tmp_path / "new", download=True))
+    assert (tmp_path / "new" / "cifar-10-batches-py" / "test_batch").exists()
+
+
+@pytest.mark.parametrize("layout", MAKERS)
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing", "empty"])
+def test_damage_names_the_file(layout, damage, tmp_path, monkeypatch):
+    folder = MAKERS[layout](tmp_path, monkeypatch)
+    path = sorted(folder.glob("*3*" if layout != "parquet" else "train-00003*"))[0]
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "changed":
+        # a label beyond 9, the first bytes of a pickle, the last of a parquet footer
+        odd = b"\x0b" + content[1:] if layout != "parquet" else content[:-4] + bytes(4)
+        path.write_bytes(odd)
+    else:
+        path.write_bytes(content[: len(content) // 2 if damage == "truncated" else 0])
+    with pytest.raises(ValueError, match=r"again|shards") as caught:
+        load("cifar10", tmp_path)
+    assert (str(folder) if damage == "missing" else path.name) in str(caught.value)
+
+
+def test_an_unknown_pickle_is_never_run(tmp_path, monkeypatch):
+    class Trap:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "sprung"),))
+
+    folder = make_python(tmp_path, monkeypatch)
+    (folder / "data_batch_1").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(ValueError, match="published checksum"):
+        load("cifar10", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"picture": [b""], "label": [1]}, "columns picture, label"),
+        ({"img": [b"no image"], "label": [1]}, "Row 0 of .* is damaged"),
+        ({"img": [None], "label": [1]}, "Row 0 of .* is damaged"),
+        ({"img": ["PNG"], "label": [11]}, "labels outside 0 to 9"),
+        ({"img": ["PNG"], "label": [None]}, "is not CIFAR-10"),
+        ({"img": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}, "has no rows"),
+    ],
+)
+def test_odd_parquet_files(table, words, tmp_path):
+    if "img" in table and list(table["img"]) == ["PNG"]:
+        table = {**table, "img": [png(rows(0, 1)[0][0])]}
+    pq.write_table(pa.table(table), tmp_path / "train-0.parquet")
+    with pytest.raises(ValueError, match=words):
+        load("cifar10", tmp_path)
+
+
+def test_published_numbers_are_in_place():
+    assert cifar10_files.RECORDS * RECORD_BYTES == 30_730_000
+    assert set(cifar10_files._checksums()) == {*TRAIN_FILES, TEST_FILE}
+
+
+def test_real_parquet_files():
+    source = SHARED / "cifar10-jpeg" / "test-00000-of-00001.parquet"
+    if not source.exists():
+        pytest.skip(f"{source} is absent; set ASTKIT_SHARED_DATA to run this")
+    pixels, labels = cifar10_files._decoded(source)
+    assert pixels.shape == (10_000, 3, 32, 32)
+    assert labels.bincount().tolist() == [1000] * 10

@@ -1,0 +1,713 @@
+"""The gate: exact decisions, fair ties, counted fallbacks, no side effects, a resumable state."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import textwrap
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
+
+CONTROLLERS = ["log_integral", "origin_pi", "top_k"]
+HELD = ["log_integral", "origin_pi"]
+alone = pytest.mark.filterwarnings("ignore:a batch of 1 row")
+equal_scores = pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
+
+
+def gamma2(seed: int, steps: int, batch: int = 128) -> Tensor:
+    """Gamma scores of shape 2, ``[steps, batch]``: sums of two exponential ones."""
+    generator = torch.Generator().manual_seed(seed)
+    return -torch.rand(2, steps, batch, generator=generator, dtype=torch.float64).log().sum(0)
+
+
+def uniform(seed: int, steps: int, batch: int) -> Tensor:
+    return torch.rand(steps, batch, generator=torch.Generator().manual_seed(seed))
+
+
+def never(**options: Any) -> Gate:
+    """A gate whose threshold no score below 1 exceeds."""
+    return Gate(controller=OriginPI(0.1, kp=0, ki=0, start=1.0), **options)
+
+
+def as_tuple(chosen: Selection) -> tuple[Any, ...]:
+    index, weight = tuple(chosen.index.tolist()), tuple(chosen.weight.tolist())
+    return index, weight, chosen.candidates, chosen.rate, chosen.threshold, chosen.fallback
+
+
+def through_json(state: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(state, allow_nan=False))
+
+
+# --- what is chosen --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("controller", HELD)
+def test_a_row_is_active_exactly_when_its_score_exceeds_the_threshold_held(controller: str) -> None:
+    gate = Gate(0.3, controller=controller, fallback=0)
+    for step, scores in enumerate(uniform(0, 60, 10)):
+        held = None if step == 0 else gate.controller.threshold(scores, 0)
+        chosen = gate.select(scores)
+        assert chosen.threshold is not None
+        assert held is None or chosen.threshold == held
+        above = [row for row, score in enumerate(scores.tolist()) if score > chosen.threshold]
+        assert chosen.index.tolist() == above
+        assert chosen.rate == len(above) / 10
+        assert chosen.candidates == 10
+        assert not chosen.fallback
+        assert chosen.weight.tolist() == [1.0] * len(above)
+
+
+def test_the_controller_learns_each_batch_once_and_after_the_decision() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    class Recorder(Controller):
+        def threshold(self, scores: Tensor, quota: int) -> float:
+            calls.append(("threshold", len(scores), quota))
+            return 0.5
+
+        def update(self, rate: float, scores: Tensor) -> None:
+            calls.append(("update", len(scores), rate))
+
+    gate = Gate(controller=Recorder(0.25))
+    assert gate.target_rate == 0.25  # an instance brings its own
+    gate.select(torch.tensor([0.1, 0.6, math.nan, 0.7, 0.2, 0.3]))
+    gate.select(torch.tensor([0.1, 0.2, 0.3, 0.4]))  # the fallback's rows are not in the rate
+    assert calls == [
+        ("threshold", 5, 1),
+        ("update", 5, 0.4),
+        ("threshold", 4, 1),
+        ("update", 4, 0.0),
+    ]
+
+
+def test_top_k_takes_the_best_rows() -> None:
+    gate = Gate(0.5, controller="top_k")
+    for scores in uniform(0, 20, 8):
+        chosen = gate.select(scores)
+        assert set(chosen.index.tolist()) == set(scores.argsort(descending=True)[:4].tolist())
+
+
+@alone
+@equal_scores
+@settings(deadline=None, max_examples=60)
+@given(
+    st.floats(1e-3, 1),
+    st.lists(st.integers(1, 40), min_size=1, max_size=60),
+    st.sampled_from([2, 5, 10**6]),
+    st.integers(0, 2**32 - 1),
+)
+def test_top_k_gives_the_exact_rate_for_any_target_and_any_batches(
+    target: float, batches: list[int], levels: int, seed: int
+) -> None:
+    # with few levels most batches hold ties, some hold nothing else
+    gate = Gate(target, controller="top_k", fallback=0, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    seen = active = 0
+    for size in batches:
+        chosen = gate.select(torch.randint(levels, (size,), generator=generator).float())
+        seen += size
+        active += len(chosen)
+        # never a whole row away from what was wanted so far
+        assert abs(active - target * seen) < 1 + 1e-6
+    assert (gate.active, gate.seen) == (active, seen)
+    assert gate.rate == active / seen
+
+
+@pytest.mark.parametrize("target", [0.05, 0.3, 0.7])
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_the_gate_holds_its_rate_over_a_run(controller: str, target: float) -> None:
+    kind = OriginPI(target, kp=0.1, ki=0) if controller == "origin_pi" else controller
+    gate = Gate(target, controller=kind)
+    for scores in uniform(1, 400, 64):
+        gate.select(scores)
+    assert gate.rate == pytest.approx(target, abs=0.02)
+    assert gate.batches == 400
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", [0.05, 0.10, 0.25, 0.40])
+def test_the_gate_holds_its_rate_while_scores_decay(target: float) -> None:
+    # the controller's own acceptance figures, seen through the whole gate
+    decay, found = (-torch.arange(800) / 200).exp()[:, None], []
+    for seed in range(20):
+        gate = Gate(target)
+        found.append([gate.select(scores).rate for scores in gamma2(seed, 800) * decay])
+    rates = np.array(found)
+    assert -0.015 <= rates.mean() - target < 0
+    floor = math.sqrt(target * (1 - target) / 128)
+    assert math.sqrt(((rates - target) ** 2).mean()) <= 1.15 * floor
+
+
+@equal_scores
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_a_target_of_1_selects_everything(controller: str) -> None:
+    gate = Gate(1.0, controller=controller)
+    for scores in (*uniform(0, 5, 8), torch.zeros(8), -torch.ones(8)):
+        chosen = gate.select(scores)
+        assert chosen.index.tolist() == list(range(8))
+        assert chosen.rate == 1
+        assert not chosen.fallback
+    assert gate.rate == 1
+    gate.target_rate = 0.25
+    for scores in uniform(1, 100, 64):
+        gate.select(scores)
+    assert gate.rate == pytest.approx((56 + 0.25 * 6400) / 6456, abs=0.35)
+
+
+@pytest.mark.parametrize("controller", HELD)
+def test_a_target_of_1_admits_every_row(controller: str) -> None:
+    gate = Gate(1.0, controller=controller)
+    for scores in uniform(0, 5, 8):
+        active = torch.tensor([gate.admits(score) for score in scores])
+        assert gate.settle(scores, active).index.tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("shift", [0.0, -2.0], ids=["unsigned", "signed"])
+@pytest.mark.parametrize(
+    "make", [lambda: LogIntegral(0.1), lambda: OriginPI(0.1, kp=0.1, ki=0), lambda: TopK(0.1)]
+)
+def test_a_target_changed_while_running_is_followed(
+    make: Callable[[], Controller], shift: float
+) -> None:
+    controller = make()
+    gate = Gate(controller=controller)
+    stream = gamma2(2, 640) + shift
+    if isinstance(controller, OriginPI):
+        stream = stream.sub(shift).neg().exp()  # it only knows thresholds within 0 and 1
+    found = []
+    for step, scores in enumerate(stream):
+        gate.target_rate = (0.1, 0.4, 0.05, 0.25)[step // 160]
+        found.append(gate.select(scores).rate)
+    for part, target in enumerate((0.1, 0.4, 0.05, 0.25)):
+        settled = found[160 * part + 80 : 160 * (part + 1)]
+        assert np.mean(settled) == pytest.approx(target, abs=0.015)
+
+
+# --- ties ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_ties_with_the_threshold_are_drawn_at_random_up_to_the_quota(controller: str) -> None:
+    # 2 rows above, 8 tied, 6 below; the quota is 6, so half of the tied rows are drawn
+    scores = torch.tensor([0.5] * 8 + [0.9] * 2 + [0.1] * 6)
+    kind = {
+        "log_integral": LogIntegral(0.375, gain=1e-12),
+        "origin_pi": OriginPI(0.375, kp=0, ki=0, start=0.5),
+        "top_k": TopK(0.375),
+    }[controller]
+    if isinstance(kind, LogIntegral):
+        kind.signed, kind.value = False, 0.5
+    gate = Gate(controller=kind)
+    drawn = torch.zeros(16)
+    for _ in range(400):
+        if isinstance(kind, LogIntegral):
+            kind.value = 0.5
+        chosen = gate.select(scores)
+        assert len(chosen) == 6
+        assert {8, 9} <= set(chosen.index.tolist())
+        assert int(chosen.index.max()) < 10
+        drawn[chosen.index] += 1
+    assert drawn[10:].tolist() == [0] * 6
+    # each tied row with chance 1/2: 400 draws have a standard deviation of 10
+    assert bool(((drawn[:8] - 200).abs() < 50).all())
+
+
+def test_tied_draws_differ_over_batches_and_seeds_and_repeat_for_equal_seeds() -> None:
+    scores = torch.tensor([1.0] * 15 + [0.0])
+
+    def drawn(seed: int) -> list[tuple[int, ...]]:
+        gate = Gate(0.25, controller="top_k", seed=seed)
+        return [tuple(gate.select(scores).index.tolist()) for _ in range(20)]
+
+    assert drawn(3) == drawn(3)
+    assert len(set(drawn(3))) > 15
+    assert drawn(3) != drawn(4)
+    assert len(set(zip(drawn(3), drawn(4), strict=True))) > 15
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+@pytest.mark.parametrize("value", [0.0, 0.3, 5.0])
+@pytest.mark.parametrize("target", [0.1, 1 / 3, 0.9])
+def test_equal_scores_warn_once_and_keep_the_target_rate(
+    controller: str, value: float, target: float
+) -> None:
+    gate = Gate(target, controller=controller, fallback=0)
+    drawn = torch.zeros(10)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(600):
+            drawn[gate.select(torch.full((10,), value)).index] += 1
+    sentences = [str(warning.message) for warning in caught]
+    assert len(sentences) == 1
+    assert "all scores of a batch are equal" in sentences[0]
+    assert "drawn at random" in sentences[0]
+    assert abs(gate.active - target * 6000) < 1
+    expected = 600 * target
+    assert bool(((drawn - expected).abs() < 5 * math.sqrt(expected)).all())
+
+
+# --- the fallback ----------------------------------------------------------------------------
+
+
+def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
+    gate = never()
+    drawn = torch.zeros(8)
+    for scores in uniform(0, 400, 8) * 0.9:
+        chosen = gate.select(scores)
+        assert len(chosen) == 2
+        assert len(set(chosen.index.tolist())) == 2
+        assert chosen.fallback
+        assert chosen.rate == 0
+        drawn[chosen.index] += 1
+    assert (gate.rate, gate.active, gate.seen) == (0.0, 0, 3200)
+    assert gate.fallback_rows == 800
+    # each row with chance 1/4: 100 times, with a standard deviation of 8.7
+    assert bool(((drawn - 100).abs() < 45).all())
+
+
+@pytest.mark.parametrize(
+    ("scores", "chosen_rows", "added"),
+    [([0.0, 0.0, 0.1], 3, 3), ([0.9, 0.0, 0.1], 3, 2), ([0.9, 0.8, 0.1], 2, 0)],
+)
+def test_min_active_says_how_many_active_rows_are_enough(
+    scores: list[float], chosen_rows: int, added: int
+) -> None:
+    rows = torch.tensor([*scores, 0.2, 0.3])
+    gate = Gate(controller=OriginPI(0.1, start=0.5), fallback=3, min_active=2)
+    chosen = gate.select(rows)
+    above = set((rows > 0.5).nonzero().flatten().tolist())
+    assert above <= set(chosen.index.tolist())
+    assert len(chosen) == chosen_rows
+    assert len(chosen.weight) == chosen_rows
+    assert chosen.index.tolist() == sorted(chosen.index.tolist())
+    assert chosen.rate == len(above) / 5
+    assert chosen.fallback == (added > 0)
+    assert (gate.active, gate.fallback_rows) == (len(above), added)
+
+
+def test_one_active_row_is_enough_by_default_and_not_for_two() -> None:
+    scores = torch.tensor([0.1, 0.9, 0.2, 0.3])
+    assert Gate(controller=OriginPI(0.1)).select(scores).index.tolist() == [1]
+    chosen = Gate(controller=OriginPI(0.1), min_active=2).select(scores)
+    assert len(chosen) == 2
+    assert 1 in chosen.index.tolist()
+
+
+def test_a_fallback_of_0_allows_an_empty_selection() -> None:
+    gate = never(fallback=0)
+    chosen = gate.select(torch.rand(6))
+    assert len(chosen) == 0
+    assert chosen.index.dtype == torch.int64
+    assert chosen.weight.shape == (0,)
+    assert chosen.candidates == 6
+    assert chosen.rate == 0
+    assert not chosen.fallback
+    assert gate.fallback_rows == 0
+    assert chosen.take(torch.zeros(6, 3)).shape == (0, 3)
+
+
+def test_the_fallback_takes_no_more_rows_than_there_are() -> None:
+    gate = never(fallback=10)
+    assert gate.select(torch.tensor([0.1, math.nan, 0.2, 0.3])).index.tolist() == [0, 2, 3]
+    assert gate.fallback_rows == 3
+
+
+def test_fallback_draws_repeat_for_equal_seeds_only() -> None:
+    def drawn(seed: int) -> list[tuple[int, ...]]:
+        gate = never(seed=seed)
+        return [tuple(gate.select(scores).index.tolist()) for scores in uniform(0, 20, 30)]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+
+
+# --- small batches ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_a_batch_of_one_row_warns_once_and_trains_on_it(controller: str) -> None:
+    gate = Gate(0.25, controller=controller)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [gate.select(scores) for scores in uniform(0, 40, 1)]
+    assert len(caught) == 1
+    assert "a batch of 1 row leaves the gate nothing to choose from" in str(caught[0].message)
+    assert [chosen.index.tolist() for chosen in found] == [[0]] * 40
+    assert gate.active + gate.fallback_rows == 40
+    assert 0 < gate.active < 40
+    if controller == "top_k":
+        assert gate.active == 10
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_batches_of_one_row_can_be_gated_without_a_fallback(controller: str) -> None:
+    gate = Gate(0.25, controller=controller, fallback=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = [len(gate.select(scores)) for scores in uniform(0, 40, 1)]
+    assert set(found) == {0, 1}
+    assert sum(found) == gate.active
+
+
+# --- scores that are not finite --------------------------------------------------------------
+
+
+@equal_scores
+@alone
+@pytest.mark.parametrize("controller", CONTROLLERS)
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), levels=st.sampled_from([3, 10**6]), share=st.floats(0, 0.8))
+def test_rows_that_are_not_finite_are_as_if_they_had_never_been_there(
+    controller: str, seed: int, levels: int, share: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    gate, clean = (Gate(0.3, controller=controller, seed=seed) for _ in range(2))
+    lost = 0
+    for _ in range(12):
+        scores = torch.randint(levels, (16,), generator=generator) / levels
+        bad = torch.rand(16, generator=generator) < share
+        bad[0] = False
+        kinds = torch.tensor([math.nan, math.inf, -math.inf])
+        scores[bad] = kinds[torch.randint(3, (int(bad.sum()),), generator=generator)]
+        chosen, expected = gate.select(scores), clean.select(scores[~bad])
+        finite = (~bad).nonzero().flatten()
+        assert chosen.index.tolist() == finite[expected.index].tolist()
+        assert as_tuple(chosen)[3:] == as_tuple(expected)[3:]
+        assert chosen.candidates == 16
+        lost += int(bad.sum())
+    assert gate.nonfinite == lost
+    assert {**gate.state_dict(), "nonfinite": 0} == clean.state_dict()
+
+
+@pytest.mark.parametrize("score", ["loss", "loss_and_contrast", "loss_contrast_constant"])
+def test_one_broken_image_does_not_cost_the_batch(score: str) -> None:
+    x, y = torch.rand(16, 3, 4, 4), torch.randint(5, (16,))
+    x[7] = math.nan
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
+    gate = Gate(0.5, score, controller="top_k")
+    chosen = gate(model, x, y)
+    assert 7 not in chosen.index.tolist()
+    assert len(chosen) == 7
+    assert (gate.nonfinite, gate.seen) == (1, 15)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_batch_without_a_finite_score_is_refused(bad: float) -> None:
+    gate = Gate()
+    gate.select(torch.rand(3))
+    sentence = r"all 6 scores of batch 1 are NaN or infinite: the model has diverged \(lower the"
+    with pytest.raises(ValueError, match=sentence):
+        gate.select(torch.full((6,), bad))
+    with pytest.raises(ValueError, match="all 6 scores"):
+        gate.settle(torch.full((6,), bad), torch.zeros(6, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (4, 1), (2, 3)])
+def test_scores_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    sentence = r"scores has shape \[.*\]: give one score a row"
+    with pytest.raises(ValueError, match=sentence):
+        Gate().select(torch.zeros(shape))
+    with pytest.raises(ValueError, match=sentence):
+        Gate().settle(torch.zeros(shape), torch.zeros(shape, dtype=torch.bool))
+
+
+# --- no side effects -------------------------------------------------------------------------
+
+
+def model_with_everything() -> nn.Sequential:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.5)),
+        nn.Flatten(),
+        nn.Linear(16, 5),
+    )
+    model.train()
+    model[3].eval()  # frozen, but its dropout is not
+    model[3][2].train()
+    model[0].weight.requires_grad_(False)
+    model(torch.randn(6, 3, 4, 4)).sum().backward()
+    return model
+
+
+def everything_about(model: nn.Module) -> list[Any]:
+    return [
+        {name: tensor.clone() for name, tensor in model.state_dict().items()},
+        {name: module.training for name, module in model.named_modules()},
+        {
+            name: (parameter.requires_grad, parameter.grad, parameter._version)
+            for name, parameter in model.named_parameters()
+        },
+        {
+            name: None if parameter.grad is None else parameter.grad.clone()
+            for name, parameter in model.named_parameters()
+        },
+        torch.get_rng_state(),
+        np.random.get_state()[1].tolist(),  # type: ignore[index]
+        random.getstate(),
+        torch.is_grad_enabled(),
+    ]
+
+
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor):
+        return first.equal(second)
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, tuple | list):
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(first == second)
+
+
+def noisy(outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none") + torch.rand(len(targets))
+
+
+@pytest.mark.parametrize("score", ["loss", "loss_and_contrast", noisy])
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_a_gate_leaves_no_trace_in_the_model_or_the_generators(score: Any, controller: str) -> None:
+    model, x, y = model_with_everything(), torch.randn(8, 3, 4, 4), torch.randint(5, (8,))
+    gate = Gate(0.5, score, controller)
+    before = everything_about(model)
+    for _ in range(3):
+        gate(model, x, y)
+    assert same(before, everything_about(model))
+    # a normal forward pass in train mode would have left one
+    model(x)
+    assert not same(before, everything_about(model))
+
+
+def failing(outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+    torch.rand(3)
+    raise RuntimeError("the score broke")
+
+
+class Failing(nn.Module):
+    """A layer that draws a random number and breaks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch.rand(3)
+        raise RuntimeError("the model broke")
+
+
+@pytest.mark.parametrize("where", ["score", "model"])
+def test_a_gate_leaves_no_trace_when_it_fails(where: str) -> None:
+    model, x, y = model_with_everything(), torch.randn(8, 3, 4, 4), torch.randint(5, (8,))
+    broken = nn.Sequential(model, Failing()) if where == "model" else model
+    gate = Gate(score=failing if where == "score" else "loss")
+    before = everything_about(broken)
+    with pytest.raises(RuntimeError, match=f"the {where} broke"):
+        gate(broken, x, y)
+    assert same(before, everything_about(broken))
+    assert gate.batches == 0
+
+
+def test_scores_are_those_of_the_model_in_eval_mode_without_gradients() -> None:
+    model, x, y = model_with_everything(), torch.randn(8, 3, 4, 4), torch.randint(5, (8,))
+    scores = Gate().score(model, x, y)
+    assert scores.shape == (8,)
+    assert not scores.requires_grad
+    flags = [module.training for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(scores, F.cross_entropy(model(x), y, reduction="none"))
+    for module, training in zip(model.modules(), flags, strict=True):
+        module.training = training
+
+
+def test_selecting_leaves_the_scores_and_their_graph_alone() -> None:
+    scores = torch.rand(8, requires_grad=True) * 2
+    before = scores.detach().clone()
+    chosen = Gate(0.5, controller="top_k").select(scores)
+    assert not chosen.weight.requires_grad
+    assert scores.requires_grad
+    assert scores.detach().equal(before)
+
+
+# --- what may be given -----------------------------------------------------------------------
+
+
+def test_scores_and_criteria_of_ones_own() -> None:
+    model, x, y = nn.Linear(4, 1), torch.randn(12, 4), torch.randn(12, 1)
+    squared = Gate(0.25, criterion=nn.MSELoss(reduction="none"), controller="top_k")
+    errors = (model(x) - y).detach().square().squeeze(1)
+    assert set(squared(model, x, y).index.tolist()) == set(errors.topk(3).indices.tolist())
+
+    def smallest(outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+        return -inputs.abs().sum(1)
+
+    chosen = Gate(0.25, smallest, "top_k")(model, x, y)
+    assert set(chosen.index.tolist()) == set((-x.abs().sum(1)).topk(3).indices.tolist())
+
+
+def test_inputs_may_be_anything_that_the_model_takes() -> None:
+    class TwoTowers(nn.Module):
+        def forward(self, x: dict[str, Tensor]) -> Tensor:
+            return x["left"] + 2 * x["right"]
+
+    x = {"left": torch.randn(8, 5), "right": torch.randn(8, 5)}
+    y = torch.randint(5, (8,))
+    chosen = Gate(0.5, controller="top_k")(TwoTowers(), x, y)
+    losses = F.cross_entropy(x["left"] + 2 * x["right"], y, reduction="none")
+    assert set(chosen.index.tolist()) == set(losses.topk(4).indices.tolist())
+    assert chosen.take(x)["left"].equal(x["left"][chosen.index])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int64])
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_scores_of_any_number_type(controller: str, dtype: torch.dtype) -> None:
+    kind = OriginPI(0.25, kp=0.1, ki=0) if controller == "origin_pi" else controller
+    gate = Gate(0.25, controller=kind)
+    for scores in uniform(0, 60, 64):
+        chosen = gate.select((scores * 2**20 if dtype == torch.int64 else scores).to(dtype))
+        assert chosen.weight.dtype == torch.float32
+    if not (dtype == torch.int64 and controller == "origin_pi"):  # it only knows 0 to 1
+        assert gate.rate == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.parametrize("rate", [0, -1, 1.5, math.nan])
+def test_an_impossible_rate_is_refused_at_once_and_while_running(rate: float) -> None:
+    sentence = rf"target_rate is {rate}, but a rate is a share of the samples"
+    for controller in (*CONTROLLERS, TopK(0.5)):
+        with pytest.raises(ValueError, match=sentence):
+            Gate(rate, controller=controller)
+    gate = Gate(0.25)
+    with pytest.raises(ValueError, match=sentence):
+        gate.target_rate = rate
+    assert gate.target_rate == gate.controller.target_rate == 0.25
+
+
+def test_an_unknown_score_or_controller_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"unknown score 'lose': choose one of loss, loss_and"):
+        Gate(score="lose")
+    with pytest.raises(ValueError, match=r"unknown controller 'pid': choose one of log_integral"):
+        Gate(controller="pid")
+
+
+def test_a_new_gate_has_no_rate_yet() -> None:
+    assert math.isnan(Gate().rate)
+
+
+# --- row by row ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("controller", HELD)
+@pytest.mark.parametrize("fallback", [0, 2])
+def test_deciding_row_by_row_makes_the_decisions_of_a_batch(controller: str, fallback: int) -> None:
+    whole, rows = (Gate(0.1, controller=controller, fallback=fallback) for _ in range(2))
+    stream = uniform(5, 80, 7) * 0.8  # 7 rows at a rate of 0.1: often none is active
+    for gate in (whole, rows):
+        gate.controller.threshold(stream[0], 0)
+    stream[3::5, 2] = math.nan
+    fallbacks = 0
+    for scores in stream[1:]:
+        threshold = rows.controller.threshold(scores, 0)
+        admitted = [math.isfinite(score) and rows.admits(score) for score in scores]
+        assert admitted == [score > threshold for score in scores.tolist()]
+        settled = rows.settle(scores, torch.tensor(admitted))
+        assert as_tuple(settled) == as_tuple(whole.select(scores))
+        fallbacks += settled.fallback
+    assert {**rows.state_dict(), "carry": 0} == {**whole.state_dict(), "carry": 0}
+    assert (fallbacks > 0) == (fallback > 0)
+
+
+# --- state -----------------------------------------------------------------------------------
+
+
+@equal_scores
+@pytest.mark.parametrize("controller", CONTROLLERS)
+@pytest.mark.parametrize("steps", [0, 1, 25])
+@pytest.mark.parametrize("shift", [0.0, -0.5], ids=["unsigned", "signed"])
+def test_a_gate_continues_bit_for_bit_from_its_saved_state(
+    controller: str, steps: int, shift: float
+) -> None:
+    # few levels, NaN and small batches, so that ties, carries and fallbacks all take part
+    generator = torch.Generator().manual_seed(0)
+    stream = torch.randint(9, (60, 5), generator=generator) / 9 + shift
+    stream[4::7, 1] = math.nan
+    gate = Gate(0.13, controller=controller, seed=11)
+    resumed = Gate(0.9, controller=controller, seed=0)
+    for scores in stream[:steps]:
+        gate.select(scores)
+    resumed.load_state_dict(through_json(gate.state_dict()))
+    for scores in stream[steps:]:
+        assert as_tuple(resumed.select(scores)) == as_tuple(gate.select(scores))
+    assert resumed.state_dict() == gate.state_dict()
+    assert gate.fallback_rows > 0
+    assert gate.nonfinite == 8
+    assert gate.batches == 60
+
+
+def test_a_state_that_lacks_an_entry_is_refused() -> None:
+    state = Gate().state_dict()
+    for name in state:
+        with pytest.raises(KeyError, match=name):
+            Gate().load_state_dict({key: state[key] for key in state if key != name})
+
+
+# --- in somebody else's loop -----------------------------------------------------------------
+
+
+def docstring_lines() -> tuple[str, str]:
+    """The example of the docstring: the line that builds the gate, and the body of the loop."""
+    block = (Gate.__doc__ or "").split("In any loop::")[1].split("\n\n")[1]
+    first, body = textwrap.dedent(block).strip().split("\n", 1)
+    return first, body
+
+
+@pytest.mark.parametrize("score", ["loss", "loss_and_contrast"])
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_the_loop_of_the_docstring_learns(score: str, controller: str) -> None:
+    first, body = docstring_lines()
+    assert len(body.splitlines()) == 2
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (512,), generator=generator)
+    centres = torch.randn(4, 6, generator=generator)
+    inputs = centres[labels] + 0.4 * torch.randn(512, 6, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    names: dict[str, Any] = {"Gate": Gate, "model": model}
+    names["criterion"] = nn.CrossEntropyLoss(reduction="none")
+    exec(first, names)
+    gate = names["gate"]
+    assert gate.target_rate == 0.25
+    if (score, controller) != ("loss", "log_integral"):  # the docstring's own
+        kind = OriginPI(0.25, kp=0.1, ki=0) if controller == "origin_pi" else controller
+        gate = names["gate"] = Gate(0.25, score, kind)
+
+    def accuracy() -> float:
+        with torch.no_grad():
+            return float((model(inputs).argmax(1) == labels).double().mean())
+
+    assert accuracy() < 0.6
+    trained = 0
+    for _ in range(8):
+        order = torch.randperm(512, generator=generator)
+        for rows in order.split(64):
+            names["x"], names["y"] = inputs[rows], labels[rows]
+            exec(body, names)
+            optimizer.zero_grad()
+            names["loss"].backward()
+            optimizer.step()
+            trained += len(names["chosen"])
+    assert accuracy() > 0.9
+    assert trained == gate.active + gate.fallback_rows
+    assert gate.seen == 8 * 512
+    if controller == "top_k":
+        assert trained == 0.25 * 8 * 512

@@ -1,0 +1,196 @@
+"""Each notebook is stored as a reader should find it: run, in order, and at home on any machine."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+TAGS = {"parameters", "nbval-ignore-output"}
+PLACES = re.compile(r"(?<![\w./-])/(home|root|work|tmp|Users|mnt|opt)\b")
+# as in .pre-commit-config.yaml
+STRIP = ["--keep-output", "--keep-count", "--keep-id"]
+STRIP += ["--extra-keys", "metadata.papermill cell.metadata.papermill"]
+
+
+def code_cells(nb: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in nb.cells if cell.cell_type == "code"]
+
+
+def outputs(nb: NotebookNode) -> list[NotebookNode]:
+    return [output for cell in code_cells(nb) for output in cell.outputs]
+
+
+def texts(nb: NotebookNode) -> Iterator[str]:
+    """All that can be read in a notebook; pictures are left out."""
+    yield from (cell.source for cell in nb.cells)
+    for output in outputs(nb):
+        yield output.get("text", "")
+        for kind, content in output.get("data", {}).items():
+            if kind not in ("image/png", "image/jpeg"):
+                yield content if isinstance(content, str) else json.dumps(content)
+
+
+# Rules: each takes a notebook and yields what is wrong with it.
+
+
+def opens_with_a_question(nb: NotebookNode) -> Iterator[str]:
+    first = nb.cells[0]
+    title = first.source.splitlines()[0].strip()
+    if first.cell_type != "markdown" or not re.fullmatch(r"# .+\?", title):
+        yield f"the first line must be a title that asks a question: {title}"
+
+
+def closes_with_findings_and_exercises(nb: NotebookNode) -> Iterator[str]:
+    prose = "\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+    for title in ("What we learned", "Exercises"):
+        if not re.search(rf"^##+ {title}\s*$", prose, re.MULTILINE):
+            yield f"there is no section '{title}'"
+
+
+def has_short_cells(nb: NotebookNode) -> Iterator[str]:
+    lines = [sum(bool(line.strip()) for line in c.source.splitlines()) for c in code_cells(nb)]
+    if median(lines) > 6:
+        yield f"the median code cell has {median(lines)} lines; 6 are allowed"
+
+
+def was_run_in_order(nb: NotebookNode) -> Iterator[str]:
+    counts = [cell.execution_count for cell in code_cells(nb)]
+    if counts != list(range(1, len(counts) + 1)):
+        yield f"restart the kernel and run all cells; now they are numbered {counts}"
+
+
+def ran_without_errors(nb: NotebookNode) -> Iterator[str]:
+    yield from (output.evalue for output in outputs(nb) if output.output_type == "error")
+
+
+def shows_a_picture(nb: NotebookNode) -> Iterator[str]:
+    pictures = [out.data for out in outputs(nb) if "image/png" in out.get("data", {})]
+    if not pictures:
+        yield "there is no picture"
+    for data in pictures:
+        if " at 0x" in data.get("text/plain", " at 0x"):
+            yield "a picture needs a text/plain, and one without an object's address"
+
+
+def names_no_place(nb: NotebookNode) -> Iterator[str]:
+    lines = [line for text in texts(nb) for line in text.splitlines()]
+    yield from (f"a path of one machine: {line}" for line in lines if PLACES.search(line))
+
+
+def uses_known_tags(nb: NotebookNode) -> Iterator[str]:
+    found = {tag for cell in nb.cells for tag in cell.metadata.get("tags", [])}
+    yield from (f"unknown tag {tag}" for tag in sorted(found - TAGS))
+    if any("NBVAL_" in cell.source for cell in code_cells(nb)):
+        yield "nbval is told by tags, not by comments"
+
+
+def names_kernel_python3(nb: NotebookNode) -> Iterator[str]:
+    name = nb.metadata.get("kernelspec", {}).get("name")
+    if name != "python3":
+        yield f"the kernelspec is named {name}"
+
+
+Rule = Callable[[NotebookNode], Iterator[str]]
+RULES: list[Rule] = [
+    opens_with_a_question,
+    closes_with_findings_and_exercises,
+    has_short_cells,
+    was_run_in_order,
+    ran_without_errors,
+    shows_a_picture,
+    names_no_place,
+    uses_known_tags,
+    names_kernel_python3,
+]
+
+
+def strip_complaint(*notebooks: Path) -> str:
+    """What nbstripout would remove: who ran a notebook when, and the state of widgets."""
+    command = [sys.executable, "-m", "nbstripout", "--verify", *STRIP, *notebooks]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return "" if result.returncode == 0 else f"use the pre-commit hook: {result}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_stored_notebook(rule: Rule, notebook: Path) -> None:
+    assert list(rule(nbformat.read(notebook, 4))) == []
+
+
+def test_the_stored_notebook_is_small(notebook: Path) -> None:
+    assert notebook.stat().st_size < 1_000_000
+
+
+def test_the_stored_notebooks_have_nothing_to_strip() -> None:
+    assert strip_complaint(*FOLDER.glob("*.ipynb")) == ""
+
+
+# Each rule is broken once, to show that it can fail.
+
+
+@pytest.fixture
+def good(write_notebook) -> NotebookNode:
+    picture = new_output("display_data", {"image/png": "abc/tmp/", "text/plain": "<Board loss>"})
+    cells = [
+        new_markdown_cell("# Does it pay?\n\nSee https://example.org/home/page."),
+        new_code_cell("seed = 0  # of every draw", execution_count=1),
+        new_code_cell("board", execution_count=2, outputs=[picture]),
+        new_markdown_cell("## What we learned\n\n## Exercises"),
+    ]
+    return nbformat.read(write_notebook(*cells), 4)
+
+
+def spoilt(rule: Rule, nb: NotebookNode) -> list[NotebookNode]:
+    """Notebooks that break ``rule`` and no other."""
+
+    def change(cell: int, **values: object) -> NotebookNode:
+        changed = copy.deepcopy(nb)
+        changed.cells[cell].update(values)
+        return changed
+
+    def show(kind: str, **values: object) -> NotebookNode:
+        return change(1, outputs=[new_output(kind, **values)])
+
+    address = new_output("display_data", {"image/png": "", "text/plain": "<Board at 0x7f>"})
+    other = NotebookNode(nb, metadata={"kernelspec": {"name": "venv"}})
+    return {
+        opens_with_a_question: [change(0, source="# It pays"), change(0, source="Does it pay?")],
+        closes_with_findings_and_exercises: [change(3, source="## Exercises")],
+        has_short_cells: [change(2, source="x = 1\n" * 12)],
+        was_run_in_order: [change(1, execution_count=None), change(1, execution_count=3)],
+        ran_without_errors: [show("error", ename="KeyError", evalue="'x'")],
+        shows_a_picture: [change(2, outputs=[]), change(2, outputs=[address])],
+        names_no_place: [
+            change(1, source="root = '/work/main'"),
+            show("stream", text="saved\nin /tmp/a"),
+            show("execute_result", data={"text/html": "<td>/home/me</td>"}),
+        ],
+        uses_known_tags: [
+            change(1, metadata={"tags": ["injected-parameters"]}),
+            change(1, source="# NBVAL_SKIP"),
+        ],
+        names_kernel_python3: [other],
+    }[rule]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_rule_catches_its_own_fault_only(rule: Rule, good: NotebookNode) -> None:
+    assert [complaint for each in RULES for complaint in each(good)] == []
+    for bad in spoilt(rule, good):
+        assert [each for each in RULES if list(each(bad))] == [rule]
+
+
+def test_traces_of_a_run_are_caught(good: NotebookNode, write_notebook) -> None:
+    good.cells[1].metadata["papermill"] = {"duration": 0.1}
+    assert "generated.ipynb" in strip_complaint(write_notebook(*good.cells))

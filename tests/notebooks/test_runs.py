@@ -1,0 +1,90 @@
+"""Each notebook runs with reduced parameters, and a second run finds the same numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell
+from nbval.plugin import get_sanitize_patterns
+
+HERE = Path(__file__).resolve().parent
+SANITIZE = get_sanitize_patterns((HERE / "nbval.cfg").read_text())
+
+
+@pytest.fixture(scope="module")
+def executed(notebook: Path, reduced: dict, run_papermill, tmp_path_factory) -> Path:
+    return run_papermill(notebook, tmp_path_factory.mktemp("out") / notebook.name, reduced)
+
+
+def test_it_runs_with_reduced_parameters(executed: Path) -> None:
+    notebook = nbformat.read(executed, 4)
+    outputs = [out for cell in notebook.cells for out in cell.get("outputs", [])]
+    assert [out.evalue for out in outputs if out.output_type == "error"] == []
+    assert "widgets" not in notebook.metadata, "a saved notebook shows widgets as blanks: print"
+    assert executed.stat().st_size < 1_000_000
+
+
+def test_a_second_run_finds_the_same_numbers(executed: Path, run_nbval) -> None:
+    result = run_nbval(executed)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_numbers_that_ignore_the_seed_are_caught(write_notebook, run_papermill, run_nbval) -> None:
+    notebook = write_notebook(
+        new_code_cell("seed = 0  # of every draw", metadata={"tags": ["parameters"]}),
+        new_code_cell("import os, random, time\nrandom.seed(seed)"),
+        new_code_cell("print(f'loss {random.random():.9f} after {time.perf_counter()} s')"),
+        new_code_cell("print(f'loss {random.SystemRandom().random():.9f}')"),
+        new_code_cell("print(time.perf_counter())", metadata={"tags": ["nbval-ignore-output"]}),
+    )
+    executed = run_papermill(notebook, notebook.with_name("executed.ipynb"), {"seed": 1})
+    result = run_nbval(executed)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "Cell outputs differ" in result.stdout
+    assert "SystemRandom" in result.stdout
+    assert "1 failed, 5 passed" in result.stdout  # papermill added a cell
+
+
+def sanitize(text: str) -> str:
+    for pattern, replacement in SANITIZE:
+        text = re.sub(pattern, replacement, text)
+    return text.replace("<space>", " ")
+
+
+@pytest.mark.parametrize(
+    ("printed", "compared"),
+    [
+        ("took 1.24 s, 98.0 % right", "took <reading>, 98.0 % right"),
+        ("1.24 ± 0.03 s [1.1, 1.3]", "<reading>"),
+        ("<td>12.5 s</td><td>0.913</td>", "<td><reading></td><td>0.913</td>"),
+        ("1e-05 seconds, 3.5 J at 20 W", "<reading>, <reading> at <reading>"),
+        ("1,200 samples/s", "<speed>"),
+        ("2.98x [2.93, 3.22] as fast, 2.9 to 3.3×", "<ratio> as fast, <ratio>"),
+        ("50% of the budget, 1:05 left", "50% of the budget, <time left>"),
+        ("astkit 0.1.0 (source 12ab34cd) · python 3.11 · 2026-01-02T03:04:05+00:00", "<stamp>"),
+        ("started 2026-01-02T03:04:05+00:00", "started <UTC>"),
+        ("saved /tmp/a-b/c.json", "saved <path>"),
+        ("<Board at 0x7f12ab>", "<Board at <address>>"),
+        ("gate     9.8 s    0.91", "gate <reading> 0.91"),
+    ],
+)
+def test_readings_are_not_compared(printed: str, compared: str) -> None:
+    assert sanitize(printed) == compared
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "accuracy 0.9130, rate 10.2 %",
+        "3 seeds, 20 steps, 1,797 samples of 8×8, 3x32x32 and 3 × 32 × 32 pixels",
+        "1.2e+09 FLOPs, 12,345 parameters",
+        "activation rate 0.25 ± 0.01",
+        "<Figure size 1012x374 with 2 Axes>",
+        "loss/sample 0.5",
+    ],
+)
+def test_results_are_compared(printed: str) -> None:
+    assert sanitize(printed) == printed

@@ -1,0 +1,209 @@
+"""Models: sizes worked out by hand, weights that depend on the seed alone, clear refusals."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from astkit.models import DigitsCNN, SimpleCNN, SimplifiedViT, build
+from astkit.names import REGISTRIES
+
+NAMES = sorted(REGISTRIES["model"])
+SMALL: dict[str, dict[str, Any]] = {"simplified_vit": {"width": 16, "depth": 2, "heads": 2}}
+
+
+def small(name: str, shape: tuple[int, int, int], classes: int, seed: int = 0) -> nn.Module:
+    return build(name, shape, classes, seed, **SMALL.get(name, {}))
+
+
+def size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def convolution(inputs: int, outputs: int, side: int = 3) -> int:
+    return inputs * outputs * side * side + outputs
+
+
+def linear(inputs: int, outputs: int) -> int:
+    return inputs * outputs + outputs
+
+
+# --- shapes and sizes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 16, 24), (2, 4, 12)])
+@pytest.mark.parametrize("classes", [2, 10])
+def test_images_go_in_and_one_number_a_class_comes_out(
+    name: str, shape: tuple[int, int, int], classes: int
+) -> None:
+    model = small(name, shape, classes)
+    for batch in (1, 3):
+        assert model(torch.randn(batch, *shape)).shape == (batch, classes)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (3, 16, 24)])
+@pytest.mark.parametrize("classes", [10, 7])
+def test_the_size_of_the_cnns(shape: tuple[int, int, int], classes: int) -> None:
+    channels, height, width = shape
+    convolutions = convolution(channels, 32) + convolution(32, 64) + convolution(64, 128)
+    dense = linear(128 * (height // 4) * (width // 4), 256) + linear(256, classes)
+    assert size(SimpleCNN(shape, classes)) == convolutions + dense
+    norms = 2 * (32 + 64 + 128)
+    assert size(SimpleCNN(shape, classes, batch_norm=True)) == convolutions + dense + norms
+
+    convolutions = convolution(channels, 16) + convolution(16, 32)
+    dense = linear(32 * (height // 2) * (width // 2), classes)
+    assert size(DigitsCNN(shape, classes)) == convolutions + dense
+    assert size(DigitsCNN(shape, classes, batch_norm=True)) == convolutions + dense + 2 * (16 + 32)
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "options"),
+    [
+        ((3, 32, 32), 10, {}),
+        ((1, 8, 8), 10, {"width": 16, "depth": 2, "heads": 2}),
+        ((3, 16, 24), 5, {"patch": 8, "width": 24, "depth": 1, "heads": 3}),
+    ],
+)
+def test_the_size_of_the_vit(
+    shape: tuple[int, int, int], classes: int, options: dict[str, int]
+) -> None:
+    channels, height, breadth = shape
+    patch, width, depth = (
+        options.get(name, usual) for name, usual in (("patch", 4), ("width", 256), ("depth", 6))
+    )
+    tokens = (height // patch) * (breadth // patch) + 1
+    embedding = convolution(channels, width, patch) + tokens * width + width
+    attention = linear(width, 3 * width) + linear(width, width)
+    feed_forward = linear(width, 2 * width) + linear(2 * width, width)
+    layer = attention + feed_forward + 2 * 2 * width
+    expected = embedding + depth * layer + 2 * width + linear(width, classes)
+    assert size(build("simplified_vit", shape, classes, **options)) == expected
+
+
+def test_the_sizes_on_cifar10_in_numbers() -> None:
+    assert size(SimpleCNN()) == 896 + 18_496 + 73_856 + 2_097_408 + 2_570
+    assert size(SimplifiedViT()) == 12_544 + 16_640 + 256 + 6 * 527_104 + 512 + 2_570
+
+
+# --- what the layers do ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_do_not_meet(name: str) -> None:
+    # so that training row by row can be held against training in batches
+    model = small(name, (1, 8, 8), 10).double().eval()
+    x = torch.randn(6, 1, 8, 8, dtype=torch.float64)
+    together = model(x)
+    torch.testing.assert_close(torch.cat([model(row[None]) for row in x]), together)
+    assert float((together[0] - together[1]).abs().max()) > 1e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_has_a_gradient(name: str) -> None:
+    model = small(name, (3, 8, 8), 4)
+    model(torch.randn(4, 3, 8, 8)).square().sum().backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert float(parameter.grad.abs().max()) > 0
+
+
+@pytest.mark.parametrize("name", ["simple_cnn", "simplified_vit"])
+def test_dropout_is_on_in_training_only(name: str) -> None:
+    model, x = small(name, (1, 8, 8), 4), torch.randn(3, 1, 8, 8)
+    assert not model(x).equal(model(x))
+    model.eval()
+    assert model(x).equal(model(x))
+
+
+def test_the_vit_reads_where_a_patch_lies_and_mixes_all_patches() -> None:
+    model = small("simplified_vit", (1, 8, 8), 4).double().eval()
+    x = torch.randn(1, 1, 8, 8, dtype=torch.float64)
+    swapped = torch.cat([x[..., 4:, :], x[..., :4, :]], dim=2)
+    assert not torch.allclose(model(x), model(swapped), atol=1e-9)
+    without = copy.deepcopy(model)
+    nn.init.zeros_(without.position)  # type: ignore[arg-type]
+    torch.testing.assert_close(without(x), without(swapped))
+    for row in (0, 4):
+        for column in (0, 4):
+            changed = x.clone()
+            changed[..., row, column] += 1
+            assert not torch.allclose(model(x), model(changed), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "simple_cnn"])
+def test_batch_norm_only_when_asked_for(name: str) -> None:
+    def norms(model: nn.Module) -> int:
+        return sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+
+    assert norms(build(name, (1, 8, 8), 10)) == 0
+    model = build(name, (1, 8, 8), 10, batch_norm=True)
+    convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
+    assert norms(model) == convolutions > 0
+
+
+# --- weights ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_are_a_function_of_the_seed(name: str) -> None:
+    first = small(name, (1, 8, 8), 10, seed=3).state_dict()
+    torch.rand(5)
+    second = small(name, (1, 8, 8), 10, seed=3).state_dict()
+    other = small(name, (1, 8, 8), 10, seed=4).state_dict()
+    assert all(first[key].equal(second[key]) for key in first)
+    assert not all(first[key].equal(other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_building_leaves_the_global_generator_alone(name: str) -> None:
+    before = torch.get_rng_state()
+    small(name, (1, 8, 8), 10)
+    assert torch.get_rng_state().equal(before)
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "shape", "by"),
+    [
+        ("digits_cnn", "DigitsCNN", (1, 7, 8), 2),
+        ("digits_cnn", "DigitsCNN", (1, 8, 9), 2),
+        ("simple_cnn", "SimpleCNN", (3, 30, 32), 4),
+        ("simple_cnn", "SimpleCNN", (3, 32, 30), 4),
+        ("simplified_vit", "SimplifiedViT", (3, 30, 32), 4),
+        ("simplified_vit", "SimplifiedViT", (3, 32, 33), 4),
+    ],
+)
+def test_a_shape_that_does_not_divide_is_refused(
+    name: str, model: str, shape: tuple[int, int, int], by: int
+) -> None:
+    dimensions = ", ".join(map(str, shape))
+    sentence = rf"shape is \({dimensions}\), but {model} needs height and width divisible by {by}:"
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match=sentence):
+        build(name, shape, 10)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_the_vit_asks_for_what_its_patch_divides() -> None:
+    with pytest.raises(ValueError, match="SimplifiedViT needs height and width divisible by 5"):
+        SimplifiedViT((3, 32, 32), patch=5)
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="unknown model 'resnet': choose one of digits_cnn, simple"
+    ):
+        build("resnet", (3, 32, 32), 10)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="depht"):
+        build("simplified_vit", (3, 32, 32), 10, depht=2)

@@ -1,0 +1,99 @@
+"""The table of names: every entry leads somewhere, and importing astkit loads next to nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import astkit
+from astkit.names import PUBLIC, REGISTRIES, resolve
+
+ROOT = Path(astkit.__file__).parents[1]
+ENTRIES = [(kind, name) for kind, table in REGISTRIES.items() for name in table]
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_public_name_leads_to_what_its_module_defines(name: str) -> None:
+    found = getattr(astkit, name)
+    assert found is getattr(import_module(PUBLIC[name]), name)
+    assert found.__name__ == name
+    assert found.__module__ == PUBLIC[name]
+    assert name in dir(astkit)
+
+
+@pytest.mark.parametrize(("kind", "name"), ENTRIES)
+def test_every_registered_name_leads_to_what_its_module_defines(kind: str, name: str) -> None:
+    found = resolve(kind, name)
+    assert callable(found)
+    assert f"{found.__module__}:{found.__name__}" == REGISTRIES[kind][name]
+
+
+@pytest.mark.parametrize("kind", sorted(REGISTRIES))
+@pytest.mark.parametrize("name", ["nonsense", "", "Loss", "loss "])
+def test_an_unknown_name_is_answered_with_the_known_ones(kind: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^unknown {kind} {name!r}: choose one of ") as caught:
+        resolve(kind, name)
+    listed = str(caught.value).split("choose one of ")[1].split(", ")
+    assert listed == sorted(REGISTRIES[kind])
+
+
+def test_an_unknown_attribute_is_the_usual_error() -> None:
+    with pytest.raises(AttributeError, match="module 'astkit' has no attribute 'Gaet'"):
+        astkit.Gaet  # noqa: B018
+    assert not hasattr(astkit, "Gaet")
+
+
+def test_the_table_is_a_literal_that_can_be_read_without_importing() -> None:
+    tree = ast.parse((ROOT / "astkit" / "names.py").read_text())
+    literals = {
+        node.target.id: ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.value is not None
+    }
+    assert literals["PUBLIC"] == PUBLIC
+    assert literals["REGISTRIES"] == REGISTRIES
+
+
+def test_type_checkers_are_told_the_same_names() -> None:
+    tree = ast.parse((ROOT / "astkit" / "__init__.py").read_text())
+    told = {
+        alias.asname: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert told == PUBLIC
+
+
+HEAVY = ["matplotlib", "ipywidgets", "pandas", "sklearn", "pyarrow", "torchvision.datasets"]
+
+
+def loaded_after(code: str) -> list[str]:
+    """Which of the heavy modules a fresh interpreter has loaded after ``code``."""
+    code = f"import sys; {code}; print(*[m for m in {[*HEAVY, 'torch']} if m in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return run.stdout.split()
+
+
+def test_importing_astkit_loads_nothing_heavy() -> None:
+    assert loaded_after("import astkit, astkit.names; dir(astkit)") == []
+
+
+def test_the_gate_needs_torch_and_nothing_else_heavy() -> None:
+    code = "import astkit; astkit.Gate(); astkit.RandomSubset(0.5); astkit.Selection"
+    assert loaded_after(code) == ["torch"]
+
+
+def test_the_check_for_heavy_modules_can_fail() -> None:
+    assert loaded_after("import types; sys.modules['pandas'] = types") == ["pandas"]

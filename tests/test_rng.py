@@ -1,0 +1,170 @@
+"""Numbers that depend on their key alone."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from astkit.rng import derive, generator, isolated, permutation, uniform
+
+keys = st.lists(st.integers() | st.text(), max_size=4)
+
+
+@given(keys)
+def test_a_derived_seed_fits_every_generator_and_never_changes(key: list[int | str]) -> None:
+    seed = derive(*key)
+    assert 0 <= seed < 2**63
+    assert seed == derive(*key)
+    torch.Generator().manual_seed(seed)
+    np.random.default_rng(seed)
+
+
+def test_every_part_of_a_key_and_their_order_matter() -> None:
+    found: list[tuple[int | str, ...]] = [
+        (),
+        (0,),
+        ("0",),
+        (0, 1),
+        (1, 0),
+        ("01",),
+        ("0", "1"),
+        (0, "1"),
+        ("a", 1),
+        ("a1",),
+    ]
+    assert len({derive(*key) for key in found}) == len(found)
+
+
+def test_a_derived_seed_is_the_same_in_every_version() -> None:
+    # saved runs depend on it
+    assert derive(0, "gate", 3) == 6847025307109701497
+
+
+@given(st.integers(0, 60), keys)
+def test_a_permutation_holds_every_number_once(n: int, key: list[int | str]) -> None:
+    order = permutation(n, *key)
+    assert order.dtype == torch.int64
+    assert order.sort().values.equal(torch.arange(n))
+    assert order.equal(permutation(n, *key))
+
+
+def test_permutations_and_generators_follow_their_key() -> None:
+    assert not permutation(50, 0, "a").equal(permutation(50, 0, "b"))
+    first = torch.rand(4, generator=generator(1, "x"))
+    assert first.equal(torch.rand(4, generator=generator(1, "x")))
+    assert not first.equal(torch.rand(4, generator=generator(2, "x")))
+
+
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30),
+    st.integers(0, 2**40),
+    st.randoms(use_true_random=False),
+)
+def test_a_number_does_not_depend_on_its_batch(
+    index: list[int], seed: int, order: random.Random
+) -> None:
+    whole = uniform(torch.tensor(index), seed, "gate")
+    assert whole.dtype == torch.float32
+    assert bool(((whole >= 0) & (whole < 1)).all())
+    alone = torch.stack([uniform(torch.tensor(i), seed, "gate") for i in index])
+    assert alone.equal(whole)
+    shuffled = torch.tensor(order.sample(range(len(index)), len(index)))
+    assert uniform(torch.tensor(index)[shuffled], seed, "gate").equal(whole[shuffled])
+
+
+def test_the_shape_and_the_kind_of_integer_do_not_matter() -> None:
+    index = torch.arange(100)
+    flat = uniform(index, 5)
+    assert uniform(index.reshape(4, 25), 5).equal(flat.reshape(4, 25))
+    assert uniform(index.repeat_interleave(2)[::2], 5).equal(flat)
+    assert uniform(index[:0], 5).shape == (0,)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_the_same_numbers() -> None:
+    index = torch.arange(1_000)
+    drawn = uniform(index.cuda(), 5)
+    assert drawn.is_cuda
+    assert drawn.cpu().equal(uniform(index, 5))
+
+
+def chi_square(numbers: Tensor, bins: int) -> float:
+    """Chi-square of [0, 1) numbers against equal bins: mean ``bins - 1`` when they are uniform."""
+    counts = torch.histc(numbers, bins=bins, min=0.0, max=1.0)
+    expected = numbers.numel() / bins
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("stride", [1, 2**8, 2**32])
+def test_numbers_are_uniform_over_indices(seed: int, stride: int) -> None:
+    numbers = uniform(torch.arange(20_000) * stride, seed, "chi")
+    # 99 degrees of freedom: 5 standard deviations on either side
+    assert 99 - 70 < chi_square(numbers, 100) < 99 + 70
+
+
+def test_numbers_are_uniform_over_keys_and_not_tied_to_their_neighbours() -> None:
+    one_index = torch.stack([uniform(torch.tensor(7), 0, "epoch", epoch) for epoch in range(4_000)])
+    assert 49 - 50 < chi_square(one_index, 50) < 49 + 50
+    index = torch.arange(20_000)
+    first, second = uniform(index, 0), uniform(index, 1)
+    for a, b in ((first, second), (first[:-1], first[1:]), (first, index / len(index))):
+        pair = torch.stack([a, b.float()])
+        assert abs(float(torch.corrcoef(pair)[0, 1])) < 5 / len(index) ** 0.5
+
+
+def test_drawing_leaves_the_global_generators_alone() -> None:
+    states = torch.get_rng_state(), np.random.get_state()[1].tobytes(), random.getstate()  # type: ignore[index]
+    uniform(torch.arange(9), 1)
+    permutation(9, 1)
+    torch.rand(3, generator=generator(1))
+    assert torch.get_rng_state().equal(states[0])
+    assert np.random.get_state()[1].tobytes() == states[1]  # type: ignore[index]
+    assert random.getstate() == states[2]
+
+
+def test_an_isolated_block_is_repeatable_and_leaves_no_trace() -> None:
+    before = torch.get_rng_state()
+    with isolated("cpu", 3, "init"):
+        first = torch.rand(4)
+    with isolated(torch.device("cpu"), 3, "init"):
+        assert torch.rand(4).equal(first)
+    with isolated("cpu", 4, "init"):
+        assert not torch.rand(4).equal(first)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_an_isolated_block_without_a_key_starts_from_where_things_are() -> None:
+    with isolated("cpu"):
+        inside = torch.rand(4)
+    assert torch.rand(4).equal(inside)
+
+
+def test_an_isolated_block_that_fails_puts_the_generators_back() -> None:
+    before = torch.get_rng_state()
+
+    def fail() -> None:
+        with isolated("cpu", 1):
+            torch.rand(4)
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
+    assert torch.get_rng_state().equal(before)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_an_isolated_block_covers_the_gpu() -> None:
+    before = torch.cuda.get_rng_state(), torch.get_rng_state()
+    with isolated("cuda", 3):
+        first = torch.rand(4, device="cuda")
+    with isolated("cuda", 3):
+        assert torch.rand(4, device="cuda").equal(first)
+    assert torch.cuda.get_rng_state().equal(before[0])
+    assert torch.get_rng_state().equal(before[1])

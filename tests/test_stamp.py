@@ -1,0 +1,179 @@
+"""The stamp says what was measured on, and nothing about who measured it where."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import socket
+import subprocess
+import sys
+from datetime import datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+import astkit
+from astkit import stamp as module
+from astkit.stamp import describe, source_hash, stamp
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_stamp_is_plain_json_and_complete() -> None:
+    values = stamp()
+    assert json.loads(json.dumps(values)) == values
+    assert values["astkit"] == astkit.__version__
+    assert values["torch"] == metadata.version("torch")
+    assert values["threads"] == torch.get_num_threads()
+    assert values["instruction_set"] == torch.backends.cpu.get_cpu_capability()
+    assert re.fullmatch("[0-9a-f]{64}", str(values["source"]))
+    assert datetime.fromisoformat(str(values["time"])).utcoffset() == timedelta(0)
+    assert isinstance(values["cpus"], int)
+    assert values["cpus"] >= 1
+    assert set(values) >= {"python", "torchvision", "numpy", "platform", "devices", "cpu", "cores"}
+    assert set(values) >= {"commit", "dirty", "deterministic", "bf16_native"}
+
+
+def test_the_stamp_names_no_person_and_no_place() -> None:
+    values = stamp()
+    text = json.dumps(values) + describe(values)
+    for private in (socket.gethostname(), getpass.getuser()):
+        assert not re.search(rf"\b{re.escape(private)}\b", text)
+    for value in values.values():
+        assert not str(value).startswith(("/", "~"))
+    for path in (Path.cwd(), Path.home(), Path(sys.prefix)):
+        assert len(path.parts) < 2 or str(path) not in text
+
+
+def test_the_determinism_flag_is_the_one_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    values = stamp()
+    assert values["deterministic"] is True
+    assert "deterministic" in describe(values)
+
+
+def test_a_package_that_is_not_installed_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module._version("no-such-package-as-this") is None
+    monkeypatch.setattr(module, "_version", lambda name: None if name == "torchvision" else "1.0")
+    values = stamp()
+    assert values["torchvision"] is None
+    assert "torchvision" not in describe(values)
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "native"),
+    [
+        ("model name\t: Fast One\nflags\t\t: fpu avx512f amx_bf16\n", "Fast One", True),
+        ("model name\t: Old One\nflags\t\t: fpu avx2\n", "Old One", False),
+        ("processor\t: 0\nFeatures\t: asimd bf16\n", None, True),
+        (None, None, None),
+    ],
+)
+def test_native_bf16_is_read_from_the_flags(
+    text: str | None,
+    model: str | None,
+    native: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = tmp_path / "cpuinfo"
+    if text is not None:
+        info.write_text(text)
+    monkeypatch.setattr(module, "_CPU_INFO", info)
+    values = stamp()
+    assert values["bf16_native"] is native
+    assert model is None or values["cpu"] == model
+    words = {True: "native bf16", False: "no native bf16", None: "bf16 unknown"}
+    assert f", {words[native]}" in describe(values)
+
+
+def test_two_threads_of_one_core_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cpu, siblings in enumerate(["0,2", "1", "0,2"]):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(siblings)
+    monkeypatch.setattr(module, "_CPUS", tmp_path)
+    assert module._cores({0, 1, 2}) == 2
+    assert module._cores({0, 7}) is None
+    assert module._cores(set()) is None
+
+
+def test_the_checkout_is_named_only_when_it_is_one(tmp_path: Path) -> None:
+    assert module._git(tmp_path) == (None, None)
+    git(tmp_path, "init", "-q")
+    assert module._git(tmp_path) == (None, None)
+    (tmp_path / "a").write_text("1")
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-qm", "one")
+    commit, dirty = module._git(tmp_path)
+    assert re.fullmatch("[0-9a-f]{40}", commit or "")
+    assert dirty is False
+    (tmp_path / "a").write_text("2")
+    assert module._git(tmp_path) == (commit, True)
+    inner = tmp_path / "site-packages"
+    inner.mkdir()
+    assert module._git(inner) == (None, None)
+
+
+def test_a_git_that_hangs_or_is_missing_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".git").mkdir()
+
+    def hang(*_: object, **__: object) -> None:
+        raise subprocess.TimeoutExpired("git", 2.0)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert module._git(tmp_path) == (None, None)
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert module._git(tmp_path) == (None, None)
+
+
+def test_the_source_hash_follows_names_and_contents_only(tmp_path: Path) -> None:
+    package = tmp_path / "one"
+    (package / "part").mkdir(parents=True)
+    (package / "a.py").write_text("a = 1\n")
+    (package / "part" / "b.py").write_text("b = 2\n")
+    first = source_hash(package)
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "a.pyc").write_bytes(b"cache")
+    (package / ".hidden").write_text("x")
+    assert source_hash(package) == first
+    assert source_hash(package.rename(tmp_path / "two")) == first
+    moved = tmp_path / "two"
+    (moved / "part" / "b.py").rename(moved / "part" / "c.py")
+    assert source_hash(moved) != first
+    (moved / "part" / "c.py").rename(moved / "part" / "b.py")
+    (moved / "a.py").write_text("a = 2\n")
+    assert source_hash(moved) != first
+    assert source_hash(tmp_path / "missing") is None
+
+
+def test_the_description_is_one_line() -> None:
+    values = {**stamp(), "commit": "a" * 40, "dirty": True, "devices": ["GPU one", "GPU two"]}
+    line = describe(values)
+    assert "\n" not in line
+    assert "commit aaaaaaaa with changes" in line
+    assert "GPU one, GPU two" in line
+    assert f"astkit {astkit.__version__}" in line
+    assert "no GPU" in describe({**values, "devices": []})
+
+
+def test_the_stamp_loads_no_plotting_and_no_tables() -> None:
+    code = (
+        "import sys; from astkit.stamp import stamp; stamp();"
+        "print([m for m in ('matplotlib', 'pandas', 'torchvision') if m in sys.modules])"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "[]"

@@ -1,0 +1,114 @@
+"""Small, fast pieces that the tests of the trainers share."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from astkit import models
+from astkit.datasets import Batch, Images, Loader, load
+
+
+class Doubled:
+    """A `Loader` that delivers float64 inputs: what still differs then is no rounding."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    @property
+    def num_samples(self) -> int:
+        return self.loader.num_samples
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
+        for batch in self.loader.batches(epoch, order, start):
+            yield batch._replace(x=batch.x.double())
+
+    def check_labels(self, num_outputs: int) -> None:
+        self.loader.check_labels(num_outputs)
+
+
+class Recorded:
+    """A step that keeps which rows of the data set it trained on, and its results."""
+
+    def __init__(self, step: Any) -> None:
+        self.step = step
+        self.rows: list[list[int]] = []
+        self.results: list[Any] = []
+
+    def __call__(self, learner: Any, batch: Batch, weight: Tensor | None, ledger: Any) -> Any:
+        result = self.step(learner, batch, weight, ledger)
+        self.rows.append(batch.index[result.rows].tolist())
+        self.results.append(result)
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.step.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step.load_state_dict(state)
+
+
+@pytest.fixture(scope="session")
+def digits() -> Images:
+    return load("digits")[0]
+
+
+@pytest.fixture(scope="session")
+def recorded() -> type[Recorded]:
+    return Recorded
+
+
+@pytest.fixture(scope="session")
+def double_loader(digits: Images) -> Callable[..., Doubled]:
+    def make(rows: int = 160, batch_size: int = 32, **options: Any) -> Doubled:
+        return Doubled(Loader(digits.subset(range(rows)), batch_size, **options))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cnn() -> Callable[..., nn.Module]:
+    """The digits CNN, float64 unless told otherwise."""
+
+    def make(
+        seed: int = 0, batch_norm: bool = False, dtype: torch.dtype = torch.float64
+    ) -> nn.Module:
+        return models.build("digits_cnn", (1, 8, 8), 10, seed, batch_norm=batch_norm).to(dtype)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def difference() -> Callable[[nn.Module, nn.Module], float]:
+    """The largest absolute difference between two models' parameters; NaN if one holds NaN."""
+
+    def measure(first: nn.Module, second: nn.Module) -> float:
+        pairs = zip(first.parameters(), second.parameters(), strict=True)
+        return float(torch.stack([(a - b).detach().abs().max() for a, b in pairs]).max())
+
+    return measure
+
+
+@pytest.fixture(scope="session")
+def unchanged() -> Callable[[nn.Module], Any]:
+    """A block that must leave every parameter and buffer of a model as it was, bit for bit."""
+
+    @contextmanager
+    def watch(model: nn.Module) -> Iterator[None]:
+        before = copy.deepcopy(model.state_dict())
+        yield
+        after = model.state_dict()
+        assert before.keys() == after.keys()
+        changed = [name for name in before if not torch.equal(before[name], after[name])]
+        assert not changed
+
+    return watch
