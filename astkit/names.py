@@ -40,7 +40,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
     "dataset": {
         "digits": "astkit.datasets.sources:load_digits",
         "cifar10": "astkit.datasets.cifar10:load_cifar10",
-        "folders": "astkit.datasets.folders:load_folders",
+        "folders": "astkit.datasets.sources:load_folders",
     },
 }
 

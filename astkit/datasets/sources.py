@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from astkit.datasets.cifar10 import load_cifar10
 from astkit.datasets.decode import class_names, read_class_folders
 from astkit.datasets.images import Images
+from astkit.names import resolve
 
 Parts = tuple[Images, Images | None]
 
@@ -29,13 +29,12 @@ def load(
     that many pixels a side. Raises ``FileNotFoundError`` for absent data, with every path tried,
     and ``ValueError`` for damaged files, unknown names and arguments that do not apply.
     """
-    if name not in SOURCES:
-        raise ValueError(f"name is {name!r}; choose from {', '.join(map(repr, SOURCES))}.")
+    read: Callable[[Path | None, bool, int | None], Parts] = resolve("dataset", name)
     if size is not None and (name != "folders" or size < 1):
         raise ValueError(
             f"size is {size} for {name!r}; pass 1 or more pixels, and only to 'folders'."
         )
-    return SOURCES[name](None if root is None else Path(root).expanduser(), download, size)
+    return read(None if root is None else Path(root).expanduser(), download, size)
 
 
 def load_digits(root: Path | None, download: bool, size: int | None) -> Parts:
@@ -82,12 +81,3 @@ def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
             f"{second.shape}; pass size= (pixels a side) to resize all images."
         )
     return first, second
-
-
-Source = Callable[[Path | None, bool, int | None], Parts]
-
-SOURCES: dict[str, Source] = {
-    "digits": load_digits,
-    "cifar10": load_cifar10,
-    "folders": load_folders,
-}

@@ -132,18 +132,16 @@ class LossAndContrast(RelativeScore):
 
     def features(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
         losses = row_losses(self.criterion, outputs, targets)
-        values = (
-            inputs[0].numel() if isinstance(inputs, Tensor) and inputs.is_floating_point() else 0
-        )
-        if values < 2:
-            what = (
-                f"{inputs.dtype} {list(inputs.shape)}"
-                if isinstance(inputs, Tensor)
-                else "no tensor"
-            )
+        if (
+            not isinstance(inputs, Tensor)
+            or not inputs.is_floating_point()
+            or inputs[0].numel() < 2
+        ):
+            tensor = isinstance(inputs, Tensor)
+            what = f"{inputs.dtype} {list(inputs.shape)}" if tensor else type(inputs).__name__
             raise ValueError(
-                f"contrast needs inputs in one float tensor with at least two values a row, but they"
-                f" are {what}: take score='loss'"
+                "contrast needs the inputs in one float tensor with at least two values a row, but"
+                f" they are {what}: choose score='loss'"
             )
         contrast = inputs.flatten(1).std(dim=1)
         return torch.stack([losses, contrast.to(losses.dtype)], dim=1)

@@ -74,7 +74,8 @@ def difference(results: Sequence[Result], arm: str, control: str) -> tuple[float
 
 def _ratio(runs: pd.DataFrame, column: str, control: str) -> pd.Series:
     by_seed = runs.pivot(index="seed", columns="arm", values=column)
-    return by_seed.div(by_seed[control], axis=0).mean()
+    # pivot sorts the arms; they shall stay in the order in which they ran
+    return by_seed.div(by_seed[control], axis=0).mean().reindex(runs["arm"].unique())
 
 
 _FORMATS = {

@@ -1,11 +1,12 @@
 """Static figures from tidy tables; legible in grey, on white and on dark pages.
 
-Each returns a `matplotlib.figure.Figure` that belongs to no global state.
+Each returns a `Picture`, a `matplotlib.figure.Figure` that belongs to no global state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from typing import Any
 
 import pandas as pd
@@ -19,8 +20,17 @@ _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def _figure(columns: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(4.6 * columns, height), dpi=110, layout="constrained")
+class Picture(Figure):
+    """A figure that a notebook shows by itself, although pyplot knows nothing of it."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+def _figure(columns: int, height: float = 3.4) -> tuple[Picture, list[Axes]]:
+    figure = Picture(figsize=(4.6 * columns, height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(1, columns, i + 1) for i in range(columns)]
     for axis in axes:
@@ -29,7 +39,7 @@ def _figure(columns: int, height: float = 3.4) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def threshold_and_rate(steps: pd.DataFrame, target: float, window: int = 20) -> Figure:
+def threshold_and_rate(steps: pd.DataFrame, target: float, window: int = 20) -> Picture:
     """Threshold and activation rate of a gated run by step, one thin line a seed.
 
     Args:
@@ -55,7 +65,7 @@ def threshold_and_rate(steps: pd.DataFrame, target: float, window: int = 20) -> 
     return figure
 
 
-def accuracy_against_cost(epochs: pd.DataFrame, arms: Sequence[str] | None = None) -> Figure:
+def accuracy_against_cost(epochs: pd.DataFrame, arms: Sequence[str] | None = None) -> Picture:
     """Validation accuracy against training seconds and against FLOPs, mean over seeds.
 
     Args:

@@ -6,7 +6,7 @@ import torch
 from torchvision.io import decode_image
 
 from astkit.datasets import load
-from astkit.datasets.sources import SOURCES
+from astkit.names import REGISTRIES
 
 
 def test_importing_loads_no_heavy_library():
@@ -17,9 +17,9 @@ def test_importing_loads_no_heavy_library():
 
 
 def test_names_the_choices():
-    with pytest.raises(ValueError, match="name is 'mnist'; choose from 'digits', 'cifar10'"):
+    with pytest.raises(ValueError, match="unknown dataset 'mnist': choose one of cifar10, digits"):
         load("mnist")
-    assert list(SOURCES) == ["digits", "cifar10", "folders"]
+    assert set(REGISTRIES["dataset"]) == {"digits", "cifar10", "folders"}
     with pytest.raises(ValueError, match="size is 16 for 'digits'"):
         load("digits", size=16)
 

@@ -101,8 +101,8 @@ def test_the_origins_rules_equal_a_loop_for_any_shape(
     outputs, targets, inputs = make_batch(seed, rows, channels, size, torch.float64)
     outputs = outputs * data.draw(st.sampled_from([0.0, 0.01, 1.0, 20.0]))
     batch = outputs, targets, inputs
-    assert LossAndContrast()(*batch).tolist() == pytest.approx(slow_origin(*batch), abs=1e-10)
-    assert LossContrastConstant()(*batch).tolist() == pytest.approx(slow_older(*batch), abs=1e-10)
+    assert LossAndContrast()(*batch).tolist() == pytest.approx(slow_origin(*batch), abs=1e-7)
+    assert LossContrastConstant()(*batch).tolist() == pytest.approx(slow_older(*batch), abs=1e-7)
 
 
 def test_the_origins_rule_on_numbers_worked_out_by_hand() -> None:
@@ -231,6 +231,18 @@ def test_a_row_that_is_not_finite_does_not_touch_the_scores_of_the_others(
 
 
 @pytest.mark.parametrize("kind", RELATIVE)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_row_that_is_not_finite_has_no_score_against_a_running_reference_either(
+    kind: type[LossAndContrast], bad: float, column: int
+) -> None:
+    features = torch.tensor([[1.0, 1.0], [2.0, 0.5]])
+    features[0, column] = bad  # clamped, an infinite loss would get the best of scores
+    scores = kind().combine(features, torch.tensor([2.0, 2.0]))
+    assert scores.isfinite().tolist() == [False, True]
+
+
+@pytest.mark.parametrize("kind", RELATIVE)
 def test_a_batch_without_a_finite_row_has_no_finite_score(kind: type[LossAndContrast]) -> None:
     outputs, targets, inputs = make_batch(4)
     scores = kind()(outputs * math.nan, targets, inputs)
@@ -250,7 +262,7 @@ def test_a_batch_without_a_finite_row_has_no_finite_score(kind: type[LossAndCont
 )
 def test_contrast_asks_for_images(inputs: Tensor) -> None:
     outputs, targets, _ = make_batch(0, rows=4)
-    with pytest.raises(ValueError, match=r"contrast.*score='loss'"):
+    with pytest.raises(ValueError, match=r"contrast needs the inputs in one.*score='loss'"):
         LossAndContrast()(outputs, targets, inputs)
 
 

@@ -320,7 +320,7 @@ def test_per_sample_state_survives_json_in_full_precision(cnn, double_loader, di
 
 
 def test_per_sample_refuses_a_controller_that_needs_the_batch():
-    with pytest.raises(ValueError, match="TopK needs a whole batch of scores.*'log_integral'"):
+    with pytest.raises(ValueError, match=r"TopK needs a whole batch of scores.*'log_integral'"):
         SampleStep(Gate(controller="top_k"))
     SampleStep(Gate(controller="top_k"), "per_batch")
 
