@@ -12,6 +12,7 @@ import torch
 from astkit.names import REGISTRIES
 from astkit.runs import arms, compare
 from astkit.runs.arms import PRESETS
+from astkit.stamp import stamp
 from astkit.trainers.config import PRECISIONS
 
 
@@ -41,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
     command.add_argument("--target-rate", type=float, default=0.1)
     command.add_argument("--seeds", default="0", help="comma-separated")
+    command.add_argument(
+        "--time", type=int, default=0, metavar="ROUNDS", help="then time one batch of each in turn"
+    )
     command.add_argument("--threads", type=int, help="torch threads (else torch's choice)")
     preset = command.add_argument_group("instead of the data set's preset")
     preset.add_argument("--model", choices=sorted(REGISTRIES["model"]))
@@ -64,7 +68,9 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    if options.threads:
+    if options.threads is not None:
+        if options.threads < 1:
+            raise ValueError(f"--threads is {options.threads}: give 1 or more")
         torch.set_num_threads(options.threads)
 
     def given(*names: str) -> dict[str, Any]:
@@ -80,5 +86,14 @@ def _compare(options: argparse.Namespace) -> None:
         **given("model", "epochs"),
     )
     names = [name.strip() for name in options.arms.split(";")]
-    seeds = [int(seed) for seed in options.seeds.split(",")]
-    compare.run_all(task, names, seeds, path=options.out)
+    try:
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--seeds is {options.seeds!r}: give whole numbers, such as 0,1,2"
+        ) from None
+    report = compare.run_all(task, names, seeds, path=options.out)
+    if options.time:
+        report["batches"] = compare.time_batches(task, names, options.time)
+        report["batches_stamp"] = stamp()
+        compare.save(report, options.out)

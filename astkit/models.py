@@ -37,22 +37,21 @@ def _divisible(shape: Shape, by: int, model: str) -> Shape:
     return channels, height, width
 
 
-def _convolution(inputs: int, outputs: int, batch_norm: bool) -> list[nn.Module]:
-    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1)]
+def _convolution(inputs: int, outputs: int, batch_norm: bool, stride: int = 1) -> list[nn.Module]:
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, stride, padding=1)]
     if batch_norm:
         layers.append(nn.BatchNorm2d(outputs))
     return [*layers, nn.ReLU()]
 
 
 class DigitsCNN(nn.Sequential):
-    """Two convolutions with a pooling between them and a linear layer, for images of 8x8 or so."""
+    """Two convolutions, the second of stride 2, and a linear layer, for images of 8x8 or so."""
 
     def __init__(self, shape: Shape = (1, 8, 8), classes: int = 10, batch_norm: bool = False):
         channels, height, width = _divisible(shape, 2, "DigitsCNN")
         super().__init__(
             *_convolution(channels, 16, batch_norm),
-            nn.MaxPool2d(2),
-            *_convolution(16, 32, batch_norm),
+            *_convolution(16, 32, batch_norm, stride=2),
             nn.Flatten(),
             nn.Linear(32 * (height // 2) * (width // 2), classes),
         )

@@ -101,7 +101,7 @@ def test_rows_do_not_meet(name: str) -> None:
     x = torch.randn(6, 1, 8, 8, dtype=torch.float64)
     together = model(x)
     torch.testing.assert_close(torch.cat([model(row[None]) for row in x]), together)
-    assert float((together[0] - together[1]).abs().max()) > 1e-6
+    assert (together[0] - together[1]).abs().max().item() > 1e-6
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -134,6 +134,48 @@ def test_the_vit_reads_where_a_patch_lies_and_mixes_all_patches() -> None:
             changed = x.clone()
             changed[..., row, column] += 1
             assert not torch.allclose(model(x), model(changed), atol=1e-9)
+
+
+def slow_vit(model: SimplifiedViT, image: torch.Tensor, patch: int, heads: int) -> torch.Tensor:
+    """Logits of one image, the layers written out: post-norm, GELU, attention head by head."""
+    p = dict(model.named_parameters())
+
+    def dense(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x @ p[f"{name}weight"].T + p[f"{name}bias"]
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        x = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
+        return x * p[f"{name}.weight"] + p[f"{name}.bias"]
+
+    _, height, breadth = image.shape
+    corners = [(r, c) for r in range(0, height, patch) for c in range(0, breadth, patch)]
+    pixels = torch.stack([image[:, r : r + patch, c : c + patch].flatten() for r, c in corners])
+    x = torch.cat([p["token"][0], pixels @ p["embed.weight"].flatten(1).T + p["embed.bias"]])
+    x = x + p["position"][0]
+    for i in range(len(model.encoder.layers)):
+        layer = f"encoder.layers.{i}"
+        q, k, v = dense(x, f"{layer}.self_attn.in_proj_").chunk(3, dim=1)
+        parts = zip(*(part.chunk(heads, dim=1) for part in (q, k, v)), strict=True)
+        mixed = [(a @ b.T / a.shape[1] ** 0.5).softmax(1) @ c for a, b, c in parts]
+        x = x + dense(torch.cat(mixed, dim=1), f"{layer}.self_attn.out_proj.")
+        x = norm(x, f"{layer}.norm1")
+        hidden = dense(x, f"{layer}.linear1.")
+        hidden = hidden * (1 + torch.erf(hidden / 2**0.5)) / 2
+        x = norm(x + dense(hidden, f"{layer}.linear2."), f"{layer}.norm2")
+    return dense(norm(x[:1], "norm"), "head.")[0]
+
+
+def test_the_vit_equals_its_layers_written_out() -> None:
+    options = {"patch": 4, "width": 12, "depth": 2, "heads": 3}
+    model = SimplifiedViT((2, 8, 12), 5, **options).double()
+    for parameter in model.parameters():  # biases and norms start at values that hide mistakes
+        nn.init.normal_(parameter, std=0.5)
+    images = torch.randn(3, 2, 8, 12, dtype=torch.float64)
+    model.eval()
+    expected = torch.stack([slow_vit(model, image, patch=4, heads=3) for image in images])
+    for gradients in (True, False):  # without gradients torch may take another path
+        with torch.set_grad_enabled(gradients):
+            torch.testing.assert_close(model(images), expected)
 
 
 @pytest.mark.parametrize("name", ["digits_cnn", "simple_cnn"])

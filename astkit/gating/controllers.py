@@ -101,6 +101,8 @@ class LogIntegral(Controller):
                 self.signed = bool((scores < 0).any())
             # float64, because float32 rounding could lift the quantile above its own score
             start = float(torch.quantile(scores.double(), 1 - self.target_rate))
+            if start == 0 and not self.signed and bool((scores > 0).any()):
+                start = float(scores[scores > 0].min())
             self.value = start if self.signed else max(start, self.smallest)
             self.spread = _deviation(scores)
         return self.value
@@ -112,7 +114,8 @@ class LogIntegral(Controller):
         if self.signed:
             self.spread += 0.1 * (_deviation(scores) - self.spread)
             self.value += step * self.spread
-        else:
+        elif step > 0 or bool(((scores > 0) & (scores <= self.value)).any()):
+            # where every score above zero is active, a lower threshold would only wind up
             self.value = min(max(self.value * math.exp(step), self.smallest), 1 / self.smallest)
 
 

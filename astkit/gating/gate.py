@@ -204,11 +204,13 @@ class Gate:
 
     def _draw(self, among: Tensor, count: int) -> Tensor:
         # a random subset of the marked rows: those with the smallest of numbers drawn for all rows
+        if count >= int(among.sum()):
+            return among
         chosen = torch.zeros_like(among)
         if count > 0:
             keys = rng.uniform(torch.arange(len(among)), self.seed, "gate", self.batches)
             keys = keys.to(among.device).masked_fill(~among, 2.0)
-            chosen[keys.topk(min(count, int(among.sum())), largest=False).indices] = True
+            chosen[keys.topk(count, largest=False).indices] = True
         return chosen
 
     def _warn(self, what: str, sentence: str) -> None:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from astkit import files
+from astkit.profiling import compare as interleaved
 from astkit.runs import arms
 from astkit.stamp import stamp
-from astkit.trainers import Progress
+from astkit.trainers import Budget, Progress
 
 Result = dict[str, Any]
-Report = dict[str, Any]  # "results", "settings", "stamp"
+Report = dict[str, Any]  # "results", "settings", "stamp", and "batches" where they were timed
 
 
 def load(path: Path) -> Report:
-    """The report at ``path``; an empty one where there is none."""
+    """The report at ``path``; an empty one where there is none.
+
+    Raises ``ValueError`` for a file that holds something else.
+    """
     if not path.exists():
         return {"results": []}
-    report: Report = json.loads(path.read_text())
-    return report
+    try:
+        report: Report = json.loads(path.read_text())
+        if isinstance(report["results"], list):
+            return report
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f"{path} holds no report of a comparison: name another file, or move it away")
 
 
 def find(results: Sequence[Result], arm: str, seed: int) -> Result | None:
@@ -46,10 +56,19 @@ def run_all(
         report: what to go on with; by default the file at ``path``, or an empty one.
         path: JSON file that is written anew after each arm.
         announce: called with each arm's name as it begins; without it, each shows its progress.
+
+    Raises ``ValueError`` before the first arm is trained: for an unknown arm or an impossible
+    setting, an arm whose budget is not known by its turn, a report made with other settings.
     """
     if report is None:
         report = load(path) if path is not None else {"results": []}
     results: list[Result] = report["results"]
+    _check_settings(task, report)
+    for place, name in enumerate(names):
+        arms.trainer(task, name, 0, Budget(epochs=task.epochs))
+        for seed in seeds if "batched gate" not in names[:place] else ():
+            if find(results, name, seed) is None:
+                arms.budget_for(name, find(results, "batched gate", seed))
     for seed in seeds:
         for name in names:
             if find(results, name, seed) is not None:
@@ -63,6 +82,34 @@ def run_all(
             if path is not None:
                 save(report, path)
     return report
+
+
+def _check_settings(task: arms.Task, report: Report) -> None:
+    try:
+        now = json.loads(json.dumps(task.settings()))
+    except TypeError as error:
+        raise ValueError(
+            f"the task cannot be written down ({error}): give score and controller by name"
+        ) from error
+    then = json.loads(json.dumps(report.get("settings", now)))
+    changed = sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key))
+    if report["results"] and changed:
+        raise ValueError(
+            f"the results that are there were made with another {', '.join(changed)}, so these"
+            " could not stand beside them: write to another file, or go back to those settings"
+        )
+
+
+def time_batches(task: arms.Task, names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """Seconds of one training batch of each arm, taken in turn; one row an arm, first is baseline.
+
+    The gate takes its best rows at exactly the target rate, so that every round costs the same;
+    where rows are decided one by one that cannot be, and the task's own controller decides.
+    """
+    exact = replace(task, gate={**task.gate, "controller": "top_k"})
+    tasks = {name: task if name.endswith("per sample") else exact for name in names}
+    steps = {name: arms.stepper(tasks[name], name) for name in names}
+    return interleaved(steps, rounds=rounds).table()
 
 
 def condensed(report: Report) -> Report:

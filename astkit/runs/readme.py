@@ -46,7 +46,7 @@ def cifar10() -> str:
     took = tables.shown(tables.how_long_it_took(report["results"]))
     columns = ["n", "test accuracy", "activation rate", "samples trained", "FLOPs / dense"]
     table = done[columns].join(took["seconds / dense"])
-    origin = markdown(claims.table(report["results"]))
+    origin = markdown(claims.table(report))
     return f"{origin}\n\n{markdown(table)}\n\n{describe(report['stamp'])}"
 
 

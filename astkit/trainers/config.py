@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -36,9 +37,9 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
+        if not 0 < self.lr < math.inf:
             raise ValueError(f"lr is {self.lr}: give a learning rate above 0, such as 0.001")
-        if not self.weight_decay >= 0:
+        if not 0 <= self.weight_decay < math.inf:
             raise ValueError(f"weight_decay is {self.weight_decay}: give 0 or more, such as 0.01")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(
@@ -51,13 +52,17 @@ class TrainConfig:
                 )
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> TrainConfig:
-        """A configuration from plain settings; ``ValueError`` names any key it does not know."""
+    def from_dict(cls, settings: Mapping[str, Any], also: Iterable[str] = ()) -> TrainConfig:
+        """A configuration from plain settings; ``ValueError`` names any key it does not know.
+
+        ``also``: keys that the caller takes himself, for that sentence.
+        """
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(settings) - known)
         if unknown:
             raise ValueError(
-                f"unknown setting {', '.join(unknown)}: choose from {', '.join(sorted(known))}"
+                f"unknown setting {', '.join(unknown)}: choose from"
+                f" {', '.join(sorted(known | set(also)))}"
             )
         return cls(**settings)
 

@@ -55,7 +55,7 @@ class AdaptiveSparseTrainer:
         settings = dict(config or {})
         options = {new: settings.pop(old) for old, new in _GATE_KEYS.items() if old in settings}
         options.setdefault("score", "loss_and_contrast" if modality == "vision" else "loss")
-        self.config = TrainConfig.from_dict({"lr": 1e-4, **settings})
+        self.config = TrainConfig.from_dict({"lr": 1e-4, **settings}, also=_GATE_KEYS)
         self.gate = Gate(**options, seed=self.config.seed)
         self.model, self.train_loader, self.val_loader = model, train_loader, val_loader
         self.device = device

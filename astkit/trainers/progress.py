@@ -40,30 +40,26 @@ class Progress:
     ) -> None:
         self.label, self.per_epoch, self.stream = label, per_epoch, stream
         self.start = time.perf_counter()
-        self.shown = 0.0
-        self.epochs = 0.0
+        self.shown = 0  # parts of the present epoch that the bar shows as done
         self.loss = 0.0
         self.bar: Any = _tqdm(label) if (interactive() if bar is None else bar) else None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Move the bar, or print a line at the end of an epoch."""
         progress: float = metrics["progress"]
-        self.epochs = max(self.epochs, progress / max(1, metrics["epoch"]))
-        if phase == "train" and metrics["loss"] is not None:
-            self.loss = metrics["loss"]
         if phase == "epoch":
             self._epoch(progress, metrics)
-        elif self.bar is not None and progress - self.shown >= self._stride(metrics["epoch"]):
-            self._move(progress)
+        elif phase == "train":
+            if metrics["loss"] is not None:
+                self.loss = metrics["loss"]
+            parts = int(metrics["of_epoch"] * self.per_epoch)
+            if self.bar is not None and self.shown < parts < self.per_epoch:
+                self._move(progress, parts)
 
-    def _stride(self, epoch: int) -> float:
-        # an epoch's share of the run is known once one has passed; before that 1 % steps will do
-        return (self.epochs if epoch else 0.1) / self.per_epoch
-
-    def _move(self, progress: float) -> None:
+    def _move(self, progress: float, parts: int) -> None:
         self.bar.n = round(progress, 3)
         self.bar.refresh()
-        self.shown = progress
+        self.shown = parts
 
     def _epoch(self, progress: float, metrics: dict[str, Any]) -> None:
         elapsed = time.perf_counter() - self.start
@@ -73,7 +69,7 @@ class Progress:
             parts.append(f"validation accuracy {metrics['val_accuracy']:.2%}")
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(parts), refresh=False)
-            self._move(progress)
+            self._move(progress, 0)
             return
         parts += [f"{progress:.0%} of the budget", f"{duration(left)} left"]
         head = f"{self.label}: " if self.label else ""

@@ -53,7 +53,8 @@ class SampleStep(GatedStep):
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
         with ledger.phase("score"), learner.autocast():
-            outputs = torch.cat([_evaluated(learner, x) for x, _ in _rows(batch)])
+            with evaluating(learner.model, learner.device):
+                outputs = torch.cat([learner.model(x) for x, _ in _rows(batch)])
             scores = self.gate.significance(outputs, batch.y, batch.x).detach()
         with ledger.phase("gate"):
             chosen = self.gate.select(scores)
@@ -122,7 +123,8 @@ class RunningScore:
     def __call__(self, learner: Learner, x: Tensor, y: Tensor) -> Tensor:
         """The score of one row ``x [1, ...]``, 0-dim."""
         with learner.autocast():
-            outputs = _evaluated(learner, x)
+            with evaluating(learner.model, learner.device):
+                outputs = learner.model(x)
             score = self.gate.significance
             if not isinstance(score, RelativeScore):
                 return score(outputs, y, x).detach()[0]
@@ -153,12 +155,6 @@ def _train_row(learner: Learner, row: tuple[Tensor, Tensor], count: Tensor) -> T
     loss = learner.losses(*row)
     learner.update((loss * count).sum())
     return loss.detach()
-
-
-def _evaluated(learner: Learner, x: Tensor) -> Tensor:
-    with evaluating(learner.model, learner.device):
-        output: Tensor = learner.model(x)
-    return output
 
 
 def _joined(losses: list[Tensor], like: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 
@@ -126,45 +127,59 @@ class Trainer:
     def evaluate(self, data: Any) -> dict[str, float]:
         """Accuracy and mean loss over ``data``, on the evaluation clock. For the test split."""
         total = Position()
-        with self.ledger.clock("evaluation"):
+        with self.ledger.clock("evaluation"), self._evaluation_rng():
             for batch in as_loader(data, self.device).batches(0):
                 self._evaluate_batch(batch, total)
         return _averages(total)
 
     def _train_batch(self) -> StepRecord | None:
-        # dropout, and loaders that draw from the default RNG, depend on seed and step alone
-        seeded = (self.device, self.config.seed, "step", self.position.step)
-        with self.ledger.clock("training"), rng.isolated(*seeded), self.ledger.phase("load"):
+        with self.ledger.clock("training"), self.ledger.phase("load"):
             batch = self._next_batch()
         if batch is None:
-            self._end_pass()
+            self._end_pass(whole=True)
             return None
         cost = self._cost(batch)
-        with self.ledger.clock("training"), rng.isolated(*seeded):
+        dropout = (self.device, self.config.seed, "step", self.position.step)
+        with self.ledger.clock("training"), rng.isolated(*dropout):
             self.learner.set_lr(self.schedule(self.progress))
             result = self.step(self.learner, batch, self._weight(batch), self.ledger)
             with self.ledger.phase("log"):
                 self._book(batch, result, cost)
                 record = self._report("train", self._metrics(batch, result))
         if self.progress >= 1.0:
-            self._end_pass()
+            self._end_pass(whole=self.position.batch >= self._pass_batches())
         return record
 
     def _next_batch(self) -> Batch | None:
-        if self._batches is None:
-            order = None
-            if self.sampler is not None:
-                rows = self.train.num_samples
-                if rows is None:
-                    raise ValueError(
-                        "a sampler chooses rows before loading, but the training data cannot tell"
-                        " how many rows there are: give the trainer an astkit Loader"
-                    )
-                self._selection = self.sampler.select(self.position.epoch, rows)
-                order = self._selection.index
-            self._batches = self.train.batches(self.position.epoch, order, self.position.batch)
-        batch = next(self._batches, None)
-        return None if batch is None else batch._replace(x=self.learner.prepare(batch.x))
+        # a loader that draws from the default RNG draws its order at the first batch that it gives,
+        # so that one is keyed to the pass: taken up in the middle, a pass has the same order
+        epoch, number = self.position.epoch, 0 if self._batches is None else self.position.batch
+        with rng.isolated(self.device, self.config.seed, "load", epoch, number):
+            if self._batches is None:
+                self._batches = self.train.batches(epoch, self._order(), self.position.batch)
+            batch = next(self._batches, None)
+        if batch is not None:
+            return batch._replace(x=self.learner.prepare(batch.x))
+        if self.position.batch == 0:
+            raise ValueError(
+                f"the training data gave no batch in pass {epoch}: lower batch_size or leave"
+                " drop_last out, and let the sampler select at least one row"
+            )
+        return None
+
+    def _order(self) -> Tensor | None:
+        """The rows of the present pass, selected once a pass; ``None`` for the loader's own."""
+        if self.sampler is None:
+            return None
+        if self._selection is None:
+            rows = self.train.num_samples
+            if rows is None:
+                raise ValueError(
+                    "a sampler chooses rows before loading, but the training data cannot tell"
+                    " how many rows there are: give the trainer an astkit Loader"
+                )
+            self._selection = self.sampler.select(self.position.epoch, rows)
+        return self._selection.index
 
     def _cost(self, batch: Batch) -> FlopsPerSample:
         """FLOPs a sample of this shape, counted once; refuses what cannot work beforehand."""
@@ -172,7 +187,8 @@ class Trainer:
         if shape not in self._costs:
             with evaluating(self.model, self.device):
                 outputs = self.model(batch.x[:2])
-            if outputs.ndim == 2 and not batch.y.is_floating_point():
+            plain = isinstance(outputs, Tensor) and outputs.ndim == 2
+            if plain and not batch.y.is_floating_point():
                 check_labels(batch.y, outputs.shape[1])
                 self.train.check_labels(outputs.shape[1])
             row_losses(self.learner.criterion, outputs, batch.y[:2])
@@ -206,6 +222,7 @@ class Trainer:
             "seen": len(batch.y),
             "lr": self.learner.optimizer.param_groups[0]["lr"],
             "flops": self.ledger.flops.total,
+            "of_epoch": self.position.batch / self._pass_batches(),
         }
         if chosen is not None:
             metrics |= {"rate": chosen.rate, "threshold": chosen.threshold}
@@ -218,12 +235,12 @@ class Trainer:
             observer.log(position.step, phase=phase, **metrics)
         return StepRecord(position.step, phase, metrics)
 
-    def _end_pass(self) -> None:
+    def _end_pass(self, whole: bool) -> None:
         """Close a pass over the training data, whole or cut short by the budget."""
         position = self.position
         if self._selection is not None:
             self.ledger.samples.unloaded += self._selection.candidates - len(self._selection)
-        if self._pass_batches() == math.inf or position.batch >= self._pass_batches():
+        if whole:
             position.epoch, position.batch, position.rows = position.epoch + 1, 0, 0
             position.spent = self.budget.spent(position.epoch, self.ledger)
         self._batches = self._selection = None
@@ -232,7 +249,7 @@ class Trainer:
     def _validate(self) -> StepRecord | None:
         batch = None
         if self.validation is not None:
-            with self.ledger.clock("evaluation"):
+            with self.ledger.clock("evaluation"), self._evaluation_rng():
                 if self._batches is None:
                     self._batches = self.validation.batches(0, None, self.position.validated)
                 batch = next(self._batches, None)
@@ -243,6 +260,10 @@ class Trainer:
             self._close_epoch()
             return None
         return self._report("validate", {})
+
+    def _evaluation_rng(self) -> AbstractContextManager[None]:
+        """Loaders that draw from the default RNG draw the same in every evaluation."""
+        return rng.isolated(self.device, self.config.seed, "evaluation")
 
     def _close_epoch(self) -> None:
         position, ledger = self.position, self.ledger
@@ -278,9 +299,12 @@ class Trainer:
             full = len(self.train)
         except TypeError:
             return math.inf
-        if self._selection is None or self.train.num_samples is None:
+        if self._selection is None:
             return full
-        return math.ceil(full * len(self._selection) / self.train.num_samples)
+        chosen, size = len(self._selection), getattr(self.train, "batch_size", None)
+        if size is None:
+            return math.ceil(full * chosen / (self.train.num_samples or chosen))
+        return chosen // size if getattr(self.train, "drop_last", False) else -(-chosen // size)
 
     def state_dict(self) -> dict[str, Any]:
         """All state of the loop beside weights and optimizer, as plain numbers."""

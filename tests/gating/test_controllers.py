@@ -184,7 +184,7 @@ def test_log_integral_moves_the_logarithm_by_gain_times_error(
     controller = LogIntegral(target, gain)
     logarithm = math.log(controller.threshold(scores, 0))
     for rate in found:
-        controller.update(rate, torch.rand(3))
+        controller.update(rate, torch.full((3,), 1e-31))  # something is left to admit
         logarithm = min(max(logarithm + gain * (rate - target), math.log(1e-30)), math.log(1e30))
         # later scores do not move it
         assert math.log(controller.threshold(torch.rand(3), 0)) == pytest.approx(logarithm)
@@ -245,9 +245,9 @@ def test_an_unsigned_threshold_stays_above_zero_and_finite() -> None:
     assert controller.threshold(torch.zeros(4), 0) > 0
     for rate, bound in ((0.0, 1e-30), (1.0, 1e30)):
         for _ in range(5):
-            controller.update(rate, torch.zeros(4))
+            controller.update(rate, torch.full((4,), 1e-31))
         assert controller.threshold(torch.zeros(4), 0) == pytest.approx(bound)
-    controller.update(0.0, torch.zeros(4))  # and nothing has wound up behind the bound
+    controller.update(0.0, torch.full((4,), 1e-31))  # and nothing has wound up behind the bound
     assert controller.threshold(torch.zeros(4), 0) == pytest.approx(1e30 * math.exp(-50))
 
 
@@ -377,3 +377,18 @@ def test_a_state_that_lacks_a_number_or_holds_a_wrong_rate_is_refused(
             kind(0.2).load_state_dict({key: whole[key] for key in whole if key != name})
     with pytest.raises(ValueError, match="target_rate is 7"):
         kind(0.2).load_state_dict({**whole, "target_rate": 7})
+
+
+def test_log_integral_does_not_wind_up_on_scores_of_exactly_zero() -> None:
+    # 70 % of the losses are zero, so half of the rows cannot be had; then losses return
+    controller = LogIntegral(0.5)
+    zeros = torch.cat([torch.zeros(70), torch.linspace(1, 2, 30)])
+    for _ in range(300):
+        rate = float((zeros > controller.threshold(zeros, 0)).double().mean())
+        controller.update(rate, zeros)
+    scores = torch.linspace(0.01, 4, 100)
+    rates = []
+    for _ in range(30):
+        rates.append(float((scores > controller.threshold(scores, 0)).double().mean()))
+        controller.update(rates[-1], scores)
+    assert rates[-1] == pytest.approx(0.5, abs=0.05)

@@ -200,6 +200,12 @@ def test_a_running_reference_is_the_batch_reference_of_the_rows_so_far(
         torch.testing.assert_close(running, score.reference(features[: count + 1]))
 
 
+def test_the_features_are_loss_and_unbiased_standard_deviation() -> None:
+    batch = make_batch(2, dtype=torch.float64)
+    features = LossAndContrast().features(*batch).flatten().tolist()
+    assert features == pytest.approx([v for pair in slow_features(*batch) for v in pair], abs=1e-12)
+
+
 @pytest.mark.parametrize("kind", RELATIVE)
 def test_a_rows_features_depend_on_that_row_alone(kind: type[LossAndContrast]) -> None:
     outputs, targets, inputs = make_batch(3, dtype=torch.float64)

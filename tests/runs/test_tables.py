@@ -83,16 +83,19 @@ def test_condensing_keeps_means_over_each_pass(results):
 
 
 def test_claims_stand_beside_the_means_measured(results):
-    table = claims.table(results)
-    assert table.loc["accuracy of the gate", "measured"] == "85.0%"
-    assert table.loc["dense seconds / gate seconds", "measured"] == "1.50 x"
-    assert table.loc["dense FLOPs / gate FLOPs", "measured"] == "2.67 x"
-    assert table.loc["energy saved", "measured"] == "joules not measured (90.0% of its units)"
-    assert set(table["n"]) == {2}
+    batch = {"arm": "batched gate", "speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}
+    table = claims.table({"results": results, "batches": [{**batch, "rounds": 9}]})
+    measured = table["measured"]
+    assert measured["accuracy of the gate"] == "85.0%"
+    assert measured["speed over dense, whole run"] == "1.50 x"
+    assert measured["speed over dense, a batch, interleaved"] == "1.50 x [1.40, 1.60]"
+    assert measured["FLOPs, dense over gate"] == "2.67 x"
+    assert measured["energy saved"] == "joules not measured (90.0% of its units)"
+    assert set(table["n"]) == {2, 9}
 
 
 def test_claims_without_a_run_say_so():
-    assert set(claims.table([])["measured"]) == {"not run"}
+    assert set(claims.table({"results": []})["measured"]) == {"not run"}
     assert claims.full_length([], 40).iloc[0, -1] == "not run"
 
 

@@ -1,0 +1,393 @@
+"""The ledger against torch's own counter, against hand-made clocks, and against plain sums."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from astkit import models, rng
+from astkit.datasets import Images, Loader
+from astkit.gating import Gate, RandomSubset
+from astkit.profiling.flops import FlopsPerSample, counter
+from astkit.profiling.ledger import Ledger, synchronizer
+from astkit.trainers import Budget, DenseStep, GatedStep, SampleStep, StepResult, Trainer
+
+ROWS, HELD_OUT, SIZE = 50, 21, 16  # 4 batches, the last of 2 rows; 2 batches to evaluate
+
+
+def noise(rows, shape=(1, 8, 8), seed=0):
+    with rng.isolated("cpu", seed):
+        pixels = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8)
+        labels = torch.randint(0, 10, (rows,))
+    return Images(pixels, labels, tuple("0123456789"), "noise")
+
+
+MODELS = {
+    "simple_cnn": ("simple_cnn", {}),
+    "simple_cnn, batch norm": ("simple_cnn", {"batch_norm": True}),
+    "digits_cnn": ("digits_cnn", {}),
+    "simplified_vit": ("simplified_vit", {"width": 16, "depth": 2, "heads": 2}),
+}
+STEPS = {
+    "dense": DenseStep,
+    "gated": lambda: GatedStep(Gate(0.3)),
+    "gated, contrast": lambda: GatedStep(Gate(0.3, "loss_and_contrast", "top_k")),
+    "per batch": lambda: SampleStep(Gate(0.3), "per_batch"),
+    "per sample": lambda: SampleStep(Gate(0.3)),
+}
+
+
+def build(model="digits_cnn", step="dense", validation=True, sampler=None, epochs=1):
+    name, options = MODELS[model]
+    return Trainer(
+        models.build(name, (1, 8, 8), 10, **options),
+        Loader(noise(ROWS), SIZE),
+        Loader(noise(HELD_OUT, seed=1), SIZE) if validation else None,
+        budget=Budget(epochs=epochs),
+        step=STEPS[step]() if isinstance(step, str) else step,
+        sampler=sampler,
+    )
+
+
+def counted_and_booked(trainer):
+    """FLOPs of a whole run as torch counts them while it runs, and as the ledger books them."""
+    trainer._cost(next(trainer.train.batches(0)))  # the ledger's probe is not part of the run
+    with counter() as count:
+        trainer.run()
+    # the score weighs two features of a row: 4 FLOPs, which neither of them counts
+    assert set(count.uncounted()) <= {"mv"}
+    return count.get_total_flops(), trainer.ledger.flops
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("step", STEPS)
+def test_the_ledger_agrees_with_a_counted_epoch(model, step):
+    counted, booked = counted_and_booked(build(model, step, validation=False))
+    assert counted == pytest.approx(booked.total, rel=0.01)
+    assert booked.evaluation == 0
+    assert counted > 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_evaluation_is_counted_apart(step):
+    counted, booked = counted_and_booked(build(step=step))
+    _, alone = counted_and_booked(build(step=step, validation=False))
+    assert booked.total == alone.total
+    assert counted == pytest.approx(booked.total + booked.evaluation, rel=0.01)
+    trainer = build(step=step)
+    trainer.run()
+    per_row = trainer._cost(next(trainer.train.batches(0))).forward
+    assert booked.evaluation == pytest.approx(HELD_OUT * per_row)
+    assert trainer.ledger.samples.evaluated == HELD_OUT
+    trainer.evaluate(Loader(noise(30), 7))
+    assert trainer.ledger.flops.evaluation == pytest.approx((HELD_OUT + 30) * per_row)
+    assert trainer.ledger.flops.total == booked.total
+
+
+def test_skipping_rows_saves_what_it_should():
+    dense, _ = counted_and_booked(build(validation=False))
+    counted, booked = counted_and_booked(build(step="gated, contrast", validation=False))
+    trained = 15 / 50  # top k of 0.3, whole rows carried from batch to batch
+    # this first convolution needs no gradient of its inputs, so backward is just below 2 forwards
+    share = booked.scoring / dense
+    assert 1 / 3 <= share < 0.36
+    assert counted == pytest.approx(dense * (trained + share), rel=0.01)
+
+
+class MaskedStep(GatedStep):
+    """The origin's way: forward and backward of all rows, the loss of skipped ones set to 0."""
+
+    def __call__(self, learner, batch, weight, ledger):
+        chosen = self.gate.select(learner.scores(self.gate, batch.x, batch.y))
+        mask = torch.zeros(len(batch.y)).index_fill_(0, chosen.index, 1.0)
+        losses = learner.losses(batch.x, batch.y)
+        learner.update((losses * mask).sum() / mask.sum())
+        return StepResult(chosen.index, losses.detach()[chosen.index], len(mask), chosen)
+
+
+def test_masking_the_loss_saves_nothing():
+    dense, _ = counted_and_booked(build(validation=False))
+    masked, booked = counted_and_booked(build(step=MaskedStep(Gate(0.3)), validation=False))
+    assert masked - booked.scoring == dense  # to the last FLOP
+    # and a step that books savings it did not make is caught by the comparison above
+    assert booked.total < 0.75 * masked
+
+
+# --- samples
+
+
+EPOCHS = 2
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("rate", [None, 0.5])
+def test_samples_add_up(step, rate):
+    sampler = None if rate is None else RandomSubset(rate)
+    trainer = build(step=step, sampler=sampler, epochs=EPOCHS)
+    history = trainer.run()
+    samples = trainer.ledger.samples
+    visited = EPOCHS * (ROWS if rate is None else 25)
+    assert samples.trained + samples.skipped == visited
+    assert samples.trained + samples.skipped + samples.unloaded == EPOCHS * ROWS
+    assert samples.evaluated == EPOCHS * HELD_OUT
+    assert samples.trained == sum(entry["trained"] for entry in history.steps)
+    assert visited == sum(entry["seen"] for entry in history.steps)
+    if step == "dense":
+        assert (samples.scored, samples.skipped) == (0, 0)
+    elif step == "per sample":
+        assert samples.scored == visited + SIZE  # the first batch is scored twice
+    else:
+        assert samples.scored == visited
+    if step != "dense":
+        assert 0 < samples.trained < visited
+
+
+counts = st.integers(0, 10**9)
+costs = st.integers(0, 10**12)
+
+
+@given(
+    batches=st.lists(st.tuples(counts, counts, counts, counts), max_size=5),
+    forward=costs,
+    backward=costs,
+)
+def test_notes_are_plain_sums(batches, forward, backward):
+    ledger, cost = Ledger(), FlopsPerSample(forward, backward)
+    for scored, trained, skipped, evaluated in batches:
+        ledger.note(cost, scored=scored, trained=trained, skipped=skipped, evaluated=evaluated)
+    totals = [sum(column) for column in zip(*batches, strict=True)] or [0] * 4
+    assert list(asdict(ledger.samples).values()) == [*totals[:3], 0, totals[3]]
+    scored, trained, _, evaluated = totals
+    assert ledger.flops.scoring == pytest.approx(scored * forward)
+    assert ledger.flops.total == pytest.approx((scored + trained) * forward + trained * backward)
+    assert ledger.flops.evaluation == pytest.approx(evaluated * forward)
+    assert ledger.seconds == {"training": 0.0, "evaluation": 0.0}
+
+
+@given(trained=counts, skipped=counts, unloaded=counts, others=counts)
+def test_the_origins_units(trained, skipped, unloaded, others):
+    ledger = Ledger()
+    ledger.samples.trained, ledger.samples.skipped = trained, skipped
+    ledger.samples.unloaded = unloaded
+    ledger.samples.scored = ledger.samples.evaluated = others  # which it leaves out
+    expected = (100 * trained + skipped + unloaded) / 10
+    assert ledger.origin_energy_units == pytest.approx(expected, rel=1e-12)
+
+
+# --- clocks
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A hand-made clock in the place of the ledger's."""
+    hands = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(
+        "astkit.profiling.ledger.time", SimpleNamespace(perf_counter=lambda: hands.now)
+    )
+    return hands
+
+
+class Timed(nn.Module):
+    """Takes 1 s to train on a batch, 100 s to look at one without gradients."""
+
+    def __init__(self, clock):
+        super().__init__()
+        with rng.isolated("cpu", 0):
+            self.linear = nn.Linear(64, 10)
+        self.clock = clock
+
+    def forward(self, x):
+        if len(x) > 2:  # not the ledger's probe of two rows
+            self.clock.now += 1.0 if self.training else 100.0
+        return self.linear(x.flatten(1))
+
+
+class Slow(Loader):
+    """Takes 10 s to load a batch."""
+
+    def __init__(self, clock, *arguments):
+        super().__init__(*arguments)
+        self.clock = clock
+
+    def batches(self, epoch, order=None, start=0):
+        for batch in super().batches(epoch, order, start):
+            self.clock.now += 10.0
+            yield batch
+
+
+class SlowObserver:
+    """Takes 0.25 s to write a training record down."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def log(self, step, *, phase, **metrics):
+        if phase == "train":
+            self.clock.now += 0.25
+
+    def close(self):
+        pass
+
+
+def timed(clock, step, model=None):
+    gate = Gate(0.3, min_active=3, fallback=3)  # never two rows, which would pass for the probe
+    return Trainer(
+        model or Timed(clock),
+        Slow(clock, noise(48), SIZE),
+        Slow(clock, noise(36, seed=1), 12),
+        budget=Budget(epochs=2),
+        step=GatedStep(gate) if step == "gated" else DenseStep(),
+        observers=[SlowObserver(clock)],
+    )
+
+
+@pytest.mark.parametrize("step", ["dense", "gated"])
+@pytest.mark.parametrize("cuts", [[], [0], [2, 1], [4, 4], [1] * 12])
+def test_no_clock_runs_while_nobody_asks_for_a_record(clock, step, cuts):
+    trainer = timed(clock, step)
+    for cut in [*cuts, 1000]:
+        steps = trainer.steps()
+        for _ in zip(range(cut), steps, strict=False):
+            clock.now += 1e6  # the reader thinks about it
+        steps.close()
+        clock.now += 1e7
+    assert trainer.done
+    train, scoring = 6, 600 if step == "gated" else 0
+    # two passes of three batches each, for training and for validation
+    assert trainer.ledger.seconds["evaluation"] == 6 * (10 + 100)
+    assert trainer.ledger.seconds["training"] == 6 * (10 + 0.25) + train + scoring
+    expected = {"load": 60.0, "train": 6.0, "log": 1.5}
+    if step == "gated":
+        expected |= {"score": 600.0, "gate": 0.0}
+    assert trainer.ledger.phases == expected
+    epochs = trainer.history.epochs
+    assert [epoch["seconds"] for epoch in epochs] == [
+        trainer.ledger.seconds["training"] / 2,
+        trainer.ledger.seconds["training"],
+    ]
+
+
+def test_reading_the_test_split_is_evaluation(clock):
+    trainer = timed(clock, "dense")
+    trainer.run()
+    before = dict(trainer.ledger.seconds)
+    trainer.evaluate(Slow(clock, noise(48), SIZE))
+    assert trainer.ledger.seconds == {
+        "training": before["training"],
+        "evaluation": before["evaluation"] + 3 * 110,
+    }
+
+
+def test_an_error_stops_the_clocks(clock):
+    class Failing(Timed):
+        def forward(self, x):
+            out = super().forward(x)
+            return out * float("nan") if self.training and len(x) > 2 else out
+
+    trainer = timed(clock, "dense", Failing(clock))
+    with pytest.raises(FloatingPointError):
+        trainer.run()
+    clock.now += 1e6
+    assert trainer.ledger.seconds == {"training": 11.0, "evaluation": 0.0}
+    assert trainer.ledger.phases == {"load": 10.0, "train": 1.0}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_phases_split_the_training_clock(monkeypatch, step):
+    """With a clock that moves by one at each reading, what no phase holds is the gaps between."""
+    readings = iter(range(10**9))
+    monkeypatch.setattr(
+        "astkit.profiling.ledger.time", SimpleNamespace(perf_counter=lambda: next(readings))
+    )
+    trainer = build(step=step)
+    trainer.run()
+    ledger = trainer.ledger
+    names = {"load", "train", "log"} | (set() if step == "dense" else {"score", "gate"})
+    assert set(ledger.phases) == names
+    assert all(seconds > 0 for seconds in ledger.phases.values())
+    assert sum(ledger.phases.values()) < ledger.seconds["training"]
+
+
+def test_a_clock_adds_up_and_knows_its_name(clock):
+    ledger = Ledger()
+    for seconds in (1.0, 2.5):
+        with ledger.clock("training"):
+            clock.now += seconds
+        clock.now += 50.0
+    with ledger.clock("evaluation"), ledger.phase("load"):
+        clock.now += 4.0
+    assert ledger.seconds == {"training": 3.5, "evaluation": 4.0}
+    assert ledger.phases == {"load": 4.0}
+
+
+def test_work_on_a_device_is_waited_for_before_a_clock_is_read(clock):
+    def wait():
+        clock.now += 7.0  # the queue that was launched and is not done
+
+    ledger = Ledger(synchronize=wait)
+    with ledger.clock("training"):
+        clock.now += 1.0
+    assert ledger.seconds["training"] == 8.0
+    with ledger.phase("score"):
+        clock.now += 1.0
+    assert ledger.phases == {"score": 8.0}
+
+
+def test_only_an_accelerator_has_something_to_wait_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
+    assert synchronizer(torch.device("cpu")) is None
+    wait = synchronizer(torch.device("cuda", 1))
+    assert waited == []
+    wait()
+    assert waited == [torch.device("cuda", 1)]
+
+
+# --- state
+
+
+def test_the_state_goes_through_json_and_goes_on():
+    trainer = build(step="gated", sampler=RandomSubset(0.5), epochs=2)
+    trainer.run()
+    state = json.loads(json.dumps(trainer.ledger.state_dict()))
+    restored = Ledger()
+    restored.load_state_dict(state)
+    assert restored == trainer.ledger
+    assert restored.flops.total == trainer.ledger.flops.total > 0
+    assert restored.origin_energy_units == trainer.ledger.origin_energy_units > 0
+    # what is restored is a copy: going on changes neither the state nor the ledger it came from
+    restored.note(FlopsPerSample(1.0, 1.0), trained=1, scored=1)
+    with restored.clock("training"), restored.phase("load"):
+        pass
+    assert state == trainer.ledger.state_dict()
+    assert restored.samples.trained == trainer.ledger.samples.trained + 1
+    assert restored.seconds["training"] > trainer.ledger.seconds["training"]
+
+
+def test_a_saved_state_does_not_follow_the_ledger(clock):
+    ledger = Ledger()
+    with ledger.clock("training"), ledger.phase("load"):
+        clock.now += 1.0
+    state = ledger.state_dict()
+    with ledger.clock("training"), ledger.phase("load"):
+        clock.now += 1.0
+    ledger.note(FlopsPerSample(1.0, 1.0), trained=1)
+    assert state["seconds"]["training"] == state["phases"]["load"] == 1.0
+    assert state["samples"]["trained"] == 0
+    assert state["flops"]["forward"] == 0.0
+
+
+def test_two_ledgers_share_nothing():
+    first, second = Ledger(), Ledger()
+    first.note(FlopsPerSample(1.0, 2.0), trained=3)
+    with first.clock("training"), first.phase("train"):
+        pass
+    assert second == Ledger()
+    assert second.phases == {}

@@ -1,0 +1,201 @@
+"""Arms run in turn, each result kept at once, mistakes told before anything is trained."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from astkit.datasets import Splits, load
+from astkit.gating import LogIntegral
+from astkit.runs import arms, compare
+from astkit.trainers import Budget, TrainConfig
+
+DIGITS = load("digits")[0]
+TASK = arms.Task(
+    Splits(DIGITS.subset(range(64)), DIGITS.subset(range(64, 80)), DIGITS.subset(range(80, 96))),
+    "digits_cnn",
+    epochs=1,
+    batch_size=16,
+    gate={"target_rate": 0.3},
+    config=TrainConfig(lr=1e-2),
+    device="cpu",
+)
+THREE = ["dense", "batched gate", "dense, equal FLOPs"]
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """In the place of training: a list of what would have been trained, with its budget."""
+    calls = []
+
+    def run(task, arm, seed, budget=None, observers=()):
+        calls.append((arm, seed, budget))
+        return {"arm": arm, "seed": seed, "flops": 100.0 + seed, "seconds": 1.0, "steps": []}
+
+    monkeypatch.setattr(arms, "run", run)
+    return calls
+
+
+def silent(text):
+    pass
+
+
+def test_arms_take_turns_within_a_seed_and_get_the_budget_of_their_own_seed(runs):
+    report = compare.run_all(TASK, THREE, [3, 5], announce=silent)
+    assert runs == [
+        ("dense", 3, None),
+        ("batched gate", 3, None),
+        ("dense, equal FLOPs", 3, Budget(flops=103.0)),
+        ("dense", 5, None),
+        ("batched gate", 5, None),
+        ("dense, equal FLOPs", 5, Budget(flops=105.0)),
+    ]
+    assert [(r["arm"], r["seed"]) for r in report["results"]] == [call[:2] for call in runs]
+
+
+def test_the_file_is_whole_after_every_arm(runs, tmp_path):
+    path, held = tmp_path / "new" / "report.json", []
+
+    def announce(text):
+        held.append((text, len(compare.load(path)["results"])))
+
+    report = compare.run_all(TASK, THREE, [0], path=path, announce=announce)
+    assert held == [("seed 0: dense", 0), ("seed 0: batched gate", 1), (f"seed 0: {THREE[2]}", 2)]
+    written = json.loads(path.read_text())
+    assert written["results"] == report["results"]
+    assert written["settings"] == json.loads(json.dumps(TASK.settings()))
+    assert {"torch", "cpu", "threads", "source", "time"} <= written["stamp"].keys()
+    assert [entry.name for entry in path.parent.iterdir()] == ["report.json"]
+
+
+def test_what_is_there_is_not_run_again(runs, tmp_path):
+    path = tmp_path / "report.json"
+    compare.run_all(TASK, THREE[:2], [0], path=path, announce=silent)
+    before = path.read_bytes()
+    compare.run_all(TASK, THREE[:2], [0], path=path, announce=silent)
+    assert len(runs) == 2
+    assert path.read_bytes() == before
+    # one arm and one seed more: only what is missing, with the kept gate's budget
+    report = compare.run_all(TASK, THREE, [0, 1], path=path, announce=silent)
+    assert [call[:2] for call in runs[2:]] == [(THREE[2], 0), *((arm, 1) for arm in THREE)]
+    assert runs[2][2] == Budget(flops=100.0)
+    assert len(report["results"]) == len(compare.load(path)["results"]) == 6
+
+
+def test_a_report_in_hand_is_gone_on_with(runs):
+    report = compare.run_all(TASK, ["dense"], [0], announce=silent)
+    again = compare.run_all(TASK, ["dense", "random"], [0], report, announce=silent)
+    assert again is report
+    assert [call[0] for call in runs] == ["dense", "random"]
+
+
+def test_what_was_done_survives_a_failure(monkeypatch, runs, tmp_path):
+    path, fake = tmp_path / "report.json", arms.run
+
+    def failing(task, arm, *rest):
+        if arm == "random":
+            raise FloatingPointError("the training loss became nan")
+        return fake(task, arm, *rest)
+
+    monkeypatch.setattr(arms, "run", failing)
+    with pytest.raises(FloatingPointError):
+        compare.run_all(TASK, ["dense", "random", "batched gate"], [0], path=path, announce=silent)
+    assert [result["arm"] for result in compare.load(path)["results"]] == ["dense"]
+    monkeypatch.setattr(arms, "run", fake)
+    report = compare.run_all(TASK, ["dense", "random"], [0], path=path, announce=silent)
+    assert [result["arm"] for result in report["results"]] == ["dense", "random"]
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "sentence"),
+    [
+        (["dense", "sparse"], {}, "unknown arm 'sparse'"),
+        (["dense", "dense, equal FLOPs"], {}, "needs a result of 'batched gate' first"),
+        (["dense, equal seconds", "batched gate"], {}, "needs a result of 'batched gate' first"),
+        (["dense", "batched gate"], {"gate": {"target_rate": 2}}, "target_rate is 2"),
+        (["dense", "batched gate"], {"gate": {"score": "luck"}}, "unknown score 'luck'"),
+        (
+            ["dense", "sample by sample, per sample"],
+            {"gate": {"controller": "top_k"}},
+            "TopK needs a whole batch",
+        ),
+        (["dense"], {"epochs": 0}, "budget epochs is 0"),
+        (["dense"], {"model": "resnet"}, "unknown model 'resnet'"),
+        (["dense"], {"gate": {"controller": LogIntegral(0.1)}}, "score and controller by name"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_is_trained(runs, tmp_path, names, changes, sentence):
+    path = tmp_path / "report.json"
+    with pytest.raises(ValueError, match=sentence):
+        compare.run_all(replace(TASK, **changes), names, [0], path=path, announce=silent)
+    assert runs == []
+    assert not path.exists()
+
+
+def test_an_arm_may_wait_for_the_gate_of_each_seed(runs):
+    report = compare.run_all(TASK, ["batched gate"], [0], announce=silent)
+    with pytest.raises(ValueError, match="needs a result of 'batched gate' first"):
+        compare.run_all(TASK, ["dense, equal FLOPs"], [0, 1], report, announce=silent)
+    compare.run_all(TASK, ["dense, equal FLOPs"], [0], report, announce=silent)
+    assert [call[0] for call in runs] == ["batched gate", "dense, equal FLOPs"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"epochs": 3}, "epochs"),
+        ({"batch_size": 8, "gate": {"target_rate": 0.2}}, "batch_size, gate"),
+        ({"config": TrainConfig(lr=1e-3)}, "config"),
+    ],
+)
+def test_results_of_other_settings_are_not_mixed(runs, tmp_path, changes, named):
+    path = tmp_path / "report.json"
+    compare.run_all(TASK, ["dense"], [0], path=path, announce=silent)
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=f"made with another {named}, so.*another file"):
+        compare.run_all(replace(TASK, **changes), ["random"], [0], path=path, announce=silent)
+    assert len(runs) == 1
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["", "no JSON", "[]", "{}", '{"results": 3}'])
+def test_a_file_that_is_no_report_is_refused_and_kept(runs, tmp_path, content):
+    path = tmp_path / "report.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"report\.json holds no report of a comparison"):
+        compare.run_all(TASK, ["dense"], [0], path=path, announce=silent)
+    assert path.read_text() == content
+    assert runs == []
+
+
+def test_a_report_that_is_not_there_is_empty(tmp_path):
+    assert compare.load(tmp_path / "none.json") == {"results": []}
+
+
+def test_results_are_found_by_arm_and_seed():
+    results = [{"arm": arm, "seed": seed} for seed in (0, 1) for arm in ("dense", "random")]
+    assert compare.find(results, "random", 1) is results[3]
+    assert compare.find(results, "random", 2) is None
+    assert compare.find([], "random", 0) is None
+
+
+def test_progress_is_shown_unless_arms_are_announced(capsys):
+    compare.run_all(TASK, ["random"], [0])
+    shown = capsys.readouterr()
+    assert shown.out.startswith("random, seed 0: epoch 1, loss ")
+    announced = []
+    compare.run_all(TASK, ["random"], [0], announce=announced.append)
+    quiet = capsys.readouterr()
+    assert announced == ["seed 0: random"]
+    assert (quiet.out, quiet.err) == ("", "")
+
+
+@pytest.mark.parametrize("controller", ["log_integral", "origin_pi"])
+def test_batches_of_all_arms_are_timed_in_turn(controller):
+    task = replace(TASK, gate={"target_rate": 0.25, "controller": controller})
+    rows = compare.time_batches(task, list(arms.ARMS), rounds=3)
+    assert [row["arm"] for row in rows] == list(arms.ARMS)
+    assert all(row["rounds"] == 3 for row in rows)
+    assert task.gate["controller"] == controller

@@ -1,0 +1,235 @@
+"""The command line: what it writes, what it skips, and how it says no."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from astkit.cli import main
+from astkit.runs import arms, compare
+
+ARMS = "dense; batched gate ;random; dense, equal FLOPs"
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "report.json"
+
+
+def run(out, *options, names=ARMS):
+    arguments = ["compare", names, "--dataset", "digits", "--out", str(out), "--threads", "1"]
+    return main([*arguments, "--epochs", "0.2", *options])
+
+
+def test_compare_writes_results_settings_and_stamp(out, capsys):
+    assert run(out, "--target-rate", "0.25", "--lr", "0.01", "--seeds", "0,7") == 0
+    report = json.loads(out.read_text())
+    expected = [name.strip() for name in ARMS.split(";")]
+    assert [(r["seed"], r["arm"]) for r in report["results"]] == [
+        (seed, name) for seed in (0, 7) for name in expected
+    ]
+    settings = report["settings"]
+    assert (settings["dataset"], settings["epochs"]) == ("digits", 0.2)
+    assert settings["gate"]["target_rate"] == 0.25
+    assert settings["config"]["lr"] == 0.01
+    assert report["stamp"]["torch"] == torch.__version__
+    assert report["stamp"]["threads"] == 1
+    assert {result["threads"] for result in report["results"]} == {1}
+    assert torch.get_num_threads() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        f"{name}, seed {seed}" for seed in (0, 7) for name in expected
+    ]
+
+
+def test_a_second_call_skips_what_is_there(out, monkeypatch, capsys):
+    run(out, names="dense")
+    before = out.read_bytes()
+
+    def forbidden(*arguments):
+        raise AssertionError("this arm was there already")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(arms, "run", forbidden)
+        assert run(out, names="dense") == 0
+    assert out.read_bytes() == before
+    assert run(out, names="dense; random") == 0
+    report = compare.load(out)
+    assert [result["arm"] for result in report["results"]] == ["dense", "random"]
+    assert report["results"][0] == json.loads(before)["results"][0]
+
+
+def test_options_reach_the_task(out, monkeypatch):
+    tasks = []
+
+    def run_all(task, names, seeds, path):
+        tasks.append((task, names, seeds, path))
+        return {"results": []}
+
+    monkeypatch.setattr(compare, "run_all", run_all)
+    options = {
+        "--model": "simple_cnn",
+        "--score": "loss_and_contrast",
+        "--controller": "top_k",
+        "--precision": "bf16",
+        "--seeds": "3, 4",
+    }
+    run(out, "--channels-last", *(part for option in options.items() for part in option))
+    run(out)
+    (task, names, seeds, path), (preset, *_) = tasks
+    assert (task.model, task.epochs) == ("simple_cnn", 0.2)
+    assert task.gate == {
+        "target_rate": 0.1,
+        "score": "loss_and_contrast",
+        "controller": "top_k",
+    }
+    assert (task.config.precision, task.config.channels_last) == ("bf16", True)
+    assert names == ["dense", "batched gate", "random", "dense, equal FLOPs"]
+    assert (seeds, path) == ([3, 4], out)
+    assert preset.model == arms.PRESETS["digits"]["model"]
+    assert preset.config.lr == arms.PRESETS["digits"]["config"]["lr"]
+    assert not preset.config.channels_last
+
+
+def test_batches_can_be_timed_afterwards(out):
+    names = "dense; sample by sample, per sample"
+    assert run(out, "--time", "2", "--epochs", "0.1", names=names) == 0
+    report = compare.load(out)
+    assert [row["arm"] for row in report["batches"]] == names.split("; ")
+    assert {row["rounds"] for row in report["batches"]} == {2}
+    assert len(report["results"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--epochs", "0"], "budget epochs is 0.0"),
+        (["--epochs", "-1"], "budget epochs is -1.0"),
+        (["--epochs", "nan"], "budget epochs is nan"),
+        (["--lr", "0"], "lr is 0.0: give a learning rate above 0"),
+        (["--lr", "nan"], "lr is nan: give a learning rate above 0"),
+        (["--target-rate", "0"], "target_rate is 0.0, but a rate is a share"),
+        (["--target-rate", "1.5"], "target_rate is 1.5, but a rate is a share"),
+        (["--seeds", "one"], "--seeds is 'one': give whole numbers"),
+        (["--seeds", "0,,1"], "--seeds is '0,,1': give whole numbers"),
+        (["--threads", "0"], "--threads is 0: give 1 or more"),
+        (["--threads", "-2"], "--threads is -2: give 1 or more"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_exit_code_2(out, capsys, options, sentence):
+    with pytest.raises(SystemExit) as exit_info:
+        run(out, *options)
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"astkit: {sentence}")
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ("dense; sparse", "unknown arm 'sparse': choose one of dense"),
+        ("dense; dense, equal FLOPs", "arm 'dense, equal FLOPs' needs a result of 'batched gate'"),
+        ("", "unknown arm ''"),
+        ("dense;", "unknown arm ''"),
+    ],
+)
+def test_a_bad_arm_is_told_before_any_arm_is_trained(out, capsys, names, sentence):
+    with pytest.raises(SystemExit) as exit_info:
+        run(out, names=names)
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"astkit: {sentence}")
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_other_settings_do_not_go_into_the_same_file(out, capsys):
+    run(out, names="dense")
+    before = out.read_bytes()
+    with pytest.raises(SystemExit) as exit_info:
+        run(out, "--lr", "0.5", names="random")
+    assert exit_info.value.code == 2
+    assert "made with another config" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+def test_absent_data_are_one_line_and_exit_code_2(out, capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("ASTKIT_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["compare", "dense", "--out", str(out), "--root", str(tmp_path)])
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("astkit: ")
+    assert str(tmp_path) in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["train"],
+        ["compare"],
+        ["compare", "dense"],
+        ["compare", "dense", "--out", "x", "--dataset", "mnist"],
+        ["compare", "dense", "--out", "x", "--model", "resnet"],
+        ["compare", "dense", "--out", "x", "--precision", "fp16"],
+        ["compare", "dense", "--out", "x", "--epochs", "many"],
+        ["compare", "dense", "--out", "x", "--momentum", "0.9"],
+    ],
+)
+def test_arguments_that_it_does_not_know_are_refused(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_info:
+        main(arguments)
+    assert exit_info.value.code == 2
+    assert "error: " in capsys.readouterr().err.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_run_is_no_bad_argument(out, monkeypatch):
+    def diverging(*arguments):
+        raise FloatingPointError("the training loss became nan")
+
+    monkeypatch.setattr(arms, "run", diverging)
+    with pytest.raises(FloatingPointError):  # which python turns into exit code 1
+        run(out, names="dense")
+
+
+def test_demo_hands_its_folder_on(tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setitem(sys.modules, "astkit.runs.demo", SimpleNamespace(run=folders.append))
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    assert folders == [tmp_path]
+
+
+def test_help_names_the_arms(capsys):
+    with pytest.raises(SystemExit) as exit_info:
+        main(["compare", "--help"])
+    assert exit_info.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert all(arm in text for arm in arms.ARMS)
+
+
+def test_the_package_runs_as_a_module(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["astkit", "compare", "sparse", "--out", "x"])
+    monkeypatch.setattr(arms, "task", lambda *_, **__: (_ for _ in ()).throw(ValueError("no")))
+    with pytest.raises(SystemExit) as exit_info:
+        runpy.run_module("astkit", run_name="__main__")
+    assert exit_info.value.code == 2
+    assert capsys.readouterr().err == "astkit: no\n"

@@ -1,0 +1,183 @@
+"""The learner: precision, memory order, clipping, learning rates, refusals."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from astkit import models, rng
+from astkit.datasets import Images, Loader
+from astkit.gating import Gate
+from astkit.trainers import Budget, GatedStep, Learner, TrainConfig, Trainer, choose_device
+
+
+@pytest.fixture
+def linear():
+    with rng.isolated("cpu", 0):
+        return nn.Linear(4, 3)
+
+
+@pytest.fixture
+def batch():
+    with rng.isolated("cpu", 1):
+        return torch.randn(6, 4), torch.randint(0, 3, (6,))
+
+
+def test_groups_keep_their_own_rates(linear):
+    groups = [{"params": [linear.weight], "lr": 0.4}, {"params": [linear.bias], "lr": 0.02}]
+    optimizer = torch.optim.SGD(groups, lr=1.0)
+    learner = Learner(linear, TrainConfig(), optimizer=optimizer)
+    for factor in (1.0, 0.5, 0.0, 0.25):  # each time of the rate at the start, not of the last one
+        learner.set_lr(factor)
+        assert [group["lr"] for group in optimizer.param_groups] == [0.4 * factor, 0.02 * factor]
+
+
+def test_an_optimizer_of_ones_own_is_the_one_that_steps(linear, batch):
+    x, y = batch
+    plain = copy.deepcopy(linear)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.4)
+    learner = Learner(linear, TrainConfig(clip_norm=None), optimizer=optimizer)
+    learner.update(learner.losses(x, y).mean())
+    F.cross_entropy(plain(x), y).backward()
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter -= 0.4 * parameter.grad
+    torch.testing.assert_close(linear.weight, plain.weight)
+    torch.testing.assert_close(linear.bias, plain.bias)
+
+
+def moved(linear, batch, clip_norm, factor=1.0, **options):
+    """How far one SGD step at rate 1 moves the weights, and by how much the gradient asks for."""
+    x, y = batch
+    before = nn.utils.parameters_to_vector(linear.parameters()).detach().clone()
+    optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
+    learner = Learner(linear, TrainConfig(clip_norm=clip_norm), optimizer=optimizer)
+    learner.clear()
+    learner.backward(factor * learner.losses(x, y).sum())
+    wanted = math.sqrt(sum(float(p.grad.square().sum()) for p in linear.parameters()))
+    learner.apply(**options)
+    after = nn.utils.parameters_to_vector(linear.parameters()).detach()
+    return float((after - before).norm()), wanted
+
+
+@pytest.mark.parametrize("clip_norm", [0.1, 1.0, None])
+def test_gradients_are_clipped_to_the_norm(linear, batch, clip_norm):
+    distance, wanted = moved(linear, batch, clip_norm, factor=100.0)
+    assert wanted > 10
+    assert distance == pytest.approx(clip_norm or wanted, rel=1e-4)
+
+
+def test_small_gradients_are_left_alone(linear, batch):
+    distance, wanted = moved(linear, batch, 1.0, factor=1e-3)
+    assert distance == pytest.approx(wanted, rel=1e-3)
+
+
+def test_the_sum_is_divided_before_it_is_clipped(linear, batch):
+    distance, wanted = moved(linear, batch, 1e3, factor=100.0, divide_by=50.0)
+    assert distance == pytest.approx(wanted / 50, rel=1e-3)
+
+
+def test_gradients_add_up_until_they_are_cleared(linear, batch):
+    x, y = batch
+    learner = Learner(linear, TrainConfig())
+    for row in range(6):
+        learner.backward(learner.losses(x[row : row + 1], y[row : row + 1]).sum())
+    summed = linear.weight.grad.clone()
+    learner.clear()
+    learner.backward(learner.losses(x, y).sum())
+    torch.testing.assert_close(linear.weight.grad, summed)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_not_finite_is_refused(linear, unchanged, value):
+    learner = Learner(linear, TrainConfig())
+    with (
+        unchanged(linear),
+        pytest.raises(FloatingPointError, match=rf"loss became {value}: .*lower lr"),
+    ):
+        learner.update(linear.weight.sum() * value)
+    assert all(parameter.grad is None for parameter in linear.parameters())
+
+
+def test_bf16_computes_in_bf16_and_keeps_float32_weights_and_losses(linear, batch):
+    x, y = batch
+    seen = []
+    linear.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    learner = Learner(linear, TrainConfig(precision="bf16"))
+    losses = learner.losses(x, y)
+    scores = learner.scores(Gate(0.5), x, y)
+    assert seen == [torch.bfloat16] * 2
+    assert losses.dtype == scores.dtype == torch.float32
+    learner.update(losses.mean())
+    assert linear.weight.dtype == linear.weight.grad.dtype == torch.float32
+    exact = Learner(linear, TrainConfig()).losses(x, y)
+    assert seen[-1] == torch.float32
+    assert losses.shape == exact.shape == (6,)
+
+
+@pytest.fixture
+def images():
+    with rng.isolated("cpu", 2):
+        pixels = torch.randint(0, 256, (48, 3, 8, 8), dtype=torch.uint8)
+        labels = torch.randint(0, 4, (48,))
+    return Images(pixels, labels, ("a", "b", "c", "d"), "noise")
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_channels_last_changes_the_order_in_memory_and_nothing_else(images, gated, difference):
+    finals = []
+    for channels_last in (False, True):
+        model = models.build("digits_cnn", (3, 8, 8), 4)
+        layouts = []
+        first, second = (layer for layer in model if isinstance(layer, nn.Conv2d))
+        second.register_forward_hook(  # which gets what the first one gave
+            lambda module, inputs, output, kept=layouts: kept.append(
+                inputs[0].is_contiguous(memory_format=torch.channels_last)
+            )
+        )
+        trainer = Trainer(
+            model,
+            Loader(images, 16),
+            Loader(images, 16),
+            budget=Budget(epochs=1),
+            step=GatedStep(Gate(0.5)) if gated else None,
+            config=TrainConfig(channels_last=channels_last),
+        )
+        trainer.run()
+        assert set(layouts) == {channels_last}
+        assert first.weight.is_contiguous(memory_format=torch.channels_last) == channels_last
+        finals.append(trainer)
+    assert difference(finals[0].model, finals[1].model) < 1e-5
+    assert finals[0].ledger.flops == finals[1].ledger.flops
+
+
+def test_inputs_that_are_no_images_are_left_as_they_are():
+    learner = Learner(nn.Linear(4, 3), TrainConfig(channels_last=True))
+    x = torch.randn(6, 4)
+    assert learner.prepare(x) is x
+    assert learner.prepare("text") == "text"
+
+
+def test_a_loss_for_each_pixel_is_averaged_over_the_row():
+    with rng.isolated("cpu", 0):
+        model, x = nn.Conv2d(1, 3, 1), torch.randn(5, 1, 4, 4)
+        y = torch.randint(0, 3, (5, 4, 4))
+    losses = Learner(model, TrainConfig()).losses(x, y)
+    expected = [F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]) for i in range(5)]
+    torch.testing.assert_close(losses, torch.stack(expected))
+
+
+@pytest.mark.parametrize(("found", "expected"), [("xpu", "xpu"), (None, "cpu")])
+def test_auto_takes_the_accelerator_that_torch_sees(monkeypatch, found, expected):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: found is not None)
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda: found and torch.device(found)
+    )
+    assert choose_device() == choose_device("auto") == torch.device(expected)
+    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_device(torch.device("meta")) == torch.device("meta")
