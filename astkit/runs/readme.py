@@ -55,11 +55,13 @@ def benchmarks() -> str:
     report = json.loads(BENCHMARKS.read_text())
     rows = [
         {
-            "ratio": figure["meaning"],
+            "ratio": figure["name"],
             "median": f"{figure['median']:.3g}",
             "95 % interval": f"[{figure['low']:.3g}, {figure['high']:.3g}]",
             "n": figure["n"],
-            "bound": figure["bound"],
+            "bound": "stated"
+            if figure["bound"] is None
+            else f"{figure['sense']} {figure['bound']:g}",
         }
         for figure in report["figures"]
     ]

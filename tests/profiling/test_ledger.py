@@ -195,7 +195,7 @@ def clock(monkeypatch):
 
 
 class Timed(nn.Module):
-    """Takes 1 s to train on a batch, 100 s to look at one without gradients."""
+    """Takes 1 s to train on a batch, 100 s to look at one without gradients, ages to be counted."""
 
     def __init__(self, clock):
         super().__init__()
@@ -204,7 +204,9 @@ class Timed(nn.Module):
         self.clock = clock
 
     def forward(self, x):
-        if len(x) > 2:  # not the ledger's probe of two rows
+        if len(x) <= 2:  # the probe that counts FLOPs, which belongs to no clock
+            self.clock.now += 1e8
+        else:
             self.clock.now += 1.0 if self.training else 100.0
         return self.linear(x.flatten(1))
 

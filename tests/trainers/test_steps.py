@@ -268,11 +268,12 @@ def test_the_fallback_trains_without_counting_as_active(cnn, double_loader, reco
     assert difference(trainer.model, cnn()) > 0
 
 
-def test_rows_without_a_score_are_left_out(cnn, digits, recorded):
+@pytest.mark.parametrize("score", ["loss", "loss_and_contrast"])
+def test_rows_without_a_score_are_left_out(cnn, digits, recorded, score):
     x, y = digits.images[:60].double() / 255, digits.labels[:60]
     x[[3, 25], 0, 4, 4] = math.nan
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=20)
-    step = recorded(GatedStep(Gate(0.5)))
+    step = recorded(GatedStep(Gate(0.5, score)))
     trainer = Trainer(cnn(), data, budget=Budget(epochs=3), step=step)
     trainer.run()
     trained = {row for rows in step.rows for row in rows}
@@ -280,6 +281,17 @@ def test_rows_without_a_score_are_left_out(cnn, digits, recorded):
     assert not trained & {3, 25}
     assert step.step.gate.nonfinite == 2 * 3
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_a_rate_of_one_is_dense_training(cnn, double_loader, difference):
+    runs = []
+    for step in (DenseStep(), GatedStep(Gate(1.0)), GatedStep(Gate(1.0, "loss_and_contrast"))):
+        trainer = Trainer(cnn(), double_loader(), budget=Budget(epochs=1), step=step)
+        trainer.run()
+        runs.append(trainer)
+    dense, *gated = runs
+    assert [difference(dense.model, trainer.model) <= TOLERANCE for trainer in gated] == [True] * 2
+    assert [trainer.ledger.samples.trained for trainer in runs] == [160] * 3
 
 
 class Noisy(nn.Module):
