@@ -37,6 +37,8 @@ class Selection:
     def mean(self, losses: Tensor) -> Tensor:
         """Weighted mean of one loss a chosen row: ``sum(weight * loss) / sum(weight)``, 0-dim.
 
+        Zero, with zero gradients, where nothing was chosen.
+
         Raises ``ValueError`` unless ``losses`` is ``[chosen]``.
         """
         if losses.shape != self.weight.shape:
@@ -44,7 +46,8 @@ class Selection:
                 f"losses has shape {list(losses.shape)}, but {len(self)} rows were chosen: pass one"
                 " loss a chosen row, from a criterion built with reduction='none'"
             )
-        return (losses * self.weight).sum() / self.weight.sum()
+        total = (losses * self.weight).sum()
+        return total / self.weight.sum() if len(self) else total
 
     def take(self, batch: Any) -> Any:
         """The chosen rows of every tensor in ``batch``: a tensor, tuple, list or mapping of such.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -61,15 +62,31 @@ def how_long_it_took(results: Sequence[Result], control: str = "dense") -> pd.Da
     )
 
 
-def difference(results: Sequence[Result], arm: str, control: str) -> tuple[float, float, float]:
-    """Test accuracy of ``arm`` minus ``control``, paired by seed: mean and 95 % interval.
+class Difference(NamedTuple):
+    """Mean of paired differences of accuracy with its 95 % interval; NaN where there is none."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        if self.n < 2:
+            return f"{self.mean:+.2%}, n = {self.n}, so without an interval"
+        return f"{self.mean:+.2%} [{self.low:+.2%}, {self.high:+.2%}], n = {self.n}"
+
+
+def difference(results: Sequence[Result], arm: str, control: str) -> Difference:
+    """Test accuracy of ``arm`` minus ``control``, paired by seed.
 
     The interval is a bootstrap over seeds; with a handful of seeds it is too narrow.
     """
     runs = pd.DataFrame(results).pivot(index="seed", columns="arm", values="test_accuracy")
     gaps = (runs[arm] - runs[control]).dropna()
-    low, high = bootstrap_interval(gaps.tolist(), statistic="mean")
-    return float(gaps.mean()), low, high
+    low, high = math.nan, math.nan
+    if len(gaps) > 1:
+        low, high = bootstrap_interval(gaps.tolist(), statistic="mean")
+    return Difference(float(gaps.mean()), low, high, len(gaps))
 
 
 def _ratio(runs: pd.DataFrame, column: str, control: str) -> pd.Series:

@@ -1,6 +1,11 @@
+import numpy as np
 import pytest
-import torch
-from torchvision.io import write_jpeg, write_png
+from PIL import Image
+
+
+def noise(label, number, size=8):
+    """The pixels of one picture of `make_folders`: uint8 ``[size, size, 3]``."""
+    return np.random.default_rng([label, number]).integers(0, 256, (size, size, 3), dtype=np.uint8)
 
 
 def make_folders(root, names, count, size=8, suffix=".png"):
@@ -9,14 +14,14 @@ def make_folders(root, names, count, size=8, suffix=".png"):
     for label, name in enumerate(names):
         (root / name).mkdir(parents=True)
         for number in range(count):
-            noise = torch.Generator().manual_seed(100 * label + number)
-            picture = torch.randint(0, 256, (3, size, size), generator=noise, dtype=torch.int64).to(
-                torch.uint8
-            )
-            path = root / name / f"{number}{suffix}"
-            (write_png if suffix == ".png" else write_jpeg)(picture, str(path))
-            paths.append(path)
+            paths.append(root / name / f"{number}{suffix}")
+            Image.fromarray(noise(label, number, size)).save(paths[-1])
     return paths
+
+
+@pytest.fixture
+def pixels():
+    return noise
 
 
 @pytest.fixture

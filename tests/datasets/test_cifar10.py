@@ -1,4 +1,5 @@
 import hashlib
+import io
 import os
 import pickle
 from pathlib import Path
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 from astkit.datasets import cifar10, cifar10_files, load
 from astkit.datasets.cifar10_files import CLASSES, RECORD_BYTES, TEST_FILE, TRAIN_FILES
@@ -55,9 +57,9 @@ def make_binary(folder, monkeypatch):
 
 
 def png(pixels):
-    from torchvision.io import encode_png
-
-    return bytes(encode_png(torch.from_numpy(pixels.reshape(3, 32, 32))).numpy())
+    file = io.BytesIO()
+    Image.fromarray(pixels.reshape(3, 32, 32).transpose(1, 2, 0)).save(file, "png")
+    return file.getvalue()
 
 
 def make_parquet(folder, monkeypatch, column="img"):

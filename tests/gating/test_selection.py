@@ -42,6 +42,14 @@ def test_the_mean_is_weighted(rows: list[tuple[float, float]]) -> None:
     assert float(mean) == pytest.approx(total / weights, abs=1e-4)
 
 
+def test_the_mean_of_nothing_is_zero_with_zero_gradients() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    mean = choose().mean((torch.zeros(0, 3) * weight).sum(1))
+    mean.backward()
+    assert mean.item() == 0
+    assert torch.equal(weight.grad, torch.zeros(3))
+
+
 def test_the_mean_by_hand_and_its_gradient() -> None:
     losses = torch.tensor([1.0, 2.0, 6.0], requires_grad=True)
     mean = choose(4, 0, 2, weight=[1.0, 3.0, 4.0]).mean(losses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from nbformat.v4 import new_code_cell
 from nbval.plugin import get_sanitize_patterns
 
 HERE = Path(__file__).resolve().parent
+SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", HERE.parents[2] / "shared" / "data"))
 SANITIZE = get_sanitize_patterns((HERE / "nbval.cfg").read_text())
 
 
@@ -30,6 +32,16 @@ def test_it_runs_with_reduced_parameters(executed: Path) -> None:
 def test_a_second_run_finds_the_same_numbers(executed: Path, run_nbval) -> None:
     result = run_nbval(executed)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.full
+def test_notebook_01_takes_cifar10(run_papermill, tmp_path: Path) -> None:
+    if not list((SHARED / "cifar10-jpeg").glob("*.parquet")):
+        pytest.skip(f"{SHARED} has no cifar10-jpeg; set ASTKIT_SHARED_DATA to run this")
+    parameters = {"dataset": "cifar10", "data_root": str(SHARED), "epochs": 0.01, "seeds": [0]}
+    source = HERE.parents[1] / "notebooks" / "01_baseline_vs_gated.ipynb"
+    executed = run_papermill(source, tmp_path / "01.ipynb", {**parameters, "rounds": 3})
+    assert "without an interval" in executed.read_text()
 
 
 def test_numbers_that_ignore_the_seed_are_caught(write_notebook, run_papermill, run_nbval) -> None:

@@ -1,5 +1,7 @@
 """Tables against figures worked out by hand."""
 
+import math
+
 import pytest
 
 from astkit.runs import claims, tables
@@ -55,10 +57,17 @@ def test_seconds_are_compared_within_a_seed(results):
 
 
 def test_differences_are_paired_by_seed(results):
-    gap, low, high = tables.difference(results, "batched gate", "dense")
-    assert gap == pytest.approx(0.0)
-    assert low == pytest.approx(-0.1)
-    assert high == pytest.approx(0.1)
+    gap = tables.difference(results, "batched gate", "dense")
+    assert tuple(gap) == pytest.approx((0.0, -0.1, 0.1, 2))
+    assert str(gap) == "+0.00% [-10.00%, +10.00%], n = 2"
+
+
+def test_one_seed_has_a_difference_and_no_interval(results):
+    first = [result for result in results if result["seed"] == results[0]["seed"]]
+    gap = tables.difference(first, "batched gate", "dense")
+    assert abs(gap.mean) == pytest.approx(0.1)
+    assert math.isnan(gap.low)
+    assert str(gap).endswith("n = 1, so without an interval")
 
 
 def test_tidy_keeps_arm_and_seed_with_every_entry(results):
