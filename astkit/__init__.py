@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
     from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
     from astkit.trainers.trainer import Trainer as Trainer
+    from astkit.widgets.board import LiveBoard as LiveBoard
+    from astkit.widgets.dashboard import Dashboard as Dashboard
 
 __version__ = "0.1.0"
 

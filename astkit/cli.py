@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from astkit.gating import named_score
 from astkit.names import REGISTRIES
 from astkit.runs import arms, compare
 from astkit.runs.arms import PRESETS
@@ -49,16 +50,46 @@ def _parser() -> argparse.ArgumentParser:
     preset = command.add_argument_group("instead of the data set's preset")
     preset.add_argument("--model", choices=sorted(REGISTRIES["model"]))
     preset.add_argument("--epochs", type=float)
-    preset.add_argument("--score", choices=sorted(REGISTRIES["score"]))
+    preset.add_argument(
+        "--score",
+        type=_score,
+        help="a weighted sum such as '0.7*loss + 0.3*contrast', or one of"
+        f" {', '.join(sorted(REGISTRIES['score']))}",
+    )
     preset.add_argument("--controller", choices=sorted(REGISTRIES["controller"]))
     preset.add_argument("--lr", type=float)
     preset.add_argument("--precision", choices=PRECISIONS)
     preset.add_argument("--channels-last", action="store_true", default=None)
     command.set_defaults(command=_compare)
+    command = commands.add_parser(
+        "tune",
+        help="search target rate, schedule and gain of a gate with Optuna",
+        description="Search by validation accuracy at the FLOPs that dense training spends over"
+        " the epochs; several processes may share one storage file, and started again it goes on.",
+    )
+    command.add_argument("--dataset", default="digits", choices=sorted(PRESETS))
+    command.add_argument("--trials", type=int, default=20, help="of all processes together")
+    command.add_argument("--storage", type=Path, required=True, help="file to make or go on with")
+    command.add_argument("--tune-lr", action="store_true", help="search the learning rate, too")
+    command.add_argument("--confirm", type=int, default=3, help="new seeds for the best settings")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
+    command.add_argument("--model", choices=sorted(REGISTRIES["model"]))
+    command.add_argument("--epochs", type=float, help="of dense training, whose FLOPs are spent")
+    command.add_argument("--threads", type=int, help="torch threads (else torch's choice)")
+    command.set_defaults(command=_tune)
     command = commands.add_parser("demo", help="run notebook 01 on the digits, print its table")
     command.add_argument("--out", type=Path, default=Path("out"), help="folder for what it makes")
     command.set_defaults(command=_demo)
     return parser
+
+
+def _score(text: str) -> str:
+    try:
+        named_score(text)
+    except ValueError as error:  # argparse would leave out what a ValueError says
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -67,11 +98,35 @@ def _demo(options: argparse.Namespace) -> None:
     run(options.out)
 
 
-def _compare(options: argparse.Namespace) -> None:
+def _use_threads(options: argparse.Namespace) -> None:
     if options.threads is not None:
         if options.threads < 1:
             raise ValueError(f"--threads is {options.threads}: give 1 or more")
         torch.set_num_threads(options.threads)
+
+
+def _tune(options: argparse.Namespace) -> None:
+    try:
+        from astkit.runs import tuning  # needs optuna and pandas
+    except ModuleNotFoundError as error:
+        raise ValueError(str(error)) from error
+    _use_threads(options)
+    if options.confirm < 1:
+        raise ValueError(f"--confirm is {options.confirm}: give 1 seed or more")
+    tuning.quiet()
+    changes = {name: getattr(options, name) for name in ("model", "epochs")}
+    task = arms.task(
+        options.dataset,
+        root=options.root,
+        **{name: value for name, value in changes.items() if value is not None},
+    )
+    search = tuning.Tuning(task, options.storage, options.tune_lr, options.seed)
+    search.run(options.trials)
+    print(search.best(options.confirm).to_string(float_format="{:.4g}".format))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    _use_threads(options)
 
     def given(*names: str) -> dict[str, Any]:
         values = {name: getattr(options, name) for name in names}

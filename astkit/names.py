@@ -12,7 +12,9 @@ from typing import Any
 PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
     "Budget": "astkit.trainers.budget",
+    "Dashboard": "astkit.widgets.dashboard",
     "Gate": "astkit.gating.gate",
+    "LiveBoard": "astkit.widgets.board",
     "Loader": "astkit.datasets.loaders",
     "RandomSubset": "astkit.gating.samplers",
     "SampleAdaptiveSparseTrainer": "astkit.trainers.dropin",
@@ -23,13 +25,24 @@ PUBLIC: dict[str, str] = {
 
 REGISTRIES: dict[str, dict[str, str]] = {
     "score": {
+        "confidence": "astkit.gating.uncertainty:Confidence",
+        "contrast": "astkit.gating.significance:Contrast",
+        "disagreement": "astkit.gating.teacher:Disagreement",
+        "el2n": "astkit.gating.visits:EL2N",
+        "entropy": "astkit.gating.uncertainty:Entropy",
+        "gradient_norm": "astkit.gating.uncertainty:GradientNorm",
         "loss": "astkit.gating.significance:Loss",
+        "loss_age": "astkit.gating.visits:LossAge",
         "loss_and_contrast": "astkit.gating.significance:LossAndContrast",
         "loss_contrast_constant": "astkit.gating.significance:LossContrastConstant",
+        "margin": "astkit.gating.uncertainty:Margin",
     },
     "controller": {
         "log_integral": "astkit.gating.controllers:LogIntegral",
-        "origin_pi": "astkit.gating.controllers:OriginPI",
+        "origin_pi": "astkit.gating.origin:OriginPI",
+        "origin_stochastic": "astkit.gating.origin:OriginStochastic",
+        "velocity_pi": "astkit.gating.tracking:VelocityPI",
+        "quantile_ema": "astkit.gating.tracking:QuantileEMA",
         "top_k": "astkit.gating.controllers:TopK",
     },
     "model": {

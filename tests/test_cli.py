@@ -103,6 +103,34 @@ def test_options_reach_the_task(out, monkeypatch):
     assert not preset.config.channels_last
 
 
+@pytest.mark.parametrize("score", ["el2n", "0.7*loss + 0.3*contrast", "loss+.5*disagreement"])
+def test_a_score_may_be_any_name_or_a_weighted_sum(out, score):
+    assert run(out, "--score", score, "--epochs", "0.1", names="batched gate") == 0
+    report = compare.load(out)
+    assert report["settings"]["gate"]["score"] == score
+    (result,) = report["results"]
+    passes = 2 if "disagreement" in score else 1
+    per_row = result["flops_forward"] / result["samples_trained"]
+    assert result["flops_scoring"] == pytest.approx(result["samples_scored"] * per_row * passes)
+
+
+@pytest.mark.parametrize(
+    ("score", "sentence"),
+    [
+        ("lose", "unknown score 'lose': choose one of confidence, con"),
+        ("0.7*loss + 0.3*lose", "unknown score 'lose' in '0.7*loss + 0.3*lose': choose from"),
+        ("loss - contrast", "score 'loss - contrast' holds a minus"),
+        ("0*loss", "a weighted score got the weights [0.0]"),
+    ],
+)
+def test_a_bad_score_is_told_before_any_arm_is_trained(out, capsys, score, sentence):
+    with pytest.raises(SystemExit) as exit_info:
+        run(out, "--score", score)
+    assert exit_info.value.code == 2
+    assert f"error: argument --score: {sentence}" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_batches_can_be_timed_afterwards(out):
     names = "dense; sample by sample, per sample"
     assert run(out, "--time", "2", "--epochs", "0.1", names=names) == 0

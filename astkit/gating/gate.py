@@ -6,15 +6,24 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from astkit import rng
+from astkit.gating.combine import named_score
 from astkit.gating.controllers import Controller, check_rate
 from astkit.gating.selection import Selection
-from astkit.gating.significance import Criterion, Score, cross_entropy_rows
+from astkit.gating.significance import (
+    ContextScore,
+    Criterion,
+    Score,
+    Scored,
+    cross_entropy_rows,
+    score_rows,
+)
 from astkit.names import resolve
 
 _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite", "carry")
@@ -45,15 +54,16 @@ class Gate:
         chosen = gate(model, x, y)
         loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
 
-    A row is active when its score exceeds the controller's threshold. Rows that tie with the
-    threshold (all of them, when a batch's scores are equal) are drawn at random up to the number
-    that the target rate grants. If fewer than ``min_active`` rows are active, random rows fill the
+    A row is active when its score exceeds the controller's threshold, unless the controller makes
+    decisions of its own. Rows that tie with the threshold (all of them, when a batch's scores are
+    equal) are drawn at random up to the number that the target rate grants. If fewer than ``min_active`` rows are active, random rows fill the
     batch up to ``fallback``; they never count in the rate. A row whose score is NaN or infinite is
     not trained on, does not steer the controller and is counted in ``nonfinite``.
 
     Args:
         target_rate: wanted share of active samples, in (0, 1].
-        score: name or callable ``(outputs, targets, inputs) -> [batch]``; larger is more worth.
+        score: name, weighted sum of names such as "0.7*loss + 0.3*contrast", or callable
+            ``(outputs, targets, inputs) -> [batch]``; larger is more worth.
         controller: name or `Controller`; an instance brings its own target rate.
         criterion: per-row loss for the scores that are chosen by name.
         fallback: rows to train on when too few are active; 0 allows an empty selection.
@@ -82,11 +92,12 @@ class Gate:
             else controller
         )
         self.significance: Score = (
-            resolve("score", score)(criterion) if isinstance(score, str) else score
+            named_score(score, criterion) if isinstance(score, str) else score
         )
         self.fallback, self.min_active, self.seed = fallback, min_active, seed
         self.batches = self.seen = self.active = self.fallback_rows = self.nonfinite = 0
         self.carry = 0.0  # what earlier batches were granted beyond whole rows
+        self._steered_to: str | None = None  # the controller that was put in while training
         self._warned: set[str] = set()
 
     @property
@@ -98,42 +109,88 @@ class Gate:
     def target_rate(self, rate: float) -> None:
         self.controller.target_rate = rate
 
+    def steer(self, name: str, value: Any) -> None:
+        """Change ``target_rate``, a gain of the controller, or the ``controller`` by its name.
+
+        A new controller starts at its own first threshold. Raises ``ValueError`` for another name
+        or an impossible value.
+        """
+        gains = self.controller.gains
+        if name == "controller":
+            self.controller = resolve("controller", value)(self.target_rate)
+            self._steered_to = value
+        elif name == "target_rate" or name in gains:
+            setattr(self if name == "target_rate" else self.controller, name, value)
+        else:
+            raise ValueError(
+                f"there is no setting {name!r} to steer: choose one of"
+                f" {', '.join(('target_rate', 'controller', *gains))}"
+            )
+
     @property
     def rate(self) -> float:
         """Share of all samples so far that were active (fallback rows not counted)."""
         return self.active / self.seen if self.seen else math.nan
 
-    def __call__(self, model: nn.Module, x: Any, y: Tensor) -> Selection:
+    @property
+    def passes(self) -> int:
+        """Forward passes that the score of a sample takes."""
+        return 1 + int(getattr(self.significance, "extra_forwards", 0))
+
+    def __call__(
+        self, model: nn.Module, x: Any, y: Tensor, index: Tensor | None = None
+    ) -> Selection:
         """Score ``y``'s batch with ``model(x)`` and select from it."""
-        return self.select(self.score(model, x, y))
+        return self.select(self.score(model, x, y, index), index)
 
-    def score(self, model: nn.Module, x: Any, y: Tensor) -> Tensor:
-        """Scores ``[batch]`` from one forward pass in eval mode, without side effects."""
+    def score(self, model: nn.Module, x: Any, y: Tensor, index: Tensor | None = None) -> Tensor:
+        """Scores ``[batch]`` from a forward pass in eval mode, without side effects on the model.
+
+        ``index``: int64 ``[batch]``, which samples of the data set these are, for a score that
+        remembers them.
+        """
         with evaluating(model, y.device):
-            return self.significance(model(x), y, x)
+            return score_rows(self.significance, Scored(model(x), y, x, index, model))
 
-    def select(self, scores: Tensor) -> Selection:
-        """Select rows by ``scores [batch]`` and let the controller learn from the outcome.
+    def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
+        """Select rows by ``scores [batch]``; controller and score learn from the outcome.
 
         Raises ``ValueError`` unless there is one score a row and at least one is finite.
         """
         usable, finite = self.usable(scores)
         active, threshold = self._decide(usable)
-        return self._settle(usable, active, threshold, finite)
+        return self._told(self._settle(usable, active, threshold, finite), index)
 
     def admits(self, score: Tensor) -> bool:
-        """Whether one row's finite ``score`` exceeds the held threshold (sample-by-sample use)."""
-        return self.target_rate == 1 or bool(score > self.controller.threshold(score.reshape(1), 0))
+        """Whether one row's finite ``score`` exceeds the held threshold (sample-by-sample use).
 
-    def settle(self, scores: Tensor, active: Tensor) -> Selection:
-        """Count a batch that was decided row by row with `admits`, and let the controller learn.
+        Raises ``ValueError`` if the controller needs the whole batch first.
+        """
+        if self.target_rate == 1:
+            return True
+        if not self.controller.held:
+            raise ValueError(
+                f"{type(self.controller).__name__} needs a whole batch of scores, so it cannot"
+                " decide row by row: use select, or the controller 'log_integral'"
+            )
+        return bool(score > self.controller.threshold(score.reshape(1), 0))
+
+    def settle(self, scores: Tensor, active: Tensor, index: Tensor | None = None) -> Selection:
+        """Count a batch that was decided row by row with `admits`; controller and score learn.
 
         Args:
             scores: ``[batch]``.
             active: bool ``[batch]``; false where the score is not finite.
+            index: int64 ``[batch]``, which samples of the data set these are.
         """
         usable, finite = self.usable(scores)
-        return self._settle(usable, active[finite], self.controller.threshold(usable, 0), finite)
+        threshold = self.controller.threshold(usable, 0)
+        return self._told(self._settle(usable, active[finite], threshold, finite), index)
+
+    def _told(self, chosen: Selection, index: Tensor | None) -> Selection:
+        if isinstance(self.significance, ContextScore):
+            self.significance.settled(index, chosen.index)
+        return chosen
 
     def usable(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The finite ones of ``scores [batch]``, and where they are: bool ``[batch]``.
@@ -165,6 +222,9 @@ class Gate:
         if self.target_rate == 1:
             return torch.ones_like(scores, dtype=torch.bool), -math.inf
         threshold = self.controller.threshold(scores, quota)
+        decided = self.controller.decide(scores, threshold, partial(self._uniform, scores))
+        if decided is not None:
+            return decided, threshold
         if len(scores) > 1 and bool((scores == scores[0]).all()):
             self._warn(
                 "equal",
@@ -194,7 +254,12 @@ class Gate:
         self.batches += 1
         index = finite.nonzero().squeeze(1)[active]
         weight = torch.ones(len(index), device=scores.device)
-        return Selection(index, weight, len(finite), rate, threshold, missing > 0)
+        target = self.target_rate
+        return Selection(index, weight, len(finite), rate, threshold, missing > 0, target)
+
+    def _uniform(self, scores: Tensor, purpose: str) -> Tensor:
+        rows = torch.arange(len(scores), device=scores.device)
+        return rng.uniform(rows, self.seed, "gate", purpose, self.batches)
 
     def _grant(self, rows: int) -> int:
         exact = self.target_rate * rows + self.carry
@@ -219,12 +284,23 @@ class Gate:
             warnings.warn(sentence, stacklevel=4)
 
     def state_dict(self) -> dict[str, Any]:
-        """Controller, counters and seed, as plain numbers: a resumed gate decides as this one."""
+        """Controller, counters and seed, as plain numbers: a resumed gate decides as this one.
+
+        A score that remembers adds its own state, which says itself if it holds tensors.
+        """
         counters = {name: getattr(self, name) for name in _COUNTERS}
-        return {"controller": self.controller.state_dict(), "seed": self.seed, **counters}
+        state = {"controller": self.controller.state_dict(), "seed": self.seed, **counters}
+        state["steered_to"] = self._steered_to
+        score = self.significance
+        memory = score.state_dict() if isinstance(score, ContextScore) else {}
+        return {**state, "score": memory} if memory else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; ``KeyError`` if it lacks an entry."""
+        if state["steered_to"]:
+            self.steer("controller", state["steered_to"])
         self.controller.load_state_dict(state["controller"])
         for name in ("seed", *_COUNTERS):
             setattr(self, name, state[name])
+        if isinstance(self.significance, ContextScore) and "score" in state:
+            self.significance.load_state_dict(state["score"])

@@ -22,6 +22,7 @@ class Selection:
         rate: share of the candidates that the decision made active; fallback rows do not count.
         threshold: the score that a row had to exceed; ``None`` where nothing was scored.
         fallback: whether rows were added at random because too few were active.
+        target_rate: the rate that was wanted; ``None`` where nobody steered by one.
     """
 
     index: Tensor
@@ -30,6 +31,7 @@ class Selection:
     rate: float
     threshold: float | None = None
     fallback: bool = False
+    target_rate: float | None = None
 
     def __len__(self) -> int:
         return len(self.index)

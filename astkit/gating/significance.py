@@ -1,6 +1,7 @@
 """Significance: one score a sample; the larger, the more worth training on.
 
-A score is any callable ``(outputs, targets, inputs) -> [batch]``. The origin compared below is
+A score is any callable ``(outputs, targets, inputs) -> [batch]``; one that needs to know which
+samples it sees, or the model, is a `ContextScore`. The origin compared below is
 oluwafemidiakhoa/adaptive-sparse-training at 3e66290, file KAGGLE_VIT_BATCHED_STANDALONE.py.
 """
 
@@ -9,9 +10,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
@@ -80,7 +82,65 @@ class Loss:
         return row_losses(self.criterion, outputs, targets)
 
 
-class RelativeScore(ABC):
+class Scored(NamedTuple):
+    """A batch, as a score sees it.
+
+    Attributes:
+        outputs: the model's, in eval mode, ``[batch, ...]``.
+        targets: ``[batch, ...]``.
+        inputs: what the model was given.
+        index: int64 ``[batch]``, which samples of the data set these are; ``None`` if unknown.
+        model: the model that made the outputs; ``None`` if unknown.
+    """
+
+    outputs: Tensor
+    targets: Tensor
+    inputs: Any
+    index: Tensor | None = None  # type: ignore[assignment]  # hides tuple.index, unneeded here
+    model: nn.Module | None = None
+
+
+class ContextScore(ABC):
+    """A score that looks beyond outputs, targets and inputs, or that remembers.
+
+    Write ``score``. A score that learns from decisions writes ``settled`` as well, and one whose
+    values depend on earlier batches the two methods for its state. It may be called like any
+    other score, without index and model.
+
+    Attributes:
+        extra_forwards: forward passes that a sample's score takes beyond the model's own; the
+            trainers charge them to the ledger.
+    """
+
+    extra_forwards: int = 0
+
+    @abstractmethod
+    def score(self, batch: Scored) -> Tensor:
+        """Scores ``[batch]``, NaN where there is none. Called in eval mode, without gradients.
+
+        Raises ``ValueError`` where ``batch`` lacks the index or the model that the score needs.
+        """
+
+    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Any) -> Tensor:
+        return self.score(Scored(outputs, targets, inputs))
+
+    def settled(self, index: Tensor | None, chosen: Tensor) -> None:  # noqa: B027
+        """Told after a decision: the samples ``index [batch]``, of which rows ``chosen`` train."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What later scores depend on, as plain numbers and lists; empty if nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Continue from ``state``."""
+
+
+def score_rows(score: Score, batch: Scored) -> Tensor:
+    """``score`` of ``batch``, ``[batch]``, with the context if it is of the kind to need it."""
+    return score.score(batch) if isinstance(score, ContextScore) else score(*batch[:3])
+
+
+class RelativeScore(ContextScore):
     """A score that holds features of a row against a reference taken from the whole batch.
 
     Split in three so that the sample-by-sample trainer, which has no batch to look at, can put a
@@ -88,7 +148,7 @@ class RelativeScore(ABC):
     """
 
     @abstractmethod
-    def features(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+    def features(self, batch: Scored) -> Tensor:
         """Raw features, ``[batch, features]``; each row's depend on that row alone."""
 
     @abstractmethod
@@ -103,22 +163,62 @@ class RelativeScore(ABC):
     def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
         """The reference of ``count`` rows, widened by one more row's ``features [1, features]``."""
 
-    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-        features = self.features(outputs, targets, inputs)
+    def score(self, batch: Scored) -> Tensor:
+        features = self.features(batch)
         finite = features[features.isfinite().all(1)]  # one NaN would spoil the score of every row
         return self.combine(features, self.reference(finite if len(finite) else features))
 
 
-def _finite_only(scores: Tensor, features: Tensor) -> Tensor:
+class MeanRelative(RelativeScore):
+    """A score that holds features against their mean, of the batch or of the rows before."""
+
+    def reference(self, features: Tensor) -> Tensor:
+        return features.mean(0)
+
+    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
+        return reference + (features[0] - reference) / (count + 1)
+
+
+def finite_only(scores: Tensor, features: Tensor) -> Tensor:
     # clamping would turn an infinite loss into the best of scores
     return scores.masked_fill(~features.isfinite().all(1), math.nan)
 
 
-class LossAndContrast(RelativeScore):
+def row_contrasts(inputs: Any) -> Tensor:
+    """Standard deviation (unbiased) over all values of each row of ``inputs [batch, ...]``.
+
+    Raises ``ValueError`` unless they are one float tensor with at least two values a row.
+    """
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs[0].numel() < 2:
+        tensor = isinstance(inputs, Tensor)
+        what = f"{inputs.dtype} {list(inputs.shape)}" if tensor else type(inputs).__name__
+        raise ValueError(
+            "contrast needs the inputs in one float tensor with at least two values a row, but"
+            f" they are {what}: choose score='loss'"
+        )
+    return inputs.flatten(1).std(dim=1)
+
+
+class Contrast:
+    """The standard deviation over all pixels and channels of an input.
+
+    The model has no part in it, so alone it chooses the same samples for ever: it is meant for
+    combinations. Source: the input term of the origin's ``_compute_batch_significance``.
+    ``criterion`` is taken as by every registered score, and not used.
+    """
+
+    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
+        pass
+
+    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+        return row_contrasts(inputs)
+
+
+class LossAndContrast(MeanRelative):
     """The origin's rule: ``0.7 * half(loss) + 0.3 * half(contrast)``.
 
-    ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast is the standard deviation
-    over all pixels and channels of an input. Source: ``_compute_batch_significance``.
+    ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `Contrast`. Source:
+    ``_compute_batch_significance``.
     """
 
     def __init__(
@@ -130,31 +230,14 @@ class LossAndContrast(RelativeScore):
         self.criterion = criterion
         self.weights = (loss_weight, contrast_weight)
 
-    def features(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-        losses = row_losses(self.criterion, outputs, targets)
-        if (
-            not isinstance(inputs, Tensor)
-            or not inputs.is_floating_point()
-            or inputs[0].numel() < 2
-        ):
-            tensor = isinstance(inputs, Tensor)
-            what = f"{inputs.dtype} {list(inputs.shape)}" if tensor else type(inputs).__name__
-            raise ValueError(
-                "contrast needs the inputs in one float tensor with at least two values a row, but"
-                f" they are {what}: choose score='loss'"
-            )
-        contrast = inputs.flatten(1).std(dim=1)
+    def features(self, batch: Scored) -> Tensor:
+        losses = row_losses(self.criterion, batch.outputs, batch.targets)
+        contrast = row_contrasts(batch.inputs)
         return torch.stack([losses, contrast.to(losses.dtype)], dim=1)
-
-    def reference(self, features: Tensor) -> Tensor:
-        return features.mean(0)
-
-    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
-        return reference + (features[0] - reference) / (count + 1)
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         half = (features / (reference + 1e-6)).clamp(0, 2) / 2
-        return _finite_only(half @ half.new_tensor(self.weights), features)
+        return finite_only(half @ half.new_tensor(self.weights), features)
 
 
 class LossContrastConstant(LossAndContrast):
@@ -176,4 +259,4 @@ class LossContrastConstant(LossAndContrast):
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         share = features / (reference + 1e-6)
-        return _finite_only(share @ share.new_tensor(self.weights) + 0.2, features)
+        return finite_only(share @ share.new_tensor(self.weights) + 0.2, features)

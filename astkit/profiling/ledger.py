@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import torch
 
+from astkit.profiling.energy.meter import EnergyMeter
+from astkit.profiling.energy.reading import EnergyReading
 from astkit.profiling.flops import FlopsPerSample
 
 Clock = Literal["training", "evaluation"]
@@ -49,14 +51,18 @@ class Ledger:
 
     ``seconds`` holds two clocks that never run together, "training" and "evaluation"; ``phases``
     splits the training clock ("load", "score", "gate", "train", "log"). On an accelerator both are
-    read after ``synchronize``, so that they hold the work and not its launch.
+    read after ``synchronize``, so that they hold the work and not its launch. ``flops_dense`` is
+    what training on all of the same samples would take: a line to compare with, not spent.
+    ``meter`` measures joules while a clock runs; without one they are not measured.
     """
 
     samples: Samples = field(default_factory=Samples)
     flops: Flops = field(default_factory=Flops)
     seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
     phases: dict[str, float] = field(default_factory=dict)
+    flops_dense: float = 0.0
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
 
     def note(
         self,
@@ -66,25 +72,37 @@ class Ledger:
         trained: int = 0,
         skipped: int = 0,
         evaluated: int = 0,
+        passes: int = 1,
     ) -> None:
-        """Book one batch: numbers of samples, each at ``cost`` FLOPs."""
+        """Book one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each."""
         self.samples.scored += scored
         self.samples.trained += trained
         self.samples.skipped += skipped
         self.samples.evaluated += evaluated
-        self.flops.scoring += scored * cost.scoring
+        self.flops.scoring += scored * passes * cost.scoring
         self.flops.forward += trained * cost.forward
         self.flops.backward += trained * cost.backward
         self.flops.evaluation += evaluated * cost.scoring
 
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
-        """Run one of the two clocks for the length of a block."""
+        """Run one of the two clocks, and the energy meter, for the length of a block."""
         start = self._now()
+        if self.meter is not None:
+            self.meter.start(name)
         try:
             yield
         finally:
             self.seconds[name] += self._now() - start
+            if self.meter is not None:
+                self.meter.stop()
+
+    def energy(self, name: Clock = "training") -> EnergyReading:
+        """Joules of all blocks of a clock, or why there are none."""
+        if self.meter is None:
+            seconds = self.seconds[name]
+            return EnergyReading(None, "measured", None, "none", seconds, "no meter was given")
+        return self.meter.reading(name)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -113,6 +131,8 @@ class Ledger:
             "flops": asdict(self.flops),
             "seconds": dict(self.seconds),
             "phases": dict(self.phases),
+            "flops_dense": self.flops_dense,
+            "meter": None if self.meter is None else self.meter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -121,6 +141,9 @@ class Ledger:
         self.flops = Flops(**state["flops"])
         self.seconds = dict(state["seconds"])
         self.phases = dict(state["phases"])
+        self.flops_dense = state.get("flops_dense", 0.0)
+        if self.meter is not None and state.get("meter"):
+            self.meter.load_state_dict(state["meter"])
 
 
 def synchronizer(device: torch.device) -> Callable[[], None] | None:

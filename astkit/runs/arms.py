@@ -11,6 +11,7 @@ import torch
 from astkit import models
 from astkit.datasets import Loader, Splits, split
 from astkit.gating import Gate, RandomSubset
+from astkit.profiling import EnergyMeter
 from astkit.trainers import (
     Budget,
     DenseStep,
@@ -20,6 +21,7 @@ from astkit.trainers import (
     Step,
     TrainConfig,
     Trainer,
+    choose_device,
 )
 
 ARMS: dict[str, str] = {
@@ -141,6 +143,7 @@ def trainer(
         sampler=RandomSubset(task.gate["target_rate"], seed) if arm == "random" else None,
         config=replace(task.config, seed=seed),
         observers=observers,
+        meter=EnergyMeter(choose_device(task.device)),
         device=task.device,
     )
 
@@ -177,7 +180,7 @@ def run(
     work = trainer(task, arm, seed, budget, observers)
     history = work.run()
     ledger, step = work.ledger, work.step
-    seconds, phases = dict(ledger.seconds), dict(ledger.phases)
+    seconds, phases, energy = dict(ledger.seconds), dict(ledger.phases), ledger.energy()
     test = work.evaluate(task.loader("test"))
     return {
         "arm": arm,
@@ -192,6 +195,10 @@ def run(
         "seconds": seconds["training"],
         "evaluation_seconds": seconds["evaluation"],
         "phases": phases,
+        "joules": energy.joules,
+        "joules_reason": energy.reason,
+        "energy_backend": energy.backend,
+        "steered": bool(history.events),
         "origin_energy_units": ledger.origin_energy_units,
         "training_steps": work.position.step,
         "threads": torch.get_num_threads(),

@@ -18,6 +18,7 @@ from astkit.stamp import describe
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results"
 BENCHMARKS = ROOT / "tests" / "benchmarks" / "results.json"
+SCORES = BENCHMARKS.with_name("score_costs.json")
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -68,9 +69,27 @@ def benchmarks() -> str:
     return f"{markdown(pd.DataFrame(rows).set_index('ratio'))}\n\n{describe(report['stamp'])}"
 
 
+def scores() -> str:
+    """What each score costs beyond the loss, on two networks."""
+    report = json.loads(SCORES.read_text())
+    rows: dict[str, dict[str, str]] = {}
+    for cost in report["costs"]:
+        time = cost["seconds"]
+        rows.setdefault(cost["score"], {}).update(
+            {
+                "extra FLOPs / forward": f"{cost['extra_flops'] / cost['forward_flops']:.3g}",
+                f"seconds / loss, {cost['network']}": (
+                    f"{time['median']:.3f} [{time['low']:.3f}, {time['high']:.3f}]"
+                ),
+            }
+        )
+    table = pd.DataFrame(rows).T.rename_axis("score")
+    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
+
+
 def fill(text: str) -> str:
     """``text`` with every marked table made anew from the committed results."""
-    for make in (digits, cifar10, benchmarks):
+    for make in (digits, cifar10, benchmarks, scores):
         block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
         pattern = rf"<!-- {make.__name__} -->.*?<!-- end -->"
         text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.DOTALL)  # type: ignore[misc]

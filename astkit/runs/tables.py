@@ -23,13 +23,18 @@ def tidy(results: Sequence[Result], part: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def unsteered(results: Sequence[Result]) -> list[Result]:
+    """The results of runs that nobody steered: a run that was has no place in a mean."""
+    return [result for result in results if not result.get("steered")]
+
+
 def what_was_done(results: Sequence[Result], control: str = "dense") -> pd.DataFrame:
     """Accuracy, decisions and FLOPs of each arm: means over seeds, spread as standard deviation.
 
     All of it repeats exactly for the same seeds and source, so arms whose budget is in seconds are
     left out. "FLOPs / control" is the mean over seeds of the ratio for one seed.
     """
-    runs = pd.DataFrame([result for result in results if "seconds" not in result["arm"]])
+    runs = pd.DataFrame([result for result in unsteered(results) if "seconds" not in result["arm"]])
     groups = runs.groupby("arm", sort=False)
     table = pd.DataFrame(
         {
@@ -48,7 +53,7 @@ def what_was_done(results: Sequence[Result], control: str = "dense") -> pd.DataF
 
 def how_long_it_took(results: Sequence[Result], control: str = "dense") -> pd.DataFrame:
     """Training seconds of each arm (evaluation apart) and the ratio to ``control``, by seed."""
-    runs = pd.DataFrame(results)
+    runs = pd.DataFrame(unsteered(results))
     groups = runs.groupby("arm", sort=False)
     return pd.DataFrame(
         {
@@ -81,7 +86,8 @@ def difference(results: Sequence[Result], arm: str, control: str) -> Difference:
 
     The interval is a bootstrap over seeds; with a handful of seeds it is too narrow.
     """
-    runs = pd.DataFrame(results).pivot(index="seed", columns="arm", values="test_accuracy")
+    runs = pd.DataFrame(unsteered(results))
+    runs = runs.pivot(index="seed", columns="arm", values="test_accuracy")
     gaps = (runs[arm] - runs[control]).dropna()
     low, high = math.nan, math.nan
     if len(gaps) > 1:

@@ -8,13 +8,16 @@ from astkit.trainers.learner import Learner, choose_device
 from astkit.trainers.position import Position, StepRecord
 from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleStep
+from astkit.trainers.steering import Event
 from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
 from astkit.trainers.trainer import Trainer
+from astkit.trainers.watch import Watch
 
 __all__ = [
     "AdaptiveSparseTrainer",
     "Budget",
     "DenseStep",
+    "Event",
     "GatedStep",
     "History",
     "Learner",
@@ -28,5 +31,6 @@ __all__ = [
     "StepResult",
     "TrainConfig",
     "Trainer",
+    "Watch",
     "choose_device",
 ]

@@ -9,30 +9,34 @@ class Observer(Protocol):
     """Told what happened; the loop knows nothing else of it."""
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Metrics of one batch ("train", "validate") or of one pass ("epoch")."""
+        """Metrics of one batch ("train", "validate") or pass ("epoch"), or a change ("event")."""
 
     def close(self) -> None:
         """The run has ended or was left."""
 
 
 class History:
-    """Metrics of every training batch and of every pass, in the order in which they came.
+    """Metrics of every training batch, pass and change of settings, in the order they came in.
 
     Attributes:
         steps: one mapping a training batch.
         epochs: one mapping a pass, with validation metrics as ``val_accuracy`` and ``val_loss``.
+        events: one mapping a change made while the run went on, with ``name`` and ``value``.
     """
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
         self.epochs: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Keep metrics of training batches and passes."""
+        """Keep what came, the batches of validation excepted."""
         if phase == "train":
             self.steps.append({"step": step, **metrics})
         elif phase == "epoch":
             self.epochs.append({"step": step, **metrics})
+        elif phase == "event":
+            self.events.append({"step": step, **metrics})
 
     def close(self) -> None:
         """Nothing to close."""

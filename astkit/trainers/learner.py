@@ -77,10 +77,10 @@ class Learner:
             outputs = self.model(x)
         return row_losses(self.criterion, outputs, y)
 
-    def scores(self, gate: Gate, x: Any, y: Tensor) -> Tensor:
+    def scores(self, gate: Gate, x: Any, y: Tensor, index: Tensor | None = None) -> Tensor:
         """The gate's scores ``[batch]``, computed in the training precision."""
         with self.autocast():
-            return gate.score(self.model, x, y)
+            return gate.score(self.model, x, y, index)
 
     def update(self, loss: Tensor) -> None:
         """One optimizer step on a 0-dim ``loss``."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
+
+from astkit.datasets import BatchSource
+from astkit.gating.selection import Selection
 
 
 @dataclass(frozen=True)
@@ -29,3 +33,17 @@ class Position:
     loss_sum: float = 0.0
     evaluated: int = 0
     validated: int = 0
+
+
+def batches_in_pass(train: BatchSource, selection: Selection | None) -> float:
+    """Batches in a pass over ``train``; infinity while a foreign loader cannot tell."""
+    try:
+        full = len(train)
+    except TypeError:
+        return math.inf
+    if selection is None:
+        return full
+    chosen, size = len(selection), getattr(train, "batch_size", None)
+    if size is None:
+        return math.ceil(full * chosen / (train.num_samples or chosen))
+    return chosen // size if getattr(train, "drop_last", False) else -(-chosen // size)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from astkit.datasets.loaders import Batch
-from astkit.gating import Gate, RelativeScore, evaluating
+from astkit.gating import Gate, RelativeScore, Scored, evaluating, score_rows
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 from astkit.trainers.steps import GatedStep, StepResult
@@ -52,24 +52,26 @@ class SampleStep(GatedStep):
     def _per_batch(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        with ledger.phase("score"), learner.autocast():
-            with evaluating(learner.model, learner.device):
-                outputs = torch.cat([learner.model(x) for x, _ in _rows(batch)])
-            scores = self.gate.significance(outputs, batch.y, batch.x).detach()
+        model = learner.model
+        with ledger.phase("score"), learner.autocast(), evaluating(model, learner.device):
+            outputs = torch.cat([model(row.x) for row in _rows(batch)])
+            seen = Scored(outputs, batch.y, batch.x, batch.index, model)
+            scores = score_rows(self.gate.significance, seen)
         with ledger.phase("gate"):
-            chosen = self.gate.select(scores)
+            chosen = self.gate.select(scores, batch.index)
         with ledger.phase("train"):
             learner.clear()
             counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
             rows = list(_rows(batch))
             losses = []
             for row, count in zip(chosen.index.tolist(), counts, strict=True):
-                loss = learner.losses(*rows[row])
+                loss = learner.losses(rows[row].x, rows[row].y)
                 learner.backward((loss * count).sum())
                 losses.append(loss.detach())
             if losses:
                 learner.apply(divide_by=float(counts.sum()))
-        return StepResult(chosen.index, _joined(losses, scores), len(scores), chosen)
+        trained = _joined(losses, scores)
+        return StepResult(chosen.index, trained, len(scores), chosen, scores, self.gate.passes)
 
     def _per_sample(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
@@ -82,20 +84,21 @@ class SampleStep(GatedStep):
             scored *= 2
         counts = torch.ones(len(rows)) if weight is None else weight
         scores, losses = [], {}
-        for i, (x, y) in enumerate(rows):
+        for i, row in enumerate(rows):
             with ledger.phase("score"):
-                scores.append(self.score(learner, x, y))
+                scores.append(self.score(learner, row))
             if torch.isfinite(scores[i]) and self.gate.admits(scores[i]):
                 with ledger.phase("train"):
-                    losses[i] = _train_row(learner, rows[i], counts[i])
+                    losses[i] = _train_row(learner, row, counts[i])
         with ledger.phase("gate"):
             active = torch.tensor([i in losses for i in range(len(rows))], device=batch.y.device)
-            chosen = self.gate.settle(torch.stack(scores), active)
+            together = torch.stack(scores)
+            chosen = self.gate.settle(together, active, batch.index)
         for i in sorted(set(chosen.index.tolist()) - set(losses)):  # the fallback's rows
             with ledger.phase("train"):
                 losses[i] = _train_row(learner, rows[i], counts[i])
-        trained = [losses[i] for i in sorted(losses)]
-        return StepResult(chosen.index, _joined(trained, scores[0][None]), scored, chosen)
+        trained = _joined([losses[i] for i in sorted(losses)], together)
+        return StepResult(chosen.index, trained, scored, chosen, together, self.gate.passes)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}
@@ -114,21 +117,20 @@ class RunningScore:
         self.reference: Tensor | None = None
         self.count = 0
 
-    def start(self, learner: Learner, rows: list[tuple[Tensor, Tensor]]) -> None:
+    def start(self, learner: Learner, rows: list[Batch]) -> None:
         """Let the controller set its first threshold from the scores of a first batch."""
-        scores = torch.stack([self(learner, x, y) for x, y in rows])
+        scores = torch.stack([self(learner, row) for row in rows])
         self.gate.controller.threshold(self.gate.usable(scores)[0], 0)
         self.started = True
 
-    def __call__(self, learner: Learner, x: Tensor, y: Tensor) -> Tensor:
-        """The score of one row ``x [1, ...]``, 0-dim."""
-        with learner.autocast():
-            with evaluating(learner.model, learner.device):
-                outputs = learner.model(x)
-            score = self.gate.significance
+    def __call__(self, learner: Learner, row: Batch) -> Tensor:
+        """The score of one row, a batch of one; 0-dim."""
+        score, model = self.gate.significance, learner.model
+        with learner.autocast(), evaluating(model, learner.device):
+            seen = Scored(model(row.x), row.y, row.x, row.index, model)
             if not isinstance(score, RelativeScore):
-                return score(outputs, y, x).detach()[0]
-            features = score.features(outputs, y, x).detach()
+                return score_rows(score, seen)[0]
+            features = score.features(seen)
         reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]
         if torch.isfinite(features).all():  # one NaN would stay in the reference for good
@@ -146,13 +148,13 @@ class RunningScore:
         self.reference = None if reference is None else torch.tensor(reference, dtype=torch.float64)
 
 
-def _rows(batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
+def _rows(batch: Batch) -> Iterator[Batch]:
     for i in range(len(batch.y)):
-        yield batch.x[i : i + 1], batch.y[i : i + 1]
+        yield Batch(*(part[i : i + 1] for part in batch))
 
 
-def _train_row(learner: Learner, row: tuple[Tensor, Tensor], count: Tensor) -> Tensor:
-    loss = learner.losses(*row)
+def _train_row(learner: Learner, row: Batch, count: Tensor) -> Tensor:
+    loss = learner.losses(row.x, row.y)
     learner.update((loss * count).sum())
     return loss.detach()
 

@@ -24,6 +24,8 @@ class StepResult(NamedTuple):
     losses: Tensor  # [trained], before the update
     scored: int = 0
     selection: Selection | None = None
+    scores: Tensor | None = None  # [batch], what the gate decided on
+    passes: int = 1  # forward passes of the model that each score took
 
 
 class Step(Protocol):
@@ -70,11 +72,12 @@ class GatedStep:
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
         with ledger.phase("score"):
-            scores = learner.scores(self.gate, batch.x, batch.y)
+            scores = learner.scores(self.gate, batch.x, batch.y, batch.index)
         with ledger.phase("gate"):
-            chosen = self.gate.select(scores)
+            chosen = self.gate.select(scores, batch.index)
+        scoring = (len(scores), chosen, scores, self.gate.passes)
         if not len(chosen):
-            return StepResult(chosen.index, scores[:0], len(scores), chosen)
+            return StepResult(chosen.index, scores[:0], *scoring)
         with ledger.phase("train"):
             x, y = chosen.take((batch.x, batch.y))
             losses = learner.losses(x, y)
@@ -84,7 +87,11 @@ class GatedStep:
                 else _weighted_mean(losses, chosen.weight * chosen.take(weight))
             )
             learner.update(mean)
-        return StepResult(chosen.index, losses.detach(), len(scores), chosen)
+        return StepResult(chosen.index, losses.detach(), *scoring)
+
+    def steer(self, name: str, value: Any) -> None:
+        """Change a setting of the gate; see `Gate.steer`."""
+        self.gate.steer(name, value)
 
     def state_dict(self) -> dict[str, Any]:
         return {"gate": self.gate.state_dict()}

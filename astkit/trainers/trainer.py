@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
@@ -13,16 +13,18 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.datasets import Batch, BatchSource, as_loader
-from astkit.gating import Criterion, Sampler, cross_entropy_rows, evaluating, row_losses
+from astkit.gating import Criterion, Sampler, cross_entropy_rows
 from astkit.gating.selection import Selection
-from astkit.gating.significance import check_labels
-from astkit.profiling.flops import FlopsPerSample, count_flops
+from astkit.profiling.energy.meter import EnergyMeter
+from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.budget import SCHEDULES, Budget
 from astkit.trainers.config import TrainConfig
+from astkit.trainers.evaluation import Costs, add_batch, averages
 from astkit.trainers.history import History, Observer
 from astkit.trainers.learner import Learner, choose_device
-from astkit.trainers.position import Position, StepRecord
+from astkit.trainers.position import Position, StepRecord, batches_in_pass
+from astkit.trainers.steering import Event, Steering
 from astkit.trainers.steps import DenseStep, Step, StepResult
 
 
@@ -42,7 +44,9 @@ class Trainer:
         config: learning rate, precision and so on.
         criterion: one loss a row.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        observers: told after each batch what happened.
+        observers: told after each batch what happened, while no clock runs.
+        replay: events of a steered run, to be steered the same way again.
+        meter: measures the energy of training and evaluation; none by default.
         device: "auto" takes the accelerator that torch sees.
 
     Raises:
@@ -63,6 +67,8 @@ class Trainer:
         criterion: Criterion = cross_entropy_rows,
         optimizer: torch.optim.Optimizer | None = None,
         observers: Sequence[Observer] = (),
+        replay: Iterable[Event | Mapping[str, Any]] = (),
+        meter: EnergyMeter | None = None,
         device: str | torch.device = "auto",
     ) -> None:
         self.device = choose_device(device)
@@ -74,13 +80,14 @@ class Trainer:
         )
         self.budget, self.step, self.sampler = budget, step or DenseStep(), sampler
         self.schedule = SCHEDULES[self.config.schedule]
-        self.ledger = Ledger(synchronize=synchronizer(self.device))
+        self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.position = Position()
+        self.steering = Steering(replay)
         self.history = History()
         self.observers: list[Observer] = [self.history, *observers]
         self._batches: Iterator[Batch] | None = None
         self._selection: Selection | None = None
-        self._costs: dict[tuple[int, ...], FlopsPerSample] = {}
+        self._costs = Costs(self.learner)
 
     @property
     def model(self) -> nn.Module:
@@ -96,6 +103,19 @@ class Trainer:
     def progress(self) -> float:
         """Share of the budget that is spent, in [0, 1]."""
         return self.position.spent
+
+    def steer(self, name: str, value: Any) -> None:
+        """Change a setting of the step (of the gate, say) before the next batch; from any thread.
+
+        What was changed, and when, is an event of the run: the run is a steered one from then on.
+        Raises ``ValueError`` for a step that has nothing to steer.
+        """
+        if not hasattr(self.step, "steer"):
+            raise ValueError(
+                f"{type(self.step).__name__} has no setting {name!r} to steer: give the trainer a"
+                " gated step"
+            )
+        self.steering.put(name, value)
 
     def run(self) -> History:
         """Train to the end of the budget and return what happened."""
@@ -130,7 +150,7 @@ class Trainer:
         with self.ledger.clock("evaluation"), self._evaluation_rng():
             for batch in as_loader(data, self.device).batches(0):
                 self._evaluate_batch(batch, total)
-        return _averages(total)
+        return averages(total)
 
     def _train_batch(self) -> StepRecord | None:
         with self.ledger.clock("training"), self.ledger.phase("load"):
@@ -138,6 +158,7 @@ class Trainer:
         if batch is None:
             self._end_pass(whole=True)
             return None
+        self._steer()
         cost = self._cost(batch)
         dropout = (self.device, self.config.seed, "step", self.position.step)
         with self.ledger.clock("training"), rng.isolated(*dropout):
@@ -145,10 +166,28 @@ class Trainer:
             result = self.step(self.learner, batch, self._weight(batch), self.ledger)
             with self.ledger.phase("log"):
                 self._book(batch, result, cost)
-                record = self._report("train", self._metrics(batch, result))
+                metrics = self._metrics(batch, result)
+        self.position.spent = self.budget.spent(self._passes(), self.ledger)
+        energy = self.ledger.energy()
+        record = self._report(
+            "train", {**metrics, "joules": energy.joules, "joules_reason": energy.reason}
+        )
         if self.progress >= 1.0:
             self._end_pass(whole=self.position.batch >= self._pass_batches())
         return record
+
+    def _steer(self) -> None:
+        for name, value in self.steering.due(self.position.step):
+            try:
+                self.step.steer(name, value)  # type: ignore[attr-defined]
+            except ValueError as error:  # a slip of the hand must not end the run
+                warnings.warn(f"not steered: {error}", stacklevel=2)
+                continue
+            self.steering.note(self.position.step, name, value)
+            self._report("event", {"name": name, "value": value})
+
+    def _passes(self) -> float:
+        return self.position.epoch + self.position.batch / self._pass_batches()
 
     def _next_batch(self) -> Batch | None:
         # a loader that draws from the default RNG draws its order at the first batch that it gives,
@@ -182,18 +221,7 @@ class Trainer:
         return self._selection.index
 
     def _cost(self, batch: Batch) -> FlopsPerSample:
-        """FLOPs a sample of this shape, counted once; refuses what cannot work beforehand."""
-        shape = tuple(batch.x.shape[1:])
-        if shape not in self._costs:
-            with evaluating(self.model, self.device):
-                outputs = self.model(batch.x[:2])
-            plain = isinstance(outputs, Tensor) and outputs.ndim == 2
-            if plain and not batch.y.is_floating_point():
-                check_labels(batch.y, outputs.shape[1])
-                self.train.check_labels(outputs.shape[1])
-            row_losses(self.learner.criterion, outputs, batch.y[:2])
-            self._costs[shape] = count_flops(self.model, batch.x, batch.y, self.learner.criterion)
-        return self._costs[shape]
+        return self._costs.of(batch, self.train.check_labels)
 
     def _weight(self, batch: Batch) -> Tensor | None:
         if self._selection is None:
@@ -203,16 +231,18 @@ class Trainer:
 
     def _book(self, batch: Batch, result: StepResult, cost: FlopsPerSample) -> None:
         trained, position = len(result.rows), self.position
+        skipped, passes = len(batch.y) - trained, result.passes
         self.ledger.note(
-            cost, scored=result.scored, trained=trained, skipped=len(batch.y) - trained
+            cost, scored=result.scored, trained=trained, skipped=skipped, passes=passes
         )
+        selected = self._selection
+        share = 1.0 if selected is None else len(selected) / selected.candidates
+        self.ledger.flops_dense += len(batch.y) / share * (cost.forward + cost.backward)
         if self.sampler is not None:
             self.sampler.observe(batch.index[result.rows.to(batch.index.device)], result.losses)
         position.step += 1
         position.batch += 1
         position.rows += len(batch.y)
-        share = position.batch / self._pass_batches()
-        position.spent = self.budget.spent(position.epoch + share, self.ledger)
 
     def _metrics(self, batch: Batch, result: StepResult) -> dict[str, Any]:
         chosen = result.selection
@@ -222,10 +252,12 @@ class Trainer:
             "seen": len(batch.y),
             "lr": self.learner.optimizer.param_groups[0]["lr"],
             "flops": self.ledger.flops.total,
+            "flops_dense": self.ledger.flops_dense,
             "of_epoch": self.position.batch / self._pass_batches(),
         }
         if chosen is not None:
             metrics |= {"rate": chosen.rate, "threshold": chosen.threshold}
+            metrics["target_rate"] = chosen.target_rate
         return metrics
 
     def _report(self, phase: str, metrics: dict[str, Any]) -> StepRecord:
@@ -267,7 +299,7 @@ class Trainer:
 
     def _close_epoch(self) -> None:
         position, ledger = self.position, self.ledger
-        metrics = {f"val_{name}": value for name, value in _averages(position).items()}
+        metrics = {f"val_{name}": value for name, value in averages(position).items()}
         self._report(
             "epoch",
             {
@@ -284,31 +316,16 @@ class Trainer:
     def _evaluate_batch(self, batch: Batch, total: Position) -> None:
         batch = batch._replace(x=self.learner.prepare(batch.x))
         cost = self._cost(batch)
-        with evaluating(self.model, self.device), self.learner.autocast():
-            outputs = self.model(batch.x)
-        losses = row_losses(self.learner.criterion, outputs, batch.y)
-        total.loss_sum += float(losses.sum())
-        total.evaluated += len(batch.y)
-        if outputs.ndim == 2 and batch.y.ndim == 1:
-            total.correct += float((outputs.argmax(1) == batch.y).sum())
+        add_batch(total, self.learner, batch)
         self.ledger.note(cost, evaluated=len(batch.y))
 
     def _pass_batches(self) -> float:
-        """Batches in the present pass; infinity while a foreign loader cannot tell."""
-        try:
-            full = len(self.train)
-        except TypeError:
-            return math.inf
-        if self._selection is None:
-            return full
-        chosen, size = len(self._selection), getattr(self.train, "batch_size", None)
-        if size is None:
-            return math.ceil(full * chosen / (self.train.num_samples or chosen))
-        return chosen // size if getattr(self.train, "drop_last", False) else -(-chosen // size)
+        return batches_in_pass(self.train, self._selection)
 
     def state_dict(self) -> dict[str, Any]:
         """All state of the loop beside weights and optimizer, as plain numbers."""
         return {
+            "events": [asdict(event) for event in self.steering.events],
             "position": asdict(self.position),
             "ledger": self.ledger.state_dict(),
             "step": self.step.state_dict(),
@@ -318,13 +335,9 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``, with the model and the optimizer restored by the caller."""
         self.position = Position(**state["position"])
+        self.steering.events = [Event(**event) for event in state.get("events", [])]
         self.ledger.load_state_dict(state["ledger"])
         self.step.load_state_dict(state["step"])
         if self.sampler is not None:
             self.sampler.load_state_dict(state["sampler"])
         self._batches = self._selection = None
-
-
-def _averages(total: Position) -> dict[str, float]:
-    count = max(1, total.evaluated)
-    return {"accuracy": total.correct / count, "loss": total.loss_sum / count}

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
+from astkit.names import REGISTRIES
 
 CONTROLLERS = ["log_integral", "origin_pi", "top_k"]
 HELD = ["log_integral", "origin_pi"]
@@ -391,13 +392,14 @@ def test_rows_that_are_not_finite_are_as_if_they_had_never_been_there(
     assert {**gate.state_dict(), "nonfinite": 0} == clean.state_dict()
 
 
-@pytest.mark.parametrize("score", ["loss", "loss_and_contrast", "loss_contrast_constant"])
+@pytest.mark.parametrize("score", [*REGISTRIES["score"], "0.7*loss + 0.3*contrast"])
+@equal_scores
 def test_one_broken_image_does_not_cost_the_batch(score: str) -> None:
     x, y = torch.rand(16, 3, 4, 4), torch.randint(5, (16,))
     x[7] = math.nan
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
     gate = Gate(0.5, score, controller="top_k")
-    chosen = gate(model, x, y)
+    chosen = gate(model, x, y, torch.arange(16))
     assert 7 not in chosen.index.tolist()
     assert len(chosen) == 7
     assert (gate.nonfinite, gate.seen) == (1, 15)
@@ -476,14 +478,15 @@ def noisy(outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
     return F.cross_entropy(outputs, targets, reduction="none") + torch.rand(len(targets))
 
 
-@pytest.mark.parametrize("score", ["loss", "loss_and_contrast", noisy])
+@pytest.mark.parametrize("score", [*REGISTRIES["score"], "loss + disagreement", noisy])
 @pytest.mark.parametrize("controller", CONTROLLERS)
+@equal_scores  # a teacher's first ones
 def test_a_gate_leaves_no_trace_in_the_model_or_the_generators(score: Any, controller: str) -> None:
     model, x, y = model_with_everything(), torch.randn(8, 3, 4, 4), torch.randint(5, (8,))
     gate = Gate(0.5, score, controller)
     before = everything_about(model)
     for _ in range(3):
-        gate(model, x, y)
+        gate(model, x, y, torch.arange(8))
     assert same(before, everything_about(model))
     # a normal forward pass in train mode would have left one
     model(x)
@@ -591,7 +594,7 @@ def test_an_impossible_rate_is_refused_at_once_and_while_running(rate: float) ->
 
 
 def test_an_unknown_score_or_controller_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"unknown score 'lose': choose one of loss, loss_and"):
+    with pytest.raises(ValueError, match=r"unknown score 'lose': choose one of confidence, con"):
         Gate(score="lose")
     with pytest.raises(ValueError, match=r"unknown controller 'pid': choose one of log_integral"):
         Gate(controller="pid")

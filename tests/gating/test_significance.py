@@ -19,6 +19,7 @@ from astkit.gating import (
     LossContrastConstant,
     OriginPI,
     RelativeScore,
+    Scored,
     cross_entropy_rows,
     row_losses,
 )
@@ -192,7 +193,7 @@ def test_a_running_reference_is_the_batch_reference_of_the_rows_so_far(
     kind: type[LossAndContrast], seed: int, rows: int
 ) -> None:
     score = kind()
-    features = score.features(*make_batch(seed, rows, dtype=torch.float64))
+    features = score.features(Scored(*make_batch(seed, rows, dtype=torch.float64)))
     assert features.shape == (rows, 2)
     running = torch.full((2,), 1e9 if kind is LossAndContrast else 0.0, dtype=torch.float64)
     for count in range(rows):
@@ -202,17 +203,17 @@ def test_a_running_reference_is_the_batch_reference_of_the_rows_so_far(
 
 def test_the_features_are_loss_and_unbiased_standard_deviation() -> None:
     batch = make_batch(2, dtype=torch.float64)
-    features = LossAndContrast().features(*batch).flatten().tolist()
+    features = LossAndContrast().features(Scored(*batch)).flatten().tolist()
     assert features == pytest.approx([v for pair in slow_features(*batch) for v in pair], abs=1e-12)
 
 
 @pytest.mark.parametrize("kind", RELATIVE)
 def test_a_rows_features_depend_on_that_row_alone(kind: type[LossAndContrast]) -> None:
     outputs, targets, inputs = make_batch(3, dtype=torch.float64)
-    together = kind().features(outputs, targets, inputs)
+    together = kind().features(Scored(outputs, targets, inputs))
     for i in range(len(targets)):
         row = slice(i, i + 1)
-        alone = kind().features(outputs[row], targets[row], inputs[row])
+        alone = kind().features(Scored(outputs[row], targets[row], inputs[row]))
         torch.testing.assert_close(alone, together[row])
 
 

@@ -225,14 +225,13 @@ class Slow(Loader):
 
 
 class SlowObserver:
-    """Takes 0.25 s to write a training record down."""
+    """Takes 1e5 s over everything that it is told."""
 
     def __init__(self, clock):
         self.clock = clock
 
     def log(self, step, *, phase, **metrics):
-        if phase == "train":
-            self.clock.now += 0.25
+        self.clock.now += 1e5
 
     def close(self):
         pass
@@ -264,8 +263,8 @@ def test_no_clock_runs_while_nobody_asks_for_a_record(clock, step, cuts):
     train, scoring = 6, 600 if step == "gated" else 0
     # two passes of three batches each, for training and for validation
     assert trainer.ledger.seconds["evaluation"] == 6 * (10 + 100)
-    assert trainer.ledger.seconds["training"] == 6 * (10 + 0.25) + train + scoring
-    expected = {"load": 60.0, "train": 6.0, "log": 1.5}
+    assert trainer.ledger.seconds["training"] == 6 * 10 + train + scoring
+    expected = {"load": 60.0, "train": 6.0, "log": 0.0}
     if step == "gated":
         expected |= {"score": 600.0, "gate": 0.0}
     assert trainer.ledger.phases == expected

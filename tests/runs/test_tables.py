@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 
 from astkit.runs import claims, tables
@@ -111,3 +112,11 @@ def test_claims_without_a_run_say_so():
 def test_a_short_run_has_no_full_length_accuracy(results):
     assert set(claims.full_length(results, 40).iloc[:, -1]) == {"not run"}
     assert claims.full_length(results[:1], 1).iloc[0, -1] == "90.0%"
+
+
+def test_steered_runs_are_left_out_of_means(results):
+    steered = [{**result, "seed": 9, "test_accuracy": 0.0, "steered": True} for result in results]
+    for table in (tables.what_was_done, tables.how_long_it_took):
+        pd.testing.assert_frame_equal(table([*results, *steered]), table(results))
+    difference = tables.difference([*results, *steered], "batched gate", "dense")
+    assert difference == tables.difference(results, "batched gate", "dense")

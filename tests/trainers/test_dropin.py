@@ -132,7 +132,7 @@ def test_settings_reach_the_gate_and_the_run(kind):
         ),
         ({"target_activation_rate": 0}, "target_rate is 0, but a rate is a share"),
         ({"target_activation_rate": 1.5}, "target_rate is 1.5, but a rate is a share"),
-        ({"score": "entropy"}, "unknown score 'entropy': choose one of loss"),
+        ({"score": "perplexity"}, "unknown score 'perplexity': choose one of confidence"),
         ({"controller": "pid"}, "unknown controller 'pid': choose one of log_integral"),
         ({"lr": 0}, "lr is 0: give a learning rate above 0"),
         ({"precision": "half"}, "precision is 'half': choose one of fp32, bf16"),

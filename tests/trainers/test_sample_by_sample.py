@@ -58,9 +58,9 @@ def assert_twins(batched, rowwise, difference):
 class Flipped(Gate):
     """A gate whose eighth batch has one decision turned round."""
 
-    def select(self, scores):
+    def select(self, scores, index=None):
         number = self.batches
-        chosen = super().select(scores)
+        chosen = super().select(scores, index)
         return self._flipped(chosen) if number == 7 else chosen
 
     def _flipped(self, chosen: Selection) -> Selection:

@@ -1,0 +1,137 @@
+"""Weighted sums of scores, built in Python or from text such as "0.7*loss + 0.3*contrast"."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from astkit.gating.significance import (
+    ContextScore,
+    Criterion,
+    MeanRelative,
+    RelativeScore,
+    Score,
+    Scored,
+    cross_entropy_rows,
+    finite_only,
+    score_rows,
+)
+from astkit.names import REGISTRIES, resolve
+
+_TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
+
+
+def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
+    """The score that ``text`` names: one of the registry, or a weighted sum of some of them.
+
+    A sum is a list of terms joined by ``+``; a term is a name, or a number of 0 or more, ``*`` and
+    a name; spaces are free. See `WeightedSum` for what it computes.
+
+    Raises ``ValueError`` for an unknown name or a sum that cannot be.
+    """
+    if not set(text) & set("+*-"):
+        return resolve("score", text)(criterion)
+    terms = [(weight, resolve("score", name)(criterion)) for weight, name in _parse(text)]
+    return WeightedSum(terms)
+
+
+def _parse(text: str) -> list[tuple[float, str]]:
+    if "-" in text:
+        raise ValueError(
+            f"score {text!r} holds a minus, but weights are numbers of 0 or more and terms are"
+            f" joined by +: {_usable()}"
+        )
+    matches = [_TERM.fullmatch(term) for term in text.split("+")]
+    terms = [(float(m[1] or 1), m[2]) for m in matches if m is not None]
+    if len(terms) < len(matches):
+        raise ValueError(
+            f"score {text!r} is no weighted sum: write terms such as 0.7*loss, joined by +;"
+            f" {_usable()}"
+        )
+    unknown = [name for _, name in terms if name not in REGISTRIES["score"]]
+    if unknown:
+        raise ValueError(f"unknown score {unknown[0]!r} in {text!r}: {_usable()}")
+    return terms
+
+
+def _usable() -> str:
+    kinds = {name: resolve("score", name) for name in REGISTRIES["score"]}
+    names = sorted(name for name, kind in kinds.items() if not issubclass(kind, RelativeScore))
+    return f"choose from {', '.join(names)}"
+
+
+class WeightedSum(MeanRelative):
+    """``sum(weight * score / mean of the score)``, each mean over the finite rows of the batch.
+
+    So a weight is the term's share in the score of an average row, whatever the term's scale; where
+    the mean is 0, the rows above it count as average. Rows where a term is not finite have no
+    score. Unlike the origin's rule (`LossAndContrast`) nothing is clamped. Terms of weight 0 are
+    left out.
+
+    Args:
+        terms: weights of 0 or more, with scores that are never negative and that compare no rows
+            themselves.
+
+    Raises ``ValueError`` for impossible weights or terms, and when a term gives a negative value.
+    """
+
+    def __init__(self, terms: Sequence[tuple[float, Score]]) -> None:
+        weights = [weight for weight, _ in terms]
+        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+            raise ValueError(
+                f"a weighted score got the weights {weights}: give numbers of 0 or more, one of"
+                f" them above 0, for terms; {_usable()}"
+            )
+        self.terms = [(float(weight), term) for weight, term in terms if weight > 0]
+        for _, term in self.terms:
+            if isinstance(term, RelativeScore):
+                raise ValueError(
+                    f"{_name(term)} compares a row with its batch already, so it cannot be a term"
+                    f" of a weighted score: {_usable()}"
+                )
+        self.extra_forwards = sum(getattr(term, "extra_forwards", 0) for _, term in self.terms)
+
+    def features(self, batch: Scored) -> Tensor:
+        columns = [score_rows(term, batch) for _, term in self.terms]
+        kept = [c if c.dtype == torch.float64 else c.float() for c in columns]
+        features = torch.stack(kept, dim=1)
+        lowest = features.nan_to_num(0.0, 0.0, 0.0).amin(0).tolist()
+        for (_, term), value in zip(self.terms, lowest, strict=True):
+            if value < 0:
+                raise ValueError(
+                    f"{_name(term)} gave {value:g}, but a weighted score divides each term by its"
+                    f" mean, so no term may be negative: {_usable()}, with a criterion that is 0"
+                    " or more"
+                )
+        return features
+
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        scale = torch.where(reference > 0, reference, features)
+        share = torch.where(scale > 0, features / scale, 0.0)
+        weights = share.new_tensor([weight for weight, _ in self.terms])
+        return finite_only((share * weights).sum(1), features)
+
+    def settled(self, index: Tensor | None, chosen: Tensor) -> None:
+        for term in self._contextual():
+            term.settled(index, chosen)
+
+    def state_dict(self) -> dict[str, Any]:
+        states = [term.state_dict() for term in self._contextual()]
+        return {"terms": states} if any(states) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for term, own in zip(self._contextual(), state["terms"], strict=True):
+            if own:
+                term.load_state_dict(own)
+
+    def _contextual(self) -> list[ContextScore]:
+        return [term for _, term in self.terms if isinstance(term, ContextScore)]
+
+
+def _name(term: object) -> str:
+    return str(getattr(term, "__name__", type(term).__name__))

@@ -1,0 +1,159 @@
+"""The origin's controllers, for comparison.
+
+Source: class ``SundewAlgorithm`` in KAGGLE_VIT_BATCHED_STANDALONE.py of
+oluwafemidiakhoa/adaptive-sparse-training at 3e66290.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from astkit.gating.cards import Card
+from astkit.gating.controllers import Controller, Draw
+from astkit.gating.gains import not_negative, positive, share
+
+_SOURCE = (
+    "oluwafemidiakhoa/adaptive-sparse-training at 3e66290, KAGGLE_VIT_BATCHED_STANDALONE.py,"
+    " SundewAlgorithm"
+)
+
+
+class OriginPI(Controller):
+    """The origin's controller, exactly: PI on an EMA of the batch rate, added to the threshold.
+
+    ``ema += alpha * (rate - ema)``; ``e = ema - target``; ``t += kp * e + ki * integral``, then the
+    integral takes ``e`` in (clamped to +-50) if the unclamped threshold lies within (0.01, 0.99),
+    else it decays by 0.9; last the threshold is clamped to [0, 1]. Since ``t`` accumulates, ``kp``
+    acts as an integral gain and ``ki`` as a double one. Source: ``SundewAlgorithm`` in
+    KAGGLE_VIT_BATCHED_STANDALONE.py and its report's constants; the report describes the EMA over
+    batch rates, as here, while that code feeds it the rate since the start.
+
+    With ``f`` the density of scores at the threshold, a fixed distribution and no clamp at work,
+    ``x = t - quantile`` obeys ``(z - 1)**2 (z - 1 + alpha) + f alpha z (kp (z - 1) + ki) = 0``,
+    whose roots lie within the unit circle (Jury's criterion) exactly if ``ki < alpha * kp`` and
+    ``f * (2 kp - ki) < 4 (2 - alpha) / alpha``. Its damping ratio is about ``kp / 2 * sqrt(f /
+    ki)``: 0.11 for the defaults at ``f = 1``, a slow oscillation.
+
+    Args:
+        kp: gain of the smoothed error; acts as an integral gain.
+        ki: gain of its sum; acts as a double integral gain.
+        alpha: weight of the newest rate in the EMA, in (0, 1].
+        start: first threshold, in the scores' own unit.
+    """
+
+    gains: ClassVar[tuple[str, ...]] = ("kp", "ki", "alpha")
+    state: ClassVar[tuple[str, ...]] = ("value", "rate_ema", "integral")
+    kp = not_negative("the origin's is 0.0015")
+    ki = not_negative("the origin's is 0.00005")
+    alpha = share("the origin's is 0.3")
+    card = Card(
+        law="t += kp * e + ki * sum(e), e = EMA(rate) - target, t within [0, 1]",
+        good_for=(
+            "comparison with the origin; scores must lie within [0, 1], and it takes hundreds of"
+            " batches"
+        ),
+        stability=(
+            "stable iff ki < alpha kp and f (2 kp - ki) < 4 (2 - alpha) / alpha, f = density of"
+            " scores at the threshold; linearised, for a fixed distribution with no clamp at work"
+        ),
+        source=_SOURCE + ", fed with batch rates as its report says",
+    )
+
+    def __init__(
+        self,
+        target_rate: float,
+        kp: float = 0.0015,
+        ki: float = 0.00005,
+        alpha: float = 0.3,
+        start: float = 0.5,
+    ) -> None:
+        super().__init__(target_rate)
+        self.kp, self.ki, self.alpha = kp, ki, alpha
+        self.value = start
+        self.rate_ema = self.target_rate
+        self.integral = 0.0
+
+    def threshold(self, scores: Tensor, quota: int) -> float:
+        return self.value
+
+    def update(self, rate: float, scores: Tensor) -> None:
+        self.rate_ema = self.alpha * rate + (1 - self.alpha) * self.rate_ema
+        error = self.rate_ema - self.target_rate
+        value = self.value + self.kp * error + self.ki * self.integral
+        if 0.01 < value < 0.99:
+            self.integral = max(-50.0, min(50.0, self.integral + error))
+        else:
+            self.integral *= 0.9
+        self.value = max(0.0, min(1.0, value))
+
+
+class OriginStochastic(OriginPI):
+    """The gate of the origin's published code, exactly: decisions by chance, within a reservoir.
+
+    A row above the threshold is active with probability ``sigmoid((score - threshold) /
+    temperature)``, a row at or below it never. Rows are decided in order and draw on a reservoir of
+    "energy": it starts at 100, an active row needs more than 10 and takes 10, and after each row it
+    regains a uniform draw from (1, 3), up to 100. So in the long run at most 0.2 of the rows are
+    active, whatever the threshold. `OriginPI` is fed not with the batch's rate but with the rate
+    since the start, ``all active / all seen``, which answers ever more slowly.
+
+    Args:
+        temperature: of the sigmoid, > 0, in the scores' own unit.
+        reservoir: whether the reservoir limits the rate.
+        below: whether rows at or below the threshold get the sigmoid's probability, too: the plain
+            smooth gate.
+    """
+
+    held = False  # what a row gets depends on the rows before it in its batch
+    gains = (*OriginPI.gains, "temperature")
+    state = (*OriginPI.state, "energy", "active", "seen")
+    temperature = positive("the origin's is 0.15")
+    card = Card(
+        law="active with sigmoid((score - t) / temperature) if score > t and energy > 10; t by PI",
+        good_for="repeating the origin's published runs; its rate stays below 0.2",
+        stability=(
+            "none derived: the rate since the start answers in proportion to 1 / batches, so the"
+            " loop never becomes time-invariant; the reservoir bounds the rate by 2 / 10"
+        ),
+        source=_SOURCE + ", to the letter",
+    )
+
+    def __init__(
+        self,
+        target_rate: float,
+        kp: float = 0.0015,
+        ki: float = 0.00005,
+        alpha: float = 0.3,
+        start: float = 0.5,
+        temperature: float = 0.15,
+        reservoir: bool = True,
+        below: bool = False,
+    ) -> None:
+        super().__init__(target_rate, kp, ki, alpha, start)
+        self.temperature = temperature
+        self.reservoir, self.below = reservoir, below
+        self.energy = 100.0
+        self.active = self.seen = 0
+
+    def decide(self, scores: Tensor, threshold: float, draw: Draw) -> Tensor | None:
+        chance = torch.sigmoid((scores.double() - threshold) / self.temperature)
+        active = draw("activation") < chance
+        if not self.below:
+            active &= scores > threshold
+        return self._afford(active, draw("regeneration")) if self.reservoir else active
+
+    def _afford(self, wanted: Tensor, draws: Tensor) -> Tensor:
+        granted = []
+        for asks, number in zip(wanted.tolist(), draws.tolist(), strict=True):
+            granted.append(asks and self.energy > 10)
+            self.energy -= 10.0 * granted[-1]
+            self.energy = min(100.0, self.energy + 1 + 2 * number)
+        return torch.tensor(granted, device=wanted.device)
+
+    def update(self, rate: float, scores: Tensor) -> None:
+        self.active += round(rate * len(scores))
+        self.seen += len(scores)
+        super().update(self.active / self.seen, scores)

@@ -1,0 +1,246 @@
+"""Tuning a gate with Optuna, beside a dense control that is tuned as well. Needs astkit[tune].
+
+Every trial may spend the FLOPs of dense training over the task's epochs, and is judged by
+validation accuracy at their end; the test split is never read. Trials of all processes that share
+a storage file count together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from astkit import rng
+from astkit.gating import LogIntegral
+from astkit.runs import arms
+from astkit.trainers import Budget, Trainer
+from astkit.trainers.budget import SCHEDULES
+
+try:
+    import optuna
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "tuning needs optuna, which is not installed: pip install 'astkit[tune]'"
+    ) from error
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import TrialState
+
+GATE, DENSE, RANDOM = "batched gate", "dense", "random"
+RATES, GAINS, LR_FACTOR = (0.05, 0.6), (0.1, 2.0), 10.0
+
+Parameters = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A search for target rate, schedule and gain of a gate with `LogIntegral`.
+
+    The dense control shares what it can: each schedule once, or, with ``lr``, as many trials over
+    schedule and learning rate as the gate has.
+
+    Args:
+        task: what is trained; its epochs say how many FLOPs a trial may spend.
+        storage: journal file, made if need be; several processes may use it at once.
+        lr: also tune the learning rate, within a factor of ten of the task's.
+        seed: of every trial's training, and of the search.
+    """
+
+    task: arms.Task
+    storage: Path
+    lr: bool = False
+    seed: int = 0
+
+    @cached_property
+    def flops(self) -> float:
+        """What dense training over the task's epochs spends, from the cost of one batch."""
+        work = arms.trainer(self.task, DENSE, self.seed, Budget(epochs=self.task.epochs))
+        next(work.steps())
+        a_row = work.ledger.flops.total / work.ledger.samples.trained
+        return a_row * len(self.task.splits.train) * self.task.epochs
+
+    def study(self, arm: str) -> optuna.Study:
+        """The stored study of one arm, "batched gate" or "dense".
+
+        Raises ``ValueError`` where the file holds a study of another task or other settings.
+        """
+        settings = self._settings  # first of all, for it refuses an impossible task
+        study = optuna.create_study(
+            storage=self._open(),
+            # low rates begin slowly: nobody is judged before three tenths of the FLOPs are spent
+            pruner=optuna.pruners.MedianPruner(n_warmup_steps=3),
+            study_name=arm,
+            direction="maximize",
+            load_if_exists=True,
+        )
+        if study.user_attrs.get("settings", settings) != settings:
+            raise ValueError(
+                f"{self.storage} holds a search with other settings of the task, lr or seed, and"
+                " their trials do not compare: name another file, or go back to those settings"
+            )
+        study.set_user_attr("settings", settings)
+        return study
+
+    def _open(self) -> optuna.storages.JournalStorage:
+        file = self.storage
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists():  # Optuna would write behind whatever it holds
+            with file.open(errors="replace") as lines:
+                head = lines.readline()
+            if head and '"op_code"' not in head:
+                raise ValueError(f"{file} holds no search: name another file, or move it away")
+        backend = JournalFileBackend(str(file), JournalFileOpenLock(str(file)))
+        return optuna.storages.JournalStorage(backend)
+
+    @cached_property
+    def _settings(self) -> str:
+        try:
+            return json.dumps([self.task.settings(), self.flops, self.lr, self.seed])
+        except TypeError as error:
+            raise ValueError(
+                f"the task cannot be written down ({error}): give score and controller by name"
+            ) from error
+
+    def run(self, trials: int, announce: Callable[[str], None] = print) -> None:
+        """Search until the gate has had ``trials`` trials in all, whichever process ran them.
+
+        A trial whose training diverges is kept as a failed one and counts; one that is interrupted
+        does not. One that was killed stays "running", counts, and is shown by `best`.
+        """
+        if trials < 1:
+            raise ValueError(f"trials is {trials}: give 1 or more")
+        for arm, count in ((DENSE, trials if self.lr else len(SCHEDULES)), (GATE, trials)):
+            study = self.study(arm)
+            while (turn := self._next(study, arm, count)) is not None:
+                trial, parameters = turn
+                outcome = self._tell(study, trial, arm, parameters)
+                shown = ", ".join(f"{name} {_short(value)}" for name, value in parameters.items())
+                announce(f"{arm}, trial {trial.number}: {shown}: {outcome}")
+
+    def _next(
+        self, study: optuna.Study, arm: str, count: int
+    ) -> tuple[optuna.Trial, Parameters] | None:
+        # no other process may ask between the count and the parameters being known
+        turn = JournalFileOpenLock(f"{self.storage}.turn")
+        turn.acquire()
+        try:
+            there = study.get_trials(deepcopy=False)
+            counted = [trial for trial in there if not _interrupted(trial)]
+            if len(counted) >= count:
+                return None
+            # seeded by number, so a search that goes on continues the draws and repeats none
+            seed = rng.derive(self.seed, "tuning", arm, len(there)) % 2**32
+            study.sampler = optuna.samplers.TPESampler(seed=seed)
+            if arm == DENSE and not self.lr:
+                tried = {trial.params["schedule"] for trial in counted}
+                study.enqueue_trial({"schedule": next(s for s in SCHEDULES if s not in tried)})
+            trial = study.ask()
+            return trial, self._suggest(trial, arm)
+        finally:
+            turn.release()
+
+    def _suggest(self, trial: optuna.Trial, arm: str) -> Parameters:
+        found: Parameters = {"schedule": trial.suggest_categorical("schedule", list(SCHEDULES))}
+        if self.lr:
+            low, high = self.task.config.lr / LR_FACTOR, self.task.config.lr * LR_FACTOR
+            found["lr"] = trial.suggest_float("lr", low, high, log=True)
+        if arm == GATE:
+            found["target_rate"] = trial.suggest_float("target_rate", *RATES, log=True)
+            found["gain"] = trial.suggest_float("gain", *GAINS, log=True)
+        return found
+
+    def _tell(
+        self, study: optuna.Study, trial: optuna.Trial, arm: str, parameters: Parameters
+    ) -> str:
+        try:
+            value = self._train(trial, self.trainer(arm, parameters, self.seed))
+        except optuna.TrialPruned:
+            study.tell(trial, state=TrialState.PRUNED)
+            return "pruned"
+        except (FloatingPointError, ValueError) as error:  # it diverged, which is an answer too
+            trial.set_user_attr("error", str(error))
+            study.tell(trial, state=TrialState.FAIL)
+            return f"failed, {error}"
+        except BaseException:
+            study.tell(trial, state=TrialState.FAIL)
+            raise
+        study.tell(trial, value)
+        return f"validation accuracy {value:.2%}"
+
+    def _train(self, trial: optuna.Trial, work: Trainer) -> float:
+        # trials differ in passes, so they are compared at equal tenths of the FLOPs
+        told: set[int] = set()
+        epochs = work.history.epochs
+        for _ in work.steps():
+            tenth = int(10 * epochs[-1]["progress"]) if epochs else 0
+            if epochs and tenth not in told:
+                told.add(tenth)
+                trial.report(epochs[-1]["val_accuracy"], tenth)
+                if trial.should_prune():
+                    raise optuna.TrialPruned
+        return float(epochs[-1]["val_accuracy"])
+
+    def trainer(self, arm: str, parameters: Parameters, seed: int) -> Trainer:
+        """A trainer for one arm with ``parameters`` in the place of the task's own."""
+        config = {name: parameters[name] for name in ("schedule", "lr") if name in parameters}
+        task = replace(self.task, config=replace(self.task.config, **config))
+        if "target_rate" in parameters:
+            rate = parameters["target_rate"]
+            controller = LogIntegral(rate, parameters["gain"])
+            gate = {**task.gate, "target_rate": rate, "controller": controller}
+            task = replace(task, gate=gate)
+        return arms.trainer(task, arm, seed, Budget(flops=self.flops))
+
+    def best(self, seeds: int = 3) -> pd.DataFrame:
+        """The best trial of gate and control, each trained anew; one row an arm.
+
+        ``searched`` is the best of many trials and so too good; ``validation accuracy`` is the mean
+        over ``n`` seeds that the search did not see, with its standard deviation as ``spread``.
+        Random selection at the gate's rate, with its schedule, stands in the third row.
+
+        Raises ``ValueError`` where no trial of an arm has completed.
+        """
+        rows, found = [], {arm: self._best(arm) for arm in (GATE, DENSE)}
+        for arm in (GATE, DENSE, RANDOM):
+            counts, parameters, value = found.get(arm, ({}, found[GATE][1], None))
+            runs = [self.trainer(arm, parameters, self.seed + 1 + i) for i in range(seeds)]
+            values = pd.Series([work.run().epochs[-1]["val_accuracy"] for work in runs])
+            row = {"arm": arm, **counts, "searched": value, "n": seeds}
+            row |= {"validation accuracy": values.mean(), "spread": values.std()}
+            row["FLOPs"] = sum(work.ledger.flops.total for work in runs) / seeds
+            rows.append({**row, **parameters})
+        table = pd.DataFrame(rows).set_index("arm")
+        above = table["validation accuracy"] - table["validation accuracy"][DENSE]
+        table.insert(list(table.columns).index("FLOPs"), "above dense", above)
+        return table
+
+    def _best(self, arm: str) -> tuple[dict[str, int], Parameters, float]:
+        trials = self.study(arm).get_trials(deepcopy=False)
+        complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+        if not complete:
+            raise ValueError(
+                f"{self.storage} holds no completed trial of {arm!r}: run the search first"
+            )
+        first = max(complete, key=lambda trial: trial.value or 0.0)
+        counts = {"trials": len(trials)}
+        for state in (TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING):
+            counts[state.name.lower()] = sum(trial.state == state for trial in trials)
+        return counts, dict(first.params), float(first.value or 0.0)
+
+
+def _interrupted(trial: optuna.trial.FrozenTrial) -> bool:
+    return trial.state == TrialState.FAIL and "error" not in trial.user_attrs
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def quiet() -> None:
+    """Silence Optuna's own log, which says again what `Tuning.run` announces."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)

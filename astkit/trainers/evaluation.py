@@ -1,0 +1,58 @@
+"""What a batch costs and how well it is answered: the parts of the loop that change no weight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from astkit.datasets import Batch
+from astkit.gating import evaluating, row_losses
+from astkit.gating.significance import check_labels
+from astkit.profiling.flops import FlopsPerSample, count_flops
+from astkit.trainers.learner import Learner
+from astkit.trainers.position import Position
+
+
+class Costs:
+    """FLOPs a sample, counted once for each shape of input."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self._known: dict[tuple[int, ...], FlopsPerSample] = {}
+
+    def of(self, batch: Batch, check_all: Callable[[int], None]) -> FlopsPerSample:
+        """The cost of ``batch``'s samples; a new shape is first tried on two of them.
+
+        ``check_all`` is told the number of outputs and refuses labels beyond them. Raises
+        ``ValueError`` for what cannot work, before any weight has changed.
+        """
+        shape = tuple(batch.x.shape[1:])
+        if shape not in self._known:
+            model, criterion = self.learner.model, self.learner.criterion
+            with evaluating(model, self.learner.device):
+                outputs = model(batch.x[:2])
+            plain = isinstance(outputs, Tensor) and outputs.ndim == 2
+            if plain and not batch.y.is_floating_point():
+                check_labels(batch.y, outputs.shape[1])
+                check_all(outputs.shape[1])
+            row_losses(criterion, outputs, batch.y[:2])
+            self._known[shape] = count_flops(model, batch.x, batch.y, criterion)
+        return self._known[shape]
+
+
+def add_batch(total: Position, learner: Learner, batch: Batch) -> None:
+    """Add losses and right answers on ``batch`` to ``total``, in eval mode."""
+    with evaluating(learner.model, learner.device), learner.autocast():
+        outputs = learner.model(batch.x)
+    losses = row_losses(learner.criterion, outputs, batch.y)
+    total.loss_sum += float(losses.sum())
+    total.evaluated += len(batch.y)
+    if outputs.ndim == 2 and batch.y.ndim == 1:
+        total.correct += float((outputs.argmax(1) == batch.y).sum())
+
+
+def averages(total: Position) -> dict[str, float]:
+    """Accuracy in [0, 1] and mean loss of what was added up."""
+    count = max(1, total.evaluated)
+    return {"accuracy": total.correct / count, "loss": total.loss_sum / count}

@@ -1,0 +1,79 @@
+"""The dashboard: a live board with a control strip, to steer a run while it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from astkit.widgets import frontend
+from astkit.widgets.board import LiveBoard
+from astkit.widgets.drive import Run
+
+
+class Dashboard:
+    """Steers a run from a notebook.
+
+    In one cell::
+
+        run = await Dashboard().start(trainer)
+
+    and in a later one ``await run.finished()``. With a front end the first cell returns at once and
+    training goes on between the kernel's messages, so controls work from the first touch. Without
+    one (papermill, nbval, scripts) the run goes to its end before ``start`` returns.
+
+    Args:
+        board: what follows the run; a `LiveBoard` by default.
+        live: ``False`` shows nothing and asks nobody, ``True`` asks even a front end that does not
+            look like one; ``ASTKIT_LIVE`` (0 or 1) is stronger.
+        wait_s: seconds to wait for a front end's answer.
+        pace: batches a second, at most, while somebody can steer; ``None`` for full speed.
+    """
+
+    def __init__(
+        self,
+        board: LiveBoard | None = None,
+        live: bool | None = None,
+        wait_s: float = 3.0,
+        pace: float | None = None,
+    ) -> None:
+        if pace is not None and not pace > 0:
+            raise ValueError(f"pace is {pace}: give batches a second above 0, or None")
+        self.live, self.wait_s, self.pace = live, wait_s, pace
+        self.board = board or LiveBoard(live=live)
+        self.run: Run | None = None
+        self._strip: Any = None
+
+    async def start(self, trainer: Any) -> Run:
+        """Begin: return while the run goes on if somebody can steer it, else when it is over.
+
+        Raises ``RuntimeError`` while an earlier run of this dashboard goes on.
+        """
+        if self.run is not None and self.run.status in ("running", "paused"):
+            raise RuntimeError("this dashboard steers a run already: stop it, or take another one")
+        if self.board not in trainer.observers:
+            trainer.observers.append(self.board)
+        self.run = run = Run(trainer, self._after)
+        self._strip = None
+        if frontend.mode(self.live) == "ask" and await self._somebody(run):
+            run.begin(self.pace)
+            await asyncio.sleep(0)
+        else:
+            run.drain()
+        return run
+
+    async def _somebody(self, run: Run) -> bool:
+        try:
+            from astkit.widgets.strip import Strip
+        except ImportError as error:
+            print(f"no controls, the run goes to its end: {error.name} is not installed")
+            return False
+        self._strip = strip = Strip(run)
+        if await strip.answered(self.wait_s):
+            return True
+        strip.close(f"no front end answered within {self.wait_s:g} s, so the run went to its end")
+        self._strip = None
+        return False
+
+    def _after(self, run: Run) -> None:
+        if self._strip is not None:
+            self._strip.follow()

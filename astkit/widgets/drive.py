@@ -1,0 +1,189 @@
+"""Driving a run from outside: pause, single steps, stop, and interrupts between cells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from astkit import files
+from astkit.widgets import frontend
+
+
+class Run:
+    """A trainer that is being driven; the trainer's own loop does all of the work.
+
+    ``pause``, ``resume``, ``step`` and ``stop`` may be called from any thread: they set a flag that
+    is read between two batches.
+
+    Attributes:
+        trainer: anything with ``steps()``, ``history``, ``position`` and ``steering``.
+        status: "ready", "running", "paused", "finished", "stopped", "interrupted" or "failed".
+        error: what made it fail.
+    """
+
+    def __init__(self, trainer: Any, after: Callable[[Run], None] = lambda run: None) -> None:
+        self.trainer = trainer
+        self.status = "ready"
+        self.error: Exception | None = None
+        self._after = after
+        self._ending = ""
+        self._paused, self._single = threading.Event(), threading.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def pause(self) -> None:
+        """Hold after the present batch."""
+        self._paused.set()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused.clear()
+
+    def step(self) -> None:
+        """Train on one more batch and hold."""
+        self._paused.set()
+        self._single.set()
+
+    def stop(self, why: str = "stopped") -> None:
+        """End after the present batch; everything up to it is kept."""
+        self._ending = self._ending or why
+
+    def begin(self, pace: float | None = None) -> None:
+        """Go on as a task on the running loop; the present cell may end meanwhile.
+
+        ``pace``: batches a second, at most.
+        """
+        self._task = asyncio.create_task(self._drive(1 / pace if pace else 0.0))
+
+    async def finished(self) -> Run:
+        """Wait for the end; interrupted meanwhile, end the run and return it all the same.
+
+        Raises what made the run fail.
+        """
+        while self._task is not None and not self._task.done():
+            try:
+                await asyncio.shield(self._task)
+            except asyncio.CancelledError:
+                self.stop("interrupted")
+                task = asyncio.current_task()
+                if task is not None:
+                    task.uncancel()
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def drain(self) -> None:
+        """Run to the end here and now; an interrupt ends it after the present batch.
+
+        Raises what made the run fail.
+        """
+        self.status = "running"
+        with _Interrupts(self.stop, inside_cell=True):
+            self._all_batches()
+        if self.error is not None:
+            raise self.error
+
+    def _all_batches(self) -> None:
+        steps = self.trainer.steps()
+        try:
+            for _ in steps:
+                self._after(self)
+                if self._ending:
+                    break
+        except Exception as error:
+            self.error = error
+        self._end(steps)
+
+    async def _drive(self, rest_s: float) -> None:
+        steps = self.trainer.steps()
+        with _Interrupts(self.stop, inside_cell=False) as interrupts:
+            try:
+                self.status = "running"
+                for record in steps:
+                    interrupts.watch()
+                    self._after(self)
+                    if record.phase == "train":
+                        self._single.clear()
+                    await asyncio.sleep(rest_s)  # the kernel handles messages now
+                    await self._hold(interrupts)
+                    if self._ending:
+                        break
+            except Exception as error:
+                self.error = error
+            self._end(steps)
+
+    async def _hold(self, interrupts: _Interrupts) -> None:
+        while self._paused.is_set() and not self._single.is_set() and not self._ending:
+            self.status = "paused"
+            interrupts.watch()
+            self._after(self)
+            await asyncio.sleep(0.05)
+        self.status = "running"
+
+    def _end(self, steps: Any) -> None:
+        steps.close()  # restores the model's modes and lets the observers finish
+        self.status = "failed" if self.error else self._ending or "finished"
+        self._after(self)
+
+    def record(self) -> dict[str, Any]:
+        """All that happened, as plain values; ``steered`` says whether settings were changed."""
+        history = self.trainer.history
+        events = [asdict(event) for event in self.trainer.steering.events]
+        return {
+            "status": self.status,
+            "error": None if self.error is None else repr(self.error),
+            "steered": bool(events),
+            "events": events,
+            "training_steps": self.trainer.position.step,
+            "steps": history.steps,
+            "epochs": history.epochs,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write `record` as JSON, whole or not at all."""
+        files.write_atomic(Path(path), json.dumps(self.record(), indent=1) + "\n")
+
+
+class _Interrupts:
+    """Turns the kernel's interrupt (SIGINT) into the end of a run, and gives the handler back.
+
+    Inside a cell the handler is set at once. Between cells ipykernel puts its own idle handler in
+    place each time a cell ends, so ``watch`` looks after every batch and takes that one's place.
+    """
+
+    def __init__(self, stop: Callable[[str], None], inside_cell: bool) -> None:
+        self._stop, self._inside_cell = stop, inside_cell
+        self._kernel = frontend.kernel()
+        self._mine = threading.current_thread() is threading.main_thread()
+        self._idle: Any = getattr(self._kernel, "saved_sigint_handler", None)
+        self._before: Any = None
+
+    def __enter__(self) -> _Interrupts:
+        if self._mine and self._inside_cell:
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._stop("interrupted")
+
+    def watch(self) -> None:
+        """Take the idle handler's place if no cell runs."""
+        if self._mine and self._idle is not None and signal.getsignal(signal.SIGINT) is self._idle:
+            signal.signal(signal.SIGINT, self._handle)
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._mine:
+            return
+        if self._inside_cell:
+            signal.signal(signal.SIGINT, self._before)
+            return
+        if signal.getsignal(signal.SIGINT) == self._handle:
+            signal.signal(signal.SIGINT, self._idle)
+        if getattr(self._kernel, "saved_sigint_handler", None) == self._handle:
+            self._kernel.saved_sigint_handler = self._idle  # type: ignore[union-attr]

@@ -1,0 +1,46 @@
+"""Who is watching: a notebook's front end, perhaps, or nobody."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Literal
+
+Mode = Literal["off", "headless", "ask"]
+
+
+def kernel() -> Any | None:
+    """The IPython kernel that this code runs in; ``None`` outside notebooks."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return getattr(shell, "kernel", None)
+
+
+def mode(live: bool | None = None) -> Mode:
+    """Whether to show pictures, and whether to look for somebody who steers.
+
+    - "off": show nothing. ``ASTKIT_LIVE=0``, ``live=False``, or no notebook at all.
+    - "headless": show pictures, nobody steers. papermill, nbval and nbconvert send their requests
+      bare, while front ends that draw widgets add at least the cell's id.
+    - "ask": show pictures and ask whether a front end is there. ``ASTKIT_LIVE=1`` and ``live=True``
+      always ask.
+
+    ``ASTKIT_LIVE`` is stronger than ``live``. Raises ``ValueError`` for another value of it.
+    """
+    wish = os.environ.get("ASTKIT_LIVE", "")
+    if wish not in ("", "0", "1"):
+        raise ValueError(f"ASTKIT_LIVE is {wish!r}: set it to 0 or 1, or leave it out")
+    if wish == "0" or (not wish and live is False) or kernel() is None:
+        return "off"
+    if wish == "1" or live:
+        return "ask"
+    if os.environ.get("KAGGLE_KERNEL_RUN_TYPE", "").lower() == "batch":
+        return "headless"
+    return "ask" if _request_metadata() else "headless"
+
+
+def _request_metadata() -> dict[str, Any]:
+    try:
+        return kernel().get_parent("shell").get("metadata") or {}  # type: ignore[union-attr]
+    except AttributeError:  # a kernel that is not ipykernel's
+        return {"unknown": True}

@@ -1,0 +1,125 @@
+"""How pictures look: one figure class, colours, dashes and hatches that also work in grey.
+
+A picture is a white card with dark ink, whatever theme the page around it has and whatever
+``matplotlib.rcParams`` say, so that it reads the same in a light and in a dark notebook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import wraps
+from io import BytesIO
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PAPER, INK, SOFT = "#ffffff", "#222222", "#595959"
+"""Background, text, and what is drawn as a help to the eye; WCAG contrast to paper 15.9 and 7."""
+
+# of Okabe and Ito's and Paul Tol's colours those at least 3:1 on white and 6 apart in CIE lightness
+COLOURS = ("#004488", "#D55E00", "#000000", "#117733", "#CC79A7", "#85348A", "#661100")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++++")
+
+_OWN = "axes axes3d boxplot contour figure font grid hatch image legend lines patch path polaraxes"
+_OWN += " savefig scatter text xaxis xtick yaxis ytick"
+LOOK: Any = {
+    **{k: v for k, v in matplotlib.rcParamsDefault.items() if k.split(".")[0] in _OWN.split()},
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "hatch.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color", "patch.edgecolor"), INK),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+def look() -> AbstractContextManager[None]:
+    """A block in which matplotlib draws in the kit's look, and afterwards as before."""
+    return matplotlib.rc_context(LOOK)
+
+
+class Picture(Figure):
+    """A figure that a notebook shows by itself, although pyplot knows nothing of it."""
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw in the kit's look: ticks are made only now."""
+        with look():
+            super().draw(renderer)
+
+    def savefig(self, fname: Any, **options: Any) -> None:
+        """Save with the picture's own background; see `matplotlib.figure.Figure.savefig`."""
+        with look():
+            super().savefig(fname, **options)
+
+    def _repr_png_(self) -> bytes:
+        buffer = BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Decorates a function that draws a picture, so that all it makes has the kit's look."""
+
+    @wraps(draw)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with look():
+            return draw(*args, **kwargs)
+
+    return wrapped
+
+
+@styled
+def picture(
+    columns: int = 1,
+    rows: int = 1,
+    *,
+    width: float = 4.6,
+    height: float = 3.4,
+    layout: Literal["constrained"] | None = "constrained",
+) -> Picture:
+    """An empty picture of ``columns`` times ``rows`` axes, each ``width`` by ``height`` inches.
+
+    The axes are ``picture.axes``, row by row. ``layout=None`` leaves their places to the caller,
+    which is several times as fast.
+    """
+    figure = Picture(figsize=(width * columns, height * rows), dpi=110, layout=layout)
+    FigureCanvasAgg(figure)
+    for place in range(columns * rows):
+        figure.add_subplot(rows, columns, place + 1)
+    return figure
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """Paper or ink, whichever reads better on ``colour`` (RGBA, each in [0, 1])."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # WCAG 2.2: contrast is (lighter + 0.05) / (darker + 0.05); 0.0159 is the ink's luminance
+    return INK if (luminance + 0.05) / 0.0659 > 1.05 / (luminance + 0.05) else PAPER
+
+
+def line(place: int, markers: bool = True) -> dict[str, Any]:
+    """Colour, dashes and marker of the line at ``place``: no two of the first seven share one."""
+    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
+    return {**style, "marker": MARKERS[place % len(MARKERS)]} if markers else style
+
+
+def log_if_wide(axis: Axes, values: Sequence[float], factor: float = 20.0) -> None:
+    """A logarithmic y axis when ``values`` are positive and span more than ``factor``."""
+    if len(values) and min(values) > 0 and max(values) > factor * min(values):
+        axis.set_yscale("log")

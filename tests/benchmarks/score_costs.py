@@ -1,0 +1,125 @@
+"""What each score costs beyond the loss: `python -m tests.benchmarks.score_costs` writes JSON.
+
+For each registered score and each of two networks: extra FLOPs a sample, and seconds of scoring a
+batch over seconds of scoring it by loss, as interleaved arms in one process on one CPU thread.
+FLOPs are 2 per multiply-add of matrix products and convolutions, as everywhere in the kit; a
+score's own elementwise work is not in them and shows in the seconds alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astkit import models
+from astkit.datasets import Images, load
+from astkit.files import write_atomic
+from astkit.gating import Gate, evaluating
+from astkit.names import REGISTRIES
+from astkit.profiling import compare
+from astkit.profiling.flops import counter
+from astkit.stamp import describe, stamp
+from tests.benchmarks.measure import BATCH, synthetic
+
+RESULTS = Path(__file__).with_name("score_costs.json")
+ROUNDS = 61
+SUMS = ("0.7*loss + 0.3*contrast",)  # for the price of combining
+MEANING = (
+    "extra_flops: FLOPs a sample beyond the model's forward pass, elementwise work not counted;"
+    " seconds: scoring a batch by this score over scoring it by loss, the median of ratios taken"
+    " within a round, with its 95 % interval, the forward pass included. The row 'loss' times a"
+    " second arm that scores by loss: it shows what the measurement can tell"
+)
+
+
+def networks(rows: int) -> dict[str, Images]:
+    """A batch for each network; what a pixel shows does not change what it costs."""
+    return {"simple_cnn": synthetic(rows), "digits_cnn": load("digits")[0].subset(range(rows))}
+
+
+def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
+    """One row for each registered score, and for a weighted sum, on ``network``."""
+    model = models.build(network, data.shape, data.num_classes)
+    batch = (data.images / 255, data.labels, torch.arange(len(data)))
+    names = (*REGISTRIES["score"], *SUMS)
+    arms = {name: _scoring(name, model, *batch) for name in names}
+    times = compare({"by loss": _scoring("loss", model, *batch), **arms}, rounds=rounds)
+    with counter() as counted, evaluating(model):
+        model(batch[0])
+    forward = counted.get_total_flops() / len(data)
+    rows = []
+    for name, score in arms.items():
+        with counter() as counted:
+            score()
+        ratio = times.ratio(name, "by loss")
+        rows.append(
+            {
+                "network": network,
+                "score": name,
+                "passes": Gate(score=name).passes,
+                "forward_flops": forward,
+                "extra_flops": counted.get_total_flops() / len(data) - forward,
+                "uncounted": counted.uncounted(),
+                "seconds": {"median": ratio.median, "low": ratio.low, "high": ratio.high},
+                "n": ratio.n,
+            }
+        )
+    return rows
+
+
+def _scoring(
+    name: str, model: nn.Module, x: Tensor, y: Tensor, index: Tensor
+) -> Callable[[], Tensor]:
+    gate = Gate(score=name)
+    return lambda: gate.score(model, x, y, index)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row in one line."""
+    seconds = row["seconds"]
+    return (
+        f"{row['network']}, {row['score']}: {row['extra_flops']:+,.0f} FLOPs a sample, seconds"
+        f" {seconds['median']:.3f} [{seconds['low']:.3f}, {seconds['high']:.3f}] of by loss,"
+        f" n = {row['n']}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure every score on both networks and write the results in one piece."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rows", type=int, default=BATCH, help="rows of the batch that is scored")
+    options = parser.parse_args(arguments)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        environment, load_before = stamp(), os.getloadavg()
+        print(describe(environment))
+        rows = []
+        for network, data in networks(options.rows).items():
+            for row in costs(network, data, options.rounds):
+                rows.append(row)
+                print(line(row), flush=True)
+    finally:
+        torch.set_num_threads(before)
+    content = {
+        "stamp": environment,
+        # processes that wanted a core over 1, 5, 15 minutes: well below "cpus" on a quiet machine
+        "load_before": load_before,
+        "meaning": MEANING,
+        "batch": options.rows,
+        "costs": rows,
+    }
+    write_atomic(options.out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

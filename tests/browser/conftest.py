@@ -1,0 +1,183 @@
+"""A JupyterLab server and a headless Chromium to drive it, as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import papermill
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+ARTIFACTS = Path(os.environ.get("ASTKIT_BROWSER_OUT", FOLDER.parent / "out" / "browser"))
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+# no GPU, and none of the calls home that a closed network would keep waiting
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
+FLAGS += " --disable-background-networking --disable-component-update"
+SETTINGS = [
+    "--no-browser",
+    "--allow-root",
+    "--ServerApp.token=browser",
+]
+# no question about news, which would cover the notebook
+OVERRIDES = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if not CHROMIUM:
+        pytest.skip("no chromium here: install Debian's chromium, or Google Chrome, to run this")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """Address and root folder of a JupyterLab that knows nothing of this user's settings."""
+    home, port = tmp_path_factory.mktemp("lab"), _free_port()
+    (home / "work").mkdir()
+    (home / "CONFIG" / "labconfig").mkdir(parents=True)
+    overrides = home / "CONFIG" / "labconfig" / "default_setting_overrides.json"
+    overrides.write_text(json.dumps(OVERRIDES))
+    own = {f"JUPYTER_{part}_DIR": str(home / part) for part in ("CONFIG", "DATA", "RUNTIME")}
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *SETTINGS, f"--port={port}"],
+            cwd=home / "work",
+            env={**os.environ, **own, "IPYTHONDIR": str(home / "ipython")},
+            stdout=log,
+            stderr=log,
+        )
+        try:
+            _wait_for(port, server, home / "log")
+            yield f"http://127.0.0.1:{port}", home / "work"
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(300):
+        if server.poll() is not None:
+            break
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise RuntimeError("JupyterLab did not start:\n" + log.read_text()[-2000:])
+
+
+class LabPage:
+    """One notebook in the browser, with the few things that a user does to it."""
+
+    def __init__(self, page: Any, name: str) -> None:
+        self.page, self.name = page, name
+
+    def menu(self, *path: str) -> None:
+        """Choose an entry of the menu bar, such as ("Run", "Run All Cells")."""
+        for entry in path:
+            self.page.get_by_role("menuitem", name=entry, exact=False).first.click()
+
+    def run_cells(self, count: int) -> None:
+        """Press Shift+Enter ``count`` times, beginning at the first cell."""
+        self.page.locator(".jp-Notebook .jp-Cell").first.click()
+        self.page.keyboard.press("Escape")
+        self.page.keyboard.press("Control+Home")
+        for _ in range(count):
+            self.page.keyboard.press("Shift+Enter")
+
+    def run_cell(self, text: str) -> None:
+        """Press Shift+Enter in the code cell that holds ``text``."""
+        cell = self.page.locator(".jp-CodeCell", has_text=text).first
+        cell.locator(".jp-InputPrompt").first.click()
+        self.press("Shift+Enter")
+
+    def press(self, *keys: str) -> None:
+        """Press keys in the notebook's command mode."""
+        self.page.keyboard.press("Escape")
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def readout(self) -> str:
+        """What the dashboard says of the run."""
+        readout = self.page.locator(".widget-html-content").last
+        readout.scroll_into_view_if_needed()  # Run All leaves the page at the last cell
+        return str(readout.inner_text())
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 90.0) -> None:
+        """Wait for ``condition``, looking ten times a second."""
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, f"waited in vain for {what}: {self.photo('in-vain')}"
+            self.page.wait_for_timeout(100)
+
+    def drag_target(self, rate: float) -> None:
+        """Drag the target rate's slider to ``rate`` with the mouse."""
+        bar = self.page.locator(".noUi-target").first.bounding_box()
+        handle = self.page.locator(".noUi-handle").first.bounding_box()
+        y = handle["y"] + handle["height"] / 2
+        self.page.mouse.move(handle["x"] + handle["width"] / 2, y)
+        self.page.mouse.down()
+        self.page.mouse.move(bar["x"] + bar["width"] * (rate - 0.01) / 0.99, y, steps=8)
+        self.page.mouse.up()
+
+    def button(self, label: str) -> None:
+        """Click one of the dashboard's buttons."""
+        self.page.locator(".widget-button, .widget-toggle-button", has_text=label).first.click()
+
+    def photo(self, title: str) -> Path:
+        """Save what the browser shows, for people to look at."""
+        ARTIFACTS.mkdir(parents=True, exist_ok=True)
+        path = ARTIFACTS / f"{self.name}-{title}.png"
+        self.page.screenshot(path=str(path))
+        return path
+
+
+@pytest.fixture
+def open_notebook(
+    browser: Any, lab: tuple[str, Path], request: pytest.FixtureRequest
+) -> Iterator[Callable[[str, dict[str, Any]], LabPage]]:
+    """Open a copy of a notebook, with other parameters, in a fresh kernel."""
+    address, root = lab
+    context = browser.new_context(viewport={"width": 1300, "height": 950})
+    context.set_default_timeout(60_000)
+
+    def open_copy(name: str, parameters: dict[str, Any]) -> LabPage:
+        title = request.node.name.removeprefix("test_")
+        target = root / f"{title}.ipynb"
+        papermill.execute_notebook(
+            FOLDER / name, target, parameters, prepare_only=True, progress_bar=False
+        )
+        page = context.new_page()
+        page.goto(f"{address}/lab/workspaces/{title}/tree/{target.name}?token=browser&reset")
+        page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
+        lab_page = LabPage(page, title)
+        lab_page.until(lambda: "Idle" in page.locator("#jp-bottom-panel").inner_text(), "a kernel")
+        return lab_page
+
+    yield open_copy
+    for page in context.pages:
+        page.get_by_role("menuitem", name="Kernel").first.click()
+        page.get_by_text("Shut Down Kernel", exact=True).first.click()
+    context.close()

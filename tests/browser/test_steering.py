@@ -1,0 +1,129 @@
+"""Notebook 02's live section in a real browser: first touch, pause, stop, interrupts.
+
+Screenshots go to out/browser (or ASTKIT_BROWSER_OUT).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "02_controller_tuning.ipynb"
+SMALL = {"seeds": 2, "steps": 250, "training_seeds": [0, 1], "epochs": 1}
+FAST = {"live_epochs": 60, "pace": 25}
+
+
+def cell_with(text: str) -> int:
+    """How many cells reach from the first one to the one with ``text``, the injected one added."""
+    cells = nbformat.read(NOTEBOOK, 4).cells
+    return next(i for i, cell in enumerate(cells) if text in cell.source) + 2
+
+
+UP_TO_START = cell_with("await dashboard.start(")
+
+
+class Scene:
+    """The notebook in a browser, and the record that its run leaves."""
+
+    def __init__(self, lab_page: Any, out: Path) -> None:
+        self.lab, self.out = lab_page, out
+
+    @property
+    def step(self) -> int:
+        found = re.search(r"step (\d+)", self.lab.readout())
+        return int(found[1]) if found else -1
+
+    def status(self) -> str:
+        return self.lab.readout().split(" ")[0]
+
+    def until_step(self, step: int) -> None:
+        self.lab.page.locator(".widget-html-content").last.wait_for(
+            timeout=120_000, state="attached"
+        )
+        self.lab.until(lambda: self.step >= step, f"step {step}")
+
+    def record(self) -> dict[str, Any]:
+        path = self.out / "02_live.json"
+        self.lab.until(path.exists, "the record")
+        record = json.loads(path.read_text())
+        steps = [step["step"] for step in record["steps"]]
+        assert steps == list(range(1, record["training_steps"] + 1)), "the record has gaps"
+        assert len(steps) > 5
+        assert len(record["epochs"]) >= (len(steps) - 1) // 11, "an epoch is missing"
+        return record
+
+
+@pytest.fixture
+def scene(open_notebook: Callable[..., Any], tmp_path: Path) -> Scene:
+    return Scene(open_notebook(NOTEBOOK.name, {**SMALL, **FAST, "out": str(tmp_path)}), tmp_path)
+
+
+def check_step_response(record: dict[str, Any]) -> None:
+    """The one change was the slider's first touch, and the rate followed it."""
+    (event,) = record["events"]
+    assert (event["name"], event["value"]) == ("target_rate", pytest.approx(0.30))
+    rates = [step["rate"] for step in record["steps"]][event["step"] :]
+    assert [step["target_rate"] for step in record["steps"]][event["step"]] == event["value"]
+    assert sum(rates[39:60]) / 21 == pytest.approx(0.30, abs=0.03)
+    assert record["steered"]
+
+
+def test_steer_pause_resume_and_stop(scene: Scene) -> None:
+    lab = scene.lab
+    lab.run_cells(UP_TO_START)
+    scene.until_step(150)
+    lab.drag_target(0.30)
+    moved = scene.step
+    scene.until_step(moved + 75)
+    lab.photo("steered")
+    lab.button("pause")
+    lab.until(lambda: scene.status() == "paused", "the pause")
+    held = scene.step
+    lab.page.wait_for_timeout(1_500)
+    assert scene.step == held
+    lab.button("step")
+    lab.until(lambda: scene.step == held + 1, "one step")
+    lab.page.wait_for_timeout(1_000)
+    assert scene.step == held + 1
+    lab.button("pause")  # a toggle: pressed again it resumes
+    scene.until_step(held + 20)
+    lab.button("stop")
+    lab.until(lambda: scene.status() == "stopped", "the stop")
+    lab.run_cell("await run.finished(")
+    record = scene.record()
+    assert record["status"] == "stopped"
+    check_step_response(record)
+
+
+def test_run_all_and_interrupt_the_wait(scene: Scene) -> None:
+    lab = scene.lab
+    lab.menu("Run", "Run All Cells")
+    scene.until_step(60)
+    lab.drag_target(0.30)
+    scene.until_step(scene.step + 75)
+    lab.photo("run-all")
+    lab.press("i", "i")
+    record = scene.record()
+    assert record["status"] == "interrupted"
+    check_step_response(record)
+    assert lab.page.get_by_text("KeyboardInterrupt").count() == 0
+
+
+def test_interrupt_between_cells(scene: Scene) -> None:
+    lab = scene.lab
+    lab.run_cells(UP_TO_START)
+    scene.until_step(20)
+    lab.until(lambda: lab.page.get_by_text("| Idle").count() > 0, "an idle kernel", 20)
+    lab.press("i", "i")
+    lab.until(lambda: scene.status() == "interrupted", "the interrupt")
+    lab.photo("interrupted")
+    lab.run_cell("await run.finished(")
+    record = scene.record()
+    assert record["status"] == "interrupted"
+    assert not record["steered"]

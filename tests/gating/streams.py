@@ -1,0 +1,47 @@
+"""Streams of scores that the tests of the controllers share, and how a controller follows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from astkit.gating import Controller
+
+TAU, STEPS, BATCH = 200, 800, 128
+
+
+def gamma2(seed: int, steps: int, batch: int = BATCH) -> Tensor:
+    """Gamma scores of shape 2, ``[steps, batch]``: sums of two exponential ones."""
+    random = torch.Generator().manual_seed(seed)
+    return -torch.rand(2, steps, batch, generator=random, dtype=torch.float64).log().sum(0)
+
+
+def decaying(seed: int) -> Tensor:
+    """Gamma scores that fall by 1/e in ``TAU`` steps, ``[STEPS, BATCH]``."""
+    return gamma2(seed, STEPS) * (-torch.arange(STEPS) / TAU).exp()[:, None]
+
+
+def jumping(seed: int, before: int, after: int, scale: float) -> Tensor:
+    """Gamma scores whose scale jumps after ``before`` steps, ``[before + after, BATCH]``."""
+    stream = gamma2(seed, before + after)
+    stream[before:] *= scale
+    return stream
+
+
+def follow(controller: Controller, stream: Iterable[Tensor]) -> list[float]:
+    """The rate of each batch."""
+    found = []
+    for scores in stream:
+        active = scores > controller.threshold(scores, quota=0)
+        found.append(float(active.double().mean()))
+        controller.update(found[-1], scores)
+    return found
+
+
+def through_json(state: dict[str, Any]) -> dict[str, Any]:
+    """``state`` as it comes back from a file."""
+    return json.loads(json.dumps(state, allow_nan=False))

@@ -1,0 +1,263 @@
+"""The origin's controllers: every step worked out by hand, or in a plain loop, and their bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astkit import rng
+from astkit.gating import Gate, OriginPI, OriginStochastic
+from tests.gating.streams import through_json
+
+rates = st.floats(0, 1)
+targets = st.floats(0.001, 1)
+
+# --- PI --------------------------------------------------------------------------------------
+
+# target 0.5, kp 1, ki 0.5, alpha 0.5, from 0.5. Each line: the batch's rate; then, worked out by
+# hand, ema = (rate + ema) / 2, error = ema - 0.5, unclamped = t + error + integral / 2.
+BY_HAND = [
+    # rate, ema,       integral,   t       error      unclamped
+    (1, 0.75, 0.25, 0.75),  #      0.25       0.5 + 0.25 + 0 = 0.75
+    (1, 0.875, 0.225, 1.0),  #     0.375      0.75 + 0.375 + 0.125 = 1.25: integral * 0.9
+    (0, 0.4375, 0.2025, 1.0),  #  -0.0625     1 - 0.0625 + 0.1125 = 1.05: integral * 0.9
+    (0, 0.21875, -0.07875, 0.82),  # -0.28125 1 - 0.28125 + 0.10125 = 0.82
+    (0, 0.109375, -0.469375, 0.39),  # -0.390625  0.82 - 0.390625 - 0.039375 = 0.39
+    (0, 0.0546875, -0.4224375, 0.0),  # -0.4453125  0.39 - 0.4453125 - 0.2346875 = -0.29
+    (1, 0.52734375, -0.38019375, 0.0),  # 0.02734375  0.02734375 - 0.21121875 = -0.183875
+]
+
+
+def test_the_origins_controller_makes_the_steps_worked_out_by_hand() -> None:
+    controller = OriginPI(0.5, kp=1, ki=0.5, alpha=0.5)
+    assert controller.threshold(torch.rand(4), 0) == 0.5
+    for rate, ema, integral, threshold in BY_HAND:
+        controller.update(rate, torch.rand(4))
+        assert controller.rate_ema == ema
+        assert controller.integral == pytest.approx(integral, abs=1e-12)
+        assert controller.threshold(torch.rand(4), 0) == pytest.approx(threshold, abs=1e-12)
+
+
+def test_the_origins_constants_are_the_defaults() -> None:
+    controller = OriginPI(0.1)
+    controller.update(0.5, torch.rand(4))  # ema 0.15 + 0.07, error 0.12
+    assert controller.value == pytest.approx(0.5 + 0.0015 * 0.12, abs=1e-12)
+    controller.update(0.5, torch.rand(4))  # ema 0.15 + 0.154, error 0.204; the integral is 0.12
+    assert controller.value == pytest.approx(0.50018 + 0.0015 * 0.204 + 5e-5 * 0.12, abs=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_origins_integral_stops_at_50(sign: int) -> None:
+    controller = OriginPI(0.5, kp=0, ki=0, alpha=1)  # errors of 0.5, and a threshold that stays
+    for step in range(1, 121):
+        controller.update(0.5 + sign * 0.5, torch.rand(4))
+        assert controller.integral == sign * min(step * 0.5, 50.0)
+    controller.update(0.5 - sign * 0.5, torch.rand(4))
+    assert controller.integral == sign * 49.5
+
+
+@pytest.mark.parametrize(
+    ("start", "moves"), [(0.01, False), (0.0101, True), (0.9899, True), (0.99, False)]
+)
+def test_the_origins_integral_only_grows_away_from_the_bounds(start: float, moves: bool) -> None:
+    controller = OriginPI(0.5, kp=0, ki=0, alpha=1, start=start)
+    controller.integral = 10.0
+    controller.update(0.75, torch.rand(4))
+    assert controller.integral == (10.25 if moves else 9.0)
+
+
+@settings(deadline=None)
+@given(targets, st.lists(rates, max_size=60), st.floats(0, 3), st.floats(0, 1), st.floats(0.01, 1))
+def test_the_origins_threshold_stays_within_0_and_1(
+    target: float, found: list[float], kp: float, ki: float, alpha: float
+) -> None:
+    controller = OriginPI(target, kp, ki, alpha)
+    for rate in found:
+        controller.update(rate, torch.rand(2))
+        assert 0 <= controller.threshold(torch.rand(2), 0) <= 1
+        assert abs(controller.integral) <= 50
+        assert 0 <= controller.rate_ema <= 1
+
+
+def deviation(controller: OriginPI, density: float, steps: int) -> tuple[float, float]:
+    """How far the threshold is from the quantile, early and late: its rate falls linearly."""
+    quantile, nudge = 0.5, 1e-9
+    controller.value = quantile + nudge
+    found = []
+    for _ in range(steps):
+        controller.update(0.2 - density * (controller.value - quantile), torch.rand(2))
+        found.append(abs(controller.value - quantile))
+    return max(found[: steps // 4]), max(found[-steps // 4 :])
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("density", [0.5, 3.0])
+def test_the_origins_gains_are_stable_exactly_within_the_bounds_of_its_docstring(
+    alpha: float, density: float
+) -> None:
+    # below the one bound, on both sides of the other; and the other way round
+    kp = 0.1 / density
+    for share, stable in ((0.9, True), (1.1, False)):
+        controller = OriginPI(0.2, kp, share * alpha * kp, alpha)
+        early, late = deviation(controller, density, 6000)
+        assert (late < 0.5 * early) == stable
+    largest = 4 * (2 - alpha) / alpha / density  # of 2 kp - ki
+    for share, stable in ((0.95, True), (1.05, False)):
+        kp = share * largest / (2 - 0.05 * alpha)
+        controller = OriginPI(0.2, kp, 0.05 * alpha * kp, alpha)
+        early, late = deviation(controller, density, 400)
+        assert (late < early) == stable
+
+
+def test_the_origins_defaults_are_stable_but_oscillate_for_hundreds_of_batches() -> None:
+    controller = OriginPI(0.2)
+    controller.value = 0.5 + 1e-6
+    signs = []
+    for _ in range(4000):
+        controller.update(0.2 - (controller.value - 0.5), torch.rand(2))
+        signs.append(controller.value > 0.5)
+    crossings = np.flatnonzero(np.diff(signs))
+    # sqrt(ki) radians a batch, so that half a period takes some 450 of them
+    assert np.diff(crossings) == pytest.approx(math.pi / math.sqrt(5e-5), rel=0.05)
+    assert abs(controller.value - 0.5) < 0.3e-6
+
+
+# --- stochastic ------------------------------------------------------------------------------
+
+
+def plain_origin(
+    stream: np.ndarray[Any, Any],
+    chances: list[np.ndarray[Any, Any]],
+    regains: list[np.ndarray[Any, Any]],
+    target: float,
+    kp: float,
+    ki: float,
+) -> tuple[list[list[bool]], list[float], list[float]]:
+    """The published law in a plain loop: decisions, thresholds and energies after each batch."""
+    threshold, energy, integral, ema = 0.5, 100.0, 0.0, target
+    total = activated = 0
+    decisions, thresholds, energies = [], [], []
+    for scores, chance, regain in zip(stream, chances, regains, strict=True):
+        decided = []
+        for i in range(len(scores)):
+            on = False
+            if scores[i] > threshold:
+                probability = 1 / (1 + np.exp(-(scores[i] - threshold) / 0.15))
+                if chance[i] < probability and energy > 10:
+                    energy = energy - 10
+                    on = True
+            energy = min(100, energy + (1 + (3 - 1) * regain[i]))
+            decided.append(on)
+        total = total + len(scores)
+        activated = activated + sum(decided)
+        ema = 0.3 * (activated / total) + 0.7 * ema
+        error = ema - target
+        moved = threshold + kp * error + ki * integral
+        integral = min(50, max(-50, integral + error)) if 0.01 < moved < 0.99 else 0.9 * integral
+        threshold = min(1, max(0, moved))
+        decisions.append(decided)
+        thresholds.append(threshold)
+        energies.append(energy)
+    return decisions, thresholds, energies
+
+
+def draws(gate: Gate, purpose: str, batches: int, rows: int) -> list[np.ndarray[Any, Any]]:
+    index = torch.arange(rows)
+    keys = ((gate.seed, "gate", purpose, batch) for batch in range(batches))
+    return [rng.uniform(index, *key).double().numpy() for key in keys]
+
+
+@pytest.mark.parametrize(("kp", "ki"), [(0.0015, 0.00005), (0.3, 0.01), (3.0, 1.0)])
+@pytest.mark.parametrize("target", [0.05, 0.1, 0.6])
+def test_the_stochastic_gate_is_the_published_loop(kp: float, ki: float, target: float) -> None:
+    stream = torch.rand(120, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gate = Gate(controller=OriginStochastic(target, kp, ki), fallback=0, seed=5)
+    controller: Any = gate.controller
+    chances = draws(gate, "activation", 120, 32)
+    regains = draws(gate, "regeneration", 120, 32)
+    decisions, thresholds, energies = plain_origin(stream.numpy(), chances, regains, target, kp, ki)
+    for scores, decided, threshold, energy in zip(
+        stream, decisions, thresholds, energies, strict=True
+    ):
+        chosen = gate.select(scores)
+        assert chosen.index.tolist() == np.flatnonzero(decided).tolist()
+        assert controller.value == pytest.approx(threshold, abs=1e-12)
+        assert controller.energy == pytest.approx(energy, abs=1e-9)
+    assert 0 < gate.active < gate.seen
+    assert (controller.active, controller.seen) == (gate.active, gate.seen)
+    assert min(energies) < 12  # the reservoir ran dry, so it took part
+
+
+def share_active(controller: OriginStochastic, score: float, rows: int = 20000) -> float:
+    scores = torch.full((rows,), score)
+    draw = lambda purpose: rng.uniform(torch.arange(rows), 3, purpose)  # noqa: E731
+    active = controller.decide(scores, 0.5, draw)
+    assert active is not None
+    return float(active.double().mean())
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.15, 1.0])
+def test_the_chance_is_the_sigmoid_above_the_threshold_and_nothing_below(
+    temperature: float,
+) -> None:
+    hard, smooth = (
+        OriginStochastic(0.1, temperature=temperature, reservoir=False, below=below)
+        for below in (False, True)
+    )
+    for score in (0.2, 0.45, 0.5, 0.55, 0.9):
+        chance = 1 / (1 + math.exp(-(score - 0.5) / temperature))
+        assert share_active(smooth, score) == pytest.approx(chance, abs=0.012)
+        assert share_active(hard, score) == pytest.approx(chance * (score > 0.5), abs=0.012)
+    assert share_active(hard, 0.5) == 0
+
+
+@pytest.mark.parametrize("score", [0.55, 0.9, 3.0])
+def test_the_reservoir_caps_the_rate_at_0_point_2(score: float) -> None:
+    assert share_active(OriginStochastic(0.5), score) == pytest.approx(0.2, abs=0.005)
+
+
+def test_the_reservoir_starts_full_pays_10_and_regains_between_1_and_3_up_to_100() -> None:
+    controller = OriginStochastic(0.5)
+    scores = torch.full((16,), 9.0)  # sure to be active, if they can be afforded
+    for regain, expected in (
+        # 100 -> 90 + 1; n active rows leave 100 - 9 n; the 10th finds 19, an 11th only 10
+        (0.0, [True] * 10 + [False] + [True] + [False] * 4),
+        # 100 -> 90 + 2 = 92, 84, ..., 12 after 11 rows, 4 after 12; then 6, 8, 10, 12
+        (0.5, [True] * 12 + [False] * 4),
+    ):
+        controller.energy = 100.0
+        found = controller.decide(scores, 0.0, lambda _, regain=regain: torch.full((16,), regain))  # type: ignore[misc]
+        assert found is not None
+        assert found.tolist() == expected
+    controller.decide(torch.zeros(100), 0.5, lambda _: torch.full((100,), 0.5))
+    assert controller.energy == 100
+
+
+def test_the_stochastic_gates_ema_is_fed_with_the_rate_since_the_start() -> None:
+    controller, pi = OriginStochastic(0.3, kp=0.1), OriginPI(0.3, kp=0.1)
+    active = seen = 0
+    for rows, count in ((10, 7), (40, 0), (5, 5), (128, 31)):
+        active, seen = active + count, seen + rows
+        controller.update(count / rows, torch.rand(rows))
+        pi.update(active / seen, torch.rand(rows))
+        assert controller.value == pi.value
+    assert controller.value != 0.5
+
+
+def test_the_stochastic_gate_continues_from_its_saved_state() -> None:
+    stream = torch.rand(80, 16, generator=torch.Generator().manual_seed(0))
+    gate, resumed = (
+        Gate(controller=OriginStochastic(0.1, 0.1, 0.01), seed=seed) for seed in (4, 9)
+    )
+    for scores in stream[:40]:
+        gate.select(scores)
+    resumed.load_state_dict(through_json(gate.state_dict()))
+    for scores in stream[40:]:
+        assert resumed.select(scores).index.equal(gate.select(scores).index)
+    assert resumed.state_dict() == gate.state_dict()

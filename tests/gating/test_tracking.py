@@ -1,0 +1,297 @@
+"""Controllers for moving scores: their laws against plain loops, their bounds, their figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from astkit.gating import LogIntegral, QuantileEMA, VelocityPI
+from tests.gating.streams import BATCH, TAU, decaying, follow, gamma2, jumping
+
+ONES, LOW = torch.ones(100), torch.full((100,), 1e-31)  # under a threshold of 1, all is left
+TARGETS = [0.05, 0.10, 0.25, 0.40, 0.50]
+
+
+def floor(target: float, batch: int = BATCH) -> float:
+    return math.sqrt(target * (1 - target) / batch)
+
+
+# --- velocity PI: the law --------------------------------------------------------------------
+
+gains = st.floats(0.01, 2)
+
+
+@settings(deadline=None)
+@given(gains, gains, st.floats(0, 0.05), st.lists(st.integers(0, 100), min_size=1, max_size=40))
+def test_velocity_pi_is_its_law(kp: float, ki: float, kii: float, counts: list[int]) -> None:
+    target, rows = 0.3, 100
+    controller = VelocityPI(target, kp, ki, kii)
+    start = torch.linspace(0.5, 2, 101)
+    expected = math.log(controller.threshold(start, 0))
+    drift, before = 0.0, counts[0] / rows
+    for count in counts:
+        rate = count / rows
+        error = rate - target
+        # chance leaves all or none of 100 rows less often than 1 in 100 times
+        if 0 < count < rows and abs(error) <= 3 * math.sqrt(target * (1 - target) / rows):
+            drift = min(max(drift + kii * error, -0.05), 0.05)
+        expected += kp * (rate - before) + ki * error + drift
+        before = rate
+        controller.update(rate, LOW)
+        assert controller.drift == pytest.approx(drift, abs=1e-12)
+        assert math.log(controller.threshold(start, 0)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_without_p_and_drift_it_is_log_integral() -> None:
+    for shift in (0.0, -2.0):
+        stream = gamma2(0, 100) + shift
+        assert follow(VelocityPI(0.2, 0, 0.5, 0), stream) == follow(LogIntegral(0.2), stream)
+
+
+def test_a_negative_score_moves_the_threshold_in_units_of_the_spread() -> None:
+    scores = torch.linspace(-3, 5, 100, dtype=torch.float64)
+    spread = float((scores - scores.mean()).abs().mean())
+    controller = VelocityPI(0.3, 0.1, 0.5, 0.02)
+    start = controller.threshold(scores, 0)
+    controller.update(0.4, scores)
+    assert controller.threshold(scores, 0) == pytest.approx(start + spread * 0.52 * 0.1)
+    controller.update(0.3, scores)
+    assert controller.threshold(scores, 0) == pytest.approx(start + spread * (0.054 - 0.01))
+
+
+def test_turning_gains_and_target_makes_no_jump_later_either() -> None:
+    stream = gamma2(0, 60)
+    controller = VelocityPI(0.3)
+    follow(controller, stream)
+    assert controller.last is not None
+    drift, value = controller.drift, controller.threshold(stream[0], 0)
+    assert drift != 0
+    controller.kp, controller.ki, controller.kii = 2.0, 1.5, 0.5
+    controller.target_rate = controller.last
+    # a rate on target that has not changed: nothing but the drift moves the threshold
+    controller.update(controller.last, stream[0])
+    assert controller.drift == drift
+    assert controller.threshold(stream[0], 0) == pytest.approx(value * math.exp(drift))
+
+
+# --- velocity PI: no wind-up -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_the_drift_stands_still_while_the_error_is_saturated(rate: float) -> None:
+    controller = VelocityPI(0.3)
+    controller.threshold(ONES, 0)
+    for _ in range(50):
+        controller.update(rate, LOW)
+    assert controller.drift == 0
+    controller.update(0.35, LOW)
+    assert controller.drift == pytest.approx(0.003 * 0.05)
+
+
+def test_a_rate_of_0_that_chance_makes_often_is_no_saturation() -> None:
+    few = LOW[:10]  # none of 10 rows at 0.3: 1 in 35
+    controller = VelocityPI(0.3)
+    controller.threshold(ONES, 0)
+    controller.update(0.0, few)
+    assert controller.drift == pytest.approx(-0.003 * 0.3)
+
+
+@pytest.mark.parametrize(("rate", "bound"), [(0.25, 1e-30), (0.35, 1e30)])
+def test_the_drift_stands_still_while_the_threshold_is_at_its_bounds(
+    rate: float, bound: float
+) -> None:
+    controller = VelocityPI(0.3, ki=500.0)
+    controller.threshold(ONES, 0)
+    for _ in range(100):
+        controller.update(rate, LOW)
+    assert controller.value == pytest.approx(bound)
+    drift = controller.drift
+    controller.update(rate, torch.zeros(100))
+    assert controller.drift == drift
+    assert abs(drift) < 50 * 0.003 * 0.05
+
+
+def test_the_drift_is_bounded() -> None:
+    controller = VelocityPI(0.5, kii=1.0)
+    controller.threshold(ONES, 0)
+    for rate, expected in ((0.6, 0.05), (0.4, -0.05)):
+        for _ in range(20):
+            controller.update(rate, LOW)
+        assert controller.drift == expected
+
+
+# --- velocity PI: stability ------------------------------------------------------------------
+
+
+def decays(kp: float, ki: float, kii: float, density: float) -> bool:
+    """Whether a tiny deviation dies out where the rate falls linearly in the log-threshold."""
+    controller = VelocityPI(0.4, kp, ki, kii)
+    controller.threshold(ONES, 0)
+    controller.value = math.exp(1e-9)
+    found = [1e-9]
+    for _ in range(1500):
+        assert controller.value is not None
+        error = math.log(controller.value)
+        found.append(abs(error))
+        if found[-1] > 1e-4:
+            return False
+        controller.update(0.4 - density * error, LOW)
+    return max(found[-200:]) < 0.5 * max(found[:200])
+
+
+@pytest.mark.parametrize("density", [0.2, 1.0])
+@pytest.mark.parametrize(
+    "shares", [(0, 1, 0.1), (1, 1, 1), (0.3, 0.3, 0.4), (0, 0.1, 3), (2, 1, 0.01), (1, 0.2, 0)]
+)
+def test_velocity_pi_is_stable_exactly_within_the_bound_of_its_docstring(
+    shares: tuple[float, float, float], density: float
+) -> None:
+    kp, ki, kii = shares
+    unit = 4 / density / (4 * kp + 2 * ki + kii)
+    for share, stable in ((0.2, True), (0.97, True), (1.03, False)):
+        assert decays(*(share * unit * gain for gain in shares), density) == stable  # type: ignore[arg-type]
+
+
+@pytest.mark.full
+@settings(deadline=None, max_examples=150)
+@given(st.floats(0, 1), st.floats(0.05, 1), st.floats(0.01, 1), st.floats(0.1, 2))
+def test_any_velocity_pi_is_stable_exactly_within_the_bound(
+    kp: float, ki: float, kii: float, density: float
+) -> None:
+    unit = 4 / density / (4 * kp + 2 * ki + kii)
+    assert decays(0.96 * unit * kp, 0.96 * unit * ki, 0.96 * unit * kii, density)
+    assert not decays(1.04 * unit * kp, 1.04 * unit * ki, 1.04 * unit * kii, density)
+
+
+# --- quantile EMA: the law -------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0.001, 1),
+    st.floats(0.01, 1),
+    st.integers(1, 50),
+    st.integers(0, 2**32 - 1),
+    st.booleans(),
+)
+def test_quantile_ema_averages_weibulls_quantiles(
+    target: float, alpha: float, batch: int, seed: int, signed: bool
+) -> None:
+    stream = gamma2(seed, 8, batch) - 2 * signed
+    controller = QuantileEMA(target, alpha, signed)
+    into, out = (float, float) if signed else (math.log, math.exp)
+    expected: float | None = None
+    for scores in stream:
+        found = into(float(np.quantile(scores.numpy(), 1 - target, method="weibull")))
+        if expected is None:
+            expected = found
+        assert controller.threshold(scores, 0) == pytest.approx(out(expected), rel=1e-9, abs=1e-9)
+        expected += alpha * (found - expected)
+        controller.update(0.123, scores)  # the rate takes no part
+    assert controller.threshold(stream[0], 0) == pytest.approx(out(expected), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(("target", "batch"), [(0.05, 19), (0.05, 39), (0.25, 7), (0.5, 1)])
+def test_the_next_score_exceeds_weibulls_quantile_as_often_as_wanted(
+    target: float, batch: int
+) -> None:
+    # where (n + 1) (1 - target) is whole; the usual quantile of 19 scores is exceeded by 0.095
+    draws = torch.rand(40_000, batch + 1, generator=torch.Generator().manual_seed(0))
+    controller = QuantileEMA(target)
+    over = [row[-1] > controller.quantile(row[:-1]) for row in draws]
+    assert np.mean(over) == pytest.approx(target, abs=4 * floor(target, 40_000))
+
+
+def test_batches_of_zeros_do_not_move_it() -> None:
+    stream = gamma2(0, 20)
+    found = []
+    for zeros in ([], [torch.zeros(BATCH)] * 50):
+        controller = QuantileEMA(0.2)
+        follow(controller, [*zeros, *stream[:10], *zeros, *stream[10:]])
+        found.append(controller.threshold(stream[0], 0))
+    # starting on zeros, the first batch with scores is the start
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+# --- how well they hold the rate -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [VelocityPI, QuantileEMA])
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_rate_is_held_on_stationary_scores(
+    kind: Callable[[float], VelocityPI | QuantileEMA], target: float
+) -> None:
+    found = np.array([follow(kind(target), gamma2(seed, 500)) for seed in range(3)])
+    assert found.mean() == pytest.approx(target, abs=0.003)
+    assert math.sqrt(((found - target) ** 2).mean()) <= 1.13 * floor(target)
+
+
+@pytest.mark.parametrize("seeds", [3, pytest.param(20, marks=pytest.mark.full)])
+@pytest.mark.parametrize("target", TARGETS)
+def test_velocity_pi_has_no_lasting_error_on_decaying_scores(target: float, seeds: int) -> None:
+    controllers = [VelocityPI(target) for _ in range(seeds)]
+    found = np.array([follow(c, decaying(seed)) for seed, c in enumerate(controllers)])
+    assert math.sqrt(((found - target) ** 2).mean()) <= 1.15 * floor(target)
+    late = found[:, 300:]
+    # log_integral: -1 / (tau * gain) = -0.01
+    assert abs(late.mean() - target) < 0.0015 + 3 * floor(target, BATCH * late.size)
+    drifts = np.mean([c.drift for c in controllers])
+    assert drifts == pytest.approx(-1 / TAU, rel=0.3)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2])
+def test_quantile_emas_error_on_decaying_scores_is_the_one_in_the_docstring(alpha: float) -> None:
+    target = 0.25
+    found = np.mean([follow(QuantileEMA(target, alpha), decaying(seed)) for seed in range(3)])
+    threshold = float(gamma2(0, 400).flatten().quantile(1 - target))
+    density = threshold**2 * math.exp(-threshold)
+    assert found - target == pytest.approx(-density / (TAU * alpha), rel=0.15)
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
+def test_quantile_ema_scatters_as_its_alpha_says(alpha: float) -> None:
+    found = follow(QuantileEMA(0.4, alpha), gamma2(0, 3000))
+    expected = math.sqrt(1 + alpha / (2 - alpha)) * floor(0.4)
+    assert np.std(found) == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.parametrize("kind", [VelocityPI, QuantileEMA])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scale", [4.0, 0.25], ids=["up", "down"])
+def test_the_rate_returns_within_75_batches_of_a_fourfold_jump(
+    kind: Callable[[float], VelocityPI | QuantileEMA], target: float, scale: float
+) -> None:
+    before, after, window = 30, 150, 5
+    found = [follow(kind(target), jumping(seed, before, after, scale)) for seed in range(12)]
+    mean = np.array(found).mean(0)
+    assert abs(mean[before] - target) > 0.7 * target
+    smooth = np.convolve(mean[before:], np.ones(window) / window, mode="valid")
+    away = np.flatnonzero(np.abs(smooth - target) > 0.2 * target)
+    assert 0 < away[-1] <= 75  # and it stays
+
+
+@pytest.mark.parametrize("kind", [VelocityPI, QuantileEMA])
+@pytest.mark.parametrize("scale", [2.0**-20, 2.0**20])
+@pytest.mark.parametrize("shift", [0.0, -2.0], ids=["unsigned", "signed"])
+def test_decisions_do_not_depend_on_the_scale_of_the_scores(
+    kind: Callable[[float], VelocityPI | QuantileEMA], scale: float, shift: float
+) -> None:
+    stream: Tensor = gamma2(0, 50) + shift
+    assert follow(kind(0.2), stream) == follow(kind(0.2), stream * scale)
+
+
+@pytest.mark.parametrize("kind", [VelocityPI, QuantileEMA])
+def test_signed_scores_hold_the_rate_too(
+    kind: Callable[[float], VelocityPI | QuantileEMA],
+) -> None:
+    stream = torch.randn(400, BATCH, generator=torch.Generator().manual_seed(0)) * 3 - 1
+    found = np.array(follow(kind(0.25), stream))
+    assert found.mean() == pytest.approx(0.25, abs=0.005)
+    assert math.sqrt(((found - 0.25) ** 2).mean()) <= 1.25 * floor(0.25)

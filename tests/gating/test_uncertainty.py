@@ -1,0 +1,211 @@
+"""Scores of the class outputs against loops in Python numbers, and gradients against autograd."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from astkit.gating import Confidence, Entropy, GradientNorm, Margin, Score
+from astkit.names import resolve
+
+ALL = ["entropy", "margin", "confidence", "gradient_norm"]
+UNUSED = torch.zeros(0)  # no input is looked at
+logits = st.integers(1, 6).flatmap(
+    lambda rows: st.integers(2, 7).flatmap(
+        lambda classes: st.lists(
+            st.lists(st.floats(-80, 80), min_size=classes, max_size=classes),
+            min_size=rows,
+            max_size=rows,
+        )
+    )
+)
+
+
+def slow_softmax(row: list[float]) -> list[float]:
+    powers = [math.exp(value - max(row)) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def slow_entropy(row: list[float]) -> float:
+    return -sum(p * math.log(p) for p in slow_softmax(row) if p > 0)
+
+
+def slow_margin(row: list[float]) -> float:
+    first, second = sorted(slow_softmax(row), reverse=True)[:2]
+    return 1 - (first - second)
+
+
+def slow_confidence(row: list[float]) -> float:
+    return 1 - max(slow_softmax(row))
+
+
+@pytest.mark.parametrize(
+    ("score", "slow"),
+    [(Entropy(), slow_entropy), (Margin(), slow_margin), (Confidence(), slow_confidence)],
+)
+@settings(deadline=None)
+@given(rows=logits)
+def test_uncertainties_equal_a_loop_over_rows(
+    score: Score, slow: Callable[[list[float]], float], rows: list[list[float]]
+) -> None:
+    outputs = torch.tensor(rows, dtype=torch.float64)
+    scores = score(outputs, torch.zeros(len(rows), dtype=torch.int64), UNUSED)
+    assert scores.dtype == torch.float64
+    assert scores.tolist() == pytest.approx([slow(row) for row in rows], abs=1e-6)
+    assert bool((scores >= 0).all())
+
+
+def autograd_norm(row: Tensor, target: Tensor) -> float:
+    """Norm of the gradient of one row's cross-entropy with respect to its logits."""
+    row = row.clone().requires_grad_()
+    F.cross_entropy(row[None], target[None]).backward()
+    return float(row.grad.norm())
+
+
+@settings(deadline=None)
+@given(rows=logits, seed=st.integers(0, 2**32 - 1))
+def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(
+    rows: list[list[float]], seed: int
+) -> None:
+    outputs = torch.tensor(rows, dtype=torch.float64)
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(outputs.shape[1], (len(rows),), generator=random)
+    shares = torch.rand(outputs.shape, generator=random, dtype=torch.float64)  # do not sum to 1
+    for targets in (labels, shares, shares / shares.sum(1, keepdim=True)):
+        scores = GradientNorm()(outputs, targets, UNUSED)
+        expected = [autograd_norm(*pair) for pair in zip(outputs, targets, strict=True)]
+        assert scores.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_gradient_norm_bounds_the_gradient_of_all_weights_up_to_a_constant() -> None:
+    # one linear layer: the gradient of its weights is (softmax - y) x^T, of its bias (softmax - y)
+    torch.manual_seed(0)
+    layer, x, y = torch.nn.Linear(7, 5).double(), torch.randn(9, 7).double(), torch.randint(5, (9,))
+    scores = GradientNorm()(layer(x).detach(), y, x)
+    for row in range(9):
+        layer.zero_grad()
+        F.cross_entropy(layer(x[row : row + 1]), y[row : row + 1]).backward()
+        squares = sum(p.grad.square().sum() for p in layer.parameters())
+        constant = (x[row].square().sum() + 1).sqrt()
+        assert float(scores[row] * constant) == pytest.approx(float(squares.sqrt()), abs=1e-9)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+def test_scores_of_an_even_guess(classes: int) -> None:
+    outputs, targets = torch.full((3, classes), 4.2).double(), torch.zeros(3, dtype=torch.int64)
+    known = {
+        "entropy": math.log(classes),
+        "margin": 1.0,
+        "confidence": 1 - 1 / classes,
+        "gradient_norm": math.sqrt(1 - 1 / classes),
+    }
+    for name in ALL:
+        scores = resolve("score", name)()(outputs, targets, UNUSED)
+        assert scores.tolist() == pytest.approx([known[name]] * 3, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e4, 1e30])
+def test_a_sure_guess_scores_0_however_large_its_logits(dtype: torch.dtype, size: float) -> None:
+    outputs = torch.tensor([[size, 0.0, -size], [-size, 0.0, size]], dtype=dtype)
+    for name in ALL:
+        assert resolve("score", name)()(outputs, torch.tensor([0, 2]), UNUSED).tolist() == [0, 0]
+    wrong = GradientNorm()(outputs, torch.tensor([1, 0]), UNUSED)
+    assert wrong.tolist() == pytest.approx([math.sqrt(2)] * 2)
+
+
+def test_a_class_that_is_masked_out_does_not_count() -> None:
+    outputs = torch.tensor([[1.0, -math.inf, 0.5, 0.2]])
+    without = outputs[:, [0, 2, 3]]
+    for name in ALL:
+        score = resolve("score", name)()
+        masked = score(outputs, torch.tensor([2]), UNUSED)
+        torch.testing.assert_close(masked, score(without, torch.tensor([1]), UNUSED))
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_row_that_is_not_finite_has_no_score_and_does_not_touch_the_others(
+    name: str, bad: float
+) -> None:
+    score = resolve("score", name)()
+    outputs, targets = torch.randn(6, 5), torch.randint(5, (6,))
+    expected = score(outputs, targets, UNUSED)
+    outputs[2, 3] = bad
+    scores = score(outputs, targets, UNUSED)
+    keep = torch.arange(6) != 2
+    assert scores[keep].equal(expected[keep])
+    assert not math.isfinite(scores[2])
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_outputs_are_scored_in_float32(name: str, dtype: torch.dtype) -> None:
+    score = resolve("score", name)()
+    outputs, targets = (4 * torch.randn(32, 5)).to(dtype), torch.randint(5, (32,))
+    scores = score(outputs, targets, UNUSED)
+    assert scores.dtype == torch.float32
+    exact = score(outputs.double(), targets, UNUSED)
+    torch.testing.assert_close(scores.double(), exact, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["entropy", "margin", "confidence"])
+def test_labels_play_no_part_in_uncertainty(name: str) -> None:
+    outputs = torch.randn(6, 5)
+    for targets in (torch.zeros(6).long(), torch.rand(6, 5), torch.randn(6, 3, 2)):
+        scores = resolve("score", name)()(outputs, targets, UNUSED)
+        assert scores.equal(resolve("score", name)()(outputs, torch.full((6,), 4), UNUSED))
+
+
+# --- what may be given -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        torch.zeros(4),
+        torch.zeros(4, 1),
+        torch.zeros(3, 5),
+        torch.zeros(4, 5, 7),
+        torch.zeros(()),
+        (torch.zeros(4, 5),),
+        None,
+    ],
+    ids=["[B]", "one class", "three rows", "[B, C, T]", "a number", "a tuple", "None"],
+)
+def test_the_model_must_return_a_row_of_classes_for_each_target(name: str, outputs: Any) -> None:
+    sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*score='loss'"
+    with pytest.raises(ValueError, match=sentence):
+        resolve("score", name)()(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        torch.zeros(4),
+        torch.zeros(4, 3),
+        torch.zeros(4, 1, dtype=torch.int64),
+        torch.zeros(4, 5, dtype=torch.int64),
+    ],
+    ids=["numbers", "other classes", "a column of labels", "whole shares"],
+)
+def test_the_gradient_norm_refuses_targets_that_are_neither_labels_nor_shares(
+    targets: Tensor,
+) -> None:
+    with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*score='loss'"):
+        GradientNorm()(torch.zeros(4, 5), targets, UNUSED)
+
+
+@pytest.mark.parametrize("label", [5, -1, -100])
+def test_a_label_out_of_range_is_named(label: int) -> None:
+    with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
+        GradientNorm()(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)

@@ -1,0 +1,249 @@
+"""Scores that remember, against dicts of Python numbers; and a sentence where they cannot."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from astkit.gating import EL2N, ContextScore, Gate, GradientNorm, LossAge, Scored, WeightedSum
+
+UNUSED = torch.zeros(0)  # no input is looked at
+visits = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), max_size=12)
+REMEMBERING = ["el2n", "loss_age", "el2n + 0.5*loss_age"]
+
+
+def batch_of(index: list[int], seed: int, classes: int = 4) -> Scored:
+    random = torch.Generator().manual_seed(seed)
+    outputs = 3 * torch.randn(len(index), classes, generator=random, dtype=torch.float64)
+    targets = torch.randint(classes, (len(index),), generator=random)
+    return Scored(outputs, targets, UNUSED, torch.tensor(index))
+
+
+def through_json(state: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(state, allow_nan=False))
+
+
+# --- EL2N ------------------------------------------------------------------------------------
+
+
+def autograd_norms(batch: Scored) -> list[float]:
+    """Norm of each row's cross-entropy gradient with respect to its logits."""
+    found = []
+    for row, target in zip(batch.outputs, batch.targets, strict=True):
+        row = row.clone().requires_grad_()
+        F.cross_entropy(row[None], target[None]).backward()
+        found.append(float(row.grad.norm()))
+    return found
+
+
+@settings(deadline=None)
+@given(visits)
+def test_el2n_is_the_mean_of_autograds_norms_over_the_visits_of_a_sample(passes: list[Any]) -> None:
+    score, seen = EL2N(), {}
+    for number, index in enumerate(passes):
+        batch = batch_of(index, number)
+        for sample, norm in zip(index, autograd_norms(batch), strict=True):
+            seen.setdefault(sample, []).append(norm)
+        expected = [sum(seen[sample]) / len(seen[sample]) for sample in index]
+        assert score.score(batch).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_first_visit_scores_the_gradient_norm(dtype: torch.dtype) -> None:
+    batch = batch_of(list(range(64)), 0)
+    batch = batch._replace(outputs=batch.outputs.to(dtype))
+    scores = EL2N().score(batch)
+    assert scores.dtype == dtype
+    assert scores.equal(GradientNorm()(*batch[:3]))
+
+
+def test_el2n_takes_shares() -> None:
+    batch = batch_of([3, 1, 2], 0)
+    soft = batch._replace(targets=F.one_hot(batch.targets, 4).double())
+    torch.testing.assert_close(EL2N().score(soft), EL2N().score(batch))
+
+
+def test_a_visit_that_is_not_finite_gives_no_score_and_is_forgotten() -> None:
+    score, clean = EL2N(), EL2N()
+    for number in range(4):
+        batch = batch_of([5, 0, 2], number)
+        expected = clean.score(batch) if number != 2 else None
+        if number == 2:
+            batch.outputs[:] = torch.tensor([[math.nan], [math.inf], [-math.inf]])
+        scores = score.score(batch)
+        if expected is None:
+            assert not bool(scores.isfinite().any())
+        else:
+            assert scores.equal(expected)
+    assert score.state_dict() == clean.state_dict()
+
+
+def test_a_sample_that_is_twice_in_a_batch_is_visited_twice() -> None:
+    batch = batch_of([7, 7, 1], 0)
+    norms = autograd_norms(batch)
+    mean = (norms[0] + norms[1]) / 2
+    assert EL2N().score(batch).tolist() == pytest.approx([mean, mean, norms[2]])
+
+
+# --- loss and age ----------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(visits, st.floats(0, 5), st.data())
+def test_loss_age_is_the_loss_and_what_each_visit_of_waiting_is_worth(
+    passes: list[Any], bonus: float, data: st.DataObject
+) -> None:
+    score, age = LossAge(bonus=bonus), dict.fromkeys(range(13), 0)
+    for number, index in enumerate(passes):
+        batch = batch_of(index, number)
+        losses = F.cross_entropy(batch.outputs, batch.targets, reduction="none").tolist()
+        expected = [loss + bonus * age[s] for loss, s in zip(losses, index, strict=True)]
+        assert score.score(batch).tolist() == pytest.approx(expected, abs=1e-6)
+        assert score.score(batch).tolist() == pytest.approx(expected, abs=1e-6)  # looks, no more
+        rows = data.draw(st.lists(st.integers(0, len(index) - 1), unique=True))
+        score.settled(batch.index, torch.tensor(rows, dtype=torch.int64))
+        for row, sample in enumerate(index):
+            age[sample] = 0 if row in rows else age[sample] + 1
+
+
+def test_the_gate_tells_whom_it_chose_fallback_rows_included() -> None:
+    gate = Gate(0.25, "loss_age", "top_k")
+    index = torch.tensor([8, 2, 5, 1])
+    for turn, (scores, chosen) in enumerate([([1, 9, 1, 2], 2), ([1, 2, 9, 3], 5)]):
+        assert gate.select(torch.tensor(scores).float(), index).index.tolist() == [1 + turn]
+        assert gate.significance.age.at(torch.tensor([chosen])) == 0
+    assert gate.significance.age.at(index).tolist() == [2, 1, 0, 2]
+    idle = Gate(0.1, "loss_age", fallback=3)
+    idle.controller.threshold(torch.tensor([9.0]), 0)  # which nothing exceeds
+    fallback = idle.select(torch.rand(4), index)
+    assert fallback.fallback
+    assert sorted(idle.significance.age.at(index).tolist()) == [0, 0, 0, 1]
+    assert idle.significance.age.at(index[fallback.index]).tolist() == [0, 0, 0]
+    rows = Gate(0.1, "loss_age", fallback=0)
+    rows.controller.threshold(torch.tensor([9.0]), 0)
+    rows.settle(torch.rand(4), torch.tensor([False, True, False, True]), index)
+    assert rows.significance.age.at(index).tolist() == [1, 0, 1, 0]
+
+
+def test_no_sample_waits_for_ever() -> None:
+    """Twenty samples whose losses never change: by loss two of them are all that is trained on."""
+    outputs = torch.zeros(20, 4)
+    outputs[:, 0] = torch.arange(20) / 4
+    targets, index = torch.zeros(20, dtype=torch.int64), torch.arange(20)
+    trained = {}
+    for name in ("loss", "loss_age"):
+        gate = Gate(0.1, name, "top_k")
+        model = nn.Identity()
+        chosen = [gate(model, outputs, targets, index).index.tolist() for _ in range(60)]
+        trained[name] = {row for rows in chosen for row in rows}
+    assert trained == {"loss": {0, 1}, "loss_age": set(range(20))}
+
+
+@pytest.mark.parametrize("bonus", [-0.1, math.nan])
+def test_a_bonus_below_0_is_refused(bonus: float) -> None:
+    with pytest.raises(ValueError, match=rf"bonus is {bonus}, but waiting must not lower a score"):
+        LossAge(bonus=bonus)
+
+
+def test_loss_age_takes_the_gates_criterion() -> None:
+    gate = Gate(0.5, "loss_age", criterion=nn.MSELoss(reduction="none"))
+    model, x, y = nn.Linear(3, 1), torch.randn(5, 3), torch.randn(5, 1)
+    scores = gate.score(model, x, y, torch.arange(5))
+    torch.testing.assert_close(scores, (model(x) - y).detach().square().squeeze(1))
+
+
+# --- the index -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_without_an_index_it_says_what_to_pass(name: str) -> None:
+    model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.randint(4, (5,))
+    gate = Gate(0.5, name)
+    sentence = r"(EL2N|LossAge) remembers each sample by its index.*index=\.\.\..*kit's trainers do"
+    with pytest.raises(ValueError, match=sentence):
+        gate(model, x, y)
+    with pytest.raises(ValueError, match=sentence):
+        gate.score(model, x, y)
+    with pytest.raises(ValueError, match=sentence):
+        gate.significance(model(x), y, x)
+    scores = gate.score(model, x, y, torch.arange(5))
+    if name != "el2n":  # which learns nothing from decisions
+        with pytest.raises(ValueError, match=sentence):
+            gate.select(scores)
+    assert 0 < len(gate(model, x, y, torch.arange(5))) < 5
+
+
+@pytest.mark.parametrize("score", [EL2N(), LossAge()])
+@pytest.mark.parametrize(
+    "index",
+    [
+        torch.arange(3),
+        torch.arange(4.0),
+        torch.arange(4)[:, None],
+        torch.tensor([0, 1, -1, 2]),
+        torch.ones(4, dtype=torch.bool),
+        torch.tensor(3),
+    ],
+    ids=["too few", "float", "a column", "negative", "a mask", "a number"],
+)
+def test_an_index_that_names_no_samples_is_refused(score: ContextScore, index: Tensor) -> None:
+    batch = batch_of([0, 1, 2, 3], 0)._replace(index=index)
+    with pytest.raises(ValueError, match=r"index is torch\.\w+ of shape .* place in the data set"):
+        score.score(batch)
+
+
+def test_other_whole_numbers_name_samples_too() -> None:
+    batch = batch_of([4, 0, 9], 0)
+    small = batch._replace(index=batch.index.to(torch.int32))
+    for kind in (EL2N, LossAge):
+        assert kind().score(small).equal(kind().score(batch))
+
+
+# --- state -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("steps", [0, 1, 6])
+def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> None:
+    model = nn.Linear(3, 4)
+
+    def run(gate: Gate, numbers: range) -> list[Any]:
+        found = []
+        for number in numbers:
+            random = torch.Generator().manual_seed(number)
+            x, y = torch.randn(6, 3, generator=random), torch.randint(4, (6,), generator=random)
+            index = torch.randperm(15, generator=random)[:6]
+            found.append(gate.score(model, x, y, index).tolist())
+            found.append(gate.select(torch.tensor(found[-1]), index).index.tolist())
+        return found
+
+    gate, resumed = Gate(0.3, name), Gate(0.3, name)
+    run(gate, range(steps))
+    resumed.load_state_dict(through_json(gate.state_dict()))
+    assert run(resumed, range(steps, 12)) == run(gate, range(steps, 12))
+    assert resumed.state_dict() == gate.state_dict()
+    assert run(Gate(0.3, name), range(11, 12)) != run(gate, range(11, 12))  # memory matters
+
+
+def test_a_state_from_before_scores_had_one_is_taken() -> None:
+    batch = batch_of([1, 2, 3], 0)
+    gate = Gate(0.3, "loss_age")
+    old = Gate(0.3).state_dict()
+    assert "score" not in old
+    gate.load_state_dict(old)
+    assert gate.significance.score(batch).equal(LossAge().score(batch))
+
+
+def test_a_saved_state_is_no_view_of_the_score() -> None:
+    score = WeightedSum([(1, LossAge())])
+    state = score.state_dict()
+    score.settled(torch.tensor([2]), torch.tensor([], dtype=torch.int64))
+    assert state == {"terms": [{"age": []}]} != score.state_dict()

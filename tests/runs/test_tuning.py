@@ -1,0 +1,453 @@
+"""Tuning: what is searched, at whose cost, beside what control; and that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from astkit.cli import main
+from astkit.datasets import Splits, load
+from astkit.gating import LogIntegral
+from astkit.runs import arms, tuning
+from astkit.runs.tuning import DENSE, GATE, RANDOM, Tuning
+from astkit.trainers import Budget, TrainConfig
+from astkit.trainers.budget import SCHEDULES
+
+DIGITS = load("digits")[0]
+TASK = arms.Task(
+    Splits(DIGITS.subset(range(64)), DIGITS.subset(range(64, 96)), DIGITS.subset(range(96, 128))),
+    "digits_cnn",
+    epochs=2,
+    batch_size=16,
+    gate={"target_rate": 0.3, "score": "loss"},
+    config=TrainConfig(lr=1e-2),
+    device="cpu",
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    before = optuna.logging.get_verbosity()
+    tuning.quiet()
+    yield
+    optuna.logging.set_verbosity(before)
+
+
+@pytest.fixture
+def search(tmp_path):
+    return Tuning(TASK, tmp_path / "search.journal")
+
+
+def silent(text):
+    pass
+
+
+class Fake:
+    """In the place of a trainer: a curve of validation accuracies, one a pass, four steps each."""
+
+    def __init__(self, curve):
+        self.curve, self.taken = curve, 0
+        self.history = SimpleNamespace(epochs=[])
+        self.ledger = SimpleNamespace(flops=SimpleNamespace(total=7.0))
+
+    def steps(self):
+        for number, accuracy in enumerate(self.curve):
+            for _ in range(4):
+                self.taken += 1
+                if isinstance(accuracy, BaseException):
+                    raise accuracy
+                yield None
+            progress = (number + 1) / len(self.curve)
+            self.history.epochs.append({"progress": progress, "val_accuracy": accuracy})
+
+    def run(self):
+        for _ in self.steps():
+            pass
+        return self.history
+
+
+@pytest.fixture
+def faked(monkeypatch):
+    """Curves by (arm, parameters, seed) in the place of training; the trainers that were made."""
+
+    def fake(curve):
+        made = []
+
+        def trainer(self, arm, parameters, seed):
+            made.append(Fake(curve(arm, parameters, seed)))
+            return made[-1]
+
+        monkeypatch.setattr(Tuning, "trainer", trainer)
+        return made
+
+    return fake
+
+
+def trials(search, arm=GATE):
+    return search.study(arm).get_trials()
+
+
+# --- what a trial is -------------------------------------------------------------------------
+
+
+def test_the_budget_is_what_dense_training_spends(search):
+    dense = arms.run(TASK, "dense", 0)
+    assert search.flops == pytest.approx(dense["flops"], rel=1e-9)
+    assert Tuning(replace(TASK, epochs=5), search.storage).flops == pytest.approx(
+        2.5 * search.flops
+    )
+
+
+def test_parameters_reach_the_trainer(search):
+    parameters = {"schedule": "constant", "lr": 0.5, "target_rate": 0.2, "gain": 1.5}
+    work = search.trainer(GATE, parameters, 4)
+    controller = work.step.gate.controller
+    assert isinstance(controller, LogIntegral)
+    assert (controller.target_rate, controller.gain) == (0.2, 1.5)
+    assert (work.config.schedule, work.config.lr, work.config.seed) == ("constant", 0.5, 4)
+    assert work.budget == Budget(flops=search.flops)
+    dense = search.trainer(DENSE, {"schedule": "constant"}, 4)
+    assert (dense.config.schedule, dense.config.lr) == ("constant", TASK.config.lr)
+    assert dense.budget == work.budget
+    random = search.trainer(RANDOM, parameters, 4)
+    assert random.sampler.rate == 0.2
+
+
+def test_a_search_spends_equal_flops_and_never_reads_the_test_split(tmp_path):
+    class Sealed:
+        train, validation = TASK.splits.train, TASK.splits.validation
+
+        @property
+        def test(self):
+            raise AssertionError("the test split is not for tuning")
+
+    search = Tuning(replace(TASK, splits=Sealed()), tmp_path / "search.journal")
+    search.run(2, silent)
+    found = search.best(2)
+    a_batch = search.flops / (2 * 4)
+    assert (found["FLOPs"] >= search.flops).all()
+    assert (found["FLOPs"] <= search.flops + 1.5 * a_batch).all()
+    best = max(trial.value for trial in trials(search) if trial.value is not None)
+    assert found["searched"][GATE] == best
+    # a trial's value is the accuracy at the end of its own training
+    trial = search.study(DENSE).best_trial
+    again = search.trainer(DENSE, trial.params, 0).run()
+    assert again.epochs[-1]["val_accuracy"] == trial.value
+
+
+def test_trials_lie_within_the_space(search, faked):
+    faked(lambda arm, parameters, seed: [0.5])
+    search.run(30, silent)
+    found = [trial.params for trial in trials(search)]
+    assert all(0.05 <= params["target_rate"] <= 0.6 for params in found)
+    assert all(0.1 <= params["gain"] <= 2 for params in found)
+    assert {params["schedule"] for params in found} == set(SCHEDULES)
+    assert len({params["target_rate"] for params in found}) == 30
+    assert all(set(params) == {"schedule", "target_rate", "gain"} for params in found)
+
+
+def test_dense_is_tuned_in_what_it_shares(search, faked, tmp_path):
+    faked(lambda arm, parameters, seed: [0.5])
+    search.run(5, silent)
+    assert [trial.params for trial in trials(search, DENSE)] == [{"schedule": s} for s in SCHEDULES]
+    with_lr = Tuning(TASK, tmp_path / "lr.journal", lr=True)
+    with_lr.run(5, silent)
+    for arm in (DENSE, GATE):
+        rates = [trial.params["lr"] for trial in trials(with_lr, arm)]
+        assert len(set(rates)) == 5
+        assert all(1e-3 <= rate <= 1e-1 for rate in rates)
+
+
+# --- pruning and failing ---------------------------------------------------------------------
+
+
+def test_a_trial_below_the_median_stops_its_trainer_between_two_steps(search, faked):
+    def curve(arm, parameters, seed):
+        good = len(made) < len(SCHEDULES) + 6
+        return [0.8] * 20 if good else [0.1] * 40  # cheaper passes, so twice as many of them
+
+    made = faked(curve)
+    search.run(8, silent)
+    assert [trial.state for trial in trials(search)] == (
+        [TrialState.COMPLETE] * 6 + [TrialState.PRUNED] * 2
+    )
+    for work in made[-2:]:
+        assert work.taken == 12 * 4 + 1  # at three tenths of the FLOPs: the 12th of 40 passes
+    pruned = trials(search)[-1]
+    assert list(pruned.intermediate_values) == [0, 1, 2, 3]
+    # tenths of the FLOPs, each once: the last is the value itself
+    assert list(trials(search)[0].intermediate_values) == list(range(10))
+
+
+def test_a_trial_that_diverges_is_kept_and_counts(search, faked):
+    def curve(arm, parameters, seed):
+        failing = len(made) == len(SCHEDULES) + 1
+        return [0.5, FloatingPointError("the training loss became nan")] if failing else [0.6]
+
+    made, said = faked(curve), []
+    search.run(3, said.append)
+    states = [trial.state for trial in trials(search)]
+    assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+    assert trials(search)[1].user_attrs["error"] == "the training loss became nan"
+    assert said[-2].endswith("failed, the training loss became nan")
+    assert said[-1].endswith("validation accuracy 60.00%")
+    assert search.best(2).loc[GATE, ["trials", "fail", "pruned", "running"]].tolist() == [
+        3,
+        1,
+        0,
+        0,
+    ]
+
+
+@pytest.mark.parametrize("arm", [DENSE, GATE])
+def test_an_interrupted_trial_is_made_up_for(search, faked, arm):
+    first = 1 if arm == DENSE else len(SCHEDULES) + 1
+
+    def curve(arm, parameters, seed):
+        return [KeyboardInterrupt()] if len(made) == first else [0.6]
+
+    made = faked(curve)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(4, silent)
+    search.run(4, silent)
+    for name, count in ((DENSE, len(SCHEDULES)), (GATE, 4)):
+        states = [trial.state for trial in trials(search, name)]
+        assert states.count(TrialState.COMPLETE) == count
+        assert states.count(TrialState.FAIL) == (name == arm)
+    complete = [t for t in trials(search, DENSE) if t.state == TrialState.COMPLETE]
+    assert sorted(t.params["schedule"] for t in complete) == sorted(SCHEDULES)
+
+
+# --- going on --------------------------------------------------------------------------------
+
+
+def test_a_search_goes_on_where_it_stopped(tmp_path, faked):
+    def curve(arm, parameters, seed):
+        return [1 - abs(math.log(parameters.get("target_rate", 0.3) / 0.2))]
+
+    faked(curve)
+    whole, parts = Tuning(TASK, tmp_path / "whole"), Tuning(TASK, tmp_path / "parts")
+    whole.run(40, silent)
+    for count in (5, 5, 12, 40):
+        parts.run(count, silent)
+        assert len(trials(parts)) == count
+    assert [t.params for t in trials(parts)] == [t.params for t in trials(whole)]
+    other = Tuning(TASK, tmp_path / "other", seed=1)
+    other.run(3, silent)
+    assert trials(other)[0].params != trials(whole)[0].params
+    # it searches: the last ten lie closer to the best rate than the first, which are random
+    values = [trial.value for trial in trials(whole)]
+    assert sum(values[-10:]) > sum(values[:10]) + 1
+
+
+CHILD = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from astkit.runs import tuning
+
+class Slow:
+    def __init__(self):
+        self.history = SimpleNamespace(epochs=[])
+
+    def steps(self):
+        time.sleep(0.05)
+        yield None
+        self.history.epochs.append({"progress": 1.0, "val_accuracy": 0.5})
+
+tuning.quiet()
+tuning.Tuning.flops = 1.0
+tuning.Tuning.trainer = lambda *_: Slow()
+search = tuning.Tuning(SimpleNamespace(settings=dict), Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+search.run(int(sys.argv[2]))
+"""
+
+
+def test_two_processes_share_one_count(tmp_path):
+    storage, count = tmp_path / "shared.journal", 20
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(storage), str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = [child.communicate(timeout=120)[0].splitlines() for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    assert all(said)  # both took part
+    names = [line.split(":")[0] for lines in said for line in lines]
+    expected = [f"{DENSE}, trial {i}" for i in range(len(SCHEDULES))]
+    expected += [f"{GATE}, trial {i}" for i in range(count)]
+    assert sorted(names) == sorted(expected)
+    backend = optuna.storages.journal.JournalFileBackend(str(storage))
+    study = optuna.load_study(study_name=GATE, storage=optuna.storages.JournalStorage(backend))
+    rates = [trial.params["target_rate"] for trial in study.trials]
+    assert len(set(rates)) == count  # no draw twice, although the seed is the same
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"task": replace(TASK, epochs=3)},
+        {"task": replace(TASK, config=TrainConfig(lr=1e-3))},
+        {"lr": True},
+        {"seed": 1},
+    ],
+    ids=["epochs", "config", "lr", "seed"],
+)
+def test_searches_of_other_settings_are_not_mixed(search, faked, changes):
+    faked(lambda arm, parameters, seed: [0.5])
+    search.run(2, silent)
+    before = search.storage.read_bytes()
+    with pytest.raises(ValueError, match="holds a search with other settings of the task, lr or"):
+        replace(search, **changes).run(3, silent)
+    assert search.storage.read_bytes().startswith(before)
+    assert len(trials(search)) == 2
+
+
+@pytest.mark.parametrize("content", ["hello\n", json.dumps({"results": []}), "1\n2\n"])
+def test_a_file_that_is_no_search_is_refused_and_kept(search, content):
+    search.storage.write_text(content)
+    with pytest.raises(ValueError, match=r"search.journal holds no search: name another file"):
+        search.run(1, silent)
+    assert search.storage.read_text() == content
+
+
+def test_impossible_searches_are_refused(search, tmp_path):
+    with pytest.raises(ValueError, match="trials is 0: give 1 or more"):
+        search.run(0)
+    with pytest.raises(ValueError, match="holds no completed trial of 'batched gate'"):
+        search.best()
+    callable_score = {**TASK.gate, "score": lambda *_: None}
+    unnamed = Tuning(replace(TASK, gate=callable_score), tmp_path / "other")
+    with pytest.raises(ValueError, match="give score and controller by name"):
+        unnamed.run(1)
+
+
+# --- the best --------------------------------------------------------------------------------
+
+
+def test_the_best_is_trained_anew_on_seeds_that_the_search_did_not_see(search, faked):
+    asked = []
+
+    def curve(arm, parameters, seed):
+        asked.append((arm, parameters, seed))
+        if seed == 0:  # the search: the constant schedule wins, and so does the last gate
+            return [0.9 + len(asked) / 1000 if parameters["schedule"] == "constant" else 0.2]
+        return [{GATE: 0.7, DENSE: 0.6, RANDOM: 0.5}[arm] + 0.01 * seed]
+
+    faked(curve)
+    search.run(6, silent)
+    assert {seed for _, _, seed in asked} == {0}
+    asked.clear()
+    found = search.best(3)
+    best = search.study(GATE).best_trial
+    assert asked == [
+        *((GATE, best.params, seed) for seed in (1, 2, 3)),
+        *((DENSE, {"schedule": "constant"}, seed) for seed in (1, 2, 3)),
+        *((RANDOM, best.params, seed) for seed in (1, 2, 3)),
+    ]
+    assert found.index.tolist() == [GATE, DENSE, RANDOM]
+    assert found["n"].tolist() == [3] * 3
+    assert found["validation accuracy"].tolist() == pytest.approx([0.72, 0.62, 0.52])
+    assert found["spread"].tolist() == pytest.approx([0.01] * 3)
+    assert found["above dense"].tolist() == pytest.approx([0.1, 0, -0.1])
+    assert found["FLOPs"].tolist() == [7.0] * 3
+    assert found["searched"][GATE] == best.value
+    assert found["trials"][:2].tolist() == [6, len(SCHEDULES)]
+    assert found["gain"][GATE] == best.params["gain"]
+    assert found["schedule"].tolist()[:2] == ["constant"] * 2
+
+
+# --- the command -----------------------------------------------------------------------------
+
+
+def test_the_command_searches_and_shows_both_arms(tmp_path, capsys):
+    storage = tmp_path / "new" / "search"
+    options = ["--storage", str(storage), "--epochs", "0.3", "--confirm", "1", "--seed", "5"]
+    assert main(["tune", *options, "--trials", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[: len(SCHEDULES) + 2]] == [
+        *(f"{DENSE}, trial {i}" for i in range(len(SCHEDULES))),
+        *(f"{GATE}, trial {i}" for i in range(2)),
+    ]
+    assert [line.split("  ")[0] for line in lines[-3:]] == [GATE, DENSE, RANDOM]
+    assert main(["tune", *options, "--trials", "2"]) == 0
+    assert "trial 0" not in capsys.readouterr().out
+    search = Tuning(arms.task("digits", epochs=0.3), storage, seed=5)
+    assert len(trials(search)) == 2
+
+
+def test_options_reach_the_search(tmp_path, monkeypatch):
+    made = []
+
+    class Noted(Tuning):
+        def run(self, trials):
+            made.append((self, trials))
+
+        def best(self, seeds):
+            made.append(seeds)
+            return search_table
+
+    search_table = SimpleNamespace(to_string=lambda float_format: "")
+    monkeypatch.setattr(tuning, "Tuning", Noted)
+    storage = tmp_path / "s"
+    options = ["--storage", str(storage), "--model", "simple_cnn", "--epochs", "2", "--tune-lr"]
+    main(["tune", *options, "--trials", "7", "--seed", "3", "--confirm", "4"])
+    (search, count), seeds = made
+    assert (search.task.model, search.task.epochs, search.lr, search.seed) == (
+        "simple_cnn",
+        2,
+        True,
+        3,
+    )
+    assert (search.storage, count, seeds) == (storage, 7, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--trials", "0"], "trials is 0"),
+        (["--epochs", "0"], "budget epochs is 0.0"),
+        (["--confirm", "0"], "--confirm is 0"),
+        (["--threads", "0"], "--threads is 0"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_exit_code_2(tmp_path, capsys, options, sentence):
+    with pytest.raises(SystemExit) as exit_info:
+        main(["tune", "--storage", str(tmp_path / "s"), *options])
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"astkit: {sentence}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "s").exists()
+
+
+def test_absent_optuna_is_said_in_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "astkit.runs.tuning")
+    monkeypatch.delattr("astkit.runs.tuning")
+    with pytest.raises(SystemExit) as exit_info:
+        main(["tune", "--storage", str(tmp_path / "s")])
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith("astkit: tuning needs optuna, which is not installed: pip install")
+    assert error.count("\n") == 1

@@ -1,0 +1,141 @@
+"""Pictures read in grey, on white, on dark pages and under anybody's matplotlib settings."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from PIL import Image
+
+from astkit.widgets import plots, style
+
+DARK = {
+    "figure.facecolor": "black",
+    "axes.facecolor": "#111111",
+    "savefig.facecolor": "black",
+    "text.color": "white",
+    "axes.labelcolor": "white",
+    "axes.edgecolor": "white",
+    "xtick.color": "white",
+    "ytick.color": "white",
+    "grid.color": "yellow",
+    "lines.linewidth": 9,
+    "axes.grid": False,
+    "legend.frameon": True,
+    "font.size": 20,
+}
+
+
+def luminance(colour) -> float:
+    """Relative luminance, WCAG 2.2."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+def contrast(one, other) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lightness(colour) -> float:
+    """CIE L*, 0 to 100."""
+    y = luminance(colour)
+    return 116 * y ** (1 / 3) - 16 if y > 216 / 24389 else y * 24389 / 27
+
+
+@pytest.fixture
+def steps():
+    return pd.DataFrame(
+        {
+            "step": range(1, 41),
+            "threshold": 2.0,
+            "rate": 0.1,
+            "target_rate": [0.1] * 20 + [0.2] * 20,
+        }
+    )
+
+
+def pixels(picture) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(picture._repr_png_())).convert("RGB"))
+
+
+def test_lines_stand_out_from_the_paper_and_from_one_another_in_grey():
+    assert all(contrast(colour, style.PAPER) >= 3 for colour in style.COLOURS)
+    gaps = [abs(lightness(a) - lightness(b)) for a, b in itertools.combinations(style.COLOURS, 2)]
+    assert min(gaps) > 6
+    assert abs(lightness(style.COLOURS[0]) - lightness(style.COLOURS[1])) > 20
+
+
+def test_lines_differ_in_dashes_and_markers_too():
+    lines = [style.line(place) for place in range(7)]
+    for part in ("color", "linestyle", "marker"):
+        assert len({line[part] for line in lines}) == 7
+    assert "marker" not in style.line(0, markers=False)
+    assert style.line(7) == style.line(0)
+
+
+def test_all_text_reads_on_the_background_that_it_brings(steps):
+    picture = plots.threshold_and_rate(steps)
+    picture.canvas.draw()
+    texts = [text for text in picture.findobj(matplotlib.text.Text) if text.get_text()]
+    assert len(texts) > 20
+    background = picture.get_facecolor()
+    assert background[3] == 1.0  # opaque: what lies behind does not matter
+    assert {axis.get_facecolor() for axis in picture.axes} == {background}
+    assert all(contrast(text.get_color(), background) >= 7 for text in texts)
+
+
+def test_the_corner_of_a_picture_is_paper_on_any_page(steps):
+    image = Image.open(io.BytesIO(plots.threshold_and_rate(steps)._repr_png_()))
+    assert image.convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+
+
+def test_settings_of_others_change_nothing_and_stay(steps):
+    plain = pixels(plots.threshold_and_rate(steps))
+    with matplotlib.rc_context(DARK):
+        dark = pixels(plots.threshold_and_rate(steps))
+        assert matplotlib.rcParams["text.color"] == "white"
+    assert np.array_equal(plain, dark)
+
+
+@pytest.mark.parametrize("colour", [(g, g, g, 1.0) for g in np.linspace(0, 1, 21)])
+def test_text_on_a_cell_takes_the_better_of_paper_and_ink(colour):
+    chosen = contrast(style.ink_on(colour), colour[:3])
+    assert chosen == max(contrast(ink, colour[:3]) for ink in (style.PAPER, style.INK))
+    assert chosen > 3.9
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [([1.0, 21.0], "log"), ([1.0, 19.0], "linear"), ([0.0, 50.0], "linear"), ([], "linear")],
+)
+def test_an_axis_is_logarithmic_for_wide_positive_values_only(values, scale):
+    axis = style.picture().axes[0]
+    style.log_if_wide(axis, values)
+    assert axis.get_yscale() == scale
+
+
+def test_axes_come_row_by_row():
+    picture = style.picture(2, 3, width=2.0, height=1.5)
+    assert len(picture.axes) == 6
+    assert list(picture.get_size_inches()) == [4.0, 4.5]
+    first, second, third = (axis.get_position() for axis in picture.axes[:3])
+    assert first.x0 < second.x0
+    assert third.y0 < first.y0
+
+
+def test_pictures_need_no_pyplot():
+    code = "import sys, astkit.widgets.plots; print('matplotlib.pyplot' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_picture_shows_itself(steps):
+    assert plots.threshold_and_rate(steps)._repr_png_().startswith(b"\x89PNG")
