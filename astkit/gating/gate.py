@@ -56,9 +56,10 @@ class Gate:
 
     A row is active when its score exceeds the controller's threshold, unless the controller makes
     decisions of its own. Rows that tie with the threshold (all of them, when a batch's scores are
-    equal) are drawn at random up to the number that the target rate grants. If fewer than ``min_active`` rows are active, random rows fill the
-    batch up to ``fallback``; they never count in the rate. A row whose score is NaN or infinite is
-    not trained on, does not steer the controller and is counted in ``nonfinite``.
+    equal) are drawn at random up to the number that the target rate grants. If fewer than
+    ``min_active`` rows are active, random rows fill the batch up to ``fallback``; they never count
+    in the rate. A row whose score is NaN or infinite is not trained on, does not steer the
+    controller and is counted in ``nonfinite``.
 
     Args:
         target_rate: wanted share of active samples, in (0, 1].
