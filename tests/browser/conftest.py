@@ -39,7 +39,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an open playwright holds an event loop, so not longer
 def browser() -> Iterator[Any]:
     if not CHROMIUM:
         pytest.skip("no chromium here: install Debian's chromium, or Google Chrome, to run this")
@@ -51,7 +51,7 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """Address and root folder of a JupyterLab that knows nothing of this user's settings."""
     home, port = tmp_path_factory.mktemp("lab"), _free_port()
