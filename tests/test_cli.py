@@ -216,7 +216,7 @@ def test_absent_data_are_one_line_and_exit_code_2(out, capsys, tmp_path, monkeyp
         ["compare", "dense"],
         ["compare", "dense", "--out", "x", "--dataset", "mnist"],
         ["compare", "dense", "--out", "x", "--model", "resnet"],
-        ["compare", "dense", "--out", "x", "--precision", "fp16"],
+        ["compare", "dense", "--out", "x", "--precision", "fp8"],
         ["compare", "dense", "--out", "x", "--epochs", "many"],
         ["compare", "dense", "--out", "x", "--momentum", "0.9"],
     ],

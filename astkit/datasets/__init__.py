@@ -3,6 +3,10 @@
 from astkit.datasets.foreign import ForeignLoader, as_loader
 from astkit.datasets.images import Images
 from astkit.datasets.loaders import Batch, BatchSource, Loader
+from astkit.datasets.mapped import MappedImages, open_mapped, write_mapped
+from astkit.datasets.prefetch import Prefetched
+from astkit.datasets.settings import LoaderSettings, loader_settings
+from astkit.datasets.shards import ParquetLoader
 from astkit.datasets.sources import load
 from astkit.datasets.splits import Splits, split, stratified
 
@@ -12,9 +16,16 @@ __all__ = [
     "ForeignLoader",
     "Images",
     "Loader",
+    "LoaderSettings",
+    "MappedImages",
+    "ParquetLoader",
+    "Prefetched",
     "Splits",
     "as_loader",
     "load",
+    "loader_settings",
+    "open_mapped",
     "split",
     "stratified",
+    "write_mapped",
 ]

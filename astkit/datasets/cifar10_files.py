@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import pickle
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from astkit.datasets.decode import class_names, decode, read_class_folders
+from astkit.datasets.decode import class_names, read_class_folders
+from astkit.datasets.parquet import AGAIN_FILE, decoded, image_column, opened, shard_files
 
 CLASSES = (
     "airplane",
@@ -32,7 +31,6 @@ TEST_FILE = "test_batch"
 RECORDS = 10_000  # images in each file of the binary version
 RECORD_BYTES = 1 + 3 * 32 * 32  # label, then the red, green and blue plane
 AGAIN = "fetch CIFAR-10 again (remove the folder and pass download=True)"
-AGAIN_FILE = "fetch the file again"
 
 Rows = tuple[Tensor, Tensor]
 Parts = tuple[Rows, Rows | None]
@@ -87,8 +85,8 @@ def _records(path: Path) -> Rows:
 
 def _read_parquet(folder: Path) -> Parts:
     inner = _parquet_folder(folder)
-    train = [_decoded(path) for path in _shards(inner, "train")]
-    test = [_decoded(path) for path in _shards(inner, "test")]
+    train = [_decoded(path) for path in shard_files(inner, "train")]
+    test = [_decoded(path) for path in shard_files(inner, "test")]
     if not train:
         raise ValueError(f"{inner} has test-*.parquet but no train-*.parquet; {AGAIN_FILE}.")
     return _joined(train), _joined(test) if test else None
@@ -97,43 +95,18 @@ def _read_parquet(folder: Path) -> Parts:
 def _parquet_folder(folder: Path) -> Path:
     # a clone of the Hugging Face repository keeps its shards one level down
     plain = folder / "plain_text"
-    return plain if _shards(plain, "train") else folder
-
-
-def _shards(folder: Path, part: str) -> list[Path]:
-    paths = sorted(folder.glob(f"{part}-*.parquet"))
-    for path in paths:
-        numbered = re.fullmatch(rf"{part}-\d+-of-(\d+)", path.stem)
-        if numbered and len(paths) != int(numbered[1]):
-            raise ValueError(
-                f"{folder} has {len(paths)} files {part}-*.parquet, but {path.name} says there are "
-                f"{int(numbered[1])}; fetch all shards of one version."
-            )
-    return paths
+    return plain if shard_files(plain, "train") else folder
 
 
 def _decoded(path: Path) -> Rows:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"Reading {path} needs pyarrow; install it: pip install 'astkit[data]'."
-        ) from error
-
     pixels: list[Tensor] = []
     labels: list[int] = []
-    try:
-        with pyarrow.parquet.ParquetFile(io.BytesIO(_content(path))) as file:
-            column = _image_column(path, file.schema_arrow.names)
-            for batch in file.iter_batches(batch_size=1000, columns=[column, "label"]):
-                labels.extend(batch.column("label").to_pylist())
-                for item in batch.column(column).to_pylist():
-                    pixels.append(_pixels(item, f"Row {len(pixels)} of {path}"))
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(
-            f"{path} is no whole parquet file ({str(error).splitlines()[0]}); {AGAIN_FILE}."
-        ) from error
+    with opened(path) as file:
+        column = image_column(path, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=1000, columns=[column, "label"]):
+            labels.extend(batch.column("label").to_pylist())
+            for item in batch.column(column).to_pylist():
+                pixels.append(decoded(item, f"Row {len(pixels)} of {path}"))
     if not pixels:
         raise ValueError(f"{path} has no rows; {AGAIN_FILE}.")
     try:
@@ -143,21 +116,6 @@ def _decoded(path: Path) -> Rows:
         raise ValueError(f"{path} is not CIFAR-10 ({error}); {AGAIN_FILE}.") from error
     _check_labels(labelled, path)
     return stacked, labelled
-
-
-def _image_column(path: Path, names: list[str]) -> str:
-    for column in ("img", "image"):
-        if column in names and "label" in names:
-            return column
-    raise ValueError(
-        f"{path} has the columns {', '.join(names)} instead of img (or image) and label; "
-        f"{AGAIN_FILE}."
-    )
-
-
-def _pixels(item: Any, where: str) -> Tensor:
-    data = item.get("bytes") if isinstance(item, dict) else item
-    return decode(data if isinstance(data, bytes) else b"", where, AGAIN_FILE)
 
 
 def _read_folders(folder: Path) -> Parts:

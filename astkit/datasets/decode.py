@@ -45,7 +45,7 @@ def read_class_folders(
         for path in image_files(folder / name):
             picture = decode(path.read_bytes(), str(path), remedy)
             if size is not None:
-                picture = _resized(picture, size)
+                picture = resized(picture, size)
             first = first or path
             _check_same_size(first, pictures[0] if pictures else picture, path, picture)
             pictures.append(picture)
@@ -71,11 +71,12 @@ def class_names(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.name for path in folder.iterdir() if image_files(path)))
 
 
-def _resized(picture: Tensor, size: int) -> Tensor:
-    resized = F.interpolate(
+def resized(picture: Tensor, size: int) -> Tensor:
+    """``picture`` (uint8 ``[3, height, width]``) as uint8 ``[3, size, size]``, antialiased."""
+    scaled = F.interpolate(
         picture[None].float(), size=(size, size), mode="bilinear", antialias=True
     )
-    return resized[0].round().clamp(0, 255).to(torch.uint8)
+    return scaled[0].round().clamp(0, 255).to(torch.uint8)
 
 
 def _check_same_size(first: Path, expected: Tensor, path: Path, picture: Tensor) -> None:

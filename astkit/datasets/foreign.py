@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from astkit.datasets.images import Images, check_label_range
-from astkit.datasets.loaders import Batch, BatchSource, Loader
+from astkit.datasets.loaders import Batch, BatchSource, check_start
 from astkit.datasets.streams import as_labels
 
 
@@ -72,10 +72,7 @@ class ForeignLoader:
                 "order was given for an ordinary loader, which loads every row itself; to select "
                 "rows before they are loaded, pass the data set in an astkit.datasets.Loader."
             )
-        if start < 0:
-            raise ValueError(
-                f"start is {start}; pass the number of batches already done, 0 or more."
-            )
+        check_start(start)
         return self._deliver(start)
 
     def check_labels(self, num_outputs: int) -> None:
@@ -103,13 +100,11 @@ class ForeignLoader:
 def as_loader(obj: object, device: torch.device | str = "cpu") -> BatchSource:
     """``obj`` as a source of batches on ``device``.
 
-    A ``Loader`` is moved, another source of batches is taken as it is, an iterable of batches is
-    wrapped. Raises ``ValueError`` for a bare data set or anything else.
+    A ``Loader`` or another source of batches is moved there if it has ``to``, and an iterable of
+    batches is wrapped. Raises ``ValueError`` for a bare data set or anything else.
     """
-    if isinstance(obj, Loader | ForeignLoader):
-        return obj.to(device)
     if isinstance(obj, BatchSource):
-        return obj
+        return obj.to(device) if hasattr(obj, "to") else obj
     if isinstance(obj, Images | Dataset):
         raise ValueError(
             f"Got a {type(obj).__name__}, which does not say how to batch its rows; "

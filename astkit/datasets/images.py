@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+STATS_ROWS = 1024  # images whose statistics are taken at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Images:
@@ -70,8 +72,11 @@ class Images:
         levels = torch.arange(256, dtype=torch.float64)
         means, stds = [], []
         for channel in range(self.images.shape[1]):
-            pixels = self.images[:, channel].reshape(-1)
-            share = torch.bincount(pixels, minlength=256).cpu().double() / pixels.numel()
+            # part by part, because images on disk need not fit into memory
+            parts = self.images[:, channel].split(STATS_ROWS)
+            counts = [torch.bincount(part.reshape(-1), minlength=256).cpu() for part in parts]
+            count = torch.stack(counts).sum(0)
+            share = count.double() / count.sum()
             mean = (share * levels).sum()
             means.append(mean / 255)
             stds.append((share * (levels - mean) ** 2).sum().sqrt() / 255)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from astkit.datasets.augment import Augment
 from astkit.datasets.images import Images, check_label_range
+from astkit.datasets.normalize import Normalize, Statistic
+from astkit.datasets.settings import TIMEOUT_S, loader_settings
 from astkit.datasets.streams import Stream
 from astkit.rng import permutation
-
-FREE_SHARE = 0.25  # of the device's free memory that a resident data set may take
-
-Statistic = float | Sequence[float] | Tensor
 
 
 class Batch(NamedTuple):
@@ -56,8 +55,10 @@ class Loader:
     0..1), ``x / 255`` with None; any other ``x`` is passed on as it is. ``augment``: of ``"crop"``
     (``pad`` black pixels on each side) and ``"flip"``. ``resident``: keep all images on ``device``
     as uint8; ``"auto"`` does so when they are there already or take at most a quarter of its free
-    memory. ``num_workers``: processes that fetch rows when the data are not resident.
-    Both paths give the same batches, bit for bit. Raises ``ValueError`` for impossible arguments.
+    memory. ``num_workers``: processes that fetch rows when the data are not resident; ``"auto"``
+    decides as ``loader_settings`` does, and ``settings`` says what and why. ``timeout_s``: seconds
+    after which a worker that delivers nothing is an error.
+    All paths give the same batches, bit for bit. Raises ``ValueError`` for impossible arguments.
     """
 
     def __init__(
@@ -71,20 +72,27 @@ class Loader:
         seed: int = 0,
         device: torch.device | str = "cpu",
         resident: bool | Literal["auto"] = "auto",
-        num_workers: int = 0,
+        num_workers: int | Literal["auto"] = 0,
         normalize: tuple[Statistic, Statistic] | None = None,
         drop_last: bool = False,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
-        _check_arguments(data, batch_size, resident, num_workers)
         self.data = data
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
-        self.num_workers = num_workers
         self.drop_last = drop_last
         self._augment = Augment(augment, pad, seed)
-        self._scale, self._bias = _scale_and_bias(normalize, data)
-        self._wanted = resident
+        channels = data.shape[0] if isinstance(data, Images) else None
+        self._normalize = Normalize(normalize, channels)
+        self._choose = partial(
+            loader_settings,
+            data,
+            batch_size,
+            num_workers=num_workers,
+            resident=resident,
+            timeout_s=timeout_s,
+        )
         self._outputs: int | None = None
         self._stored: tuple[Tensor, Tensor] | None = None
         self._stream: Stream | None = None
@@ -93,14 +101,26 @@ class Loader:
     def to(self, device: torch.device | str) -> Loader:
         """Deliver on ``device`` from the next pass on; decides residency anew. Returns itself."""
         self.device = torch.device(device)
+        self.settings = self._choose(self.device)
         self._stored = None
         self._stream = None
-        self._scale = self._scale.to(self.device)
-        self._bias = None if self._bias is None else self._bias.to(self.device)
-        self.resident = isinstance(self.data, Images) and (
-            fits(self.data.images, self.device) if self._wanted == "auto" else self._wanted
-        )
+        self._normalize.to(self.device)
         return self
+
+    @property
+    def num_workers(self) -> int:
+        """Processes that fetch rows."""
+        return self.settings.num_workers
+
+    @property
+    def resident(self) -> bool:
+        """Whether all images stay on the device."""
+        return self.settings.resident
+
+    @property
+    def keyed(self) -> bool:
+        """Whether nothing in this process draws from the default generators to make a batch."""
+        return isinstance(self.data, Images) or self.num_workers > 0
 
     @property
     def num_samples(self) -> int:
@@ -125,10 +145,7 @@ class Loader:
         loading them, so that an interrupted pass goes on where it stopped.
         Raises ``ValueError`` for rows that do not exist and, while iterating, for unusable items.
         """
-        if start < 0:
-            raise ValueError(
-                f"start is {start}; pass the number of batches already done, 0 or more."
-            )
+        check_start(start)
         if order is None:
             n = self.num_samples
             order = permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
@@ -157,7 +174,7 @@ class Loader:
         first = 0
         for rows, (x, y) in zip(chunks, fetched, strict=True):
             x = self._augment.apply(x, moves.rows(first, first + len(rows)))
-            yield Batch(rows, self._normalized(x), y)
+            yield Batch(rows, self._normalize(x), y)
             first += len(rows)
 
     def _gather(self, chunks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -170,72 +187,12 @@ class Loader:
 
     def _fetch(self, order: Tensor, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         if self._stream is None:
-            pin = self.device.type == "cuda"
-            self._stream = Stream(self.data, self.num_workers, self.seed, pin)
+            self._stream = Stream(self.data, self.settings, self.seed)
         chunks = order.cpu().split(self.batch_size)
         for x, y in self._stream.batches(chunks, epoch):
             if self._outputs is not None and not isinstance(self.data, Images):
                 check_label_range(y, self._outputs, "a batch")
             yield x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
-
-    def _normalized(self, x: Tensor) -> Tensor:
-        if x.dtype != torch.uint8:
-            return x
-        x = x.float().mul_(self._scale)
-        return x if self._bias is None else x.add_(self._bias)
-
-
-def fits(images: Tensor, device: torch.device) -> bool:
-    """Whether ``images`` may stay on ``device``: already there, or small beside its free memory."""
-    if images.device.type == device.type:
-        return True
-    module = torch.get_device_module(device)
-    if not hasattr(module, "mem_get_info"):  # such a device does not say what is free
-        return False
-    free: int = module.mem_get_info(device)[0]
-    return images.numel() * images.element_size() <= FREE_SHARE * free
-
-
-def _scale_and_bias(
-    normalize: tuple[Statistic, Statistic] | None, data: object
-) -> tuple[Tensor, Tensor | None]:
-    if normalize is None:
-        return torch.tensor(1 / 255), None
-    mean, std = (torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu() for part in normalize)
-    if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
-        raise ValueError(
-            f"normalize has mean {mean.tolist()} and std {std.tolist()}; "
-            "pass finite means and positive deviations, as Images.channel_stats() gives them."
-        )
-    channels = data.shape[0] if isinstance(data, Images) else max(len(mean), len(std))
-    if {len(mean), len(std)} - {1, channels}:
-        raise ValueError(
-            f"normalize has {len(mean)} means and {len(std)} deviations for {channels} channels; "
-            "pass one number, or one for each channel."
-        )
-    shape = (-1, 1, 1)
-    return (1 / (255 * std)).float().view(shape), (-mean / std).float().view(shape)
-
-
-def _check_arguments(data: object, batch_size: int, resident: object, num_workers: int) -> None:
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise ValueError(
-            f"data is a {type(data).__name__}, which has no rows to choose from; pass Images or a "
-            "map-style dataset, or wrap a DataLoader over it with as_loader."
-        )
-    if len(data) == 0:
-        raise ValueError("data is empty; pass a data set with at least one row.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; pass 1 or more.")
-    if num_workers < 0:
-        raise ValueError(f"num_workers is {num_workers}; pass 0 or more.")
-    if resident not in (True, False, "auto"):
-        raise ValueError(f"resident is {resident!r}; pass True, False or 'auto'.")
-    if resident is True and not isinstance(data, Images):
-        raise ValueError(
-            f"resident is True, but data is a {type(data).__name__}; only Images can stay on the "
-            "device, so pass Images or resident='auto'."
-        )
 
 
 def _check_order(order: Tensor, samples: int) -> None:
@@ -249,3 +206,9 @@ def _check_order(order: Tensor, samples: int) -> None:
             f"order reaches from {int(order.min())} to {int(order.max())}, but the data set has "
             f"{samples} rows; pass rows 0 to {samples - 1}."
         )
+
+
+def check_start(start: int) -> None:
+    """Raise ``ValueError`` for a negative number of batches to leave out."""
+    if start < 0:
+        raise ValueError(f"start is {start}; pass the number of batches already done, 0 or more.")

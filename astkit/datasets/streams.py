@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from astkit.datasets.images import Images
+from astkit.datasets.settings import LoaderSettings
 from astkit.rng import derive
+
+POLL_S = 5.0  # torch notices a dead worker only between two waits
 
 
 class Stream:
@@ -19,41 +23,94 @@ class Stream:
     Workers stay alive from pass to pass. torch's global generators are neither read nor moved.
     """
 
-    def __init__(self, data: Images | Dataset[Any], num_workers: int, seed: int, pin: bool) -> None:
+    def __init__(self, data: Images | Dataset[Any], settings: LoaderSettings, seed: int) -> None:
+        self._data = data
+        self._settings = settings
         self._seed = seed
-        self._workers = num_workers
         self._passes = 0
         self._chunks = _Chunks()
         self._generator = torch.Generator()
-        rows = _Rows(data) if isinstance(data, Images) else data
-        collate: Callable[[Any], Any] = _whole if isinstance(data, Images) else _pairs
-        self._loader: DataLoader[Any] = DataLoader(
-            rows,
-            batch_sampler=self._chunks,
-            num_workers=num_workers,
-            collate_fn=collate,
-            pin_memory=pin,
-            persistent_workers=num_workers > 0,
-            generator=self._generator,
-        )
+        self._loader = self._new_loader()
 
     def batches(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """``(x [B, ...], y [B])`` on the CPU for each int64 tensor of rows in ``chunks``.
 
-        Raises ``RuntimeError`` when a later pass has taken the workers over.
+        Raises ``RuntimeError`` when a later pass has taken the workers over, when a worker died,
+        and when no worker has delivered the next batch in ``timeout_s`` seconds.
         """
         self._passes += 1
         mine = self._passes
         self._chunks.rows = chunks
         # an iterator draws its workers' base seed here instead of from the global generator
         self._generator.manual_seed(derive(self._seed, "workers", epoch))
-        for x, y in self._loader:
-            yield x, y
-            if self._workers and mine != self._passes:
+        iterator = iter(self._loader)
+        while True:
+            try:
+                batch = self._next(iterator)
+            except RuntimeError:
+                del iterator  # ends its workers now, however long the error is kept
+                raise
+            if batch is None:
+                return
+            yield batch
+            if self._settings.num_workers and mine != self._passes:
                 raise RuntimeError(
                     "Another pass over this loader has begun and taken its workers; finish one "
                     "pass before the next, or use num_workers=0."
                 )
+
+    def _new_loader(self) -> DataLoader[Any]:
+        data, settings = self._data, self._settings
+        collate: Callable[[Any], Any] = _whole if isinstance(data, Images) else _pairs
+        return DataLoader(
+            _Rows(data) if isinstance(data, Images) else data,
+            batch_sampler=self._chunks,
+            num_workers=settings.num_workers,
+            collate_fn=collate,
+            pin_memory=settings.pin_memory,
+            prefetch_factor=settings.prefetch_factor,
+            persistent_workers=settings.persistent_workers,
+            timeout=min(POLL_S, settings.timeout_s) if settings.num_workers else 0,
+            generator=self._generator,
+        )
+
+    def _next(self, iterator: Iterator[Any]) -> tuple[Tensor, Tensor] | None:
+        """The next batch, None at the end; renews the workers before it reports their failure."""
+        limit = self._settings.timeout_s
+        deadline = time.monotonic() + limit
+        while True:
+            try:
+                return next(iterator, None)
+            except (RuntimeError, EOFError, OSError) as error:
+                failure = _failure_of_worker(error) if self._settings.num_workers else None
+                if failure is None:
+                    raise
+                late = failure.startswith("DataLoader timed out")
+                if late and time.monotonic() < deadline:
+                    continue
+            break
+        self._loader = self._new_loader()
+        del iterator
+        if late:
+            raise RuntimeError(
+                f"No worker delivered the next batch in timeout_s={limit:g} seconds; find out with "
+                "num_workers=0 where the data set hangs, or raise timeout_s."
+            )
+        raise RuntimeError(
+            f"A worker died ({failure.partition('. ')[0].rstrip('.')}), most often for want of "
+            "memory; lower num_workers or batch_size, or see with num_workers=0 what happens."
+        )
+
+
+def _failure_of_worker(error: Exception) -> str | None:
+    """What torch says of a worker that hangs or died, None for any other error."""
+    words = str(error)
+    if words.startswith(("DataLoader timed out", "DataLoader worker")):
+        return words
+    # one that dies while it hands a batch over shows as a torn connection; errors of the data set
+    # itself arrive as "Caught ..."
+    torn = isinstance(error, EOFError | ConnectionError | FileNotFoundError)
+    return type(error).__name__ if torn and not words.startswith("Caught ") else None
 
 
 class _Chunks:
@@ -70,18 +127,17 @@ class _Chunks:
 
 class _Rows(Dataset[Any]):
     def __init__(self, data: Images) -> None:
-        self._images = data.images
-        self._labels = data.labels
+        self._data = data  # whole, because a worker opens mapped images anew
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self._data)
 
     def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
-        return self._images[row], self._labels[row]
+        return self._data.images[row], self._data.labels[row]
 
     def __getitems__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
-        index = torch.tensor(rows, device=self._labels.device)
-        return self._images.index_select(0, index), self._labels.index_select(0, index)
+        index = torch.tensor(rows, device=self._data.labels.device)
+        return self._data.images.index_select(0, index), self._data.labels.index_select(0, index)
 
 
 def _whole(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from astkit.gating.combine import WeightedSum, named_score
 from astkit.gating.controllers import Controller, LogIntegral, TopK
 from astkit.gating.density import density, log_density
+from astkit.gating.device import DeviceGate
 from astkit.gating.gate import Gate, evaluating
 from astkit.gating.origin import OriginPI, OriginStochastic
 from astkit.gating.samplers import RandomSubset, Sampler
@@ -33,6 +34,7 @@ __all__ = [
     "Contrast",
     "Controller",
     "Criterion",
+    "DeviceGate",
     "Disagreement",
     "Entropy",
     "Gate",

@@ -141,7 +141,10 @@ class ScaleFree(Controller):
         if self.signed:
             return False
         if step > 0:
-            return value >= 1 / self.smallest
+            # while all scores are zero there is no scale to move on
+            return value >= 1 / self.smallest or (
+                value <= self.smallest and not bool((scores > 0).any())
+            )
         # where every score above zero is active, a lower threshold would only wind up
         return value <= self.smallest or not bool(((scores > 0) & (scores <= value)).any())
 

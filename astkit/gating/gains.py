@@ -31,7 +31,8 @@ class Gain:
 
     def __set__(self, instance: Any, value: float) -> None:
         """Raises ``ValueError`` for a number that could not steer."""
-        if not self.allowed(value):  # comparisons also refuse NaN
+        # comparisons also refuse NaN
+        if not isinstance(value, int | float) or not self.allowed(value):
             raise ValueError(f"{self.name} is {value}, but it must be {self.rule}: {self.advice}")
         vars(instance)[self.slot] = float(value)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -144,14 +144,22 @@ class Gate:
         """Score ``y``'s batch with ``model(x)`` and select from it."""
         return self.select(self.score(model, x, y, index), index)
 
-    def score(self, model: nn.Module, x: Any, y: Tensor, index: Tensor | None = None) -> Tensor:
+    def score(
+        self,
+        model: nn.Module,
+        x: Any,
+        y: Tensor,
+        index: Tensor | None = None,
+        forward: Callable[[Any], Tensor] | None = None,
+    ) -> Tensor:
         """Scores ``[batch]`` from a forward pass in eval mode, without side effects on the model.
 
         ``index``: int64 ``[batch]``, which samples of the data set these are, for a score that
-        remembers them.
+        remembers them. ``forward`` is called in ``model``'s place, to compute the same otherwise.
         """
         with evaluating(model, y.device):
-            return score_rows(self.significance, Scored(model(x), y, x, index, model))
+            outputs = (forward or model)(x)
+            return score_rows(self.significance, Scored(outputs, y, x, index, model))
 
     def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
         """Select rows by ``scores [batch]``; controller and score learn from the outcome.

@@ -42,6 +42,8 @@ def row_losses(criterion: Criterion, outputs: Tensor, targets: Tensor) -> Tensor
     try:
         losses = criterion(outputs, targets)
     except (IndexError, RuntimeError, ValueError) as error:
+        if "memory" in str(error):  # no mismatch: whoever called may try again with fewer rows
+            raise
         raise ValueError(_mismatch(outputs, targets, error)) from error
     if losses.ndim == 0 or len(losses) != rows:
         raise ValueError(

@@ -11,6 +11,9 @@ from astkit.profiling.energy import (
 )
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.profiling.ledger import Flops, Ledger, Samples
+from astkit.profiling.memory import MemoryReading, peak_memory, resident
+from astkit.profiling.throughput import Throughput
+from astkit.profiling.window import ProfilerWindow
 
 __all__ = [
     "Comparison",
@@ -20,12 +23,17 @@ __all__ = [
     "Flops",
     "FlopsPerSample",
     "Ledger",
+    "MemoryReading",
+    "ProfilerWindow",
     "Ratio",
     "Samples",
+    "Throughput",
     "bootstrap_interval",
     "compare",
     "compare_energy",
     "count_flops",
     "estimated",
+    "peak_memory",
+    "resident",
     "saved",
 ]

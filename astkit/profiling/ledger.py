@@ -21,13 +21,18 @@ ORIGIN_UNITS_ACTIVATION, ORIGIN_UNITS_SKIP = 10.0, 0.1
 
 @dataclass
 class Samples:
-    """How often a sample was scored, trained on, skipped after scoring, never loaded, evaluated."""
+    """How often a sample was scored, trained on, skipped after scoring, never loaded, evaluated.
+
+    ``overflowed``: its gradient was computed and then thrown away, because an fp16 step overflowed;
+    such a sample was not trained on.
+    """
 
     scored: int = 0
     trained: int = 0
     skipped: int = 0
     unloaded: int = 0
     evaluated: int = 0
+    overflowed: int = 0
 
 
 @dataclass
@@ -50,10 +55,12 @@ class Ledger:
     """Counts what was really spent; it estimates nothing and saves nothing.
 
     ``seconds`` holds two clocks that never run together, "training" and "evaluation"; ``phases``
-    splits the training clock ("load", "score", "gate", "train", "log"). On an accelerator both are
-    read after ``synchronize``, so that they hold the work and not its launch. ``flops_dense`` is
-    what training on all of the same samples would take: a line to compare with, not spent.
-    ``meter`` measures joules while a clock runs; without one they are not measured.
+    splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log").
+    On an accelerator both are read after ``synchronize``, so that they hold the work and not its
+    launch. While ``waiting`` is false neither waits: a stretch of batches is then timed as a whole,
+    by the first reading after it that does. ``flops_dense`` is what training on all of the same
+    samples would take: a line to compare with, not spent. ``meter`` measures joules while a clock
+    runs; without one they are not measured.
     """
 
     samples: Samples = field(default_factory=Samples)
@@ -61,6 +68,7 @@ class Ledger:
     seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
     phases: dict[str, float] = field(default_factory=dict)
     flops_dense: float = 0.0
+    waiting: bool = field(default=True, repr=False, compare=False)
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
 
@@ -72,11 +80,16 @@ class Ledger:
         trained: int = 0,
         skipped: int = 0,
         evaluated: int = 0,
+        overflowed: int = 0,
         passes: int = 1,
     ) -> None:
-        """Book one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each."""
+        """Book one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each.
+
+        ``overflowed`` of those that were booked as trained, now or before, were not.
+        """
         self.samples.scored += scored
-        self.samples.trained += trained
+        self.samples.trained += trained - overflowed
+        self.samples.overflowed += overflowed
         self.samples.skipped += skipped
         self.samples.evaluated += evaluated
         self.flops.scoring += scored * passes * cost.scoring
@@ -114,7 +127,7 @@ class Ledger:
             self.phases[name] = self.phases.get(name, 0.0) + self._now() - start
 
     def _now(self) -> float:
-        if self.synchronize is not None:
+        if self.synchronize is not None and self.waiting:
             self.synchronize()
         return time.perf_counter()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -178,7 +179,9 @@ def run(
     ``None`` where nothing was decided; ``steps`` and ``epochs`` are the run's history.
     """
     work = trainer(task, arm, seed, budget, observers)
+    start = time.perf_counter()
     history = work.run()
+    wall_seconds = time.perf_counter() - start
     ledger, step = work.ledger, work.step
     seconds, phases, energy = dict(ledger.seconds), dict(ledger.phases), ledger.energy()
     test = work.evaluate(task.loader("test"))
@@ -194,11 +197,14 @@ def run(
         **{f"flops_{name}": count for name, count in asdict(ledger.flops).items()},
         "seconds": seconds["training"],
         "evaluation_seconds": seconds["evaluation"],
+        "wall_seconds": wall_seconds,
         "phases": phases,
         "joules": energy.joules,
         "joules_reason": energy.reason,
         "energy_backend": energy.backend,
-        "steered": bool(history.events),
+        "steered": bool(work.steering.events),
+        "events": history.events,
+        "setting_up": work.setting_up.record(),
         "origin_energy_units": ledger.origin_energy_units,
         "training_steps": work.position.step,
         "threads": torch.get_num_threads(),

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results"
 BENCHMARKS = ROOT / "tests" / "benchmarks" / "results.json"
 SCORES = BENCHMARKS.with_name("score_costs.json")
+SPEED = BENCHMARKS.with_name("speed.json")
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -87,9 +88,30 @@ def scores() -> str:
     return f"{markdown(table)}\n\n{describe(report['stamp'])}"
 
 
+def speed() -> str:
+    """What "auto" buys together, and what it costs in accuracy."""
+    report = json.loads(SPEED.read_text())
+    quality, rows = report["accuracy"], {}
+    for found in report["speed"]:
+        rates = {row["arm"]: row["images / s"] for row in found["table"]}
+        ratio, gap = found["speed"], quality["differences"][found["kind"]]
+        rows[found["kind"]] = {
+            "plain, images / s": f"{rates['plain']:,.0f}",
+            "auto, images / s": f"{rates['all that auto picks']:,.0f}",
+            "auto / plain": f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
+            "n": str(ratio["n"]),
+            "bound": f"at least {found['bound']:g}" if found["bound"] else "stated",
+            f"test accuracy, auto - plain ({quality['dataset']}, {quality['epochs']:g} epochs)": (
+                f"{gap['mean']:+.2%} [{gap['low']:+.2%}, {gap['high']:+.2%}], n = {gap['n']}"
+            ),
+        }
+    table = pd.DataFrame(rows).T.rename_axis(report["speed"][0]["model"])
+    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
+
+
 def fill(text: str) -> str:
     """``text`` with every marked table made anew from the committed results."""
-    for make in (digits, cifar10, benchmarks, scores):
+    for make in (digits, cifar10, benchmarks, scores, speed):
         block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
         pattern = rf"<!-- {make.__name__} -->.*?<!-- end -->"
         text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.DOTALL)  # type: ignore[misc]

@@ -5,9 +5,12 @@ from astkit.trainers.config import TrainConfig
 from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
 from astkit.trainers.history import History, Observer
 from astkit.trainers.learner import Learner, choose_device
+from astkit.trainers.metrics_file import MetricsFile
 from astkit.trainers.position import Position, StepRecord
 from astkit.trainers.progress import Progress
+from astkit.trainers.resolve import Decision
 from astkit.trainers.sample_by_sample import SampleStep
+from astkit.trainers.snapshot import snapshot
 from astkit.trainers.steering import Event
 from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
 from astkit.trainers.trainer import Trainer
@@ -16,11 +19,13 @@ from astkit.trainers.watch import Watch
 __all__ = [
     "AdaptiveSparseTrainer",
     "Budget",
+    "Decision",
     "DenseStep",
     "Event",
     "GatedStep",
     "History",
     "Learner",
+    "MetricsFile",
     "Observer",
     "Position",
     "Progress",
@@ -33,4 +38,5 @@ __all__ = [
     "Trainer",
     "Watch",
     "choose_device",
+    "snapshot",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from astkit.datasets import BatchSource
@@ -29,10 +29,8 @@ class Position:
     rows: int = 0
     spent: float = 0.0
     phase: str = "train"  # "train", "validate" or "done"
-    correct: float = 0.0
-    loss_sum: float = 0.0
-    evaluated: int = 0
     validated: int = 0
+    sums: list[float] = field(default_factory=list)
 
 
 def batches_in_pass(train: BatchSource, selection: Selection | None) -> float:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any, TextIO
+
+from astkit.background import BackgroundWriter, Coalesced
+
+PATIENCE = 5.0  # seconds that the end of a run waits for a front end to take the last drawing
 
 
 def interactive() -> bool:
@@ -29,6 +34,9 @@ class Progress:
         per_epoch: bar updates an epoch, at most.
         bar: draw a tqdm bar; ``None`` does so where somebody watches and tqdm is installed.
         stream: where lines go when there is no bar; ``None`` for standard output.
+        writer: draws in its thread, so that a front end that is slow, or a pipe that nobody reads,
+            holds no step; bar updates that it has no time for are left out, lines are not. One of
+            its own: what else waits in it waits for the front end as well.
     """
 
     def __init__(
@@ -37,11 +45,16 @@ class Progress:
         per_epoch: int = 10,
         bar: bool | None = None,
         stream: TextIO | None = None,
+        writer: BackgroundWriter | None = None,
     ) -> None:
         self.label, self.per_epoch, self.stream = label, per_epoch, stream
         self.start = time.perf_counter()
         self.shown = 0  # parts of the present epoch that the bar shows as done
         self.loss = 0.0
+        self.text = ""
+        self.writer = writer
+        self._lines = None if writer is None else Coalesced(writer, self._print, "progress")
+        self._moves = None if writer is None else Coalesced(writer, self._draw, "progress")
         self.bar: Any = _tqdm(label) if (interactive() if bar is None else bar) else None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
@@ -57,9 +70,12 @@ class Progress:
                 self._move(progress, parts)
 
     def _move(self, progress: float, parts: int) -> None:
-        self.bar.n = round(progress, 3)
-        self.bar.refresh()
         self.shown = parts
+        move = (round(progress, 3), self.text)
+        if self._moves is None:
+            self._draw([move])
+        else:
+            self._moves.put(move)
 
     def _epoch(self, progress: float, metrics: dict[str, Any]) -> None:
         elapsed = time.perf_counter() - self.start
@@ -68,17 +84,38 @@ class Progress:
         if "val_accuracy" in metrics:
             parts.append(f"validation accuracy {metrics['val_accuracy']:.2%}")
         if self.bar is not None:
-            self.bar.set_postfix_str(", ".join(parts), refresh=False)
+            self.text = ", ".join(parts)
             self._move(progress, 0)
             return
         parts += [f"{progress:.0%} of the budget", f"{duration(left)} left"]
         head = f"{self.label}: " if self.label else ""
-        print(head + ", ".join(parts), file=self.stream or sys.stdout, flush=True)
+        line = head + ", ".join(parts)
+        if self._lines is None:
+            self._print([line])
+        else:
+            self._lines.put(line)
+
+    def _draw(self, moves: list[tuple[float, str]]) -> None:
+        self.bar.n, text = moves[-1]
+        self.bar.set_postfix_str(text, refresh=False)
+        self.bar.refresh()
+
+    def _print(self, lines: list[str]) -> None:
+        print("\n".join(lines), file=self.stream or sys.stdout, flush=True)
 
     def close(self) -> None:
-        """Leave the bar as it is and go on below it."""
+        """Leave the bar as it is and go on below it; waits `PATIENCE` seconds for a front end."""
+        if self.writer is None or self._lines is None or self._moves is None:
+            if self.bar is not None:
+                self.bar.close()
+            return
+        self._lines.hand_over()
+        self._moves.hand_over()
         if self.bar is not None:
-            self.bar.close()
+            self.writer.put(self.bar.close, "progress")
+        # a front end that takes no drawing would take no warning either
+        with suppress(TimeoutError):
+            self.writer.flush(PATIENCE)
 
 
 def _tqdm(label: str) -> Any:

@@ -59,17 +59,13 @@ class SampleStep(GatedStep):
             scores = score_rows(self.gate.significance, seen)
         with ledger.phase("gate"):
             chosen = self.gate.select(scores, batch.index)
-        with ledger.phase("train"):
-            learner.clear()
-            counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
-            rows = list(_rows(batch))
-            losses = []
-            for row, count in zip(chosen.index.tolist(), counts, strict=True):
-                loss = learner.losses(rows[row].x, rows[row].y)
-                learner.backward((loss * count).sum())
-                losses.append(loss.detach())
-            if losses:
-                learner.apply(divide_by=float(counts.sum()))
+        counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
+        rows = list(_rows(batch))
+        losses = [
+            learner.gradients(rows[row].x, rows[row].y, count[None], ledger)
+            for row, count in zip(chosen.index.tolist(), counts, strict=True)
+        ]
+        learner.end_batch(ledger)
         trained = _joined(losses, scores)
         return StepResult(chosen.index, trained, len(scores), chosen, scores, self.gate.passes)
 
@@ -88,15 +84,13 @@ class SampleStep(GatedStep):
             with ledger.phase("score"):
                 scores.append(self.score(learner, row))
             if torch.isfinite(scores[i]) and self.gate.admits(scores[i]):
-                with ledger.phase("train"):
-                    losses[i] = _train_row(learner, row, counts[i])
+                losses[i] = learner.train(row.x, row.y, counts[i : i + 1], ledger)
         with ledger.phase("gate"):
             active = torch.tensor([i in losses for i in range(len(rows))], device=batch.y.device)
             together = torch.stack(scores)
             chosen = self.gate.settle(together, active, batch.index)
         for i in sorted(set(chosen.index.tolist()) - set(losses)):  # the fallback's rows
-            with ledger.phase("train"):
-                losses[i] = _train_row(learner, rows[i], counts[i])
+            losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger)
         trained = _joined([losses[i] for i in sorted(losses)], together)
         return StepResult(chosen.index, trained, scored, chosen, together, self.gate.passes)
 
@@ -151,12 +145,6 @@ class RunningScore:
 def _rows(batch: Batch) -> Iterator[Batch]:
     for i in range(len(batch.y)):
         yield Batch(*(part[i : i + 1] for part in batch))
-
-
-def _train_row(learner: Learner, row: Batch, count: Tensor) -> Tensor:
-    loss = learner.losses(row.x, row.y)
-    learner.update((loss * count).sum())
-    return loss.detach()
 
 
 def _joined(losses: list[Tensor], like: Tensor) -> Tensor:

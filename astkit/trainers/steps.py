@@ -27,6 +27,21 @@ class StepResult(NamedTuple):
     scores: Tensor | None = None  # [batch], what the gate decided on
     passes: int = 1  # forward passes of the model that each score took
 
+    def metrics(self, due: bool) -> dict[str, Any]:
+        """Loss, rate and threshold for the record; what lies on a device only when ``due``."""
+        loss = None
+        if due and len(self.losses):  # rows that pad a selection weigh nothing in its mean
+            chosen = self.selection
+            loss = float(self.losses.mean() if chosen is None else chosen.mean(self.losses))
+        found: dict[str, Any] = {"loss": loss, "trained": len(self.rows)}
+        if self.selection is not None:
+            for name in ("rate", "threshold", "target_rate"):
+                value = getattr(self.selection, name)
+                if isinstance(value, Tensor):
+                    value = float(value) if due else None
+                found[name] = value
+        return found
+
 
 class Step(Protocol):
     """Trains a learner on one batch; ``weight [batch]`` comes from selection before loading."""
@@ -40,20 +55,14 @@ class Step(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-def _weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
-    return losses.mean() if weight is None else (losses * weight).sum() / weight.sum()
-
-
 class DenseStep:
     """Trains on every row of the batch."""
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        with ledger.phase("train"):
-            losses = learner.losses(batch.x, batch.y)
-            learner.update(_weighted_mean(losses, weight))
-        return StepResult(torch.arange(len(losses)), losses.detach())
+        losses = learner.train(batch.x, batch.y, weight, ledger)
+        return StepResult(torch.arange(len(losses)), losses)
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -77,17 +86,13 @@ class GatedStep:
             chosen = self.gate.select(scores, batch.index)
         scoring = (len(scores), chosen, scores, self.gate.passes)
         if not len(chosen):
+            learner.end_batch(ledger)
             return StepResult(chosen.index, scores[:0], *scoring)
-        with ledger.phase("train"):
+        with ledger.phase("gate"):
             x, y = chosen.take((batch.x, batch.y))
-            losses = learner.losses(x, y)
-            mean = (
-                chosen.mean(losses)
-                if weight is None
-                else _weighted_mean(losses, chosen.weight * chosen.take(weight))
-            )
-            learner.update(mean)
-        return StepResult(chosen.index, losses.detach(), *scoring)
+            counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
+        losses = learner.train(x, y, counts, ledger)
+        return StepResult(chosen.index, losses, *scoring)
 
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the gate; see `Gate.steer`."""

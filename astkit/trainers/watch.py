@@ -122,8 +122,8 @@ class Watch:
         self._seen.append(
             _Seen(
                 self._step,
-                None if chosen is None else chosen.threshold,
-                None if chosen is None else chosen.rate,
+                _number(None if chosen is None else chosen.threshold),
+                _number(None if chosen is None else chosen.rate),
                 scores,
                 _by_class(batch.y, _active(result)),
             )
@@ -143,11 +143,15 @@ class Watch:
         return getattr(getattr(self.step, "gate", None), "batches", 0)
 
 
+def _number(value: float | Tensor | None) -> float | None:
+    return None if value is None else float(value)
+
+
 def _active(result: StepResult) -> Tensor:
     """Those of ``result.rows`` that the decision made active, int64 ``[active]``."""
     if result.selection is None or result.scores is None:
         return result.rows
-    count = round(result.selection.rate * int(result.scores.isfinite().sum()))
+    count = round(float(result.selection.rate) * int(result.scores.isfinite().sum()))
     # no row that the fallback drew has a higher score than an active one
     best = result.scores[result.rows].argsort(descending=True)[:count]
     return result.rows[best]

@@ -2,7 +2,8 @@
 
 Each takes a table as a frame, as a list of mappings or as the path of a JSON Lines file, and
 returns a `Picture`, a `matplotlib.figure.Figure` that belongs to no global state. What a gate
-decided is drawn in `astkit.widgets.gate_plots`; all pictures can be had from here.
+decided is drawn in `astkit.widgets.gate_plots`, where time went in `astkit.widgets.profile_plots`;
+all pictures can be had from here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from astkit.widgets.gate_plots import (
     step_response,
     threshold_and_rate,
 )
+from astkit.widgets.profile_plots import phase_breakdown, speed_bars, throughput_curves
 from astkit.widgets.style import (
     COLOURS,
     HATCHES,
@@ -40,9 +42,12 @@ __all__ = [
     "accuracy_against_cost",
     "class_activation",
     "cost_breakdown",
+    "phase_breakdown",
     "score_heatmap",
+    "speed_bars",
     "step_response",
     "threshold_and_rate",
+    "throughput_curves",
     "training_curves",
 ]
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset
 
 from astkit.datasets import BatchSource, Images, Loader
-from astkit.datasets.loaders import fits
+from astkit.datasets.settings import fits
 
 N = 23
 DATA = Images(

@@ -246,3 +246,12 @@ def test_the_automatic_gain_continues_from_its_saved_state() -> None:
     resumed.load_state_dict(through_json(controller.state_dict()))
     assert follow(resumed, stream[10:]) == follow(controller, stream[10:])
     assert resumed.state_dict() == controller.state_dict()
+
+
+def test_a_start_of_zeros_waits_for_a_scale_however_rows_were_drawn() -> None:
+    controller = LogIntegral(0.1)
+    for _ in range(3):
+        controller.threshold(torch.zeros(8), 1)
+        controller.update(0.25, torch.zeros(8))  # of 8 equal rows, two were drawn
+    scores = torch.arange(1.0, 101.0)
+    assert controller.threshold(scores, 10) == pytest.approx(90.1)

@@ -108,7 +108,8 @@ class MaskedStep(GatedStep):
         chosen = self.gate.select(learner.scores(self.gate, batch.x, batch.y))
         mask = torch.zeros(len(batch.y)).index_fill_(0, chosen.index, 1.0)
         losses = learner.losses(batch.x, batch.y)
-        learner.update((losses * mask).sum() / mask.sum())
+        learner.updates.backward((losses * mask).sum(), mask.sum(), len(chosen))
+        learner.end_batch(ledger)
         return StepResult(chosen.index, losses.detach()[chosen.index], len(mask), chosen)
 
 
@@ -154,17 +155,21 @@ costs = st.integers(0, 10**12)
 
 
 @given(
-    batches=st.lists(st.tuples(counts, counts, counts, counts), max_size=5),
+    batches=st.lists(st.tuples(*[counts] * 5), max_size=5),
     forward=costs,
     backward=costs,
 )
 def test_notes_are_plain_sums(batches, forward, backward):
     ledger, cost = Ledger(), FlopsPerSample(forward, backward)
-    for scored, trained, skipped, evaluated in batches:
-        ledger.note(cost, scored=scored, trained=trained, skipped=skipped, evaluated=evaluated)
-    totals = [sum(column) for column in zip(*batches, strict=True)] or [0] * 4
-    assert list(asdict(ledger.samples).values()) == [*totals[:3], 0, totals[3]]
-    scored, trained, _, evaluated = totals
+    names = ("scored", "trained", "skipped", "evaluated", "overflowed")
+    for batch in batches:
+        ledger.note(cost, **dict(zip(names, batch, strict=True)))
+    columns = [sum(column) for column in zip(*batches, strict=True)] or [0] * len(names)
+    totals = dict(zip(names, columns, strict=True))
+    scored, trained, evaluated = (totals[name] for name in ("scored", "trained", "evaluated"))
+    # a row whose step overflowed was paid for like any other, and was not trained on
+    kept = {"trained": trained - totals["overflowed"], "unloaded": 0}
+    assert asdict(ledger.samples) == totals | kept
     assert ledger.flops.scoring == pytest.approx(scored * forward)
     assert ledger.flops.total == pytest.approx((scored + trained) * forward + trained * backward)
     assert ledger.flops.evaluation == pytest.approx(evaluated * forward)
@@ -195,13 +200,17 @@ def clock(monkeypatch):
 
 
 class Timed(nn.Module):
-    """Takes 1 s to train on a batch, 100 s to look at one without gradients, ages to be counted."""
+    """Takes 1 s forward and 2 s back, 100 s without gradients, ages to be counted."""
 
     def __init__(self, clock):
         super().__init__()
         with rng.isolated("cpu", 0):
             self.linear = nn.Linear(64, 10)
         self.clock = clock
+        self.linear.weight.register_hook(self.back)
+
+    def back(self, gradient):
+        self.clock.now += 2.0
 
     def forward(self, x):
         if len(x) <= 2:  # the probe that counts FLOPs, which belongs to no clock
@@ -239,7 +248,7 @@ class SlowObserver:
 
 def timed(clock, step, model=None):
     gate = Gate(0.3, min_active=3, fallback=3)  # never two rows, which would pass for the probe
-    return Trainer(
+    trainer = Trainer(
         model or Timed(clock),
         Slow(clock, noise(48), SIZE),
         Slow(clock, noise(36, seed=1), 12),
@@ -247,6 +256,12 @@ def timed(clock, step, model=None):
         step=GatedStep(gate) if step == "gated" else DenseStep(),
         observers=[SlowObserver(clock)],
     )
+
+    def step_takes_five_seconds(*_):
+        clock.now += 5.0
+
+    trainer.learner.optimizer.register_step_post_hook(step_takes_five_seconds)
+    return trainer
 
 
 @pytest.mark.parametrize("step", ["dense", "gated"])
@@ -260,11 +275,11 @@ def test_no_clock_runs_while_nobody_asks_for_a_record(clock, step, cuts):
         steps.close()
         clock.now += 1e7
     assert trainer.done
-    train, scoring = 6, 600 if step == "gated" else 0
+    train, scoring = 6 * (1 + 2 + 5), 600 if step == "gated" else 0
     # two passes of three batches each, for training and for validation
     assert trainer.ledger.seconds["evaluation"] == 6 * (10 + 100)
     assert trainer.ledger.seconds["training"] == 6 * 10 + train + scoring
-    expected = {"load": 60.0, "train": 6.0, "log": 0.0}
+    expected = {"load": 60.0, "forward": 6.0, "backward": 12.0, "optimizer": 30.0, "log": 0.0}
     if step == "gated":
         expected |= {"score": 600.0, "gate": 0.0}
     assert trainer.ledger.phases == expected
@@ -297,7 +312,7 @@ def test_an_error_stops_the_clocks(clock):
         trainer.run()
     clock.now += 1e6
     assert trainer.ledger.seconds == {"training": 11.0, "evaluation": 0.0}
-    assert trainer.ledger.phases == {"load": 10.0, "train": 1.0}
+    assert trainer.ledger.phases == {"load": 10.0, "forward": 1.0, "backward": 0.0}
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -310,7 +325,8 @@ def test_phases_split_the_training_clock(monkeypatch, step):
     trainer = build(step=step)
     trainer.run()
     ledger = trainer.ledger
-    names = {"load", "train", "log"} | (set() if step == "dense" else {"score", "gate"})
+    names = {"load", "forward", "backward", "optimizer", "log"}
+    names |= set() if step == "dense" else {"score", "gate"}
     assert set(ledger.phases) == names
     assert all(seconds > 0 for seconds in ledger.phases.values())
     assert sum(ledger.phases.values()) < ledger.seconds["training"]
@@ -388,7 +404,7 @@ def test_a_saved_state_does_not_follow_the_ledger(clock):
 def test_two_ledgers_share_nothing():
     first, second = Ledger(), Ledger()
     first.note(FlopsPerSample(1.0, 2.0), trained=3)
-    with first.clock("training"), first.phase("train"):
+    with first.clock("training"), first.phase("forward"):
         pass
     assert second == Ledger()
     assert second.phases == {}

@@ -179,7 +179,7 @@ def test_budgets_come_from_the_gate():
 
 def test_the_same_seed_repeats_itself(results):
     again = arms.run(TASK, "batched gate", 0)
-    times = {"seconds", "evaluation_seconds", "phases", "epochs"}
+    times = {"seconds", "evaluation_seconds", "wall_seconds", "phases", "epochs"}
     for name in again.keys() - times:
         assert again[name] == results["batched gate"][name], name
     other = arms.run(TASK, "batched gate", 1)

@@ -13,6 +13,7 @@ from torch import nn
 from astkit import models, rng
 from astkit.datasets import Images, Loader
 from astkit.gating import Gate
+from astkit.profiling.ledger import Ledger
 from astkit.trainers import Budget, GatedStep, Learner, TrainConfig, Trainer, choose_device
 
 
@@ -42,7 +43,7 @@ def test_an_optimizer_of_ones_own_is_the_one_that_steps(linear, batch):
     plain = copy.deepcopy(linear)
     optimizer = torch.optim.SGD(linear.parameters(), lr=0.4)
     learner = Learner(linear, TrainConfig(clip_norm=None), optimizer=optimizer)
-    learner.update(learner.losses(x, y).mean())
+    learner.train(x, y)
     F.cross_entropy(plain(x), y).backward()
     with torch.no_grad():
         for parameter in plain.parameters():
@@ -51,16 +52,15 @@ def test_an_optimizer_of_ones_own_is_the_one_that_steps(linear, batch):
     torch.testing.assert_close(linear.bias, plain.bias)
 
 
-def moved(linear, batch, clip_norm, factor=1.0, **options):
+def moved(linear, batch, clip_norm, factor=1.0, total=1.0):
     """How far one SGD step at rate 1 moves the weights, and by how much the gradient asks for."""
     x, y = batch
     before = nn.utils.parameters_to_vector(linear.parameters()).detach().clone()
     optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
     learner = Learner(linear, TrainConfig(clip_norm=clip_norm), optimizer=optimizer)
-    learner.clear()
-    learner.backward(factor * learner.losses(x, y).sum())
+    learner.updates.backward(factor * learner.losses(x, y).sum(), total, len(y))
     wanted = math.sqrt(sum(float(p.grad.square().sum()) for p in linear.parameters()))
-    learner.apply(**options)
+    learner.end_batch(Ledger())
     after = nn.utils.parameters_to_vector(linear.parameters()).detach()
     return float((after - before).norm()), wanted
 
@@ -78,7 +78,7 @@ def test_small_gradients_are_left_alone(linear, batch):
 
 
 def test_the_sum_is_divided_before_it_is_clipped(linear, batch):
-    distance, wanted = moved(linear, batch, 1e3, factor=100.0, divide_by=50.0)
+    distance, wanted = moved(linear, batch, 1e3, factor=100.0, total=50.0)
     assert distance == pytest.approx(wanted / 50, rel=1e-3)
 
 
@@ -86,10 +86,11 @@ def test_gradients_add_up_until_they_are_cleared(linear, batch):
     x, y = batch
     learner = Learner(linear, TrainConfig())
     for row in range(6):
-        learner.backward(learner.losses(x[row : row + 1], y[row : row + 1]).sum())
+        learner.gradients(x[row : row + 1], y[row : row + 1])
     summed = linear.weight.grad.clone()
-    learner.clear()
-    learner.backward(learner.losses(x, y).sum())
+    learner.updates.clear()
+    assert linear.weight.grad is None
+    learner.gradients(x, y)
     torch.testing.assert_close(linear.weight.grad, summed)
 
 
@@ -100,7 +101,7 @@ def test_a_loss_that_is_not_finite_is_refused(linear, unchanged, value):
         unchanged(linear),
         pytest.raises(FloatingPointError, match=rf"loss became {value}: .*lower lr"),
     ):
-        learner.update(linear.weight.sum() * value)
+        learner.updates.backward(linear.weight.sum() * value, 1.0, 6)
     assert all(parameter.grad is None for parameter in linear.parameters())
 
 
@@ -113,8 +114,11 @@ def test_bf16_computes_in_bf16_and_keeps_float32_weights_and_losses(linear, batc
     scores = learner.scores(Gate(0.5), x, y)
     assert seen == [torch.bfloat16] * 2
     assert losses.dtype == scores.dtype == torch.float32
-    learner.update(losses.mean())
+    learner.gradients(x, y)
+    assert seen.pop() == torch.bfloat16
     assert linear.weight.dtype == linear.weight.grad.dtype == torch.float32
+    learner.end_batch(Ledger())
+    assert linear.weight.dtype == torch.float32
     exact = Learner(linear, TrainConfig()).losses(x, y)
     assert seen[-1] == torch.float32
     assert losses.shape == exact.shape == (6,)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import sys
+import threading
+import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from astkit.background import BackgroundError, BackgroundWriter
 from astkit.datasets import Loader
 from astkit.trainers import Budget, Progress, Trainer
 from astkit.trainers import progress as module
@@ -228,3 +232,158 @@ def test_the_real_bar_shows_its_label_and_its_end(capsys):
     assert captured.out == ""
     assert "dense: 100%" in captured.err
     assert "epoch 2, loss" in captured.err
+
+
+class Pipe(io.StringIO):
+    """A pipe that nobody reads until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.ready, self.tries = threading.Event(), 0
+
+    def write(self, text):
+        self.tries += 1
+        assert self.ready.wait(30)
+        return super().write(text)
+
+
+class StuckBar(FakeBar):
+    """A front end that takes nothing until it is let go."""
+
+    def __init__(self):
+        super().__init__()
+        self.ready = threading.Event()
+
+    def refresh(self):
+        assert self.ready.wait(30)
+        super().refresh()
+
+
+def letting_go(event, at):
+    """An observer that lets go when step ``at`` has been reached, or else at the end."""
+
+    class Release:
+        reached = False
+
+        def log(self, step, **metrics):
+            if step == at and not event.is_set():
+                self.reached = True
+                event.set()
+
+        def close(self):
+            event.set()
+
+    return Release()
+
+
+def test_a_pipe_that_nobody_reads_holds_no_step_and_loses_no_line():
+    pipe = Pipe()
+    release = letting_go(pipe.ready, at=5 * 8)
+    with BackgroundWriter(limit=1) as writer:
+        observer = Progress(bar=False, stream=pipe, writer=writer)
+        data = Loader(rows(8), 1)
+        Trainer(MODEL, data, budget=Budget(epochs=6), observers=[observer, release]).run()
+        assert release.reached
+        assert pipe.tries > 0
+        lines = pipe.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"epoch {epoch}" for epoch in range(1, 7)]
+
+
+def test_a_front_end_that_hangs_holds_no_step_and_sees_the_end():
+    bar = StuckBar()
+    release = letting_go(bar.ready, at=4 * 40)
+    with BackgroundWriter(limit=2) as writer:
+        observer = Progress(bar=False, writer=writer)
+        observer.bar = bar
+        data = Loader(rows(40), 1)
+        Trainer(MODEL, data, budget=Budget(epochs=4), observers=[observer, release]).run()
+    assert release.reached
+    assert len(bar.shown) <= 4  # what it had no time for was left out
+    assert bar.shown[-1] == 1.0
+    assert bar.postfix.startswith("epoch 4, loss ")
+    assert bar.closed == 1
+
+
+def test_the_end_of_a_run_waits_for_a_front_end_for_a_while_only(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.05)
+    pipe = Pipe()
+    with BackgroundWriter() as writer:
+        run(Progress(bar=False, stream=pipe, writer=writer), 1, 3)
+        assert pipe.getvalue() == ""
+        pipe.ready.set()
+    assert pipe.getvalue().startswith("epoch 1, loss ")
+
+
+def test_with_a_writer_the_same_is_drawn():
+    def drawn(**options):
+        text, barred = io.StringIO(), with_bar(**options)
+        for observer in (barred, Progress("a run", bar=False, stream=text, **options)):
+            observer.log(1, phase="train", epoch=0, of_epoch=0.5, progress=0.25, loss=0.25)
+            observer.log(1, phase="epoch", epoch=1, progress=0.5, val_accuracy=0.5)
+            observer.log(2, phase="epoch", epoch=2, progress=1.0, val_accuracy=0.75)
+            observer.close()
+        bar = barred.bar
+        return bar.postfix, bar.shown[-1], bar.closed, text.getvalue()
+
+    with BackgroundWriter() as writer:
+        assert drawn(writer=writer) == drawn()
+
+
+def test_a_pipe_that_breaks_ends_the_run():
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    writer = BackgroundWriter()
+    observer = Progress(bar=False, stream=Broken(), writer=writer)
+    with pytest.raises(BackgroundError, match=r"progress failed in the background \(BrokenPipe"):
+        run(observer, 3, 4)
+    with suppress(BackgroundError):  # the line of the end may have failed after that
+        writer.close()
+
+
+class Timed:
+    """An observer and the seconds that it takes."""
+
+    def __init__(self, observer):
+        self.observer, self.seconds = observer, 0.0
+
+    def log(self, step, **metrics):
+        start = time.perf_counter()
+        self.observer.log(step, **metrics)
+        self.seconds += time.perf_counter() - start
+
+    def close(self):
+        self.observer.close()
+
+
+class SlowStream(io.StringIO):
+    def write(self, text):
+        time.sleep(0.02)
+        return super().write(text)
+
+
+def share(observer, epochs=6):
+    """Seconds in the observer over seconds of the run, with steps of the size of digits."""
+    timed = Timed(observer)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+    data = TensorDataset(torch.zeros(64 * 32, 64), torch.zeros(64 * 32, dtype=torch.long))
+    trainer = Trainer(model, Loader(data, 32), budget=Budget(epochs=epochs), observers=[timed])
+    start = time.perf_counter()
+    for _ in trainer.steps():
+        pass
+    return timed.seconds / (time.perf_counter() - start)
+
+
+@pytest.mark.parametrize("bar", [True, False])
+def test_its_whole_cost_is_a_small_share_of_a_run(bar, capsys):
+    # both in one process and one run, so a slow machine slows both; the best of three runs
+    assert min(share(Progress(bar=bar)) for _ in range(3)) < 0.05
+
+
+def test_a_slow_front_end_costs_no_more():
+    held = share(Progress(bar=False, stream=SlowStream()))
+    with BackgroundWriter() as writer:
+        free = min(share(Progress(bar=False, stream=SlowStream(), writer=writer)) for _ in range(3))
+    assert free < 0.05
+    assert free < held / 2

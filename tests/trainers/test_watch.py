@@ -229,7 +229,7 @@ def test_its_work_is_booked_as_logging(train):
     next(trainer.steps())
     batch = next(iter(trainer.train.batches(0)))
     trainer.step(trainer.learner, batch, None, ledger)
-    assert set(ledger.phases) == {"train", "log"}
+    assert set(ledger.phases) == {"forward", "backward", "optimizer", "log"}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a batch costs and how well it is answered: the parts of the loop that change no weight."""
+"""What a batch costs, counted once for each shape of input, before any weight changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from astkit.gating import evaluating, row_losses
 from astkit.gating.significance import check_labels
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.trainers.learner import Learner
-from astkit.trainers.position import Position
 
 
 class Costs:
@@ -37,22 +36,6 @@ class Costs:
                 check_labels(batch.y, outputs.shape[1])
                 check_all(outputs.shape[1])
             row_losses(criterion, outputs, batch.y[:2])
-            self._known[shape] = count_flops(model, batch.x, batch.y, criterion)
+            with self.learner.saving:  # which computes some of the forward pass twice
+                self._known[shape] = count_flops(model, batch.x, batch.y, criterion)
         return self._known[shape]
-
-
-def add_batch(total: Position, learner: Learner, batch: Batch) -> None:
-    """Add losses and right answers on ``batch`` to ``total``, in eval mode."""
-    with evaluating(learner.model, learner.device), learner.autocast():
-        outputs = learner.model(batch.x)
-    losses = row_losses(learner.criterion, outputs, batch.y)
-    total.loss_sum += float(losses.sum())
-    total.evaluated += len(batch.y)
-    if outputs.ndim == 2 and batch.y.ndim == 1:
-        total.correct += float((outputs.argmax(1) == batch.y).sum())
-
-
-def averages(total: Position) -> dict[str, float]:
-    """Accuracy in [0, 1] and mean loss of what was added up."""
-    count = max(1, total.evaluated)
-    return {"accuracy": total.correct / count, "loss": total.loss_sum / count}

@@ -1,0 +1,175 @@
+"""Throughput, utilisation and memory of a run as a time series, one row a window of batches."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from astkit import logs
+from astkit.profiling.ledger import Ledger
+from astkit.profiling.memory import PeakMemory, peak_memory
+from astkit.system import allowed_cpus
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """All counters at one moment; a row is the difference of two."""
+
+    wall: float
+    waited: float
+    cpu: float
+    seen: int
+    trained: int
+    seconds: dict[str, float]
+    phases: dict[str, float]
+
+
+class Throughput:
+    """An observer of a run that reads the counters every ``every`` training batches::
+
+        speed = Throughput(trainer.ledger, trainer.device)
+        trainer.observers.append(speed)
+        trainer.run()
+        plots.throughput_curves(speed.rows)
+
+    It changes nothing of the training, works while no clock runs, and asks tensors nothing. An
+    accelerator is waited for once a window, and what is left of its work counts as training. The
+    first batch it is told of only opens the first window: it carries what a run does once. Windows
+    end with the run or where it is left, so the last one may be shorter. The peak of the memory
+    is set back at each window; see `peak_memory`.
+
+    Args:
+        ledger: the run's, whose clocks it reads.
+        device: the run's.
+        every: training batches a window.
+        level: measure only while this log level of "astkit" is enabled, such as
+            ``logs.PERFORMANCE``; ``None`` measures always. A level that is not enabled costs one
+            look into a dictionary a batch.
+
+    Attributes:
+        rows: one mapping a window. ``step``: its last. ``training_steps``: its batches.
+            ``seen_per_second``, ``trained_per_second``: samples that were loaded, and those that
+            were trained on, over seconds of the training clock. ``wall_seconds``; in them
+            ``seconds`` and ``evaluation_seconds`` of the two clocks, and ``phases`` of the first.
+            ``utilisation``: ``seconds / wall_seconds``. ``cpu_utilisation``: CPU seconds of this
+            process, all threads and no children, over wall seconds and the cores it may use.
+            ``gpu_utilisation``: share of the driver's last sample period (1/6 to 1 s) in which a
+            kernel ran, or ``None`` with ``gpu_utilisation_reason``. ``memory_bytes``: peak in the
+            window, with ``memory_backend`` and ``memory_reason``.
+
+    Raises ``ValueError`` for ``every`` below 1.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        device: torch.device | str = "cpu",
+        every: int = 20,
+        level: int | None = None,
+    ) -> None:
+        if every < 1:
+            raise ValueError(f"every is {every}, but a window holds batches: give 1 or more")
+        self.ledger, self.device = ledger, torch.device(device)
+        self.every, self.level = every, level
+        self.cores = allowed_cpus()
+        self.rows: list[dict[str, Any]] = []
+        self._start: _Mark | None = None
+        self._memory: PeakMemory | None = None
+        self._step = self._batches = 0
+        self._no_gpu = (
+            None if self.device.type == "cuda" else "the run is on no GPU that NVML knows"
+        )
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Count a training batch; at the end of a window add a row."""
+        if phase != "train":
+            return
+        if self.level is not None and not logs.enabled(self.level):
+            self.close()
+            return
+        if self._start is None:
+            self._open()
+            return
+        self._step = step
+        self._batches += 1
+        if self._batches == self.every:
+            self._close()
+            self._open()
+
+    def close(self) -> None:
+        """End the window that is open; the next batch opens another."""
+        if self._start is not None:
+            self._close()
+
+    def _open(self) -> None:
+        self._batches = 0
+        self._memory = peak_memory(self.device).__enter__()
+        self._start = self._mark()
+
+    def _mark(self) -> _Mark:
+        samples, seconds, phases = self.ledger.samples, self.ledger.seconds, self.ledger.phases
+        asked = time.perf_counter()
+        if self.ledger.synchronize is not None:
+            self.ledger.synchronize()
+        now = time.perf_counter()
+        return _Mark(
+            now,
+            now - asked,
+            time.process_time(),
+            samples.trained + samples.overflowed + samples.skipped,
+            samples.trained,
+            dict(seconds),
+            dict(phases),
+        )
+
+    def _close(self) -> None:
+        start, memory = self._start, self._memory
+        self._start = self._memory = None
+        if memory is not None:
+            memory.__exit__(None, None, None)
+        if start is None or memory is None or not self._batches:
+            return
+        self.rows.append({**self._speed(start, self._mark()), **self._gpu(), **_memory(memory)})
+        logs.record(logs.PERFORMANCE, "throughput", lambda: self.rows[-1])
+
+    def _speed(self, start: _Mark, end: _Mark) -> dict[str, Any]:
+        wall = end.wall - start.wall
+        training, evaluation = (
+            end.seconds[clock] - start.seconds[clock] for clock in ("training", "evaluation")
+        )
+        training += end.waited  # work of this window, whose launch alone its clock has seen
+        phases = {name: s - start.phases.get(name, 0.0) for name, s in end.phases.items()}
+        return {
+            "step": self._step,
+            "training_steps": self._batches,
+            "seen_per_second": (end.seen - start.seen) / training,
+            "trained_per_second": (end.trained - start.trained) / training,
+            "wall_seconds": wall,
+            "seconds": training,
+            "evaluation_seconds": evaluation,
+            "phases": phases,
+            "utilisation": training / wall,
+            "cpu_utilisation": (end.cpu - start.cpu) / wall / self.cores,
+        }
+
+    def _gpu(self) -> dict[str, Any]:
+        share = None
+        if self._no_gpu is None:
+            try:
+                share = torch.cuda.utilization(self.device) / 100
+            # NVML's errors share no base but this one, and the run must go on without the number
+            except Exception as error:
+                self._no_gpu = f"NVML does not tell ({error})"
+        return {"gpu_utilisation": share, "gpu_utilisation_reason": self._no_gpu}
+
+
+def _memory(block: PeakMemory) -> dict[str, Any]:
+    reading = block.reading
+    return {
+        "memory_bytes": reading.bytes,
+        "memory_backend": reading.backend,
+        "memory_reason": reading.reason,
+    }

@@ -1,0 +1,287 @@
+"""What each speed switch buys: every arm in a process of its own, all of them taking turns.
+
+Threads, allocator and peak memory belong to a process, so arms that differ in them cannot share
+one. Only one arm works at a time; a call trains on exactly one pass, so that the loader's workers
+leave nothing prepared behind for the next call, and do nothing during another arm's.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from astkit import models, rng
+from astkit.datasets import Images, Loader
+from astkit.gating import Gate
+from astkit.profiling import Comparison, compare
+from astkit.profiling.memory import peak_memory
+from astkit.trainers import Budget, DenseStep, GatedStep, TrainConfig, Trainer
+
+ENDLESS = Budget(epochs=1e9)
+STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # CIFAR-10's channels, units 0..1
+PLAIN = {"fused": False}
+"""fp32, NCHW, eager, a loop over parameters in the optimizer: what one gets without asking."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """One way to run the same training.
+
+    Attributes:
+        name: as in tables.
+        settings: of `TrainConfig`, beside `PLAIN`.
+        resident: keep the images on the device and augment a batch at a time; otherwise a
+            DataLoader that normalises image by image.
+        workers: processes of that DataLoader.
+        expected: on a CPU, by the origin's list of optimisations, which measured none of it.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    resident: bool = False
+    workers: int = 0
+    batch_size: int = 128
+    expected: str = ""
+
+
+RESIDENT = Switch("resident data", resident=True, expected="20-40 %")
+SWITCHES: tuple[Switch, ...] = (
+    Switch("plain"),
+    RESIDENT,
+    Switch("fused optimizer", {"fused": True}),
+    Switch("bf16", {"precision": "bf16"}, expected="0 %"),
+    Switch("channels_last", {"channels_last": True}),
+    Switch("allocator", {"allocator": "on"}, expected="10-20 %, with threads"),
+    Switch("micro-batches of 32", {"micro_batch": 32}),
+    Switch("accumulation, 2 x 64", {"accumulation_steps": 2}, batch_size=64),
+    Switch("metrics every 10", {"metrics_every": 10}, expected="10-20 %"),
+)
+CHECKPOINTING = Switch("checkpointing", {"activation_checkpointing": True})
+COMPILED = Switch("compile", {"compile": True}, expected="5-10 %")
+TOGETHER = Switch(
+    "all that auto picks", TrainConfig.fast().to_dict(), resident=True, expected="1.5-2x"
+)
+
+
+def synthetic(rows: int, shape: tuple[int, int, int] = (3, 32, 32)) -> Images:
+    """Noise in CIFAR-10's shape: what a pixel shows does not change what it costs."""
+    random = rng.generator(0, "synthetic")
+    pixels = torch.randint(256, (rows, *shape), dtype=torch.uint8, generator=random)
+    labels = torch.randint(10, (rows,), generator=random)
+    return Images(pixels, labels, tuple("0123456789"), "synthetic")
+
+
+class Items(Dataset[tuple[Tensor, int]]):
+    """The images one by one, as a plain map-style dataset gives them: scaled and normalised."""
+
+    def __init__(self, images: Images) -> None:
+        self.images = images
+        self.mean, self.std = (torch.tensor(values)[:, None, None] for values in STATS)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, int]:
+        image = self.images.images[row].float() / 255
+        return (image - self.mean) / self.std, int(self.images.labels[row])
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all arms train: a model of the registry on ``batches`` batches of noise a pass.
+
+    ``rate``: of the batched gate; ``None`` for dense training.
+    """
+
+    model: str = "simple_cnn"
+    batches: int = 6
+    rate: float | None = None
+    threads: int | str = "auto"
+    device: str = "cpu"
+
+    @property
+    def rows(self) -> int:
+        """Images a pass."""
+        return 128 * self.batches
+
+    def trainer(self, switch: Switch) -> Trainer:
+        """A trainer that differs from the plain one in ``switch`` alone."""
+        images = synthetic(self.rows)
+        settings = {**PLAIN, "threads": self.threads, **switch.settings}
+        if switch.resident:
+            train: Any = Loader(images, switch.batch_size, normalize=STATS, resident=True)
+        else:
+            train = DataLoader(
+                Items(images),
+                switch.batch_size,
+                shuffle=True,
+                num_workers=switch.workers,
+                persistent_workers=switch.workers > 0,
+            )
+        return Trainer(
+            models.build(self.model, images.shape, 10),
+            train,
+            budget=ENDLESS,
+            step=DenseStep() if self.rate is None else GatedStep(Gate(self.rate)),
+            config=TrainConfig.from_dict(settings),
+            device=self.device,
+        )
+
+
+class Arm:
+    """One switch in a process of its own; a call trains on one pass there."""
+
+    def __init__(self, bench: Bench, switch: Switch, threads: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["astkit.runs.switches"])
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(
+            target=_work, args=(other, bench, switch, threads), daemon=False
+        )
+        self._process.start()
+        other.close()
+
+    def __call__(self) -> None:
+        """Train on one pass."""
+        self.ask("pass")
+
+    def ask(self, what: str) -> Any:
+        """ "pass" trains; "report" gives what the arm has measured and decided so far.
+
+        Raises ``RuntimeError`` with the arm's own sentence when it has failed.
+        """
+        with suppress(BrokenPipeError):  # an arm that has failed left its sentence before it went
+            self._pipe.send(what)
+        try:
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise RuntimeError("an arm's process ended: is memory short?") from None
+        if isinstance(answer, BaseException):
+            raise RuntimeError(f"an arm failed: {answer}") from answer
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join(20)
+        if self._process.is_alive():
+            self._process.terminate()
+
+
+def _work(pipe: Connection, bench: Bench, switch: Switch, threads: int) -> None:
+    torch.set_num_threads(threads)
+    try:
+        work = bench.trainer(switch)
+        records = work.steps()
+        with peak_memory(bench.device) as peak:
+            while True:
+                asked = pipe.recv()
+                if asked == "pass":
+                    _one_pass(work, records)
+                    pipe.send(None)
+                else:
+                    pipe.send(_report(work, peak.reading.grown))
+    except EOFError:
+        pass
+    except Exception as error:
+        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _one_pass(work: Trainer, records: Iterator[Any]) -> None:
+    epoch = work.position.epoch
+    while work.position.epoch == epoch:
+        next(records)
+        if work.position.batch >= work.feed.batches_in_pass():
+            break
+
+
+def _report(work: Trainer, memory: int | None) -> dict[str, Any]:
+    return {
+        "time": {
+            "phases": dict(work.ledger.phases),
+            "seconds": work.ledger.seconds["training"],
+            "training_steps": work.position.step,
+        },
+        "memory": memory,
+        **work.setting_up.record(),
+    }
+
+
+@contextmanager
+def running(bench: Bench, switches: Sequence[Switch]) -> Iterator[dict[str, Arm]]:
+    """The arms of ``switches`` by name, each in its process, ended after the block."""
+    threads = torch.get_num_threads()
+    arms = {switch.name: Arm(bench, switch, threads) for switch in switches}
+    try:
+        yield arms
+    finally:
+        for arm in arms.values():
+            arm.close()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of every arm and what each reported; the first arm is what the others are held to."""
+
+    bench: Bench
+    switches: Sequence[Switch]
+    seconds: Comparison
+    reports: Mapping[str, dict[str, Any]]
+
+    def table(self) -> pd.DataFrame:
+        """One row a switch: images a second, times the first arm's speed, memory, expectations."""
+        rows = {}
+        for row, switch in zip(self.seconds.table(), self.switches, strict=True):
+            grown = self.reports[switch.name]["memory"]
+            rows[switch.name] = {
+                "images / s": self.bench.rows / float(str(row["seconds"])),
+                "speed": row["speedup"],
+                "low": row["speedup_low"],
+                "high": row["speedup_high"],
+                "n": row["rounds"],
+                "peak memory, MB": None if grown is None else grown / 1e6,
+                "the origin expected": switch.expected,
+            }
+        return pd.DataFrame(rows).T.rename_axis("arm")
+
+    def phases(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """The time of the arms ``names`` by phase, as rows for `plots.phase_breakdown`."""
+        return [{"arm": name, "seed": 0, **self.reports[name]["time"]} for name in names]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        raw = {name: list(values) for name, values in self.seconds.seconds.items()}
+        return {
+            "bench": vars(self.bench),
+            "seconds": raw,
+            "baseline": self.seconds.baseline,
+            "reports": dict(self.reports),
+        }
+
+
+def measure(
+    bench: Bench, switches: Sequence[Switch] = SWITCHES, rounds: int = 7, warmup: int = 1
+) -> Measured:
+    """Time one pass of every arm in each of ``rounds`` interleaved rounds."""
+    with running(bench, switches) as arms:
+        seconds = compare(arms, rounds=rounds, warmup=warmup, baseline=switches[0].name)
+        reports = {name: arm.ask("report") for name, arm in arms.items()}
+    return Measured(bench, switches, seconds, reports)
+
+
+def best_workers(bench: Bench, rounds: int = 3) -> Switch:
+    """The plain arm with the worker count, 0 to the number of threads, that is fastest here."""
+    counts = range(torch.get_num_threads() + 1)
+    tried = [Switch(f"{n} workers", workers=n) for n in counts]
+    found = measure(bench, tried, rounds).seconds
+    best = min(tried, key=lambda switch: found.median(switch.name))
+    return Switch("plain", workers=best.workers)

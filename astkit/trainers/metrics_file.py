@@ -1,0 +1,167 @@
+"""Metrics on disk as they come: one line of JSON a record, written beside the training thread."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from astkit.background import BackgroundWriter, Coalesced
+from astkit.files import write_atomic
+
+PHASES = ("train", "epoch", "event")
+
+
+class MetricsFile:
+    """An observer that appends each record to a JSONL file; ``read`` gives them back.
+
+    A line is ``{"step": ..., "phase": "train" | "epoch" | "event", ...}``. A number that is not
+    finite becomes ``null``, with ``"<name>_reason"`` saying "NaN", "Infinity" or "-Infinity", so
+    that every line is valid JSON (RFC 8259). Lines that gather within a fifth of a second, or while
+    the disk is busy, are written in one go; a process that is killed loses those. ``close``, which
+    the end of a run calls, waits until all lines are on the disk (fsync); more may follow. A file
+    that is there is continued, without its torn last line if a crash has left one; ``rewind`` it
+    first when a run goes on from a checkpoint.
+
+    Args:
+        path: the file; missing folders are made.
+        writer: whose thread writes.
+        every: of the training batches, those whose step it divides are kept.
+
+    Attributes:
+        lines: whole lines so far, those of the continued file included; belongs in a checkpoint.
+
+    Raises:
+        ValueError: for ``every`` below 1, and for metrics that JSON cannot hold.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], writer: BackgroundWriter, every: int = 1):
+        if every < 1:
+            raise ValueError(f"every is {every}: keep each batch with 1, each tenth with 10")
+        self.path, self.writer, self.every = Path(path), writer, every
+        self.lines = _open(self.path)
+        self._gathered = Coalesced(writer, self._append, f"writing metrics to {self.path}")
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Have one line written; validation batches and those that ``every`` skips are left out."""
+        if phase not in PHASES or (phase == "train" and step % self.every):
+            return
+        line = encode({"step": step, "phase": phase, **metrics})
+        self.lines += 1
+        self._gathered.put(line)
+
+    def sync(self) -> None:
+        """Have all lines so far put on the disk for good; put before a checkpoint's own job."""
+        self.writer.put(self._finish, f"writing metrics to {self.path}")
+
+    def close(self) -> None:
+        """Wait until every line is on the disk."""
+        try:
+            self.sync()
+        finally:
+            self.writer.flush()
+
+    def _append(self, lines: list[str]) -> None:
+        with open(self.path, "ab") as file:
+            file.write("".join(lines).encode())
+
+    def _finish(self) -> None:
+        self._gathered.drain()
+        with open(self.path, "ab") as file:
+            os.fsync(file.fileno())
+
+    @staticmethod
+    def rewind(path: str | os.PathLike[str], step: int, lines: int | None = None) -> int:
+        """Take what came after ``step`` out of the file, atomically; returns the lines kept.
+
+        ``lines``: the attribute at the checkpoint. It alone tells what came before a checkpoint
+        from what came after it at the same step (an epoch's end, an event); without it all records
+        of ``step`` are kept. Warns when the file holds fewer lines than it should.
+        Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` without a file.
+        """
+        whole = _whole_lines(Path(path).read_bytes())
+        kept = [
+            line
+            for line, record in zip(whole, _records(whole, path), strict=True)
+            if record["step"] <= step
+        ]
+        if lines is not None:
+            if len(kept) < lines:
+                warnings.warn(
+                    f"{path} holds {len(kept)} lines up to step {step}, but {lines} were written:"
+                    " a crash of the machine has lost the others",
+                    stacklevel=2,
+                )
+            kept = kept[:lines]
+        write_atomic(path, b"".join(kept))
+        return len(kept)
+
+
+def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of a metrics file, in order; a torn last line is left out.
+
+    Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` without a file.
+    """
+    return _records(_whole_lines(Path(path).read_bytes()), path)
+
+
+def encode(record: dict[str, Any]) -> str:
+    """``record`` as one line of JSON; raises ``ValueError`` for what JSON cannot hold."""
+    plain: dict[str, Any] = {}
+    for name, value in record.items():
+        lost: list[str] = []
+        plain[name] = _plain(name, value, lost)
+        if lost:
+            plain[f"{name}_reason"] = lost[0]
+    return json.dumps(plain, allow_nan=False) + "\n"
+
+
+def _plain(name: str, value: Any, lost: list[str]) -> Any:
+    """``value`` for JSON; numbers that are not finite become None and are named in ``lost``."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        lost.append("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
+        return None
+    if isinstance(value, dict):
+        return {str(key): _plain(name, part, lost) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, part, lost) for part in value]
+    if hasattr(value, "tolist"):  # tensors and numpy values
+        return _plain(name, value.tolist(), lost)
+    raise ValueError(
+        f"the metric {name!r} is a {type(value).__name__}, which a line of JSON cannot hold: log"
+        " numbers, strings, or lists and mappings of them"
+    )
+
+
+def _open(path: Path) -> int:
+    """Make the file, or drop the torn line of the one that is there; its number of lines."""
+    content = path.read_bytes() if path.exists() else None
+    lines = _whole_lines(content or b"")
+    if content is None or len(b"".join(lines)) < len(content):
+        write_atomic(path, b"".join(lines))
+    return len(lines)
+
+
+def _whole_lines(content: bytes) -> list[bytes]:
+    lines = content.split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
+    return [line + b"\n" for line in lines]
+
+
+def _records(lines: list[bytes], path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+            records[-1]["step"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"line {number} of {path} is damaged ({error}): delete that line, or the file"
+            ) from error
+    return records

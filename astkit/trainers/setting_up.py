@@ -1,0 +1,120 @@
+"""Before the first batch: every "auto" settled, the system tuned; and both recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from astkit import system
+from astkit.datasets import Loader, Prefetched
+from astkit.trainers.config import TrainConfig
+from astkit.trainers.feed import Feed
+from astkit.trainers.learner import Learner
+from astkit.trainers.position import Position
+from astkit.trainers.resolve import Decision, Scene, open_choices, resolve, stepper
+
+
+class SettingUp:
+    """Settles a configuration on this machine, once for a run and all its resumptions.
+
+    Attributes:
+        config: the settings in use; before the first step "auto" may stand in it.
+        decisions: what each "auto" became, and why.
+        system: what `astkit.system.tuned` set.
+    """
+
+    def __init__(self, config: TrainConfig, learner: Learner, feed: Feed) -> None:
+        self.config, self._learner, self._feed = config, learner, feed
+        self.decisions: list[Decision] = []
+        self.system: dict[str, Any] = {}
+        self._scene: Scene | None = None
+        if not open_choices(config):
+            self._apply(config)
+
+    @contextmanager
+    def tuned(self, fixed_shapes: bool) -> Iterator[None]:
+        """Settle what is open, and run a block with the system set for it."""
+        config, learner = self.config, self._learner
+        if open_choices(config):
+            config, self.decisions = resolve(config, self._look())
+            self._apply(config)
+            learner.adopt(config)
+        probe = None
+        if config.allocator == "auto" and not self.system and learner.device.type == "cpu":
+            probe = stepper(config, self._look(), config.precision, config.channels_last is True)
+        with system.tuned(
+            device=learner.device,
+            threads=config.threads,
+            allocator=config.allocator,  # type: ignore[arg-type]
+            deterministic=config.deterministic,
+            fixed_shapes=fixed_shapes,
+            probe=probe,
+            decided=self.system or None,
+        ) as self.system:
+            self._scene = None  # its batch and model copies are not needed any more
+            yield
+
+    def _look(self) -> Scene:
+        if self._scene is None:
+            feed, learner = self._feed, self._learner
+            batch = feed.next(Position())
+            feed.end_pass()
+            assert batch is not None  # the feed refuses data without a batch
+            self._scene = Scene(
+                learner.model,
+                batch,
+                learner.device,
+                learner.criterion,
+                bool(getattr(feed.source, "resident", False)),
+                bool(getattr(feed.source, "keyed", False)),
+                feed.source.num_samples,
+            )
+        return self._scene
+
+    def _apply(self, config: TrainConfig) -> None:
+        self.config = config
+        source = self._feed.source
+        if isinstance(config.batch_size, int):
+            if not isinstance(source, Loader):
+                raise ValueError(
+                    f"batch_size is {config.batch_size}, but the training data come in batches of"
+                    " their own loader: leave batch_size None, or pass an astkit Loader"
+                )
+            source.batch_size = config.batch_size
+        if config.prefetch is True and not isinstance(source, Prefetched):
+            self._feed.source = Prefetched(source)
+
+    def record(self) -> dict[str, Any]:
+        """What was decided and set, as plain values, for results and reports."""
+        settings = self.config.to_dict()
+        micro = self._learner.micro_batch
+        batch = getattr(self._feed.source, "batch_size", None)
+        steps = self.config.accumulation_steps
+        return {
+            "settings": {**settings, "micro_batch": micro},
+            "batch_size": batch,
+            "effective_batch_size": None if batch is None else batch * steps,
+            "decisions": [decision.to_dict() for decision in self.decisions],
+            "system": self.system,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must not decide anew."""
+        return {
+            "config": self.config.to_dict(),
+            "micro_batch": self._learner.micro_batch,
+            "decisions": [decision.to_dict() for decision in self.decisions],
+            "system": self.system,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the decisions of the run that goes on."""
+        settled = TrainConfig.from_dict(state["config"])
+        names = open_choices(self.config)
+        self.decisions = [Decision(**decision) for decision in state["decisions"]]
+        self._apply(replace(self.config, **{name: getattr(settled, name) for name in names}))
+        self.system = state["system"]
+        self._learner.adopt(self.config)
+        self._learner.micro_batch = state["micro_batch"]

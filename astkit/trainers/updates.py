@@ -1,0 +1,195 @@
+"""From gradients to weights: add up, unscale, divide, clip, step; in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+
+FIRST_SCALE = 2.0**9
+"""Of fp16 losses: torch starts at 2**16 for means, and here losses are summed over a batch."""
+
+
+class Updates:
+    """Gradients of sums over rows, divided by the total weight of all rows when a step is due.
+
+    So that accumulation over uneven batches equals one big batch: summed losses go in, and what the
+    optimizer sees is their weighted mean over everything that was added up.
+
+    Args:
+        model: its parameters get the gradients.
+        optimizer: steps once every ``every`` batches.
+        clip_norm: largest norm of the mean gradient; ``None`` for none.
+        every: batches a step.
+        scaler: of fp16 losses; a step that it skips for an overflow leaves the weights alone.
+
+    Attributes:
+        steps: steps that changed weights.
+        skipped: steps that the scaler skipped.
+        pending: batches whose gradients wait for their step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        clip_norm: float | None = None,
+        every: int = 1,
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.clip_norm, self.every, self.scaler = clip_norm, every, scaler
+        self.steps = self.skipped = self.pending = 0
+        self._total: float | Tensor = 0.0
+        self._rows = self._lost = 0
+        self._broken: Tensor | None = None
+        # the fused kernels look at a flag on the device, so that nobody has to wait for it
+        self._flagged = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+    def backward(self, total_loss: Tensor, total: float | Tensor, rows: int) -> None:
+        """Add the gradients of ``total_loss``, a sum over ``rows`` rows that weigh ``total``.
+
+        Raises ``FloatingPointError`` for a loss that is not finite: at once on a CPU, and before
+        any weight changes; on an accelerator at the next `check`, the steps until then left out.
+        """
+        self._guard(total_loss.detach(), "training loss")
+        (total_loss if self.scaler is None else self.scaler.scale(total_loss)).backward()
+        self._total = self._total + total
+        self._rows += rows
+
+    def end_batch(self) -> None:
+        """A batch is complete: step if ``every`` of them are."""
+        self.pending += 1
+        if self.pending >= self.every:
+            self.flush()
+
+    def flush(self) -> None:
+        """Step on what has been added up, however many batches it is.
+
+        Without rows, or with rows that all weigh nothing, do nothing.
+        """
+        try:
+            if self._rows and self._weigh():
+                self._step()
+        finally:  # a refused gradient must not be part of the next one
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget the gradients that wait."""
+        self.model.zero_grad(set_to_none=True)  # the optimizer may hold a part of the model alone
+        self._total, self._rows, self.pending = 0.0, 0, 0
+
+    def take_lost(self) -> int:
+        """Rows, since the last call, whose gradients a skipped step threw away."""
+        lost, self._lost = self._lost, 0
+        return lost
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """A block whose gradients count as a whole or, if it raises, not at all."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        before, total, rows = [p.grad for p in parameters], self._total, self._rows
+        waiting = self._rows > 0
+        for parameter in parameters:  # also of gradients that somebody else has left
+            parameter.grad = None
+        try:
+            yield
+        except BaseException:
+            for parameter, gradient in zip(parameters, before, strict=True):
+                parameter.grad = gradient if waiting else None
+            self._total, self._rows = total, rows
+            raise
+        if waiting:
+            for parameter, gradient in zip(parameters, before, strict=True):
+                if gradient is not None and parameter.grad is not None:
+                    parameter.grad.add_(gradient)
+                elif gradient is not None:
+                    parameter.grad = gradient
+
+    def check(self) -> None:
+        """Raise ``FloatingPointError`` if a loss or gradient was not finite; waits for a device."""
+        if self._broken is not None and bool(self._broken):
+            raise _not_finite("training loss or the gradient", "not finite")
+
+    def _guard(self, value: Tensor, what: str) -> None:
+        if value.device.type == "cpu" or not self._flagged:
+            if not torch.isfinite(value):
+                raise _not_finite(what, str(value.item()))
+            return
+        broken = ~torch.isfinite(value)
+        self._broken = broken if self._broken is None else self._broken | broken
+
+    def _weigh(self) -> bool:
+        waiting = isinstance(self._total, Tensor) and self._total.device.type != "cpu"
+        return waiting or float(self._total) != 0.0
+
+    def _step(self) -> None:
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        groups = self.optimizer.param_groups
+        trained = [p for group in groups for p in group["params"] if p.grad is not None]
+        gradients = [p.grad for p in trained]
+        if isinstance(self._total, Tensor) or self._total != 1.0:
+            torch._foreach_div_(gradients, self._total)
+        norm = nn.utils.get_total_norm(gradients)
+        if self.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
+        if self.scaler is None:  # a scaler looks for itself, and goes on
+            self._guard(norm, "gradient's norm")
+        if self.scaler is not None:
+            self._scaled_step(self.scaler)
+            return
+        if self._broken is not None:
+            self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
+        self.optimizer.step()
+        self.steps += 1
+
+    def _scaled_step(self, scaler: GradScaler) -> None:
+        before = scaler.get_scale()
+        scaler.step(self.optimizer)
+        scaler.update()
+        if scaler.get_scale() < before:
+            self.skipped += 1
+            self._lost += self._rows
+        else:
+            self.steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts, the scaler's state, and the gradients that wait, by name of parameter."""
+        total = float(self._total)
+        state: dict[str, Any] = {"steps": self.steps, "skipped": self.skipped}
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state_dict()
+        if self._rows or self.pending:  # a batch without rows counts as one of the group
+            named = self.model.named_parameters()
+            gradients = {n: p.grad.detach().clone() for n, p in named if p.grad is not None}
+            waiting = {"total": total, "rows": self._rows, "pending": self.pending}
+            state["waiting"] = {**waiting, "gradients": gradients}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from ``state``."""
+        self.clear()
+        self._broken = None
+        self.steps, self.skipped = state["steps"], state["skipped"]
+        if self.scaler is not None and "scaler" in state:
+            self.scaler.load_state_dict(state["scaler"])
+        waiting = state.get("waiting")
+        if waiting is None:
+            return
+        self._total, self._rows = waiting["total"], waiting["rows"]
+        self.pending = waiting["pending"]
+        for name, parameter in self.model.named_parameters():
+            if name in waiting["gradients"]:
+                parameter.grad = waiting["gradients"][name].to(parameter).clone()
+
+
+def _not_finite(what: str, value: str) -> FloatingPointError:
+    return FloatingPointError(
+        f"the {what} became {value}: the weights are as they were before this step; lower lr, or"
+        " set clip_norm, and look at the batch's inputs for NaN"
+    )

@@ -1,0 +1,112 @@
+"""Fast validation: a fixed, stratified part of the validation rows, with an honest interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+
+from astkit.datasets import Batch, BatchSource, stratified
+
+
+def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, float]:
+    """Score interval of a share of which ``right`` of ``rows`` were counted: (low, high).
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA
+    22 (1927). It is for rows drawn one by one from a large population; for a stratified part of a
+    finite set it is, if anything, too wide. Raises ``ValueError`` for impossible counts or levels.
+    """
+    if not 0 <= right <= rows or rows < 1 or not 0 < level < 1:
+        raise ValueError(
+            f"{right} right of {rows} rows at level {level}: give 0 <= right <= rows, at least 1"
+            " row and a level between 0 and 1"
+        )
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, weight = right / rows, z * z / rows
+    middle = (share + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * math.sqrt(share * (1 - share) / rows + weight / (4 * rows))
+    # exactly 0 and 1 at the ends, where rounding would leave a speck
+    return (
+        0.0 if right == 0 else max(0.0, middle - half),
+        1.0 if right == rows else min(1.0, middle + half),
+    )
+
+
+class Subsample:
+    """A source of batches that visits ``index`` (int64 ``[K]``) of another source's rows."""
+
+    def __init__(self, source: BatchSource, index: Tensor) -> None:
+        self.source, self.index = source, index
+        self.keyed = getattr(source, "keyed", False)  # see `Prefetched`
+
+    @property
+    def device(self) -> torch.device:
+        """Where the source delivers."""
+        return torch.device(getattr(self.source, "device", "cpu"))
+
+    @property
+    def num_samples(self) -> int:
+        """Rows that are visited."""
+        return len(self.index)
+
+    @property
+    def batch_size(self) -> int | None:
+        """The source's batch size, ``None`` when it does not tell."""
+        return getattr(self.source, "batch_size", None)
+
+    def __len__(self) -> int:
+        """Batches in a full pass; raises ``TypeError`` when the source does not tell its size."""
+        if self.batch_size is None:
+            raise TypeError(f"a {type(self.source).__name__} does not tell its batch size")
+        if getattr(self.source, "drop_last", False):
+            return len(self.index) // self.batch_size
+        return -(-len(self.index) // self.batch_size)
+
+    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
+        """The batches over the rows, or ``order`` of them, without the first ``start``."""
+        rows = self.index if order is None else self.index[order]
+        return self.source.batches(epoch, rows, start)
+
+    def check_labels(self, num_outputs: int) -> None:
+        """As the source does."""
+        self.source.check_labels(num_outputs)
+
+
+def subsample(validation: BatchSource, fraction: float, seed: int = 0) -> BatchSource:
+    """A fixed part of ``validation``: of each class the same share, the same rows in every pass.
+
+    ``fraction`` 1 gives ``validation`` itself. Labels are taken from the data set where it holds
+    them, else read in one pass. The accuracy on the part comes with its `wilson_interval`.
+
+    Raises ``ValueError`` for a fraction outside (0, 1], one that leaves no row, or a source that
+    cannot visit chosen rows.
+    """
+    if fraction == 1:
+        return validation
+    labels = _labels(validation)
+    index, _ = stratified(labels, fraction, seed, "fast validation")
+    if len(index) == 0:
+        raise ValueError(
+            f"fraction {fraction} of {len(labels)} validation rows leaves none: give a larger one"
+        )
+    return Subsample(validation, index)
+
+
+def _labels(source: BatchSource) -> Tensor:
+    rows = source.num_samples
+    source.batches(0, torch.zeros(1, dtype=torch.int64))  # refuses now what cannot choose rows
+    held = getattr(getattr(source, "data", None), "labels", None)
+    if isinstance(held, Tensor) and len(held) == rows:
+        return held.cpu()
+    if rows is None:
+        raise ValueError(
+            "the validation data cannot tell how many rows there are, so no share of them can be"
+            " drawn: pass an astkit Loader"
+        )
+    labels = torch.empty(rows, dtype=torch.int64)
+    for batch in source.batches(0, torch.arange(rows)):
+        labels[batch.index.cpu()] = batch.y.cpu()
+    return labels

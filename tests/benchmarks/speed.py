@@ -1,0 +1,116 @@
+"""What the switches buy together: `python -m tests.benchmarks.speed` writes speed.json.
+
+Images a second of all that "auto" picks over plain training (fp32, NCHW, eager, a DataLoader with
+the worker count that is fastest), as interleaved rounds of whole passes; and what that costs in
+accuracy, paired by seed: CIFAR-10 where its folder is named and the digits otherwise, trained with
+the precision and memory order that "auto" picked for the timed network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from astkit.files import write_atomic
+from astkit.runs import arms, switches, tables
+from astkit.stamp import describe, stamp
+
+RESULTS = Path(__file__).with_name("speed.json")
+BOUNDS = {"dense": 2.5, "batched gate": 2.0}  # where the CPU has bf16 of its own
+RATE = 0.10
+MARGIN = 0.005  # of accuracy: what the whole interval has to stay within
+
+
+def speed(kind: str, rounds: int, batches: int, model: str = "simple_cnn") -> dict[str, Any]:
+    """The arms of one kind of training: plain, resident data, and everything together."""
+    rate = None if kind == "dense" else RATE
+    bench = switches.Bench(model, batches, rate)
+    plain = switches.best_workers(bench)
+    chosen = [plain, switches.RESIDENT, switches.TOGETHER]
+    measured = switches.measure(bench, chosen, rounds)
+    ratio = measured.seconds.ratio(plain.name, switches.TOGETHER.name)
+    native = bool(stamp()["bf16_native"])
+    return {
+        "kind": kind,
+        "model": model,
+        "workers": plain.workers,
+        "speed": {"median": ratio.median, "low": ratio.low, "high": ratio.high, "n": ratio.n},
+        "bound": BOUNDS[kind] if native else None,
+        "table": measured.table().reset_index().to_dict("records"),
+        **measured.to_dict(),
+    }
+
+
+def picked(report: dict[str, Any]) -> dict[str, Any]:
+    """What "auto" became in the dense arm of a speed report, of what changes numbers."""
+    decisions = report["speed"][0]["reports"][switches.TOGETHER.name]["decisions"]
+    return {d["name"]: d["value"] for d in decisions if d["name"] in ("precision", "channels_last")}
+
+
+def accuracy(
+    auto: dict[str, Any], seeds: int, epochs: float, root: str | None, lr: float
+) -> dict[str, Any]:
+    """Test accuracy with the settings ``auto`` minus that with plain ones, for the same seeds."""
+    dataset = "digits" if root is None else "cifar10"
+    results = []
+    changes: dict[str, Any] = {} if root is None else {"root": root, "augment": ()}
+    gate = {"score": "loss", "controller": "log_integral"}
+    task = arms.task(dataset, RATE, epochs=epochs, gate=gate, config={"lr": lr}, **changes)
+    tasks = {"plain": task, "auto": replace(task, config=replace(task.config, **auto))}
+    for seed in range(seeds):
+        for name, changed in tasks.items():
+            for arm in BOUNDS:
+                result = {**arms.run(changed, arm, seed), "arm": f"{arm}, {name}"}
+                results.append({key: result[key] for key in _KEPT})
+                print(seed, result["arm"], f"{result['test_accuracy']:.2%}", flush=True)
+    gaps = {arm: tables.difference(results, f"{arm}, auto", f"{arm}, plain") for arm in BOUNDS}
+    return {
+        "dataset": dataset,
+        "epochs": epochs,
+        "lr": lr,
+        "auto": auto,
+        "margin": MARGIN,
+        "differences": {arm: gap._asdict() for arm, gap in gaps.items()},
+        "results": results,
+    }
+
+
+_KEPT = ("arm", "seed", "test_accuracy", "rate", "flops", "steered", "setting_up")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what is asked for and write it, beside what an earlier call has written."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--batches", type=int, default=6, help="of 128 images, a pass")
+    parser.add_argument("--model", default="simple_cnn")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--epochs", type=float, default=15)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--root", help="folder of CIFAR-10; the digits without it")
+    parser.add_argument("--only", choices=("speed", "accuracy"))
+    options = parser.parse_args(arguments)
+    report = json.loads(options.out.read_text()) if options.out.exists() else {}
+    report["stamp"] = stamp()
+    report["threads"] = torch.get_num_threads()
+    if options.only != "accuracy":
+        report["speed"] = [
+            speed(kind, options.rounds, options.batches, options.model) for kind in BOUNDS
+        ]
+    if options.only != "speed":
+        auto = picked(report)
+        report["accuracy"] = accuracy(auto, options.seeds, options.epochs, options.root, options.lr)
+    write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+    print(describe(report["stamp"]))
+    for found in report.get("speed", []):
+        print(found["kind"], found["speed"], "bound", found["bound"])
+
+
+if __name__ == "__main__":
+    main()

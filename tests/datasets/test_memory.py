@@ -1,0 +1,130 @@
+"""Data several times larger than a limit train with less memory than that limit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve()
+SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", HERE.parents[3] / "shared" / "data"))
+SIDE = 64  # pixels
+ROW = 3 * SIDE * SIDE  # bytes
+
+# RssFile is left out: pages of a mapped file are the system's to take back
+SCRIPT = """
+import json, sys, threading, time
+import torch
+from astkit.datasets import Images, Loader, ParquetLoader, Prefetched, write_mapped, open_mapped
+
+kind, folder, rows, side, batch = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
+torch.set_num_threads(1)
+
+def used():
+    lines = (line.split() for line in open("/proc/self/status"))
+    return sum(int(w[1]) for w in lines if w[0] in ("RssAnon:", "RssShmem:")) * 1024
+
+class Peak(threading.Thread):
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.peak, self.over = 0, threading.Event()
+    def run(self):
+        while not self.over.wait(0.002):
+            self.peak = max(self.peak, used())
+    def __enter__(self):
+        self.start()
+        return self
+    def __exit__(self, *_):
+        self.over.set()
+        self.join()
+        self.peak = max(self.peak, used())
+
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 4, 8, stride=8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.LazyLinear(10)
+)
+model(torch.zeros(2, 3, side, side))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+def train(source):
+    seen = 0
+    for batch in source.batches(0):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
+        optimizer.step()
+        seen += len(batch.y)
+    return seen
+
+def chunks(total):
+    generator = torch.Generator().manual_seed(0)
+    for first in range(0, total, 128):
+        shape = (min(128, total - first), 3, side, side)
+        pixels = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        yield pixels, torch.arange(first, first + len(pixels)) % 10
+
+options = {"augment": ("crop", "flip"), "normalize": (0.5, 0.25)}
+few = Images(*next(chunks(128)), tuple("0123456789"), "few")
+with Peak() as need:
+    train(Loader(few, batch, resident=False, **options))
+if kind == "parquet":
+    import pyarrow.parquet  # the reader's code is no data
+with Peak() as measured:
+    if kind == "parquet":
+        source = ParquetLoader(folder, batch, buffer_rows=2048, **options)
+    else:
+        data = write_mapped(folder, chunks(rows))
+        if kind == "memory":  # the control: the same images, copied
+            data = Images(data.images.clone(), data.labels, data.classes, "copy")
+        workers = 1 if kind == "workers" else 0
+        source = Loader(data, batch, num_workers=workers, **options)
+        if kind == "ahead":
+            source = Prefetched(source)
+    seen = train(source)
+print(json.dumps({"need": need.peak, "peak": measured.peak, "seen": seen}))
+"""
+
+
+def measured(kind, folder, limit, batch=32):
+    """Bytes above the need of model and interpreter, in a pass over ``4 * limit`` bytes."""
+    rows = 4 * limit // ROW + 1
+    arguments = [kind, folder, rows, 32 if kind == "parquet" else SIDE, batch]
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["seen"] == (50_000 if kind == "parquet" else rows)
+    return found["peak"] - found["need"]
+
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="needs /proc to tell kinds of memory apart"
+)
+
+
+def test_mapped_images_stay_under_the_limit(tmp_path):
+    assert measured("ahead", tmp_path / "set", limit=32 << 20) < 32 << 20
+
+
+def test_images_in_memory_do_not(tmp_path):
+    assert measured("memory", tmp_path / "set", limit=32 << 20) > 96 << 20
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["mapped", "ahead", "workers"])
+def test_a_quarter_of_a_gigabyte_in_64_megabytes(kind, tmp_path):
+    assert measured(kind, tmp_path / "set", limit=64 << 20) < 64 << 20
+
+
+@pytest.mark.full
+def test_streamed_parquet_stays_under_the_limit():
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    folder = SHARED / "cifar10-jpeg"
+    if not list(folder.glob("train-*.parquet")):
+        pytest.skip(f"{folder} has no parquet files; set ASTKIT_SHARED_DATA to run this")
+    limit = 50_000 * 3 * 32 * 32 // 4
+    assert measured("parquet", folder, limit) < limit

@@ -1,0 +1,175 @@
+import random
+from dataclasses import FrozenInstanceError, fields
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import astkit.datasets.settings as module
+from astkit.datasets import (
+    Images,
+    Loader,
+    LoaderSettings,
+    loader_settings,
+    open_mapped,
+    write_mapped,
+)
+
+IMAGES = Images(torch.zeros(8, 3, 4, 4, dtype=torch.uint8), torch.arange(8) % 2, ("a", "b"), "toy")
+FIELDS = {field.name for field in fields(LoaderSettings)} - {"why"}
+
+
+class Noisy(Dataset):
+    """Rows of ``bytes`` bytes that draw from every global generator."""
+
+    def __init__(self, size=1000):
+        self.size = size
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, row):
+        random.random()
+        np.random.rand()
+        return torch.rand(self.size // 4), row % 2
+
+
+class NoMemoryInfo:
+    pass
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    def pretend(cores=8, room=10**9):
+        monkeypatch.setattr(module, "allowed_cpus", lambda: cores)
+        monkeypatch.setattr(module, "_room", lambda: room)
+        monkeypatch.setattr(torch, "get_device_module", lambda device: NoMemoryInfo)
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("cores", "device", "workers", "ahead"),
+    [
+        (1, "cpu", 0, None),  # the only core trains
+        (2, "cpu", 1, 2),
+        (5, "cpu", 4, 2),
+        (64, "cpu", 4, 2),
+        (1, "cuda", 1, 4),
+        (64, "cuda", 8, 4),
+    ],
+)
+def test_workers_follow_cores_and_device(machine, cores, device, workers, ahead):
+    machine(cores=cores)
+    found = loader_settings(Noisy(), 4, device)
+    assert (found.num_workers, found.prefetch_factor) == (workers, ahead)
+    assert found.persistent_workers == (workers > 0)
+    assert found.pin_memory == (device == "cuda")
+    assert f"{cores} cores" in found.why["num_workers"]
+
+
+@pytest.mark.parametrize("room", [None, 0, 3999, 4000, 9000, 16_000, 10**9])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_waiting_batches_never_take_more_than_the_room(machine, room, device):
+    machine(room=room)
+    found = loader_settings(Noisy(1000), 4, device)
+    unlimited = (4, 2) if device == "cpu" else (8, 4)
+    if room is None:
+        assert (found.num_workers, found.prefetch_factor) == unlimited
+        return
+    waiting = found.num_workers * (found.prefetch_factor or 0)
+    assert waiting * 4 * 1000 <= room
+    assert found.num_workers == min(unlimited[0], room // 4000)
+    if waiting < unlimited[0] * unlimited[1]:
+        assert f"{room} bytes" in found.why["num_workers"]
+
+
+def test_images_need_no_workers(machine, tmp_path):
+    machine()
+    mapped = write_mapped(tmp_path / "set", [(IMAGES.images, IMAGES.labels)])
+    for data, device, resident in (
+        (IMAGES, "cpu", True),
+        (IMAGES, "cuda", False),
+        (mapped, "cpu", False),
+    ):
+        found = loader_settings(data, 4, device)
+        assert (found.num_workers, found.resident) == (0, resident)
+    assert loader_settings(IMAGES, 4, resident=False).resident is False
+    assert loader_settings(mapped, 4, "cuda", resident=True).resident is True
+
+
+def test_each_choice_has_one_sentence(machine):
+    machine()
+    for data, options in ((IMAGES, {}), (Noisy(), {}), (Noisy(), {"num_workers": 3})):
+        found = loader_settings(data, 4, **options)
+        assert set(found.why) == FIELDS
+        for sentence in found.why.values():
+            assert sentence[0].isupper() or sentence[0].isdigit() or "=" in sentence
+            assert sentence.endswith(".")
+            assert sentence.count(". ") == 0
+    with pytest.raises(FrozenInstanceError):
+        found.num_workers = 1
+
+
+def test_a_loader_keeps_what_it_was_told_and_may_choose(machine):
+    machine(cores=3)
+    told = Loader(Noisy(), 4, num_workers=1, timeout_s=9).settings
+    assert (told.num_workers, told.prefetch_factor, told.timeout_s) == (1, 2, 9)
+    assert told.why["num_workers"] == "1 were asked for."
+    assert Loader(Noisy(), 4).num_workers == 0
+    loader = Loader(Noisy(), 4, num_workers="auto")
+    assert loader.num_workers == 2
+    assert sum(len(batch.y) for batch in loader.batches(0)) == 8
+
+
+def test_learning_the_size_of_a_row_moves_no_generator(machine):
+    machine()
+    before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
+    loader_settings(Noisy(), 4)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()
+    assert before[2] == random.getstate()
+
+
+def test_memory_is_what_machine_and_group_leave(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(module, "_GROUP", tmp_path)
+    assert module.free_memory() is None
+    (tmp_path / "meminfo").write_text("MemTotal: 99 kB\nMemAvailable:    50 kB\n")
+    assert module.free_memory() == 50 * 1024
+    (tmp_path / "memory.stat").write_text("anon 1000\nfile 90000\nshmem 24\n")
+    for limit, free in (("max\n", 50 * 1024), ("3000\n", 1976), ("900\n", 0), ("9999999", 51200)):
+        (tmp_path / "memory.max").write_text(limit)
+        assert module.free_memory() == free
+
+
+def test_room_is_a_share_of_memory_and_half_the_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "free_memory", lambda: 1000)
+    monkeypatch.setattr(module, "_SHARED", tmp_path / "none")
+    assert module._room() == 100
+    monkeypatch.setattr(module, "_SHARED", tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("U", (), {"free": 80}))
+    assert module._room() == 40
+    monkeypatch.setattr(module, "free_memory", lambda: None)
+    monkeypatch.setattr(module, "_SHARED", tmp_path / "none")
+    assert module._room() is None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_workers": "many"}, "num_workers is 'many'; pass 0 or more, or 'auto'"),
+        ({"num_workers": 1.5}, "num_workers is 1.5"),
+        ({"timeout_s": 0}, "timeout_s is 0; pass more than 0 seconds"),
+        ({"timeout_s": float("nan")}, "timeout_s is nan"),
+    ],
+)
+def test_impossible_arguments(options, words):
+    with pytest.raises(ValueError, match=words):
+        Loader(IMAGES, **options)
+
+
+def test_a_reopened_mapping_is_still_on_disk(tmp_path):
+    write_mapped(tmp_path / "set", [(IMAGES.images, IMAGES.labels)])
+    assert not Loader(open_mapped(tmp_path / "set")).resident

@@ -1,0 +1,103 @@
+import gc
+import multiprocessing
+import os
+import time
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import astkit.datasets.streams as module
+from astkit.datasets import Loader
+
+N = 6
+
+
+class Awkward(Dataset):
+    """Rows that come late, or never, or end the process, as long as ``cure`` is not there."""
+
+    def __init__(self, cure, trouble):
+        self.cure, self.trouble = cure, trouble
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, row):
+        if row == 3 and not self.cure.exists():
+            self.trouble()
+        return torch.tensor([row]), row
+
+
+def hang():
+    time.sleep(600)
+
+
+def die():
+    os._exit(7)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(module, "POLL_S", 0.2)
+    # how long torch waits for a worker to leave before it terminates it
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+    yield
+    gc.collect()  # workers held by the traceback that a test has looked at
+
+
+def rows(loader):
+    return [row for batch in loader.batches(0) for row in batch.y.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (hang, r"timeout_s=1 seconds; find out with num_workers=0 where .* or raise timeout_s\.$"),
+        (
+            die,
+            r"^A worker died \(.*\), most often for want of memory; lower num_workers or batch",
+        ),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failing_worker_is_one_clear_error(trouble, words, workers, tmp_path):
+    cure = tmp_path / "cure"
+    loader = Loader(Awkward(cure, trouble), 1, shuffle=False, num_workers=workers, timeout_s=1)
+    with pytest.raises(RuntimeError, match=words) as caught:
+        rows(loader)
+    assert str(caught.value).count(". ") == 0
+    assert caught.value.__context__ is None  # torch's own words would be read first
+    assert multiprocessing.active_children() == []
+    # new workers stand ready for the next pass
+    cure.touch()
+    assert rows(loader) == list(range(N))
+
+
+def test_a_slow_worker_is_waited_for(tmp_path):
+    data = Awkward(tmp_path / "cure", lambda: time.sleep(1))
+    loader = Loader(data, 1, shuffle=False, num_workers=1, timeout_s=60)
+    assert rows(loader) == list(range(N))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [RuntimeError, EOFError, FileNotFoundError, ConnectionError])
+def test_errors_of_the_data_set_are_its_own(workers, kind, tmp_path):
+    def fail():
+        raise kind("row 3 is unlucky")
+
+    loader = Loader(Awkward(tmp_path / "cure", fail), 2, num_workers=workers)
+    with pytest.raises(kind, match="row 3 is unlucky"):
+        rows(loader)
+
+
+@pytest.mark.parametrize("kind", [EOFError, ConnectionResetError, FileNotFoundError])
+def test_a_torn_connection_is_a_dead_worker(kind, monkeypatch, tmp_path):
+    loader = Loader(Awkward(tmp_path, None), 2, num_workers=1)
+    assert rows(loader)
+
+    def torn(self):
+        raise kind
+
+    monkeypatch.setattr("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", torn)
+    with pytest.raises(RuntimeError, match=rf"A worker died \({kind.__name__}\)"):
+        rows(loader)

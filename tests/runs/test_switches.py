@@ -1,0 +1,73 @@
+"""The arms of the switches: processes that take turns, one pass a call."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from astkit.runs import switches
+from astkit.runs.switches import Bench, Switch
+
+BENCH = Bench("digits_cnn", batches=1)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    chosen = [switches.SWITCHES[0], Switch("small", {"micro_batch": 32}, resident=True)]
+    return switches.measure(BENCH, chosen, rounds=3)
+
+
+def test_every_arm_trains_one_pass_a_round(measured):
+    for report in measured.reports.values():
+        assert report["time"]["training_steps"] == 4  # a warm-up round and three timed ones
+        assert report["memory"] > 0
+    assert measured.reports["small"]["settings"]["micro_batch"] == 32
+    assert measured.reports["plain"]["settings"]["fused"] is False
+
+
+def test_the_table_holds_speeds_beside_the_first_arm(measured):
+    table = measured.table()
+    assert list(table.index) == ["plain", "small"]
+    assert table.loc["plain", "speed"] == 1.0
+    expected = measured.seconds.ratio("plain", "small")
+    assert table.loc["small", "speed"] == expected.median
+    images = BENCH.rows / measured.seconds.median("small")
+    assert table.loc["small", "images / s"] == pytest.approx(images)
+    json.dumps(measured.to_dict(), allow_nan=False)
+
+
+def test_phases_are_rows_for_a_picture(measured):
+    (row,) = measured.phases(["small"])
+    assert set(row["phases"]) >= {"load", "forward", "backward", "optimizer"}
+    assert sum(row["phases"].values()) <= row["seconds"]
+
+
+def test_an_arm_that_fails_says_so():
+    refused = Switch("refused", {"precision": "fp7"})
+    with pytest.raises(RuntimeError, match="an arm failed: ValueError: precision is 'fp7'"):
+        switches.measure(BENCH, [Switch("plain"), refused], rounds=2)
+
+
+def test_no_process_is_left_behind():
+    with switches.running(BENCH, [Switch("plain")]) as arms:
+        process = arms["plain"]._process
+        assert process.is_alive()
+    assert not process.is_alive()
+
+
+def test_all_that_auto_picks_changes_nothing_that_is_learned():
+    settings = dict(switches.TOGETHER.settings)
+    assert settings["accumulation_steps"] == 1
+    assert settings["batch_size"] is None
+    assert settings["validation_fraction"] == 1.0
+
+
+def test_the_plain_items_are_the_images_of_the_loader():
+    images = switches.synthetic(8)
+    batch = next(
+        iter(switches.Loader(images, 8, shuffle=False, normalize=switches.STATS).batches(0))
+    )
+    items = torch.stack([switches.Items(images)[row][0] for row in range(8)])
+    torch.testing.assert_close(items, batch.x, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,324 @@
+"""Settings are made for a block, recorded with their reasons, and put back."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from astkit import system
+from astkit.system import tuned
+
+GLIBC = platform.system() == "Linux" and platform.libc_ver()[0] == "glibc"
+needs_glibc = pytest.mark.skipif(not GLIBC, reason="glibc on Linux only")
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in (*system._OWN_SETTINGS, "GLIBC_TUNABLES", "LD_PRELOAD", system._CUBLAS):
+        monkeypatch.delenv(name, raising=False)
+    before = state()
+    yield
+    assert state() == before
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What the allocator was told, in place of telling it."""
+    calls: list[bool] = []
+
+    def keep(memory: bool) -> None:
+        calls.append(memory)
+        system._raised = memory
+
+    monkeypatch.setattr(system, "_keep_memory", keep)
+    return calls
+
+
+def state() -> tuple[object, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+        system._raised,
+        os.environ.get(system._CUBLAS),
+    )
+
+
+FRESH = """
+import json, torch
+from astkit import system
+
+torch.set_num_threads(1)
+activations = lambda: [torch.ones({mebibytes} << 18) for _ in range(3)]
+faults = lambda: min(system._timed(activations)[1] for _ in range(3))
+
+def settled():
+    for _ in range(20):
+        activations()
+    return faults()
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+before = settled()
+with system.tuned(**{options}, probe=activations) as record:
+    inside, held = settled(), resident()
+print(json.dumps([before, inside, held - resident(), record["allocator"]]))
+"""
+
+
+def fresh(mebibytes: int, options: dict[str, object]) -> tuple[int, int, int, dict[str, Any]]:
+    """In a process of its own, whose heap is as glibc makes it.
+
+    Page faults of three activations before and within, bytes given back after, the record.
+    """
+    code = FRESH.format(mebibytes=mebibytes, options=options)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return tuple(json.loads(done.stdout))  # type: ignore[return-value]
+
+
+def test_the_record_is_plain_and_gives_a_reason_for_each_setting() -> None:
+    with tuned() as record:
+        assert json.loads(json.dumps(record)) == record
+        assert set(record) == {"threads", "allocator", "cudnn_benchmark", "deterministic"}
+        assert all(entry["why"] for entry in record.values())
+
+
+def test_threads_are_capped_at_the_processors_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "allowed_cpus", lambda: 2)
+    for wanted, expected in ((1, 1), (2, 2), (64, 2)):
+        with tuned(threads=wanted) as record:
+            assert torch.get_num_threads() == record["threads"]["value"] == expected
+            assert ("2 processors only" in record["threads"]["why"]) == (wanted > 2)
+
+
+def test_auto_threads_are_torchs_own_within_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(system, "allowed_cpus", lambda: before + 1)
+    with tuned() as record:
+        assert torch.get_num_threads() == record["threads"]["value"] == before
+    torch.set_num_threads(3)
+    try:
+        monkeypatch.setattr(system, "allowed_cpus", lambda: 2)
+        with tuned() as record:
+            assert torch.get_num_threads() == record["threads"]["value"] == 2
+        assert torch.get_num_threads() == record["threads"]["before"] == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity here")
+def test_the_processors_are_those_of_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 5, 7})
+    assert system.allowed_cpus() == 3
+
+
+def test_everything_is_put_back_after_an_error() -> None:
+    before = state()
+
+    def interrupted() -> None:
+        with tuned(threads=1, allocator="on", deterministic=True, device="cuda"):
+            assert torch.are_deterministic_algorithms_enabled()
+            assert os.environ[system._CUBLAS] == ":4096:8"
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        interrupted()
+    assert state() == before
+
+
+@needs_glibc
+@pytest.mark.parametrize("choice", ["auto", pytest.param("on", marks=pytest.mark.full)])
+def test_memory_that_is_kept_costs_no_page_faults(choice: str) -> None:
+    before, inside, given_back, record = fresh(40, {"allocator": choice})
+    assert record["value"] == "on"
+    assert before > 0.9 * 3 * 40 * 2**20 / os.sysconf("SC_PAGE_SIZE") or huge_pages()
+    assert inside < before / 20
+    assert given_back > 100 << 20
+    assert "no longer adapts" in record["left_behind"]
+    if choice == "auto":
+        assert record["faults"] == pytest.approx(before, rel=0.1)
+        share = record["faults"] * record["seconds_a_fault"] / record["seconds_a_call"]
+        assert record["ratio"] == pytest.approx(1 / (1 - min(share, 0.99)))
+
+
+@needs_glibc
+@pytest.mark.full
+def test_off_leaves_the_process_as_it_is() -> None:
+    before, inside, _, record = fresh(40, {"allocator": "off"})
+    assert inside == pytest.approx(before, rel=0.1)
+    assert record == {"value": "off", "why": "as asked"}
+
+
+def huge_pages() -> bool:
+    """Whether the kernel hands out huge pages unasked, so that faults are few."""
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.is_file() and "[always]" in setting.read_text()
+
+
+@needs_glibc
+def test_blocks_may_nest(told: list[bool]) -> None:
+    with tuned(allocator="on"):
+        with tuned(allocator="off") as record:  # one process has one malloc
+            assert record["allocator"]["value"] == "on"
+            assert "around this one" in record["allocator"]["why"]
+        assert told == [True]
+    assert told == [True, False]
+
+
+@needs_glibc
+@pytest.mark.parametrize(
+    ("faults", "value", "ratio"), [(0, "off", 1.0), (400, "off", 1 / 0.96), (600, "on", 1 / 0.94)]
+)
+def test_auto_weighs_the_faults_against_the_step(
+    faults: int, value: str, ratio: float, told: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "_fault_seconds", lambda: 1e-6)
+    monkeypatch.setattr(system, "_timed", lambda call: (10e-3, faults))
+    with tuned(probe=lambda: None) as record:
+        entry = record["allocator"]
+        assert entry["value"] == value
+        assert entry["ratio"] == pytest.approx(ratio)
+        assert f"{faults} page faults of 1.00 us in a call of 10.0 ms" in entry["why"]
+        assert told == ([True] if value == "on" else [])
+    assert told == ([True, False] if value == "on" else [])
+
+
+@needs_glibc
+def test_a_fault_takes_time() -> None:
+    assert 0 < max(system._fault_seconds() for _ in range(5)) < 1e-3
+
+
+@needs_glibc
+def test_a_failing_probe_leaves_the_allocator_alone(told: list[bool]) -> None:
+    def probe() -> None:
+        raise MemoryError("too large")
+
+    with pytest.raises(MemoryError, match="too large"), tuned(probe=probe):
+        pass
+    assert told == []
+
+
+def test_a_decided_choice_needs_no_probe() -> None:
+    def never() -> None:
+        raise AssertionError("measured again")
+
+    earlier = {"allocator": {"value": "on" if GLIBC else "off", "why": "measured", "ratio": 1.3}}
+    with tuned(probe=never, decided=earlier) as record:
+        assert record["allocator"]["value"] == earlier["allocator"]["value"]
+        if GLIBC:
+            assert record["allocator"]["ratio"] == 1.3
+            assert record["allocator"]["decided"] == "earlier"
+    with tuned(probe=never, decided=record) as again:  # a resumed run may be resumed
+        assert again == record
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: m.setattr(platform, "system", lambda: "Darwin"), "this is Darwin"),
+        (lambda m: m.setattr(platform, "libc_ver", lambda: ("", "")), "only glibc"),
+        (lambda m: m.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2"), "LD_PRELOAD"),
+        (lambda m: m.setenv("MALLOC_TRIM_THRESHOLD_", "1"), "MALLOC_TRIM_THRESHOLD_"),
+        (lambda m: m.setenv("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"), "GLIBC_TUNABLES"),
+    ],
+)
+@pytest.mark.parametrize("choice", ["auto", "on"])
+def test_where_nothing_can_be_done_the_record_says_why(
+    change: Callable[[pytest.MonkeyPatch], None],
+    reason: str,
+    choice: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not GLIBC and "this is" not in reason and "only" not in reason:
+        pytest.skip("glibc on Linux only")
+    change(monkeypatch)
+    monkeypatch.setattr(system, "_libc", lambda: pytest.fail("touched"))
+    with tuned(allocator=choice, probe=lambda: None) as record:  # type: ignore[arg-type]
+        assert record["allocator"]["value"] == "off"
+        assert reason in record["allocator"]["why"]
+        assert "left_behind" not in record["allocator"]
+
+
+@needs_glibc
+def test_auto_leaves_the_allocator_to_runs_on_the_cpu() -> None:
+    with tuned(device="cuda", probe=lambda: pytest.fail("probed")) as record:
+        assert record["allocator"]["value"] == "off"
+        assert "cuda" in record["allocator"]["why"]
+    with tuned() as record:
+        assert "no probe" in record["allocator"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"device": "cuda", "fixed_shapes": True}, True),
+        ({"device": "cuda"}, False),
+        ({"device": "cuda", "fixed_shapes": True, "deterministic": True}, False),
+        ({"device": "cuda", "cudnn_benchmark": True}, True),
+        ({"device": "cuda", "cudnn_benchmark": False, "fixed_shapes": True}, False),
+        ({"device": "cpu", "cudnn_benchmark": True}, False),
+    ],
+)
+def test_cudnn_times_its_algorithms_for_fixed_shapes_on_cuda(
+    options: dict[str, object], expected: bool
+) -> None:
+    with tuned(**options) as record:  # type: ignore[arg-type]
+        assert torch.backends.cudnn.benchmark is record["cudnn_benchmark"]["value"] is expected
+
+
+def test_determinism_is_for_the_block_and_others_wishes_stay() -> None:
+    with tuned(deterministic=True) as record:
+        assert torch.are_deterministic_algorithms_enabled()
+        assert record["deterministic"]["value"] is True
+        assert system._CUBLAS not in os.environ
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with tuned() as record:
+            assert record["deterministic"] == {"value": True, "why": "as it was"}
+        with tuned(deterministic=True):
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_cuda_in_use_is_told_to_set_its_workspace_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with tuned(device="cuda", deterministic=True) as record:
+        assert "CUBLAS_WORKSPACE_CONFIG=:4096:8 before" in record["deterministic"]["why"]
+    monkeypatch.setenv(system._CUBLAS, ":16:8")
+    with tuned(device="cuda", deterministic=True) as record:
+        assert os.environ[system._CUBLAS] == ":16:8"
+    assert os.environ[system._CUBLAS] == ":16:8"
+    monkeypatch.delenv(system._CUBLAS)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"threads": 0}, "threads is 0: give 'auto'"),
+        ({"threads": True}, "threads is True"),
+        ({"threads": "8"}, "threads is '8'"),
+        ({"allocator": "yes"}, "allocator is 'yes': choose"),
+        ({"cudnn_benchmark": "on"}, "cudnn_benchmark is 'on': choose"),
+        ({"cudnn_benchmark": True, "deterministic": True}, "leave one of them out"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_is_set(
+    options: dict[str, object], sentence: str
+) -> None:
+    before = state()
+    with pytest.raises(ValueError, match=sentence), tuned(**options):  # type: ignore[arg-type]
+        pass
+    assert state() == before

@@ -1,0 +1,333 @@
+"""Metrics on disk: every line there, none waited for, and a resumed run without duplicates."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from astkit.background import BackgroundError, BackgroundWriter
+from astkit.datasets import Loader
+from astkit.trainers import Budget, Trainer
+from astkit.trainers.metrics_file import MetricsFile, encode, read
+
+PATIENCE = 30.0
+
+
+class SlowDisk(MetricsFile):
+    """Sleeps 50 ms before each write."""
+
+    writes = 0
+
+    def _append(self, lines):
+        time.sleep(0.05)
+        self.writes += 1
+        super()._append(lines)
+
+
+class StuckDisk(MetricsFile):
+    """Writes nothing until it is let go."""
+
+    def __init__(self, *arguments):
+        self.ready = threading.Event()
+        super().__init__(*arguments)
+
+    def _append(self, lines):
+        assert self.ready.wait(PATIENCE)
+        super()._append(lines)
+
+
+class FullDisk(MetricsFile):
+    def _append(self, lines):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def writer():
+    with BackgroundWriter() as writer:
+        yield writer
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / "metrics.jsonl"
+
+
+def trainer(digits, observers, epochs=2, rows=96):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    data = Loader(digits.subset(range(rows)), 8)
+    return Trainer(model, data, data, budget=Budget(epochs=epochs), observers=observers)
+
+
+def test_the_file_holds_what_the_history_holds(digits, path, writer):
+    file = MetricsFile(path, writer)
+    run = trainer(digits, [file])
+    run.run()
+    records = read(path)
+    assert [record["phase"] for record in records] == (["train"] * 12 + ["epoch"]) * 2
+    assert file.lines == len(records) == 26
+    for phase, kept in (("train", run.history.steps), ("epoch", run.history.epochs)):
+        mine = [record for record in records if record["phase"] == phase]
+        assert mine == [{"phase": phase, **metrics} for metrics in kept]
+
+
+def test_events_are_kept_and_validation_batches_are_not(path, writer):
+    file = MetricsFile(path, writer)
+    file.log(1, phase="validate", epoch=0)
+    file.log(1, phase="event", name="target_rate", value=0.3)
+    file.close()
+    assert read(path) == [{"step": 1, "phase": "event", "name": "target_rate", "value": 0.3}]
+
+
+def test_every_thins_out_batches_alone(path, writer):
+    file = MetricsFile(path, writer, every=4)
+    for step in range(1, 11):
+        file.log(step, phase="train", loss=1.0)
+        file.log(step, phase="epoch")
+    file.close()
+    steps = [record["step"] for record in read(path) if record["phase"] == "train"]
+    assert steps == [4, 8]
+    assert len(read(path)) == file.lines == 12
+
+
+@pytest.mark.parametrize("every", [0, -1])
+def test_an_impossible_every_is_refused(path, writer, every):
+    with pytest.raises(ValueError, match=f"every is {every}: keep each batch with 1"):
+        MetricsFile(path, writer, every)
+
+
+def test_it_goes_on_after_close(path, writer):
+    file = MetricsFile(path, writer)
+    for step in (1, 2):
+        file.log(step, phase="train")
+        file.close()
+        assert len(read(path)) == step
+
+
+def strict(text):
+    """JSON by its standard: Python's reader alone takes NaN."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.mark.parametrize(
+    ("value", "name"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")]
+)
+@pytest.mark.parametrize("kind", [float, torch.tensor, np.float32, lambda value: {"a": [value]}])
+def test_what_is_not_finite_is_null_with_a_reason(value, name, kind):
+    line = strict(encode({"loss": kind(value)}))
+    null = {"a": [None]} if isinstance(kind(value), dict) else None
+    assert line == {"loss": null, "loss_reason": name}
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), plain, max_size=5))
+def test_plain_values_come_back_as_they_were_and_on_one_line(record):
+    line = encode(record)
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert strict(line) == record
+
+
+def test_tensors_and_numpy_values_become_numbers():
+    record = {"rate": torch.tensor(0.25), "rows": np.int64(3), "scores": torch.arange(2)}
+    assert strict(encode(record)) == {"rate": 0.25, "rows": 3, "scores": [0, 1]}
+
+
+def test_what_json_cannot_hold_is_named(path, writer):
+    with pytest.raises(ValueError, match=r"the metric 'model' is a Linear, which a line of JSON"):
+        MetricsFile(path, writer).log(1, phase="event", model=nn.Linear(1, 1))
+
+
+def test_a_disk_that_hangs_holds_no_step_and_loses_no_metric(digits, path, writer):
+    file = StuckDisk(path, writer)
+    run = trainer(digits, [file])
+    for _ in run.steps():  # would not get far if a step waited
+        if run.position.step == 24 and not file.ready.is_set():
+            written = path.read_bytes()
+            file.ready.set()
+    assert written == b""
+    records = read(path)
+    assert [record["step"] for record in records if record["phase"] == "train"] == [*range(1, 25)]
+    assert len(records) == file.lines == 26
+
+
+class Timed:
+    """Times each call of two observers, which take turns in going first."""
+
+    def __init__(self, first, second):
+        self.observers, self.seconds = (first, second), ([], [])
+
+    def log(self, step, **metrics):
+        for which in (0, 1) if step % 2 else (1, 0):
+            start = time.perf_counter()
+            self.observers[which].log(step, **metrics)
+            self.seconds[which].append(time.perf_counter() - start)
+
+    def close(self):
+        self.observers[1].ready.set()
+        for observer in self.observers:
+            observer.close()
+
+
+def test_a_slow_disk_delays_no_step(digits, tmp_path, writer):
+    """50 ms a write; `log` takes less than 5 ms longer than beside a disk that writes nothing.
+
+    The machine may hold any call for longer than that, so the bound is on the 98th percentile of
+    over 300 calls, against the same percentile of the control's. Waiting would take 50 ms a call.
+    """
+    with BackgroundWriter() as idle:
+        timed = Timed(
+            SlowDisk(tmp_path / "slow.jsonl", writer), StuckDisk(tmp_path / "idle.jsonl", idle)
+        )
+        trainer(digits, [timed], epochs=13).run()
+    slow, control = (np.array(seconds) for seconds in timed.seconds)
+    assert len(slow) >= 300
+    assert np.median(slow) < np.median(control) + 0.001
+    assert np.quantile(slow, 0.98) < np.quantile(control, 0.98) + 0.005
+    for file in timed.observers:
+        assert len(read(file.path)) == file.lines == 13 * 13  # none lost
+    assert timed.observers[0].writes < 13 * 13  # lines that gathered went in one go
+
+
+def test_an_error_of_the_disk_ends_the_run_with_its_sentence(digits, path, writer):
+    run = trainer(digits, [FullDisk(path, writer)], epochs=10**6)
+    run.model[1].eval()
+    modes = [module.training for module in run.model.modules()]
+    sentence = (
+        r"writing metrics to .*metrics.jsonl failed in the background \(OSError: \[Errno 28\] No"
+        r" space left on device\): mend that, then resume the run"
+    )
+    with pytest.raises(BackgroundError, match=sentence):
+        run.run()
+    assert 1 <= run.position.step < 10**5
+    assert [module.training for module in run.model.modules()] == modes
+
+
+def test_close_reaches_the_disk(path, writer, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    file = MetricsFile(path, writer)
+    synced.clear()
+    file.log(1, phase="train", loss=0.5)
+    file.close()
+    assert synced == [path.stat().st_size]
+
+
+def test_a_later_job_finds_the_lines_before_it_on_the_disk(path, writer):
+    file, seen = MetricsFile(path, writer), []
+    for step in range(1, 50):
+        file.log(step, phase="train")
+        file.sync()
+        writer.put(lambda: seen.append(len(read(path))))
+    file.close()
+    assert all(lines >= step for step, lines in enumerate(seen, start=1))
+    assert len(seen) == 49
+
+
+def test_a_torn_last_line_is_dropped(path, writer):
+    file = MetricsFile(path, writer)
+    file.log(1, phase="train")
+    file.close()
+    with path.open("a") as torn:
+        torn.write('{"step": 2, "pha')
+    assert [record["step"] for record in read(path)] == [1]
+    again = MetricsFile(path, writer)
+    assert again.lines == 1
+    again.log(2, phase="train", loss=0.1)
+    again.close()
+    assert [record["step"] for record in read(path)] == [1, 2]
+
+
+@pytest.mark.parametrize("line", ["nonsense", "3", '{"phase": "train"}', "\0\0"])
+def test_a_damaged_line_is_named(path, writer, line):
+    MetricsFile(path, writer)
+    path.write_text('{"step": 1, "phase": "train"}\n' + line + '\n{"step": 3}\n')
+    for act in (read, lambda path: MetricsFile.rewind(path, 5)):
+        with pytest.raises(ValueError, match=r"line 2 of .*metrics.jsonl is damaged .*delete that"):
+            act(path)
+
+
+@settings(max_examples=30, deadline=None)
+@given(total=st.integers(0, 20), step=st.integers(-1, 25), torn=st.booleans())
+def test_rewind_keeps_what_came_up_to_a_step(tmp_path_factory, total, step, torn):
+    path = tmp_path_factory.mktemp("rewind") / "metrics.jsonl"
+    path.write_text(
+        "".join(encode({"step": each, "phase": "train"}) for each in range(1, total + 1))
+    )
+    if torn:
+        with path.open("a") as file:
+            file.write('{"step"')
+    kept = MetricsFile.rewind(path, step)
+    assert [record["step"] for record in read(path)] == list(range(1, min(total, step) + 1))
+    assert kept == len(read(path))
+    assert path.read_bytes()[-1:] in (b"\n", b"")
+
+
+def test_lines_tell_apart_what_one_step_cannot(path, writer):
+    file = MetricsFile(path, writer)
+    file.log(1, phase="train")
+    at_checkpoint = file.lines
+    file.log(1, phase="epoch")
+    file.log(2, phase="train")
+    file.close()
+    before = path.read_bytes()
+    assert MetricsFile.rewind(path, 1) == 2
+    path.write_bytes(before)
+    assert MetricsFile.rewind(path, 1, at_checkpoint) == 1
+    assert [record["phase"] for record in read(path)] == ["train"]
+
+
+def test_lost_lines_are_warned_of(path, writer):
+    file = MetricsFile(path, writer)
+    file.log(1, phase="train")
+    file.close()
+    with pytest.warns(UserWarning, match=r"holds 1 lines up to step 9, but 3 were written"):
+        assert MetricsFile.rewind(path, 9, lines=3) == 1
+
+
+def test_a_resumed_run_writes_the_file_of_an_uninterrupted_one(digits, tmp_path, writer):
+    start = nn.Linear(64, 10).state_dict()
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+
+    def make(path):
+        file = MetricsFile(path, writer)
+        run = trainer(digits, [file])
+        run.model[1].load_state_dict(start)
+        return run, file
+
+    def without_clock(path):
+        return [record | {"seconds": None} for record in read(path)]
+
+    make(whole)[0].run()
+    run, file = make(broken)
+    for record in run.steps():
+        if record.step == 12 and record.phase == "train":  # before the pass is closed
+            states = [run, run.model, run.learner.optimizer]
+            states = copy.deepcopy([each.state_dict() for each in states])
+            lines = file.lines
+        if record.step == 15:
+            break
+    assert MetricsFile.rewind(broken, 12, lines) == 12
+    run, _ = make(broken)
+    for each, state in zip((run, run.model, run.learner.optimizer), states, strict=True):
+        each.load_state_dict(state)
+    run.run()
+    assert without_clock(broken) == without_clock(whole)
