@@ -288,7 +288,7 @@ class Trainer:
                 "flops": ledger.flops.total,
                 "seconds": ledger.seconds["training"],
                 "trained": ledger.samples.trained,
-                **self._evaluator.metrics(),
+                **self._evaluator.found(),
             },
         )
         self._evaluator.end_pass(position)

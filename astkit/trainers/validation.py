@@ -49,14 +49,14 @@ class Evaluator:
         position.validated += 1
         return True
 
-    def metrics(self) -> dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """What the pass has found, named for the record; nothing before its first batch."""
         if self._sums is None:
             return {}
-        found = ValidationMetrics.from_sums(self._sums)
-        metrics = {"val_accuracy": found.accuracy, "val_loss": found.loss, "val_ece": found.ece}
-        if self.learner.config.validation_fraction < 1 and found.accuracy_interval is not None:
-            low, high = found.accuracy_interval
+        result = ValidationMetrics.from_sums(self._sums)
+        metrics = {"val_accuracy": result.accuracy, "val_loss": result.loss, "val_ece": result.ece}
+        if self.learner.config.validation_fraction < 1 and result.accuracy_interval is not None:
+            low, high = result.accuracy_interval
             metrics |= {"val_accuracy_low": low, "val_accuracy_high": high}
         return metrics
 

@@ -25,14 +25,14 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from astkit import models, rng
+from astkit import models
 from astkit.datasets import Batch, Images, Loader, load
 from astkit.files import write_atomic
 from astkit.gating import Gate, RandomSubset, Sampler
 from astkit.profiling import Comparison, Ledger, bootstrap_interval, compare, count_flops
+from astkit.runs.switches import ENDLESS, STATS, synthetic
 from astkit.stamp import describe, stamp
 from astkit.trainers import (
-    Budget,
     GatedStep,
     Learner,
     Progress,
@@ -47,9 +47,6 @@ Figure = dict[str, Any]
 RESULTS = Path(__file__).with_name("results.json")
 BATCH = 128
 RATE = 0.10
-STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # CIFAR-10's channels, units 0..1
-ENDLESS = Budget(epochs=1e9)
-"""Every call finds the run as the last one left it, and the learning rate where it was."""
 
 
 def figure(
@@ -84,14 +81,6 @@ def line(result: Figure) -> str:
     verdict = {True: "kept", False: "MISSED", None: "no bound"}[result["kept"]]
     spread = f"[{result['low']:.4g}, {result['high']:.4g}], n = {result['n']}"
     return f"{result['name']}: {result['median']:.4g} {spread} ({bound}{verdict})"
-
-
-def synthetic(rows: int) -> Images:
-    """Noise in the shape of CIFAR-10: what a pixel shows does not change what it costs."""
-    random = rng.generator(0, "synthetic")
-    pixels = torch.randint(256, (rows, 3, 32, 32), dtype=torch.uint8, generator=random)
-    labels = torch.randint(10, (rows,), generator=random)
-    return Images(pixels, labels, tuple("0123456789"), "synthetic")
 
 
 def cifar_loader(rows: int, batch_size: int = BATCH) -> Loader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 import threading
 import time
@@ -20,8 +21,9 @@ linux = pytest.mark.skipif(resident() is None, reason="no /proc/self/status here
 
 
 def touched(mebibytes):
-    """A tensor of that size, each page of it written."""
-    return torch.ones(mebibytes * MIB // 4)
+    """A tensor of that size, each page of it new and written: a used heap may have some to spare."""
+    pages = mmap.mmap(-1, mebibytes * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=torch.float32).fill_(1)
 
 
 def high_water():
