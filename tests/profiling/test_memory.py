@@ -21,7 +21,7 @@ linux = pytest.mark.skipif(resident() is None, reason="no /proc/self/status here
 
 
 def touched(mebibytes):
-    """A tensor of that size, each page of it new and written: a used heap may have some to spare."""
+    """A tensor of that size, each page new and written: a used heap has some to spare."""
     pages = mmap.mmap(-1, mebibytes * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(pages, dtype=torch.float32).fill_(1)
 
