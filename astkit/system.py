@@ -62,8 +62,7 @@ def tuned(
     Args:
         device: where the run trains.
         threads: of torch, never more than the processors this process may run on; "auto" leaves
-            torch's own number where it is within them. On 2 processors, 8 threads took a bf16 step
-            from 63 to 468 ms.
+            torch's own number where it is within them: threads in excess wait for each other.
         allocator: "on" lets glibc keep the memory of freed tensors, which otherwise goes back to
             the system and is zeroed page by page at every step. "auto" does so where ``probe``
             gains 5 % or more, on CPU runs only. Memory stays at its peak until the block ends.

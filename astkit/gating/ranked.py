@@ -106,9 +106,11 @@ def started(level: Tensor, ranked: Ranked, target_rate: float) -> Tensor:
 
 def moved(level: Tensor, step: Tensor, ranked: Ranked) -> Tensor:
     """``level * exp(step)`` within its limits; see `ScaleFree.stuck`."""
-    best = ranked.best
-    # where every score above zero is active, a lower threshold would only wind up
-    free = (step > 0) | ((best > 0) & (best <= level)).any()
+    positive = ranked.best > 0
+    # where every score above zero is active, a lower threshold would only wind up; and while all
+    # scores are zero there is no scale to rise on
+    falls = (positive & (ranked.best <= level)).any()
+    free = torch.where(step > 0, (level > ScaleFree.smallest) | positive.any(), falls)
     stepped = (level * step.exp()).clamp(ScaleFree.smallest, 1 / ScaleFree.smallest)
     return torch.where(free, stepped, level)
 

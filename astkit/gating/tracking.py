@@ -29,9 +29,9 @@ class VelocityPI(ScaleFree):
     and ``kp, kii >= 0`` (for ``kii = 0`` save the root of the idle drift). Negative scores
     are treated as by `LogIntegral`.
 
-    The defaults were measured on gamma scores, 128 a batch, at targets from 0.05 to 0.5: more
-    ``kp`` adds noise and settles no sooner, since the rate answers the threshold at once; more
-    ``kii`` overshoots after a fall of the scores at the smallest targets.
+    More ``kp`` adds noise and settles no sooner, since the rate answers the threshold at once; more
+    ``kii`` overshoots after a fall of the scores at the smallest targets. `astkit.runs.response`
+    measures both.
 
     Args:
         kp: gain of the rate's change, >= 0.
@@ -92,7 +92,7 @@ class QuantileEMA(ScaleFree):
     target)``: where that is a whole number, the next score exceeds it with probability ``target``,
     for any distribution; the usual quantile is exceeded more often. For fewer than ``1 / target``
     rows it is their maximum, and the rate about ``1 / (n + 1)``. Averaging leaves a small error of
-    its own, -0.002 at 0.05 for gamma scores, 128 a batch. A batch's threshold is known before it.
+    its own. A batch's threshold is known before it.
 
     The rate takes no part, so there is no feedback to become unstable. On scores that decay as
     ``exp(-step / tau)`` the threshold lags by ``1 / alpha`` batches and the rate is off by ``-f /

@@ -85,6 +85,8 @@ class ProfilerWindow:
                 self.close()
         elif self.batches == self.wait:
             plan = schedule(wait=0, warmup=self.warmup, active=self.active, repeat=1)
+            # the profiler's own library reports its starts and stops as if they were errors
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             self._profiler = profile(schedule=plan, on_trace_ready=self._collect)
             self._profiler.start()
 

@@ -150,7 +150,7 @@ def relative(
     keeps it from dividing by zero, the stream is stationary by construction.
 
     Args:
-        contrast: standard deviation of the contrast's logarithm; 0.06 was measured on the digits.
+        contrast: standard deviation of the contrast's logarithm.
     """
     losses, score = ramp(name, tau, batch).scores, LossAndContrast()
 

@@ -26,7 +26,7 @@ class Compiled:
     The model itself stays as it is: parameters, ``state_dict``, mode and hooks are the eager
     model's, and both can be called in turn. Each combination of training or eval mode, gradients
     or none, and autocast has a graph of its own. Dropout draws other numbers than the eager model.
-    Count FLOPs and score on the eager model: a first call inside a FLOP counter stays slow.
+    Count FLOPs on the eager model: a first call inside a FLOP counter stays slow.
 
     Attributes:
         model: the eager model.
@@ -115,8 +115,8 @@ def compiled(model: nn.Module, device: torch.device | str = "cpu") -> Compiled:
     """``model``'s forward pass, compiled at its first call; eager for good where that fails.
 
     One graph serves all batch sizes from 2 on: dimension 0 of the inputs is marked dynamic, the
-    others are not (``dynamic=True`` would free all). The first call takes long, 33 seconds for the
-    two layers of ``digits_cnn`` on one CPU core with an empty cache, and runs the batch twice.
+    others are not (``dynamic=True`` would free all). The first call takes long (many
+    seconds, on a CPU with an empty cache) and runs the batch twice.
     Where it fails (no C++ compiler), one warning says so and the eager model runs from then on.
     """
     return Compiled(model, device)

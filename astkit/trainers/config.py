@@ -30,8 +30,8 @@ class TrainConfig:
         clip_norm: gradients are scaled down to this norm; ``None`` leaves them alone.
         schedule: learning rate over the budget, "cosine" or "constant".
         precision: "fp32"; "bf16" or "fp16" for autocast with float32 weights (fp16 with a loss
-            scale, on accelerators alone); "auto" takes bf16 where it is native and, on a CPU, a
-            probe is at least 10 % faster.
+            scale, for accelerators without bf16); "auto" takes bf16 where it is native and, on a
+            CPU, a probe is at least 10 % faster.
         channels_last: keep images and convolutions in NHWC memory order; "auto" probes.
         fused: one kernel for the optimizer's step; "auto" takes it where torch has it.
         compile: torch.compile for the training pass; "auto" is off on a CPU, on on CUDA.

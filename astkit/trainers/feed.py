@@ -52,6 +52,12 @@ class Feed:
             )
         return batch
 
+    def peek(self) -> Batch:
+        """A batch as they will come, taken without the sampler, which would count it."""
+        first = Feed(self.source, None, *self._key).next(Position())
+        assert first is not None  # next refuses data without a batch
+        return first
+
     def weight(self, position: Position, batch: Batch) -> Tensor | None:
         """What each row of ``batch`` counts for, float32 ``[batch]``; ``None`` for 1."""
         if self._selection is None:

@@ -12,7 +12,6 @@ from astkit.datasets import Loader, Prefetched
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.feed import Feed
 from astkit.trainers.learner import Learner
-from astkit.trainers.position import Position
 from astkit.trainers.resolve import Decision, Scene, open_choices, resolve, stepper
 
 
@@ -59,9 +58,7 @@ class SettingUp:
     def _look(self) -> Scene:
         if self._scene is None:
             feed, learner = self._feed, self._learner
-            batch = feed.next(Position())
-            feed.end_pass()
-            assert batch is not None  # the feed refuses data without a batch
+            batch = feed.peek()
             self._scene = Scene(
                 learner.model,
                 batch,

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from astkit.profiling.throughput import Throughput
 from astkit.trainers.budget import SCHEDULES, Budget
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.costs import Costs
+from astkit.trainers.evaluator import Evaluator
 from astkit.trainers.feed import Feed
 from astkit.trainers.history import History, Observer
 from astkit.trainers.learner import Learner, choose_device
@@ -28,7 +29,7 @@ from astkit.trainers.position import Position, StepRecord
 from astkit.trainers.setting_up import SettingUp
 from astkit.trainers.steering import Event, Steering
 from astkit.trainers.steps import DenseStep, Step, StepResult
-from astkit.trainers.validation import Evaluator
+from astkit.trainers.validation import Way
 from astkit.trainers.validation_sample import subsample
 
 NOTHING = FlopsPerSample(0.0, 0.0)
@@ -161,12 +162,14 @@ class Trainer:
             if record is not None:
                 yield record
 
-    def evaluate(self, data: Any) -> dict[str, Any]:
+    def evaluate(self, data: Any, way: Way | Literal["auto"] = "in_turn") -> dict[str, Any]:
         """What was found on ``data``, on the evaluation clock; for the test split.
 
-        ``accuracy`` in [0, 1] and ``loss``, and whatever else `ValidationMetrics` holds.
+        ``accuracy`` in [0, 1] and ``loss``, and whatever else `ValidationMetrics` holds. ``way``
+        is one of `validate`; "auto" takes the fastest of them that finds the same, which is tried
+        out on the first batches: worth it for data that are evaluated more than once.
         """
-        return self._evaluator.evaluate(as_loader(data, self.device))
+        return self._evaluator.evaluate(as_loader(data, self.device), way)
 
     def _train_batch(self) -> StepRecord | None:
         every = self.config.metrics_every

@@ -1,96 +1,277 @@
-"""Evaluating: of the validation data after each pass, batch by batch; of other data in one go."""
+"""Validation in one go: what it finds, and three ways to compute it.
+
+The ways differ in what runs beside what and in nothing else: every batch gives one vector of sums
+on the device, and the vectors are added in the order of the batches, copied to the host once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from typing import Any
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from astkit import rng
 from astkit.datasets import Batch, BatchSource
-from astkit.gating import evaluating
-from astkit.profiling.flops import FlopsPerSample
-from astkit.profiling.ledger import Ledger
+from astkit.datasets.prefetch import Prefetched
+from astkit.gating import evaluating, row_losses
+from astkit.profiling.benchmark import compare
+from astkit.profiling.ledger import synchronizer
 from astkit.trainers.learner import Learner
-from astkit.trainers.parallel_validation import ValidationMetrics, batch_sums, validate
-from astkit.trainers.position import Position
+from astkit.trainers.validation_sample import wilson_interval
+
+Way = Literal["in_turn", "ahead", "threads"]
+Prepare = Callable[[Batch], Batch]
+BINS = 15  # of the calibration error, as in its source
+GAIN = 1.05  # times the speed of the plain way that another one has to have
+_HEAD = 2  # the sums before those of classes and bins: of losses, of rows
 
 
-class Evaluator:
-    """Evaluates a learner's model on the ledger's evaluation clock.
+@dataclass(frozen=True)
+class ValidationMetrics:
+    """What a validation pass found.
+
+    Attributes:
+        samples: rows evaluated.
+        loss: their mean loss.
+        accuracy: share of right answers, in [0, 1]; like all below, None without class labels.
+        accuracy_interval: its 95 % Wilson interval, see `wilson_interval`.
+        class_accuracy: accuracy of each class's rows; None for a class without rows.
+        ece: expected calibration error over 15 bins of equal width of the largest softmax output:
+            the mean over rows of |accuracy - confidence| of the row's bin. Source: Guo et al., "On
+            Calibration of Modern Neural Networks", ICML 2017.
+    """
+
+    samples: int
+    loss: float
+    accuracy: float | None = None
+    accuracy_interval: tuple[float, float] | None = None
+    class_accuracy: tuple[float | None, ...] | None = None
+    ece: float | None = None
+
+    @classmethod
+    def from_sums(cls, sums: Tensor) -> ValidationMetrics:
+        """From added-up vectors of `batch_sums`; the one copy to the host."""
+        values = sums.tolist()
+        loss, rows = values[0], round(values[1])
+        if len(values) == _HEAD:
+            return cls(rows, loss / rows)
+        classes = torch.tensor(values[_HEAD : -3 * BINS], dtype=torch.float64).view(-1, 2).tolist()
+        bins = torch.tensor(values[-3 * BINS :], dtype=torch.float64).view(BINS, 3)
+        right = round(sum(of_class[0] for of_class in classes))
+        return cls(
+            rows,
+            loss / rows,
+            right / rows,
+            wilson_interval(right, rows),
+            tuple(hits / count if count else None for hits, count in classes),
+            float((bins[:, 1] - bins[:, 2]).abs().sum() / rows),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        return asdict(self)
+
+
+def batch_sums(learner: Learner, batch: Batch) -> Tensor:
+    """What a batch adds to the metrics, as one vector on the device; nothing waits for it.
+
+    float64 ``[2 + 2 classes + 45]`` (float32 on MPS, which has no float64): sum of losses and rows;
+    right answers and rows of each class; rows, right answers and summed confidence of each bin.
+    Without class labels ``[2]``. In eval mode, without gradients; call it so.
+    """
+    outputs = learner.outputs(batch.x)
+    losses = row_losses(learner.criterion, outputs, batch.y)
+    dtype = torch.float32 if losses.device.type == "mps" else torch.float64
+    losses = losses.to(dtype)
+    ones = torch.ones_like(losses)
+    head = torch.stack([losses.sum(), ones.sum()])
+    if outputs.ndim != 2 or batch.y.ndim != 1 or batch.y.is_floating_point():
+        return head
+    right = (outputs.argmax(1) == batch.y).to(dtype)
+    confidence = outputs.to(dtype).softmax(1).amax(1)
+    # bin m holds (m / 15, (m + 1) / 15]
+    places = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
+    classes = losses.new_zeros(outputs.shape[1], 2)
+    classes.index_add_(0, batch.y, torch.stack([right, ones], 1))
+    bins = losses.new_zeros(BINS, 3)
+    bins.index_add_(0, places, torch.stack([ones, right, confidence], 1))
+    return torch.cat([head, classes.flatten(), bins.flatten()])
+
+
+def validate(
+    learner: Learner,
+    source: BatchSource,
+    way: Way = "in_turn",
+    *,
+    threads: int = 2,
+    prepare: Prepare | None = None,
+) -> ValidationMetrics:
+    """Evaluate the model on one pass of ``source``.
 
     Args:
         learner: model, criterion, precision.
-        ledger: keeps what evaluation costs, which is no part of training.
-        cost: FLOPs a sample of a batch.
+        source: of the batches.
+        way: "in_turn" loads a batch, then evaluates it; "ahead" loads the next ones in a thread
+            meanwhile, see `Prefetched`; "threads" evaluates ``threads`` batches beside each other
+            on a CPU, torch's threads divided among them.
+        threads: of the last way.
+        prepare: what is done with a batch first; by default the learner's memory format. It is
+            called with one batch at a time, in their order, and may count them.
+
+    Raises ``ValueError`` for an unknown way, fewer than 1 thread, or a source without a batch. A
+    model that draws random numbers in eval mode has no defined result with "threads".
+    """
+    if way not in ("in_turn", "ahead", "threads"):
+        raise ValueError(f"way is {way!r}: choose one of in_turn, ahead, threads")
+    if threads < 1:
+        raise ValueError(f"threads is {threads}: give 1 or more")
+    total: Tensor | None = None
+    with evaluating(learner.model, learner.device):
+        for sums in _sums(learner, source, way, threads, prepare or partial(_format, learner)):
+            total = sums if total is None else total.add_(sums)
+    if total is None:
+        raise ValueError(
+            "the validation data gave no batch: lower batch_size or leave drop_last out"
+        )
+    return ValidationMetrics.from_sums(total)
+
+
+def _sums(
+    learner: Learner, source: BatchSource, way: Way, threads: int, prepare: Prepare
+) -> Iterable[Tensor]:
+    batches = (Prefetched(source) if way == "ahead" else source).batches(0)
+    if way == "threads":
+        # workers of a loader are best started in this thread, by its first batch
+        first = list(islice(batches, 1))
+        return _threaded(learner, map(prepare, chain(first, batches)), threads)
+    return (batch_sums(learner, prepare(batch)) for batch in batches)
+
+
+def _format(learner: Learner, batch: Batch) -> Batch:
+    return batch._replace(x=learner.prepare(batch.x))
+
+
+def _threaded(learner: Learner, batches: Iterator[Batch], threads: int) -> list[Tensor]:
+    """The sums of each batch, in order, computed in threads that take the next one in turn."""
+    found: dict[int, Tensor] = {}
+    numbered, lock, stop = enumerate(batches), threading.Lock(), threading.Event()
+
+    def work() -> None:
+        try:
+            with torch.no_grad():  # each thread has a grad mode of its own
+                while not stop.is_set():
+                    with lock:
+                        number, batch = next(numbered, (-1, None))
+                    if batch is None:
+                        return
+                    found[number] = batch_sums(learner, batch)
+        except BaseException:
+            stop.set()  # the others need not finish the pass
+            raise
+
+    whole = torch.get_num_threads()
+    # before the pool, whose threads take the number over when they begin
+    torch.set_num_threads(max(1, whole // threads))
+    try:
+        with ThreadPoolExecutor(threads, "astkit-validation") as pool:
+            running = [pool.submit(work) for _ in range(threads)]
+        for future in running:
+            future.result()
+    finally:
+        torch.set_num_threads(whole)
+    return [found[number] for number in sorted(found)]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which way a probe chose, and why; plain values, for the record of a run.
+
+    ``speed``: times the speed of "in_turn" for each way that was tried: (median, low, high), the
+    95 % bootstrap interval over ``rounds`` interleaved rounds of ``batches`` batches.
     """
 
-    def __init__(
-        self, learner: Learner, ledger: Ledger, cost: Callable[[Batch], FlopsPerSample]
-    ) -> None:
-        self.learner, self.ledger, self._cost = learner, ledger, cost
-        self._batches: Iterator[Batch] | None = None
-        self._sums: Tensor | None = None  # of the pass so far, on the device: nothing waits for it
+    way: Way
+    threads: int
+    speed: dict[str, tuple[float, float, float]]
+    batches: int
+    rounds: int
+    reason: str
 
-    def step(self, source: BatchSource, position: Position) -> bool:
-        """Evaluate the next batch of ``source``; false where its pass is over."""
-        with self.ledger.clock("evaluation"), self._random():
-            if self._batches is None:
-                self._batches = source.batches(0, None, position.validated)
-            batch = next(self._batches, None)
-            if batch is None:
-                return False
-            with evaluating(self.learner.model, self.learner.device):
-                sums = batch_sums(self.learner, self._booked(batch))
-        self._sums = sums if self._sums is None else self._sums.add_(sums)
-        position.validated += 1
-        return True
 
-    def found(self) -> dict[str, Any]:
-        """What the pass has found, named for the record; nothing before its first batch."""
-        if self._sums is None:
-            return {}
-        result = ValidationMetrics.from_sums(self._sums)
-        metrics = {"val_accuracy": result.accuracy, "val_loss": result.loss, "val_ece": result.ece}
-        if self.learner.config.validation_fraction < 1 and result.accuracy_interval is not None:
-            low, high = result.accuracy_interval
-            metrics |= {"val_accuracy_low": low, "val_accuracy_high": high}
-        return metrics
+class _First:
+    """The first ``count`` batches of a source."""
 
-    def end_pass(self, position: Position) -> None:
-        """Forget the pass: the next one begins anew."""
-        self._batches = self._sums = None
-        position.validated, position.sums = 0, []
+    def __init__(self, source: BatchSource, count: int) -> None:
+        self.source, self.count, self.num_samples = source, count, source.num_samples
+        self.keyed = getattr(source, "keyed", False)
+        self.device = getattr(source, "device", "cpu")
 
-    def stop(self) -> None:
-        """Let go of the batches; the next one is made anew from its position."""
-        self._batches = None
+    def __len__(self) -> int:
+        return min(self.count, len(self.source))
 
-    def evaluate(self, source: BatchSource) -> dict[str, Any]:
-        """The fields of `ValidationMetrics` for one pass of ``source``, whatever else goes on."""
-        with self.ledger.clock("evaluation"), self._random():
-            return validate(self.learner, source, prepare=self._booked).to_dict()
+    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
+        return islice(self.source.batches(epoch, order, start), self.count)
 
-    def save(self, position: Position) -> None:
-        """Put the sums so far into ``position``, as plain numbers."""
-        position.sums = [] if self._sums is None else self._sums.tolist()
+    def check_labels(self, num_outputs: int) -> None:
+        self.source.check_labels(num_outputs)
 
-    def load(self, position: Position) -> None:
-        """Go on from the sums in ``position``."""
-        self._batches, sums = None, position.sums
-        dtype = torch.float32 if self.learner.device.type == "mps" else torch.float64
-        device = self.learner.device
-        self._sums = torch.tensor(sums, dtype=dtype, device=device) if sums else None
 
-    def _booked(self, batch: Batch) -> Batch:
-        """A batch to evaluate, its cost noted."""
-        batch = batch._replace(x=self.learner.prepare(batch.x))
-        self.ledger.note(self._cost(batch), evaluated=len(batch.y))
-        return batch
+def choose(
+    learner: Learner,
+    source: BatchSource,
+    *,
+    batches: int = 8,
+    rounds: int = 7,
+    prepare: Prepare | None = None,
+) -> Choice:
+    """Try the ways on the first batches and take the fastest whose metrics are those of "in_turn".
 
-    def _random(self) -> AbstractContextManager[None]:
-        """Loaders that draw from the default RNG draw the same in every evaluation."""
-        return rng.isolated(self.learner.device, self.learner.config.seed, "evaluation")
+    Another way than "in_turn" has to be 5 % faster with the whole of its interval. ``prepare`` must
+    not count what it sees: leave out what books costs. A loader with a generator of its own is left
+    with that generator moved. Raises what ``validate`` raises.
+    """
+    few = _First(source, batches)
+    arms: dict[str, tuple[Way, int]] = {"in_turn": ("in_turn", 1)}
+    if getattr(source, "keyed", False):  # others cannot be made ahead
+        arms["ahead"] = ("ahead", 1)
+    whole = torch.get_num_threads()
+    if learner.device.type == "cpu":
+        arms |= {f"{n} threads": ("threads", n) for n in sorted({2, whole}) if 2 <= n <= whole}
+    runs = {
+        name: partial(validate, learner, few, way, threads=threads, prepare=prepare)
+        for name, (way, threads) in arms.items()
+    }
+    truth = runs["in_turn"]()
+    equal = {name: run for name, run in runs.items() if _agree(run(), truth)}
+    measured = compare(
+        equal, rounds=rounds, warmup=1, baseline="in_turn", synchronize=synchronizer(learner.device)
+    )
+    ratios = {name: measured.ratio("in_turn", name) for name in equal if name != "in_turn"}
+    faster = {name: ratio for name, ratio in ratios.items() if ratio.low > GAIN}
+    best = max(faster, key=lambda name: faster[name].median, default="in_turn")
+    tried = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items())
+    struck = sorted(runs.keys() - equal.keys())
+    also = f"; other metrics, so left out: {', '.join(struck)}" if struck else ""
+    return Choice(
+        *arms[best],
+        {name: (ratio.median, ratio.low, ratio.high) for name, ratio in ratios.items()},
+        batches,
+        rounds,
+        f"{best} is fastest; against in_turn: {tried or 'nothing'} (n = {rounds}){also}",
+    )
+
+
+def _agree(found: ValidationMetrics, truth: ValidationMetrics) -> bool:
+    """Same counts; sums equal to the rounding of float32, which varies with torch's threads."""
+    counts = ("samples", "accuracy", "class_accuracy")
+    return all(getattr(found, name) == getattr(truth, name) for name in counts) and all(
+        math.isclose(a or 0.0, b or 0.0, rel_tol=1e-5, abs_tol=1e-7)
+        for a, b in ((found.loss, truth.loss), (found.ece, truth.ece))
+    )

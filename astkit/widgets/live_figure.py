@@ -1,6 +1,6 @@
 """A figure whose lines grow: between changes of an axis only the lines are drawn anew.
 
-A whole frame takes matplotlib some 100 ms, most of it for labels. So axes get room to grow, what
+Most of the time of a whole frame goes into labels. So axes get room to grow, what
 does not move is kept as a background, and a frame is that background with the lines upon it.
 """
 

@@ -144,6 +144,17 @@ def test_the_law_on_tensors_is_log_integrals(
         assert ours.value == pytest.approx(theirs.value, rel=1e-12)
 
 
+@equal_scores
+def test_a_start_of_zeros_is_left_neither_way() -> None:
+    ours, theirs = DeviceLogIntegral(0.25), LogIntegral(0.25)
+    nothing = torch.zeros(32)
+    for law in (ours, theirs):
+        law.threshold(nothing, 8)
+        law.update(0.5, nothing)  # rows drawn among ties count as active
+        law.update(0.0, nothing)
+    assert ours.value == theirs.value == LogIntegral.smallest
+
+
 @settings(deadline=None, max_examples=60)
 @given(rates, st.integers(1, 60), seeds, st.sampled_from([torch.float32, torch.float64]))
 def test_the_quantile_is_torchs(target: float, rows: int, seed: int, dtype: torch.dtype) -> None:

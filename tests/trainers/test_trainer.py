@@ -22,7 +22,15 @@ from astkit import rng
 from astkit.datasets import Images, Loader, load
 from astkit.gating import Gate, RandomSubset, Selection
 from astkit.gating.selection import everything
-from astkit.trainers import Budget, DenseStep, GatedStep, SampleStep, TrainConfig, Trainer
+from astkit.trainers import (
+    Budget,
+    DenseStep,
+    GatedStep,
+    SampleStep,
+    TrainConfig,
+    Trainer,
+    evaluator,
+)
 
 DIGITS = load("digits")[0]
 TRAIN, VALIDATION = DIGITS.subset(range(40)), DIGITS.subset(range(40, 52))  # 5 and 2 batches of 8
@@ -361,6 +369,35 @@ def test_validation_is_the_plain_average():
     report = trainer.evaluate(Loader(DIGITS, 100))
     assert report["accuracy"] == pytest.approx(accuracy, abs=1.5 / len(DIGITS))
     assert report["loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_a_way_to_evaluate_is_tried_out_once_and_finds_the_same(monkeypatch):
+    trainer, data, tried = build(), Loader(DIGITS, 100), []
+    choose = evaluator.choose
+    monkeypatch.setattr(evaluator, "choose", lambda *args: tried.append(1) or choose(*args))
+    plain = trainer.evaluate(data)
+    for _ in range(2):
+        found = trainer.evaluate(data, "auto")
+        assert found["accuracy"] == plain["accuracy"]
+        assert found["loss"] == pytest.approx(plain["loss"], rel=1e-5)
+    assert len(tried) == 1
+    assert trainer.ledger.samples.evaluated == 3 * len(DIGITS)
+    assert trainer.evaluate(data, "threads")["accuracy"] == plain["accuracy"]
+
+
+def test_what_is_settled_first_does_not_use_up_a_turn_of_the_sampler():
+    class Counting(RandomSubset):
+        asked = 0
+
+        def select(self, epoch, num_samples):
+            self.asked += 1
+            return super().select(epoch, num_samples)
+
+    sampler = Counting(0.5)
+    trainer = build(sampler=sampler, config=TrainConfig(batch_size="auto"))
+    next(trainer.steps())
+    assert trainer.setting_up.decisions
+    assert sampler.asked == 1
 
 
 def test_without_validation_nothing_is_said_of_it():

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from astkit.datasets import Batch, Loader, as_loader
 from astkit.gating import cross_entropy_rows
 from astkit.trainers import Learner, TrainConfig
-from astkit.trainers import parallel_validation as module
-from astkit.trainers.parallel_validation import ValidationMetrics, batch_sums, choose, validate
+from astkit.trainers import validation as module
+from astkit.trainers.validation import ValidationMetrics, batch_sums, choose, validate
 
 WAYS = [("in_turn", 1), ("ahead", 1), ("threads", 1), ("threads", 2), ("threads", 3)]
 

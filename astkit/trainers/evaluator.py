@@ -1,0 +1,112 @@
+"""Evaluating: of the validation data after each pass, batch by batch; of other data in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.datasets import Batch, BatchSource
+from astkit.gating import evaluating
+from astkit.profiling.flops import FlopsPerSample
+from astkit.profiling.ledger import Ledger
+from astkit.trainers.learner import Learner
+from astkit.trainers.position import Position
+from astkit.trainers.validation import ValidationMetrics, Way, batch_sums, choose, validate
+
+
+class Evaluator:
+    """Evaluates a learner's model on the ledger's evaluation clock.
+
+    Args:
+        learner: model, criterion, precision.
+        ledger: keeps what evaluation costs, which is no part of training.
+        cost: FLOPs a sample of a batch.
+    """
+
+    def __init__(
+        self, learner: Learner, ledger: Ledger, cost: Callable[[Batch], FlopsPerSample]
+    ) -> None:
+        self.learner, self.ledger, self._cost = learner, ledger, cost
+        self._batches: Iterator[Batch] | None = None
+        self._ways: WeakKeyDictionary[BatchSource, tuple[Way, int]] = WeakKeyDictionary()
+        self._sums: Tensor | None = None  # of the pass so far, on the device: nothing waits for it
+
+    def step(self, source: BatchSource, position: Position) -> bool:
+        """Evaluate the next batch of ``source``; false where its pass is over."""
+        with self.ledger.clock("evaluation"), self._random():
+            if self._batches is None:
+                self._batches = source.batches(0, None, position.validated)
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            with evaluating(self.learner.model, self.learner.device):
+                sums = batch_sums(self.learner, self._booked(batch))
+        self._sums = sums if self._sums is None else self._sums.add_(sums)
+        position.validated += 1
+        return True
+
+    def found(self) -> dict[str, Any]:
+        """What the pass has found, named for the record; nothing before its first batch."""
+        if self._sums is None:
+            return {}
+        result = ValidationMetrics.from_sums(self._sums)
+        metrics = {"val_accuracy": result.accuracy, "val_loss": result.loss, "val_ece": result.ece}
+        if self.learner.config.validation_fraction < 1 and result.accuracy_interval is not None:
+            low, high = result.accuracy_interval
+            metrics |= {"val_accuracy_low": low, "val_accuracy_high": high}
+        return metrics
+
+    def end_pass(self, position: Position) -> None:
+        """Forget the pass: the next one begins anew."""
+        self._batches = self._sums = None
+        position.validated, position.sums = 0, []
+
+    def stop(self) -> None:
+        """Let go of the batches; the next one is made anew from its position."""
+        self._batches = None
+
+    def evaluate(
+        self, source: BatchSource, way: Way | Literal["auto"] = "in_turn"
+    ) -> dict[str, Any]:
+        """The fields of `ValidationMetrics` for one pass of ``source``, whatever else goes on."""
+        threads = 2
+        if way == "auto":
+            way, threads = self._chosen(source)
+        with self.ledger.clock("evaluation"), self._random():
+            found = validate(self.learner, source, way, threads=threads, prepare=self._booked)
+        return found.to_dict()
+
+    def _chosen(self, source: BatchSource) -> tuple[Way, int]:
+        """The way for ``source`` and its threads, tried out once and kept."""
+        if source not in self._ways:
+            with self._random():
+                choice = choose(self.learner, source)
+            self._ways[source] = (choice.way, choice.threads)
+        return self._ways[source]
+
+    def save(self, position: Position) -> None:
+        """Put the sums so far into ``position``, as plain numbers."""
+        position.sums = [] if self._sums is None else self._sums.tolist()
+
+    def load(self, position: Position) -> None:
+        """Go on from the sums in ``position``."""
+        self._batches, sums = None, position.sums
+        dtype = torch.float32 if self.learner.device.type == "mps" else torch.float64
+        device = self.learner.device
+        self._sums = torch.tensor(sums, dtype=dtype, device=device) if sums else None
+
+    def _booked(self, batch: Batch) -> Batch:
+        """A batch to evaluate, its cost noted."""
+        batch = batch._replace(x=self.learner.prepare(batch.x))
+        self.ledger.note(self._cost(batch), evaluated=len(batch.y))
+        return batch
+
+    def _random(self) -> AbstractContextManager[None]:
+        """Loaders that draw from the default RNG draw the same in every evaluation."""
+        return rng.isolated(self.learner.device, self.learner.config.seed, "evaluation")
