@@ -1,0 +1,52 @@
+"""`astkit tune`: search target rate, schedule and gain of a gate with Optuna."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from astkit.cli.options import Commands, use_threads
+from astkit.names import REGISTRIES
+from astkit.runs import arms
+from astkit.runs.arms import PRESETS
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "tune",
+        help="search target rate, schedule and gain of a gate with Optuna",
+        description="Search by validation accuracy at the FLOPs that dense training spends over"
+        " the epochs; several processes may share one storage file, and started again it goes on.",
+    )
+    command.add_argument("--dataset", default="digits", choices=sorted(PRESETS))
+    command.add_argument("--trials", type=int, default=20, help="of all processes together")
+    command.add_argument("--storage", type=Path, required=True, help="file to make or go on with")
+    command.add_argument("--tune-lr", action="store_true", help="search the learning rate, too")
+    command.add_argument("--confirm", type=int, default=3, help="new seeds for the best settings")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
+    command.add_argument("--model", choices=sorted(REGISTRIES["model"]))
+    command.add_argument("--epochs", type=float, help="of dense training, whose FLOPs are spent")
+    command.add_argument("--threads", type=int, help="torch threads (else torch's choice)")
+    command.set_defaults(command=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    try:
+        from astkit.runs import tuning  # needs optuna and pandas
+    except ModuleNotFoundError as error:
+        raise ValueError(str(error)) from error
+    use_threads(options)
+    if options.confirm < 1:
+        raise ValueError(f"--confirm is {options.confirm}: give 1 seed or more")
+    tuning.quiet()
+    changes = {name: getattr(options, name) for name in ("model", "epochs")}
+    task = arms.task(
+        options.dataset,
+        root=options.root,
+        **{name: value for name, value in changes.items() if value is not None},
+    )
+    search = tuning.Tuning(task, options.storage, options.tune_lr, options.seed)
+    search.run(options.trials)
+    print(search.best(options.confirm).to_string(float_format="{:.4g}".format))

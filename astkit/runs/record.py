@@ -1,0 +1,200 @@
+"""The record of a run: one folder with everything that a reader, a sweep or a report asks for.
+
+<date>_<name>_<hash8>_s<seed>/
+    config.json     what was run, with which parameters
+    env.json        the environment stamp, and hashes of the data
+    metrics.jsonl   one line a batch or pass, appended as they come
+    fig/            pictures
+    ckpt/           checkpoints
+    notebook.ipynb  the executed notebook
+    error.json      why it failed, if it did
+    result.json     written last and atomically: a run that has it is complete
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import traceback
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from astkit import files
+from astkit.background import BackgroundWriter
+from astkit.stamp import stamp
+from astkit.trainers.metrics_file import MetricsFile, encode
+
+FOLDER = "ASTKIT_RUN"
+"""Environment variable that names the folder which a notebook, run by a sweep, records into."""
+
+Status = Literal["complete", "failed", "incomplete", "stale"]
+Row = Mapping[str, Any]
+
+
+class Record:
+    """One run's folder; ``Record.create`` makes a new one, ``Record(folder)`` opens one.
+
+    Args:
+        folder: the run's folder; made where it is missing.
+
+    Attributes:
+        folder: where everything lies.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    @classmethod
+    def create(
+        cls,
+        root: str | os.PathLike[str],
+        name: str,
+        parameters: Mapping[str, Any],
+        seed: int = 0,
+        data: Mapping[str, str] | None = None,
+        **also: Any,
+    ) -> Record:
+        """The folder of a run below ``root``: that of the same run if it was begun, else a new one.
+
+        Two runs are the same if name, parameters and seed are; a stale one is no longer gone on
+        with. ``data``: hashes of the data, by name; ``also``: more for ``config.json``.
+
+        Raises ``ValueError`` for a name that cannot be part of a folder's, or parameters that JSON
+        cannot hold.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(_[A-Za-z0-9.-]+)*", name):
+            raise ValueError(
+                f"name is {name!r}: give letters, digits, '-', '.' and single '_', since it becomes"
+                " part of a folder's name"
+            )
+        tail = f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
+        same = [cls(path) for path in sorted(Path(root).glob(f"*_{tail}"))]
+        going_on = [record for record in same if record.status != "stale"]
+        if going_on:
+            return going_on[-1]
+        date = datetime.now(UTC).strftime("%Y-%m-%d")
+        folder, number = Path(root) / f"{date}_{tail}", 1
+        while folder.exists():  # a stale one of the same day
+            folder, number = Path(root) / f"{date}.{number}_{tail}", number + 1
+        record = cls(folder)
+        config = {"name": name, "seed": seed, "parameters": dict(parameters), **also}
+        record.write("env.json", {**stamp(), "data": dict(data or {})})
+        record.write("config.json", config)
+        return record
+
+    @property
+    def status(self) -> Status:
+        """What has become of the run, as its folder tells it."""
+        for name, status in (("stale", "stale"), ("result", "complete"), ("error", "failed")):
+            if (self.folder / f"{name}.json").exists():
+                return status  # type: ignore[return-value]
+        return "incomplete"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What was run; empty where it was not written."""
+        return self.read("config.json")
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the run ended with; empty before."""
+        return self.read("result.json")
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder for checkpoints."""
+        return self.folder / "ckpt"
+
+    def metrics(self, writer: BackgroundWriter, every: int = 1) -> MetricsFile:
+        """An observer that appends each record of training to ``metrics.jsonl``."""
+        return MetricsFile(self.folder / "metrics.jsonl", writer, every)
+
+    def figure(self, name: str, figure: Any) -> Path:
+        """Keep a picture, a matplotlib ``Figure`` or PNG bytes, as ``fig/<name>.png``."""
+        return files.write_atomic(self.folder / "fig" / f"{name}.png", _png(figure))
+
+    def finish(self, rows: Sequence[Row] = (), **also: Any) -> Path:
+        """The run is complete: write ``result.json``, last and atomically.
+
+        ``rows``: what was measured, one flat mapping a unit (an arm with its ``seed``, say), which
+        reports make tables of; entries that are no plain values are left out. ``also``: whatever
+        else is to be kept.
+        """
+        flat = [{key: value for key, value in row.items() if _plain(value)} for row in rows]
+        (self.folder / "error.json").unlink(missing_ok=True)
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        return self.write("result.json", {"rows": flat, "time": time, **also})
+
+    def fail(self, error: BaseException | str, kind: str | None = None) -> Path:
+        """The run has failed: keep why. A later `finish` takes that back."""
+        lines = traceback.format_exception(error) if isinstance(error, BaseException) else []
+        content = {
+            "type": kind or type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(lines),
+        }
+        return self.write("error.json", content)
+
+    def mark_stale(self, why: str) -> Path:
+        """Leave the run out of reports from now on, and have it done anew when it is asked for."""
+        return self.write("stale.json", {"why": why})
+
+    def write(self, name: str, content: Mapping[str, Any]) -> Path:
+        """Write a JSON file, whole or not at all; raises ``ValueError`` for what it cannot hold."""
+        values = json.loads(encode(dict(content)))
+        return files.write_atomic(self.folder / name, json.dumps(values, indent=1) + "\n")
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A JSON file of the folder; empty where there is none.
+
+        Raises ``ValueError`` for a damaged one.
+        """
+        path = self.folder / name
+        if not path.exists():
+            return {}
+        try:
+            content: dict[str, Any] = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): delete it, or the run") from error
+        return content
+
+
+def current(out: str | os.PathLike[str] = "") -> Record | None:
+    """The record that a notebook writes to: a sweep's or `astkit run`'s, else ``out``, else none.
+
+    At the end of a notebook::
+
+        if run := record.current(out):
+            run.figure("accuracy", accuracy_picture)
+            run.finish(results)
+    """
+    folder = os.environ.get(FOLDER) or out
+    return Record(folder) if folder else None
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits that tell ``content`` from other content, whatever its order."""
+    try:
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"the parameters cannot be written as JSON ({error})") from error
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _png(figure: Any) -> bytes:
+    if isinstance(figure, bytes):
+        return figure
+    from io import BytesIO
+
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
