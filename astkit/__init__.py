@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from astkit.gating.samplers import RandomSubset as RandomSubset
     from astkit.gating.selection import Selection as Selection
     from astkit.trainers.budget import Budget as Budget
+    from astkit.trainers.checkpoint import Checkpoints as Checkpoints
     from astkit.trainers.config import TrainConfig as TrainConfig
     from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
     from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer

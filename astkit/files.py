@@ -25,8 +25,10 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk does not say of which file it was
         raise
     _sync_folder(path.parent)
     return path

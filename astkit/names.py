@@ -12,6 +12,7 @@ from typing import Any
 PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
     "Budget": "astkit.trainers.budget",
+    "Checkpoints": "astkit.trainers.checkpoint",
     "Dashboard": "astkit.widgets.dashboard",
     "Gate": "astkit.gating.gate",
     "LiveBoard": "astkit.widgets.board",

@@ -72,11 +72,9 @@ class Record:
                 f"name is {name!r}: give letters, digits, '-', '.' and single '_', since it becomes"
                 " part of a folder's name"
             )
-        tail = f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
-        same = [cls(path) for path in sorted(Path(root).glob(f"*_{tail}"))]
-        going_on = [record for record in same if record.status != "stale"]
-        if going_on:
-            return going_on[-1]
+        if found := cls.find(root, name, parameters, seed):
+            return found
+        tail = _tail(name, parameters, seed)
         date = datetime.now(UTC).strftime("%Y-%m-%d")
         folder, number = Path(root) / f"{date}_{tail}", 1
         while folder.exists():  # a stale one of the same day
@@ -86,6 +84,19 @@ class Record:
         record.write("env.json", {**stamp(), "data": dict(data or {})})
         record.write("config.json", config)
         return record
+
+    @classmethod
+    def find(
+        cls,
+        root: str | os.PathLike[str],
+        name: str,
+        parameters: Mapping[str, Any],
+        seed: int = 0,
+    ) -> Record | None:
+        """The run that `create` would go on with, if there is one."""
+        same = [cls(path) for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))]
+        going_on = [record for record in same if record.status != "stale"]
+        return going_on[-1] if going_on else None
 
     @property
     def status(self) -> Status:
@@ -184,6 +195,10 @@ def digest(content: Mapping[str, Any]) -> str:
     except (TypeError, ValueError) as error:
         raise ValueError(f"the parameters cannot be written as JSON ({error})") from error
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _tail(name: str, parameters: Mapping[str, Any], seed: int) -> str:
+    return f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
 
 
 def _plain(value: object) -> bool:

@@ -1,7 +1,9 @@
 """Running the epochs: one loop, three kinds of step."""
 
 from astkit.trainers.budget import Budget
+from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
+from astkit.trainers.deadline import TimeIsUp
 from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
 from astkit.trainers.history import History, Observer
 from astkit.trainers.learner import Learner, choose_device
@@ -19,6 +21,7 @@ from astkit.trainers.watch import Watch
 __all__ = [
     "AdaptiveSparseTrainer",
     "Budget",
+    "Checkpoints",
     "Decision",
     "DenseStep",
     "Event",
@@ -34,6 +37,7 @@ __all__ = [
     "Step",
     "StepRecord",
     "StepResult",
+    "TimeIsUp",
     "TrainConfig",
     "Trainer",
     "Watch",

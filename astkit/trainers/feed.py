@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ class Feed:
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
         self._selection: Selection | None = None
+        self._drawn: Tensor | None = None  # state of the loader's own generator before the pass
 
     def next(self, position: Position) -> Batch | None:
         """The batch at ``position``; ``None`` where its pass ends.
@@ -43,6 +45,7 @@ class Feed:
         number = 0 if self._batches is None else position.batch
         with rng.isolated(device, seed, "load", epoch, number):
             if self._batches is None:
+                self._rewind_generator()
                 self._batches = self.source.batches(epoch, self._order(epoch), position.batch)
             batch = next(self._batches, None)
         if batch is None and position.batch == 0:
@@ -54,7 +57,10 @@ class Feed:
 
     def peek(self) -> Batch:
         """A batch as they will come, taken without the sampler, which would count it."""
+        before = self._generator_state()
         first = Feed(self.source, None, *self._key).next(Position())
+        if self._generator is not None and before is not None:
+            self._generator.set_state(before)
         assert first is not None  # next refuses data without a batch
         return first
 
@@ -92,7 +98,36 @@ class Feed:
 
     def end_pass(self) -> None:
         """The pass is over: the next one has another order and selection."""
-        self._batches = self._selection = None
+        self._batches = self._selection = self._drawn = None
+
+    def _rewind_generator(self) -> None:
+        """Set a generator that an ordinary loader brings along as it was before the pass."""
+        if self._generator is not None:
+            self._drawn = self._generator_state()
+            self._generator.set_state(self._drawn)
+
+    def _generator_state(self) -> Tensor | None:
+        generator = self._generator
+        return (
+            self._drawn if generator is None or self._drawn is not None else generator.get_state()
+        )
+
+    @property
+    def _generator(self) -> torch.Generator | None:
+        return getattr(getattr(self._plain, "loader", None), "generator", None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows that were selected for the present pass, and what its order was drawn from."""
+        chosen = self._selection
+        selection = None if chosen is None else dict(vars(chosen))
+        return {"selection": selection, "generator": self._generator_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on in a pass whose rows were selected."""
+        self.end_pass()
+        if state["selection"] is not None:
+            self._selection = Selection(**state["selection"])
+        self._drawn = state["generator"]
 
     def _order(self, epoch: int) -> Tensor | None:
         """The rows of the present pass, selected once a pass; ``None`` for the loader's own."""

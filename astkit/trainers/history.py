@@ -40,3 +40,17 @@ class History:
 
     def close(self) -> None:
         """Nothing to close."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Passes and events; a run has too many batches for each checkpoint to hold them all."""
+        return {"epochs": list(self.epochs), "events": list(self.events)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after ``state``; the batches before it are known to a metrics file alone."""
+        self.epochs, self.events = list(state["epochs"]), list(state["events"])
+        self.steps = []
+
+    def restore_steps(self, records: list[dict[str, Any]]) -> None:
+        """Take the training batches out of the records of a metrics file."""
+        train = [record for record in records if record["phase"] == "train"]
+        self.steps = [{k: v for k, v in record.items() if k != "phase"} for record in train]

@@ -64,6 +64,15 @@ class MetricsFile:
         finally:
             self.writer.flush()
 
+    def state_dict(self) -> dict[str, Any]:
+        """How many lines there are."""
+        return {"lines": self.lines}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the lines that came after ``state`` out of the file."""
+        self.writer.flush()
+        self.lines = self.rewind(self.path, math.inf, state["lines"])
+
     def _append(self, lines: list[str]) -> None:
         with open(self.path, "ab") as file:
             file.write("".join(lines).encode())
@@ -74,7 +83,7 @@ class MetricsFile:
             os.fsync(file.fileno())
 
     @staticmethod
-    def rewind(path: str | os.PathLike[str], step: int, lines: int | None = None) -> int:
+    def rewind(path: str | os.PathLike[str], step: float, lines: int | None = None) -> int:
         """Take what came after ``step`` out of the file, atomically; returns the lines kept.
 
         ``lines``: the attribute at the checkpoint. It alone tells what came before a checkpoint
@@ -82,7 +91,8 @@ class MetricsFile:
         of ``step`` are kept. Warns when the file holds fewer lines than it should.
         Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` without a file.
         """
-        whole = _whole_lines(Path(path).read_bytes())
+        content = Path(path).read_bytes()
+        whole = _whole_lines(content)
         kept = [
             line
             for line, record in zip(whole, _records(whole, path), strict=True)
@@ -96,7 +106,8 @@ class MetricsFile:
                     stacklevel=2,
                 )
             kept = kept[:lines]
-        write_atomic(path, b"".join(kept))
+        if (remaining := b"".join(kept)) != content:
+            write_atomic(path, remaining)
         return len(kept)
 
 

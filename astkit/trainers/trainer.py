@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from typing import Any, Literal
 
 import torch
@@ -18,9 +18,12 @@ from astkit.profiling.energy.meter import EnergyMeter
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.profiling.throughput import Throughput
+from astkit.trainers import loop_state
 from astkit.trainers.budget import SCHEDULES, Budget
+from astkit.trainers.checkpoint import Checkpoints, begun
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.costs import Costs
+from astkit.trainers.deadline import TimeIsUp, time_is_up
 from astkit.trainers.evaluator import Evaluator
 from astkit.trainers.feed import Feed
 from astkit.trainers.history import History, Observer
@@ -55,10 +58,13 @@ class Trainer:
         replay: events of a steered run, to be steered the same way again.
         meter: measures the energy of training and evaluation; none by default.
         device: "auto" takes the accelerator that torch sees.
+        checkpoints: where to save the run's state while it goes on, or a folder for that.
+        resume: go on from the newest checkpoint there, or begin if there is none.
 
     Raises:
         ValueError: for labels that the model has no output for, a criterion that averages, a model
-            that returns a wrong shape; before any weight changes.
+            that returns a wrong shape; before any weight changes. For checkpoints that are there
+            without ``resume``, are of a run with other settings, or are all damaged.
     """
 
     def __init__(
@@ -77,6 +83,8 @@ class Trainer:
         replay: Iterable[Event | Mapping[str, Any]] = (),
         meter: EnergyMeter | None = None,
         device: str | torch.device = "auto",
+        checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+        resume: bool = False,
     ) -> None:
         self.device = choose_device(device)
         self.config = config or TrainConfig()
@@ -98,7 +106,8 @@ class Trainer:
         rate = Throughput(self.ledger, self.device, level=logs.PERFORMANCE)
         self.observers: list[Observer] = [self.history, rate, *observers]
         self._costs = Costs(self.learner)
-        self._evaluator = Evaluator(self.learner, self.ledger, self._cost)
+        self.evaluator = Evaluator(self.learner, self.ledger, self._cost)
+        self.checkpoints = begun(checkpoints, self, resume)
 
     @property
     def model(self) -> nn.Module:
@@ -129,12 +138,19 @@ class Trainer:
         self.steering.put(name, value)
 
     def run(self) -> History:
-        """Train to the end of the budget and return what happened."""
-        for _ in self.steps():
-            pass
+        """Train to the end of the budget and return what happened.
+
+        Raises `TimeIsUp` when the process's time budget is over first; the run is saved then.
+        """
+        steps = self.steps()
+        for _ in steps:
+            if time_is_up() and not self.done:
+                steps.close()
+                saved = None if self.checkpoints is None else self.checkpoints.folder
+                raise TimeIsUp(self.position.step, saved)
         return self.history
 
-    def steps(self) -> Iterator[StepRecord]:
+    def steps(self) -> Generator[StepRecord]:
         """Yield a record after every batch, of training and of validation alike.
 
         Between two records nothing is open: no autocast, no eval mode, no running clock; only what
@@ -146,19 +162,28 @@ class Trainer:
         try:
             with self.setting_up.tuned(isinstance(self.step, DenseStep)):
                 yield from self._all_batches()
+        except GeneratorExit:  # left between two batches
+            if self.checkpoints is not None:
+                self.checkpoints.save(self)
+            raise
         finally:
             for module, training in modes:
                 module.training = training
             self.feed.stop()
-            self._evaluator.stop()
+            self.evaluator.stop()
             with ExitStack() as closing:  # each is closed, whatever another one raises
                 for observer in reversed(self.observers):
                     closing.callback(observer.close)
+                if self.checkpoints is not None:
+                    closing.callback(self.checkpoints.close)
 
     def _all_batches(self) -> Iterator[StepRecord]:
         while not self.done:
-            advance = self._train_batch if self.position.phase == "train" else self._validate
-            record = advance()
+            phase = self.position.phase
+            record = self._train_batch() if phase == "train" else self._validate()
+            if self.checkpoints is not None:
+                pass_ended = phase == "validate" and self.position.phase != "validate"
+                self.checkpoints.after_batch(self, pass_ended)
             if record is not None:
                 yield record
 
@@ -169,7 +194,7 @@ class Trainer:
         is one of `validate`; "auto" takes the fastest of them that finds the same, which is tried
         out on the first batches: worth it for data that are evaluated more than once.
         """
-        return self._evaluator.evaluate(as_loader(data, self.device), way)
+        return self.evaluator.evaluate(as_loader(data, self.device), way)
 
     def _train_batch(self) -> StepRecord | None:
         every = self.config.metrics_every
@@ -278,7 +303,7 @@ class Trainer:
         position.phase = "validate"
 
     def _validate(self) -> StepRecord | None:
-        if self.validation is not None and self._evaluator.step(self.validation, self.position):
+        if self.validation is not None and self.evaluator.step(self.validation, self.position):
             return self._report("validate", {})
         self._close_epoch()
         return None
@@ -291,37 +316,16 @@ class Trainer:
                 "flops": ledger.flops.total,
                 "seconds": ledger.seconds["training"],
                 "trained": ledger.samples.trained,
-                **self._evaluator.found(),
+                **self.evaluator.found(),
             },
         )
-        self._evaluator.end_pass(position)
+        self.evaluator.end_pass(position)
         position.phase = "done" if position.spent >= 1.0 else "train"
 
     def state_dict(self) -> dict[str, Any]:
-        """All state of the loop beside weights and optimizer.
-
-        Plain numbers, save for gradients that wait for their step and scores that remember.
-        """
-        self._evaluator.save(self.position)
-        return {
-            "events": [asdict(event) for event in self.steering.events],
-            "position": asdict(self.position),
-            "ledger": self.ledger.state_dict(),
-            "step": self.step.state_dict(),
-            "sampler": None if self.sampler is None else self.sampler.state_dict(),
-            "settings": self.setting_up.state_dict(),
-            "updates": self.learner.updates.state_dict(),
-        }
+        """All state of the loop beside weights and optimizer; see `astkit.trainers.loop_state`."""
+        return loop_state.state_of(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``, with the model and the optimizer restored by the caller."""
-        self.setting_up.load_state_dict(state["settings"])
-        self.learner.updates.load_state_dict(state["updates"])
-        self.position = Position(**state["position"])
-        self._evaluator.load(self.position)
-        self.steering.events = [Event(**event) for event in state.get("events", [])]
-        self.ledger.load_state_dict(state["ledger"])
-        self.step.load_state_dict(state["step"])
-        if self.sampler is not None:
-            self.sampler.load_state_dict(state["sampler"])
-        self.feed.end_pass()
+        loop_state.restore(self, state)

@@ -1,0 +1,268 @@
+"""Checkpoints: the whole state of a run, saved while it goes on, and gone on from after a crash.
+
+A resumed run ends with the weights, threshold, metrics and counts of one that was never
+interrupted, to the bit where the device computes the same bits each time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astkit.background import BackgroundWriter
+from astkit.files import write_atomic
+from astkit.trainers import state_file
+from astkit.trainers.metrics_file import MetricsFile, read
+from astkit.trainers.snapshot import snapshot
+
+if TYPE_CHECKING:
+    from astkit.trainers.trainer import Trainer
+
+_NAME = re.compile(r"(best_)?(\d+)_step(\d+)_[0-9a-f]+\.safetensors(\.gz)?")
+_LOWEST = ("val_loss", "val_ece")  # metrics of which less is better
+
+
+class Checkpoints:
+    """Where a trainer keeps its checkpoints, how often it makes one, and how many it keeps.
+
+    ``Trainer(..., checkpoints=Checkpoints("runs/mine/ckpt", every=500), resume=True)``.
+
+    One is made after every ``every`` training batches, after each pass, and when a run is left
+    between two batches. The training thread copies the state; a thread of its own writes the file,
+    after the lines of metrics that came before it. A copy that was not begun to be written gives
+    way to the next one.
+
+    Args:
+        folder: for these files alone; made where it is missing.
+        every: training batches between two; ``None`` for passes alone.
+        keep: of the newest, so many are kept; at least 2 help when the newest is damaged.
+        best: metric of a pass whose best checkpoint is kept beside them, such as "val_accuracy"
+            (the highest) or "val_loss" (the lowest); ``None`` for none. Without validation none.
+        compress: gzip the files, which takes longer than it saves unless the disk is slow.
+        writer: whose thread writes; of its own by default. Give a `MetricsFile` the same one.
+
+    Raises ``ValueError`` for numbers below 1.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every: int | None = None,
+        keep: int = 2,
+        best: str | None = "val_accuracy",
+        compress: bool = False,
+        writer: BackgroundWriter | None = None,
+    ) -> None:
+        for name, value in (("every", every), ("keep", keep)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: give 1 or more")
+        self.folder, self.every, self.keep, self.best = Path(folder), every, keep, best
+        self.compress, self.writer = compress, writer or BackgroundWriter()
+        self._identity: dict[str, Any] = {}
+        self._record: float | None = None  # the best value of the metric so far
+        self._number = 0
+        self._saved: tuple[object, ...] | None = None
+
+    def begin(self, trainer: Trainer, resume: bool) -> None:
+        """Take a new trainer on: go on from the newest checkpoint if ``resume`` and there is one.
+
+        Raises ``ValueError`` for checkpoints of an earlier run without
+        ``resume``, for ones made with other settings, or when all of them are damaged.
+        """
+        self._identity = identity(trainer)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for torn in self.folder.glob(".*_step*"):  # of a process that was killed while writing
+            torn.unlink()
+        found = listed(self.folder)
+        self._number = 1 + max((_number(path) for path in found), default=0)
+        if found and not resume:
+            raise ValueError(
+                f"{self.folder} holds checkpoints of an earlier run: pass resume=True to go on with"
+                " it, or name another folder"
+            )
+        if found:
+            self._load(trainer, *newest(self.folder))
+        elif resume:  # it was killed before its first one, maybe not before its first metrics
+            for metrics in _metrics_files(trainer):
+                metrics.load_state_dict({"lines": 0})
+
+    def after_batch(self, trainer: Trainer, pass_ended: bool) -> None:
+        """Make a checkpoint if one is due."""
+        position = trainer.position
+        due = self.every is not None and position.phase == "train" and position.batch > 0
+        if pass_ended or (due and position.step % (self.every or 1) == 0):
+            self.save(trainer, pass_ended)
+
+    def save(self, trainer: Trainer, pass_ended: bool = False) -> None:
+        """Have a checkpoint written of the state as it is now, unless there is one.
+
+        Raises `BackgroundError` when an earlier one could not be written.
+        """
+        position = trainer.position
+        here = (position.step, position.phase, position.validated)
+        if here == self._saved:
+            return
+        self._saved = here
+        best = pass_ended and self._is_best(trainer)
+        metrics = _metrics_files(trainer)
+        for lines in metrics:
+            lines.sync()
+        state = {
+            "identity": self._identity,
+            "best": self._record,
+            "model": trainer.model.state_dict(),
+            "optimizer": trainer.learner.optimizer.state_dict(),
+            "loop": trainer.state_dict(),
+        }
+        taken, stem = snapshot(state), f"{self._number:06}_step{position.step:08}"
+        self._number += 1
+
+        def write() -> None:
+            for lines in metrics:
+                if lines.writer is not self.writer:  # it may be behind
+                    lines.writer.flush()
+            path = state_file.write(self.folder, stem, taken.state(), self.compress)
+            if best:
+                _link(path, path.with_name(f"best_{path.name}"))
+            self._remove_old()
+
+        # the best one must not give way to the next
+        self.writer.put(write, f"writing a checkpoint to {self.folder}", None if best else self)
+
+    def close(self) -> None:
+        """Wait until all of them are written; raises `BackgroundError` if one could not be."""
+        self.writer.flush()
+
+    def _is_best(self, trainer: Trainer) -> bool:
+        epochs = trainer.history.epochs
+        value = epochs[-1].get(self.best) if epochs and self.best else None
+        if value is None:
+            return False
+        sign = -1 if self.best in _LOWEST else 1
+        if self._record is not None and sign * value <= sign * self._record:
+            return False
+        self._record = value
+        return True
+
+    def _load(self, trainer: Trainer, path: Path, state: dict[str, Any]) -> None:
+        _compare(state["identity"], self._identity, path)
+        try:
+            trainer.model.load_state_dict(state["model"])
+            trainer.learner.optimizer.load_state_dict(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            first = str(error).splitlines()[-1].strip()
+            raise ValueError(
+                f"{path} is of another model or optimizer ({first}): build the one that was"
+                " trained, or name another folder"
+            ) from error
+        trainer.load_state_dict(state["loop"])
+        self._record = state["best"]
+        for metrics in _metrics_files(trainer):
+            trainer.history.restore_steps(read(metrics.path))
+        position = trainer.position
+        self._saved = (position.step, position.phase, position.validated)
+
+    def _remove_old(self) -> None:
+        plain = [path for path in listed(self.folder) if not path.name.startswith("best_")]
+        best = sorted(self.folder.glob("best_*"), key=_number)
+        for path in [*plain[self.keep :], *best[:-1]]:
+            path.unlink(missing_ok=True)
+
+
+def begun(
+    where: Checkpoints | str | os.PathLike[str] | None, trainer: Trainer, resume: bool
+) -> Checkpoints | None:
+    """The checkpoints of a new trainer, which goes on from the newest of them if it shall.
+
+    Raises ``ValueError`` for ``resume`` without a place, and what `Checkpoints.begin` raises.
+    """
+    if where is None:
+        if resume:
+            raise ValueError("resume is True, but no checkpoints are given: name their folder")
+        return None
+    checkpoints = where if isinstance(where, Checkpoints) else Checkpoints(where)
+    checkpoints.begin(trainer, resume)
+    return checkpoints
+
+
+def listed(folder: str | os.PathLike[str]) -> list[Path]:
+    """The checkpoints in ``folder``, the newest first; the best one stands at its age."""
+    paths = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
+    # of the two names of one checkpoint the plain one comes first
+    return sorted(paths, key=lambda path: (_number(path), path.name[0].isdigit()), reverse=True)
+
+
+def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint that is whole, and its state; a warning names each damaged one.
+
+    Raises ``ValueError`` when none is whole, ``FileNotFoundError`` when there is none.
+    """
+    paths = listed(folder)
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no checkpoint: begin the run without resume")
+    for path in paths:
+        try:
+            return path, state_file.read(path)
+        except (state_file.DamagedError, OSError) as error:
+            warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=3)
+    raise ValueError(
+        f"none of the {len(paths)} checkpoints in {folder} is whole: move the folder away and begin"
+        " the run anew"
+    )
+
+
+def identity(trainer: Trainer) -> dict[str, Any]:
+    """What a resumed run must have in common with the one that it goes on with, plain values."""
+    gate = getattr(trainer.step, "gate", None)
+    settings = {**trainer.config.to_dict(), "budget": asdict(trainer.budget)}
+    settings |= {"step": type(trainer.step).__name__, "update": getattr(trainer.step, "update", "")}
+    settings |= {"sampler": type(trainer.sampler).__name__, "rows": trainer.train.num_samples}
+    if gate is not None:
+        settings |= {"target_rate": gate.target_rate, "fallback": gate.fallback}
+        settings |= {"score": type(gate.significance).__name__, "gate_seed": gate.seed}
+        settings |= {"controller": type(gate.controller).__name__, **_gains(gate)}
+    if trainer.config.batch_size is None:
+        settings["loader_batch_size"] = getattr(trainer.train, "batch_size", None)
+    for name in ("seed", "shuffle", "drop_last"):
+        settings[f"loader_{name}"] = getattr(trainer.train, name, None)
+    return settings
+
+
+def _metrics_files(trainer: Trainer) -> list[MetricsFile]:
+    return [observer for observer in trainer.observers if isinstance(observer, MetricsFile)]
+
+
+def _gains(gate: Any) -> dict[str, Any]:
+    # a gain of "auto" moves by itself
+    values = {name: getattr(gate.controller, name) for name in gate.controller.gains}
+    return {name: value for name, value in values.items() if isinstance(value, int | float)}
+
+
+def _compare(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
+    other = [name for name in then.keys() | now.keys() if then.get(name) != now.get(name)]
+    if other:
+        told = ", ".join(
+            f"{name} was {then.get(name)!r} and is {now.get(name)!r}" for name in sorted(other)
+        )
+        raise ValueError(
+            f"{path} was made with other settings ({told}): go on with those, or name another"
+            " folder for a new run"
+        )
+
+
+def _number(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    return int(match[2]) if match else 0
+
+
+def _link(source: Path, target: Path) -> None:
+    with suppress(FileExistsError):
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without hard links
+            write_atomic(target, source.read_bytes())
