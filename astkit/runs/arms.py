@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from astkit import models
+from astkit.background import BackgroundWriter
 from astkit.datasets import Loader, Splits, split
 from astkit.gating import Gate, RandomSubset
 from astkit.profiling import EnergyMeter
 from astkit.trainers import (
     Budget,
+    Checkpoints,
     DenseStep,
     GatedStep,
+    MetricsFile,
     Observer,
     SampleStep,
     Step,
@@ -35,6 +39,9 @@ ARMS: dict[str, str] = {
     "sample by sample, per sample": "the origin's loop: a step for each active sample",
 }
 
+
+CHECKPOINT_BATCHES, CHECKPOINT_SECONDS = 100, 60.0
+"""An arm's checkpoints: so seldom that writing them does not show in its seconds."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
@@ -125,8 +132,11 @@ def trainer(
     seed: int,
     budget: Budget | None = None,
     observers: Sequence[Observer] = (),
+    folder: Path | None = None,
 ) -> Trainer:
     """A trainer for one arm; every arm starts from the same weights and sees the same batches.
+
+    With a ``folder`` it keeps its metrics and checkpoints there, and goes on from what is there.
 
     Raises ``ValueError`` for an unknown arm, or for an arm that needs a ``budget`` and has none.
     """
@@ -135,6 +145,13 @@ def trainer(
     if budget is None and "equal" in arm:
         raise ValueError(f"arm {arm!r} needs the budget that the batched gate has spent: pass it")
     shape, classes = task.splits.train.shape, task.splits.train.num_classes
+    checkpoints = None
+    if folder is not None:
+        writer = BackgroundWriter()
+        checkpoints = Checkpoints(
+            folder / "ckpt", every=CHECKPOINT_BATCHES, pause=CHECKPOINT_SECONDS, writer=writer
+        )
+        observers = [*observers, MetricsFile(folder / "metrics.jsonl", writer)]
     return Trainer(
         models.build(task.model, shape, classes, seed),
         task.loader("train", seed),
@@ -146,6 +163,8 @@ def trainer(
         observers=observers,
         meter=EnergyMeter(choose_device(task.device)),
         device=task.device,
+        checkpoints=checkpoints,
+        resume=folder is not None,
     )
 
 
@@ -172,13 +191,15 @@ def run(
     seed: int,
     budget: Budget | None = None,
     observers: Sequence[Observer] = (),
+    folder: Path | None = None,
 ) -> dict[str, Any]:
     """Train one arm and read the test split once, at the end; returns plain values.
 
+    ``folder``: see `trainer`; of an arm that was gone on with, ``wall_seconds`` are those since.
     Accuracies lie in [0, 1]; ``rate`` is the share of samples that the decision made active, or
     ``None`` where nothing was decided; ``steps`` and ``epochs`` are the run's history.
     """
-    work = trainer(task, arm, seed, budget, observers)
+    work = trainer(task, arm, seed, budget, observers, folder)
     start = time.perf_counter()
     history = work.run()
     wall_seconds = time.perf_counter() - start

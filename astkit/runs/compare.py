@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,11 +56,14 @@ def run_all(
 
     Args:
         report: what to go on with; by default the file at ``path``, or an empty one.
-        path: JSON file that is written anew after each arm.
+        path: JSON file that is written anew after each arm; metrics of each arm, and checkpoints
+            while it trains, lie beside it in a folder of the same name, so that an arm that was
+            broken off is gone on with.
         announce: called with each arm's name as it begins; without it, each shows its progress.
 
     Raises ``ValueError`` before the first arm is trained: for an unknown arm or an impossible
-    setting, an arm whose budget is not known by its turn, a report made with other settings.
+    setting, an arm whose budget is not known by its turn, a report made with other settings. Raises
+    `TimeIsUp` when the process's time budget is over; called again, it goes on.
     """
     if report is None:
         report = load(path) if path is not None else {"results": []}
@@ -72,16 +77,24 @@ def run_all(
     for seed in seeds:
         for name in names:
             if find(results, name, seed) is not None:
+                if announce is not None:
+                    announce(f"seed {seed}: {name}, kept from before")
                 continue
             if announce is not None:
                 announce(f"seed {seed}: {name}")
             watchers = [Progress(f"{name}, seed {seed}")] if announce is None else []
             budget = arms.budget_for(name, find(results, "batched gate", seed))
-            results.append(arms.run(task, name, seed, budget, watchers))
+            folder = None if path is None else _folder(path, name, seed)
+            results.append(arms.run(task, name, seed, budget, watchers, folder))
             report |= {"settings": task.settings(), "stamp": stamp()}
-            if path is not None:
+            if path is not None and folder is not None:
                 save(report, path)
+                shutil.rmtree(folder / "ckpt", ignore_errors=True)
     return report
+
+
+def _folder(path: Path, arm: str, seed: int) -> Path:
+    return path.with_suffix("") / f"{re.sub(r'[^a-z0-9]+', '_', arm.lower())}_s{seed}"
 
 
 def _check_settings(task: arms.Task, report: Report) -> None:

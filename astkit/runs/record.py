@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import traceback
@@ -129,17 +130,17 @@ class Record:
         """Keep a picture, a matplotlib ``Figure`` or PNG bytes, as ``fig/<name>.png``."""
         return files.write_atomic(self.folder / "fig" / f"{name}.png", _png(figure))
 
-    def finish(self, rows: Sequence[Row] = (), **also: Any) -> Path:
+    def finish(self, rows: Sequence[Row] = (), curves: Sequence[Row] = (), **also: Any) -> Path:
         """The run is complete: write ``result.json``, last and atomically.
 
         ``rows``: what was measured, one flat mapping a unit (an arm with its ``seed``, say), which
-        reports make tables of; entries that are no plain values are left out. ``also``: whatever
-        else is to be kept.
+        reports make tables of; ``curves``: one a pass, say, which they draw. Entries that are no
+        plain values are left out of both. ``also``: whatever else is to be kept.
         """
-        flat = [{key: value for key, value in row.items() if _plain(value)} for row in rows]
+        content = {"rows": _flat(rows), "curves": _flat(curves), **also}
         (self.folder / "error.json").unlink(missing_ok=True)
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        return self.write("result.json", {"rows": flat, "time": time, **also})
+        return self.write("result.json", {**content, "time": time})
 
     def fail(self, error: BaseException | str, kind: str | None = None) -> Path:
         """The run has failed: keep why. A later `finish` takes that back."""
@@ -201,8 +202,16 @@ def _tail(name: str, parameters: Mapping[str, Any], seed: int) -> str:
     return f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
 
 
-def _plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
+def _flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    kinds = (bool, int, float, str, type(None))
+    return [
+        {key: _finite(value) for key, value in row.items() if isinstance(value, kinds)}
+        for row in rows
+    ]
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _png(figure: Any) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import warnings
 from contextlib import suppress
 from dataclasses import asdict
@@ -40,9 +41,10 @@ class Checkpoints:
     Args:
         folder: for these files alone; made where it is missing.
         every: training batches between two; ``None`` for passes alone.
+        pause: seconds between two, at least; the end of a run, and leaving it, wait for none.
         keep: of the newest, so many are kept; at least 2 help when the newest is damaged.
-        best: metric of a pass whose best checkpoint is kept beside them, such as "val_accuracy"
-            (the highest) or "val_loss" (the lowest); ``None`` for none. Without validation none.
+        best: metric of a pass whose best checkpoint is kept beside them, of those that are made,
+            such as "val_accuracy" (the highest) or "val_loss" (the lowest); ``None`` for none.
         compress: gzip the files, which takes longer than it saves unless the disk is slow.
         writer: whose thread writes; of its own by default. Give a `MetricsFile` the same one.
 
@@ -53,6 +55,7 @@ class Checkpoints:
         self,
         folder: str | os.PathLike[str],
         every: int | None = None,
+        pause: float = 0.0,
         keep: int = 2,
         best: str | None = "val_accuracy",
         compress: bool = False,
@@ -61,12 +64,14 @@ class Checkpoints:
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give 1 or more")
-        self.folder, self.every, self.keep, self.best = Path(folder), every, keep, best
+        self.folder, self.every, self.pause = Path(folder), every, pause
+        self.keep, self.best = keep, best
         self.compress, self.writer = compress, writer or BackgroundWriter()
         self._identity: dict[str, Any] = {}
         self._record: float | None = None  # the best value of the metric so far
         self._number = 0
         self._saved: tuple[object, ...] | None = None
+        self._last = time.monotonic()
 
     def begin(self, trainer: Trainer, resume: bool) -> None:
         """Take a new trainer on: go on from the newest checkpoint if ``resume`` and there is one.
@@ -95,7 +100,9 @@ class Checkpoints:
         """Make a checkpoint if one is due."""
         position = trainer.position
         due = self.every is not None and position.phase == "train" and position.batch > 0
-        if pass_ended or (due and position.step % (self.every or 1) == 0):
+        due = due and position.step % (self.every or 1) == 0
+        rested = trainer.done or time.monotonic() - self._last >= self.pause
+        if rested and (pass_ended or due):
             self.save(trainer, pass_ended)
 
     def save(self, trainer: Trainer, pass_ended: bool = False) -> None:
@@ -107,7 +114,7 @@ class Checkpoints:
         here = (position.step, position.phase, position.validated)
         if here == self._saved:
             return
-        self._saved = here
+        self._saved, self._last = here, time.monotonic()
         best = pass_ended and self._is_best(trainer)
         metrics = _metrics_files(trainer)
         for lines in metrics:

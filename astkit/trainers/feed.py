@@ -102,15 +102,16 @@ class Feed:
 
     def _rewind_generator(self) -> None:
         """Set a generator that an ordinary loader brings along as it was before the pass."""
-        if self._generator is not None:
-            self._drawn = self._generator_state()
-            self._generator.set_state(self._drawn)
+        if self._generator is None:
+            return
+        if self._drawn is None:
+            self._drawn = self._generator.get_state()
+        self._generator.set_state(self._drawn)
 
     def _generator_state(self) -> Tensor | None:
-        generator = self._generator
-        return (
-            self._drawn if generator is None or self._drawn is not None else generator.get_state()
-        )
+        if self._drawn is not None or self._generator is None:
+            return self._drawn
+        return self._generator.get_state()
 
     @property
     def _generator(self) -> torch.Generator | None:

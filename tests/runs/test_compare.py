@@ -30,7 +30,7 @@ def runs(monkeypatch):
     """In the place of training: a list of what would have been trained, with its budget."""
     calls = []
 
-    def run(task, arm, seed, budget=None, observers=()):
+    def run(task, arm, seed, budget=None, observers=(), folder=None):
         calls.append((arm, seed, budget))
         return {"arm": arm, "seed": seed, "flops": 100.0 + seed, "seconds": 1.0, "steps": []}
 
@@ -106,6 +106,41 @@ def test_what_was_done_survives_a_failure(monkeypatch, runs, tmp_path):
     monkeypatch.setattr(arms, "run", fake)
     report = compare.run_all(TASK, ["dense", "random"], [0], path=path, announce=silent)
     assert [result["arm"] for result in report["results"]] == ["dense", "random"]
+
+
+def test_an_arm_that_was_broken_off_is_gone_on_with(monkeypatch, tmp_path):
+    task, run = replace(TASK, epochs=4), arms.run
+    names = ["dense", "batched gate"]
+    whole = compare.run_all(task, names, [0], path=tmp_path / "whole.json", announce=silent)
+
+    class Interrupt:
+        def log(self, step, *, phase, **metrics):
+            if metrics["progress"] > 0.6:
+                raise KeyboardInterrupt
+
+        def close(self):
+            pass
+
+    def interrupted(task, arm, seed, budget, observers, folder):
+        return run(task, arm, seed, budget, [Interrupt()], folder)
+
+    monkeypatch.setattr(arms, "run", interrupted)
+    monkeypatch.setattr(arms, "CHECKPOINT_SECONDS", 0.0)
+    path = tmp_path / "parts.json"
+    with pytest.raises(KeyboardInterrupt):
+        compare.run_all(task, names, [0], path=path, announce=silent)
+    assert list((tmp_path / "parts" / "dense_s0" / "ckpt").iterdir())
+    steps = []
+    monkeypatch.setattr(arms, "run", lambda *args: steps.append(args[1]) or run(*args))
+    report = compare.run_all(task, names, [0], path=path, announce=silent)
+    assert steps == names
+    for ours, theirs in zip(report["results"], whole["results"], strict=True):
+        for name in ("arm", "test_accuracy", "flops", "samples_trained", "training_steps"):
+            assert ours[name] == theirs[name]
+        assert len(ours["steps"]) == len(theirs["steps"]) == ours["training_steps"]
+        assert [e["val_loss"] for e in ours["epochs"]] == [e["val_loss"] for e in theirs["epochs"]]
+    assert not list(tmp_path.rglob("ckpt"))
+    assert len(list(tmp_path.rglob("metrics.jsonl"))) == 4
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
     assert [n.split("step")[1] for n in kept if n.startswith("best_")] == [f"{best['step']:08}"]
 
 
+def test_between_two_is_a_pause_but_not_before_the_end(tmp_path: Path) -> None:
+    trainer = build(tmp_path, keeping={"every": 1, "pause": 1e6, "best": None})
+    trainer.run()
+    assert names(tmp_path) == [f"000001_step{trainer.position.step:08}"]
+    again = leave_after(build(tmp_path / "left", keeping={"every": 1, "pause": 1e6}), 4)
+    assert names(tmp_path / "left") == [f"000001_step{again.position.step:08}"]
+
+
 def test_a_resumed_run_knows_its_best(tmp_path: Path) -> None:
     trainer = leave_after(build(tmp_path), 20)
     again = build(tmp_path, resume=True)

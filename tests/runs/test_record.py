@@ -1,0 +1,135 @@
+"""A run's folder: what is in it, what it says of the run, and what survives a failure."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from astkit.background import BackgroundWriter
+from astkit.runs import record
+from astkit.runs.record import Record
+
+
+def test_a_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    run = Record.create(tmp_path, "01_gate", {"rate": 0.1}, 3, data={"digits": "ab"}, kind="test")
+    date, *name, digest, seed = run.folder.name.split("_")
+    assert name == ["01", "gate"]
+    assert len(date) == 10
+    assert len(digest) == 8
+    assert seed == "s3"
+    assert run.config == {"name": "01_gate", "seed": 3, "parameters": {"rate": 0.1}, "kind": "test"}
+    stamp = json.loads((run.folder / "env.json").read_text())
+    assert stamp["data"] == {"digits": "ab"}
+    assert {"torch", "source", "commit", "dirty", "threads", "deterministic"} <= stamp.keys()
+    assert run.status == "incomplete"
+    assert run.result == {}
+
+
+def test_runs_that_differ_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = Record.create(tmp_path, "a", {"rate": 0.1, "epochs": 2}, 0)
+    same = Record.create(tmp_path, "a", {"epochs": 2, "rate": 0.1}, 0)
+    others = [
+        Record.create(tmp_path, "a", {"rate": 0.2, "epochs": 2}, 0),
+        Record.create(tmp_path, "a", {"rate": 0.1, "epochs": 2}, 1),
+        Record.create(tmp_path, "b", {"rate": 0.1, "epochs": 2}, 0),
+    ]
+    assert same.folder == first.folder
+    assert len({run.folder for run in [first, *others]}) == 4
+
+
+def test_a_stale_run_is_begun_anew(tmp_path: Path) -> None:
+    first = Record.create(tmp_path, "a", {}, 0)
+    first.finish()
+    first.mark_stale("the data were wrong")
+    second = Record.create(tmp_path, "a", {}, 0)
+    assert (first.status, second.status) == ("stale", "incomplete")
+    assert second.folder != first.folder
+    assert Record.create(tmp_path, "a", {}, 0).folder == second.folder
+
+
+def test_a_result_makes_a_run_complete_and_holds_plain_values(tmp_path: Path) -> None:
+    run = Record(tmp_path / "run")
+    run.fail(ValueError("no data"))
+    assert run.status == "failed"
+    assert run.read("error.json")["message"] == "no data"
+    row = {"arm": "gate", "seed": 0, "accuracy": math.nan, "steps": [1, 2]}
+    run.finish([row], curves=[{"epoch": 1, "loss": 0.5, "nested": {}}], note="kept")
+    assert run.status == "complete"
+    result = run.result
+    assert result["rows"] == [{"arm": "gate", "seed": 0, "accuracy": None}]
+    assert result["curves"] == [{"epoch": 1, "loss": 0.5}]
+    assert result["note"] == "kept"
+    assert not (run.folder / "error.json").exists()
+
+
+def test_figures_and_metrics_lie_in_the_folder(tmp_path: Path) -> None:
+    run, writer = Record(tmp_path), BackgroundWriter()
+    path = run.figure("accuracy", Figure())
+    assert path == tmp_path / "fig" / "accuracy.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+    run.figure("again", b"bytes")
+    metrics = run.metrics(writer)
+    metrics.log(1, phase="train", loss=0.5)
+    metrics.close()
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["loss"] == 0.5
+    assert run.checkpoints == tmp_path / "ckpt"
+
+
+def test_a_notebook_finds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(record.FOLDER, raising=False)
+    assert record.current() is None
+    ours = record.current(tmp_path / "own")
+    assert ours is not None
+    assert ours.folder == tmp_path / "own"
+    monkeypatch.setenv(record.FOLDER, str(tmp_path / "swept"))
+    swept = record.current(tmp_path / "own")
+    assert swept is not None
+    assert swept.folder == tmp_path / "swept"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a__b", "_a", "a b", ".."])
+def test_a_name_must_fit_into_a_folders(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="becomes part of a folder's name"):
+        Record.create(tmp_path, name, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        Record.create(tmp_path, "a", {"rate": {1}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"rows": [')
+    with pytest.raises(ValueError, match=r"result\.json is damaged"):
+        _ = Record(tmp_path).result
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 kB that is nearly full."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_keeps_what_is_there_and_names_the_file(full_disk: Path) -> None:
+    run = Record.create(full_disk, "a", {})
+    run.write("result.json", {"rows": []})
+    before = (run.folder / "result.json").read_text()
+    with pytest.raises(OSError, match=r"No space left on device: .*result\.json"):
+        run.finish([{"text": "x" * 1000} for _ in range(200)])
+    assert (run.folder / "result.json").read_text() == before
+    assert not list(run.folder.glob(".*"))
