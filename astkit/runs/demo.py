@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,9 @@ def run(out: Path) -> None:
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     executed = out / NOTEBOOK.name
+    kept = out / "01_results.json"
+    kept.unlink(missing_ok=True)  # a demo runs from its beginning
+    shutil.rmtree(kept.with_suffix(""), ignore_errors=True)
     start = time.perf_counter()
     papermill.execute_notebook(
         NOTEBOOK,
@@ -38,10 +42,10 @@ def run(out: Path) -> None:
         progress_bar=sys.stderr.isatty(),
     )
     seconds = time.perf_counter() - start
-    results = compare.load(out / "01_results.json")["results"]
+    results = compare.load(kept)["results"]
     with pd.option_context("display.width", 200, "display.max_columns", None):
         print("\nWhat was done\n" + tables.shown(tables.what_was_done(results)).to_string())
         print("\nHow long it took\n" + tables.shown(tables.how_long_it_took(results)).to_string())
     print(f"\nexecuted notebook  {executed}")
-    print(f"picture            {out / '01_accuracy.png'}")
+    print(f"picture            {out / 'fig' / 'accuracy.png'}")
     print(f"the run took {seconds:.0f} s, set-up apart")

@@ -1,0 +1,106 @@
+"""`astkit report`: tables and pictures over runs, or the origin's claims beside ours."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from astkit.cli.options import Commands
+
+EXAMPLES = """examples:
+  astkit report                                  tables of all runs in runs/
+  astkit report --metric flops --by arm          another number, other groups
+  astkit report --format html -o report.html     a page with pictures
+  astkit report --compare RUN RUN                what tells two runs apart
+  astkit report --stale RUN --why "wrong data"   leave a run out from now on
+  astkit report --claims                         the origin's figures, and ours
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "report",
+        help="tables and pictures over runs; the origin's claims",
+        description="One table over the runs of a folder: parameters, n, mean, interval, and the"
+        " difference to the control, paired by seed. Failed runs are shown.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("runs", type=Path, nargs="?", default=Path("runs"), help="default: runs")
+    command.add_argument("--name", help="only runs of this name (of one notebook)")
+    command.add_argument("--metric", help="column of numbers (default: test_accuracy)")
+    command.add_argument("--by", metavar="COLUMNS", help="what makes the groups, comma-separated")
+    command.add_argument("--control", help="group that others are compared with (default: dense)")
+    command.add_argument("--format", choices=("text", "markdown", "html", "notebook"))
+    command.add_argument("-o", "--out", type=Path, help="file to write (not for text)")
+    command.add_argument("--compare", nargs=2, metavar="RUN", help="what tells two runs apart")
+    command.add_argument("--stale", metavar="RUN", help="mark a run stale")
+    command.add_argument("--why", default="", help="reason, for --stale")
+    command.add_argument("--claims", action="store_true", help="the origin's figures, and ours")
+    command.set_defaults(command=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from astkit.runs import report
+
+    pd.set_option("display.width", None, "display.max_columns", None, "display.max_rows", None)
+    if options.claims:
+        _claims()
+    elif options.compare:
+        first, second = (_record(options.runs, name) for name in options.compare)
+        print(report.differing(first, second).to_string())
+    elif options.stale:
+        _record(options.runs, options.stale).mark_stale(options.why)
+    elif options.format in (None, "text") and options.out is None:
+        _text(options)
+    else:
+        _page(options)
+
+
+def _claims() -> None:
+    from astkit.runs import figures
+
+    print(figures.table().to_string())
+
+
+def _groups(options: argparse.Namespace) -> dict[str, Any]:
+    by = options.by.split(",") if options.by else None
+    return {"metric": options.metric, "by": by, "control": options.control}
+
+
+def _text(options: argparse.Namespace) -> None:
+    from astkit.runs import report
+
+    found = report.collect(options.runs, options.name)
+    counts = found.runs["status"].value_counts()
+    print(", ".join(f"{count} {status}" for status, count in counts.items()))
+    others = found.runs[found.runs["status"] != "complete"]
+    if len(others):
+        print(others.drop(columns="name").to_string(index=False))
+    print()
+    print(report.table(found, **_groups(options)).to_string(float_format="{:.4g}".format))
+
+
+def _page(options: argparse.Namespace) -> None:
+    from astkit.runs import report, report_page
+
+    form = options.format or "notebook"
+    endings = {"markdown": "md", "html": "html", "notebook": "ipynb"}
+    if form not in endings:
+        raise ValueError("format text is printed: leave --out away, or choose another format")
+    report.table(report.collect(options.runs, options.name), **_groups(options))  # or refuse now
+    out = options.out or Path(f"report.{endings[form]}")
+    print(report_page.write(options.runs, out, form, name=options.name, **_groups(options)))
+
+
+def _record(root: Path, name: str) -> Any:
+    from astkit.runs import report
+
+    found = report.records(root, lambda run: run.folder.name == Path(name).name)
+    if not found:
+        raise FileNotFoundError(f"{root} holds no run {name}: astkit report lists them")
+    return found[0]
