@@ -9,7 +9,7 @@ from importlib import import_module
 
 from astkit.background import BackgroundError
 
-COMMANDS = ("compare", "tune", "demo")
+COMMANDS = ("run", "sweep", "report", "compare", "tune", "demo", "export", "doctor")
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done; 1: a run failed; 2: the arguments, or what they name, cannot be; 130: interrupted.
     """
-    parser = _parser()
+    parser = _parser(sys.argv[1:] if arguments is None else arguments)
     options = parser.parse_args(arguments)
     try:
         return options.command(options) or GOOD
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="astkit",
         description="Adaptive sparse training: train on the samples that matter, measure whether"
@@ -39,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="astkit COMMAND --help shows a command's options, with examples.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in COMMANDS:
+    # one command alone where it is named: doctor must start even where others cannot be imported
+    named = [name for name in arguments[:1] if name in COMMANDS]
+    for name in named or COMMANDS:
         import_module(f"astkit.cli.{name}").add(commands)
     return parser

@@ -23,10 +23,10 @@ def load_cifar10(
     one that is damaged or incomplete.
     """
     places = search_places(root)
-    found = _find(places)
+    found = find_layout(places)
     if found is None and download:
         _download(places[0])
-        found = _find(places)
+        found = find_layout(places)
     if found is None:
         raise FileNotFoundError(_missing(places))
     folder, layout = found
@@ -46,7 +46,8 @@ def search_places(root: Path | None) -> list[Path]:
     return list(dict.fromkeys(places))
 
 
-def _find(places: list[Path]) -> tuple[Path, str] | None:
+def find_layout(places: list[Path]) -> tuple[Path, str] | None:
+    """The first folder at ``places`` that holds CIFAR-10, and the name of its layout."""
     for folder in (inner for place in places for inner in _candidates(place)):
         for name, layout in files.LAYOUTS.items():
             if layout.present(folder):

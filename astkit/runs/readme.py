@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from astkit import files
-from astkit.runs import claims, compare, tables
+from astkit.runs import claims as origin_claims
+from astkit.runs import compare, figures, tables
 from astkit.stamp import describe
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +49,7 @@ def cifar10() -> str:
     took = tables.shown(tables.how_long_it_took(report["results"]))
     columns = ["n", "test accuracy", "activation rate", "samples trained", "FLOPs / dense"]
     table = done[columns].join(took["seconds / dense"])
-    origin = markdown(claims.table(report))
+    origin = markdown(origin_claims.table(report))
     return f"{origin}\n\n{markdown(table)}\n\n{describe(report['stamp'])}"
 
 
@@ -109,9 +110,16 @@ def speed() -> str:
     return f"{markdown(table)}\n\n{describe(report['stamp'])}"
 
 
+def claims() -> str:
+    """Every published figure beside what was measured, and the results that it comes from."""
+    table = figures.table().set_index("claim")
+    table["run"] = [f"[{Path(run).stem}]({run})" if run else "" for run in table["run"]]
+    return markdown(table)
+
+
 def fill(text: str) -> str:
     """``text`` with every marked table made anew from the committed results."""
-    for make in (digits, cifar10, benchmarks, scores, speed):
+    for make in (digits, cifar10, benchmarks, claims, scores, speed):
         block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
         pattern = rf"<!-- {make.__name__} -->.*?<!-- end -->"
         text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.DOTALL)  # type: ignore[misc]

@@ -44,7 +44,7 @@ class Switch:
         resident: keep the images on the device and augment a batch at a time; otherwise a
             DataLoader that normalises image by image.
         workers: processes of that DataLoader.
-        expected: on a CPU, by the origin's list of optimisations, which measured none of it.
+        expected: on a CPU, by a plan for another project, which measured none of it.
     """
 
     name: str
@@ -259,7 +259,7 @@ class Measured:
                 "high": row["speedup_high"],
                 "n": row["rounds"],
                 "peak memory, MB": None if grown is None else grown / 1e6,
-                "the origin expected": switch.expected,
+                "expected elsewhere": switch.expected,
             }
         return pd.DataFrame(rows).T.rename_axis("arm")
 

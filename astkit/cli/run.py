@@ -1,0 +1,100 @@
+"""`astkit run`: run one notebook with given parameters into a run folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from astkit.cli.options import Commands
+
+EXAMPLE = """\
+examples:
+  astkit run notebooks/01_baseline_vs_gated.ipynb -p epochs=2 -p seeds=0
+  astkit run notebooks/02_controller_tuning.ipynb -p training_seeds='[0, 1]'
+
+The run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds the parameters
+(config.json), the environment (env.json), the executed notebook
+(notebook.ipynb), and result.json once the run is complete or error.json if it
+failed. The same parameters lead to the same folder.
+"""
+
+
+def add(commands: Commands) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "run",
+        help="run one notebook with given parameters into a run folder",
+        description="Run a notebook with given parameters into a run folder. A run that is\n"
+        "complete is not run again; one that is not goes on in its folder.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_notebook(command, "name=value", "a parameter, as a JSON or YAML literal; may be repeated")
+    earlier = command.add_mutually_exclusive_group()
+    earlier.add_argument(
+        "--resume", action="store_true", help="go on with a run that was begun (the default)"
+    )
+    earlier.add_argument(
+        "--again", action="store_true", help="mark an earlier run stale, and run anew"
+    )
+    command.set_defaults(command=_run)
+
+
+def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None:
+    """Add the options that `astkit sweep` has, too."""
+    command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
+    command.add_argument(
+        "-p", dest="parameters", action="append", default=[], metavar=form, help=what
+    )
+    command.add_argument(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder of the run folders (default: runs)",
+    )
+    command.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads of a run (OMP_NUM_THREADS and the"
+        " like; a notebook's own parameter comes after it)",
+    )
+
+
+def missing(error: ModuleNotFoundError) -> ValueError:
+    """What to tell whoever lacks a package."""
+    return ValueError(f"{error.name} is not installed: pip install 'astkit[notebooks]'")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from astkit.cli import FAILED, GOOD
+
+    try:
+        from astkit.runs import children, notebook, parameters  # need nbformat
+    except ModuleNotFoundError as error:
+        raise missing(error) from error
+    if options.threads is not None and options.threads < 1:
+        raise ValueError(f"--threads is {options.threads}: give 1 or more")
+    plan = parameters.read(options.notebook)
+    given = {
+        name: plan.from_text(name, text)
+        for name, text in parameters.assignments(options.parameters).items()
+    }
+    with children.interruptible():
+        done = notebook.run(
+            plan, given, options.runs, again=options.again, threads=options.threads, show=True
+        )
+    if done.status == "busy":
+        raise ValueError(f"{done.folder} is in the hands of another process: wait for that")
+    if done.status == "failed":
+        print(f"failed    {done.error}")
+    elif done.executed:
+        print(f"complete  in {done.seconds:.1f} s")
+    else:
+        print("complete  before, so not run again (--again does)")
+    if done.note:
+        print(f"note      {done.note}")
+    assert done.folder is not None
+    print(f"folder    {done.folder}")
+    return FAILED if done.status == "failed" else GOOD

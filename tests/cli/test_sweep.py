@@ -1,0 +1,130 @@
+"""`astkit sweep`: its table, what it prints for other schedulers, and its exit codes."""
+
+from __future__ import annotations
+
+import pytest
+
+from astkit.cli import main
+from astkit.runs import sweep
+from astkit.runs.notebook import Outcome
+from tests.runs import sweeping
+
+SEEDS = ["-p", "seed=0..2", "-p", "rate=0.1,0.25"]
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return sweeping.write(tmp_path / "toy.ipynb")
+
+
+@pytest.fixture
+def outcome(monkeypatch, tmp_path):
+    """In place of running anything: what becomes of each run."""
+    calls = []
+
+    def play(of=lambda given: {}):
+        def run(path, values, jobs, root, **options):
+            calls.append((path, values, jobs, root, options))
+            given = [
+                {"seed": seed, "rate": rate} for seed in values["seed"] for rate in (0.1, 0.25)
+            ]
+            return [
+                Outcome(**{"parameters": row, "status": "complete", "seconds": 1.25} | of(row))
+                for row in given
+            ]
+
+        monkeypatch.setattr(sweep, "run", run)
+        return calls
+
+    return play
+
+
+def run(toy, *options):
+    return main(["sweep", str(toy), "--runs", str(toy.parent / "runs"), *options])
+
+
+def refused(toy, capsys, *options):
+    with pytest.raises(SystemExit) as exit_info:
+        run(toy, *options)
+    assert exit_info.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error.removeprefix("astkit: ")
+
+
+def test_options_reach_the_sweep(toy, outcome):
+    calls = outcome()
+    options = ["--jobs", "3", "--threads", "2", "--backend", "dask", "--address", "tcp://x:1"]
+    assert run(toy, *SEEDS, *options) == 0
+    ((path, values, jobs, root, others),) = calls
+    assert (path, jobs, root) == (toy, 3, toy.parent / "runs")
+    assert values == {"seed": [0, 1, 2], "rate": [0.1, 0.25]}
+    others.pop("announce")
+    assert others == {"threads": 2, "backend": "dask", "address": "tcp://x:1"}
+
+
+def test_the_table_has_a_line_a_run(toy, outcome, capsys, tmp_path):
+    failed = {"status": "failed", "error": "ValueError: no luck", "folder": tmp_path / "it"}
+    busy = {"status": "busy", "seconds": None}
+    outcome(lambda row: failed if row["seed"] == 1 else busy if row["seed"] == 2 else {})
+    assert run(toy, *SEEDS) == 1
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert lines == [
+        "seed  rate  status    seconds  error",
+        "0     0.1   complete  1.2",
+        "0     0.25  complete  1.2",
+        "1     0.1   failed    1.2      ValueError: no luck",
+        "1     0.25  failed    1.2      ValueError: no luck",
+        "2     0.1   busy",
+        "2     0.25  busy",
+        "",
+        "2 complete",
+        f"2 failed: see notebook.ipynb and error.json in {tmp_path / 'it'}",
+        "2 busy: in the hands of another process",
+    ]
+
+
+def test_without_a_failure_the_exit_code_is_0(toy, outcome, capsys):
+    outcome(lambda row: {"note": "toy.ipynb has changed since"})
+    assert run(toy, *SEEDS) == 0
+    assert capsys.readouterr().out.endswith("6 complete\nnote: toy.ipynb has changed since\n")
+
+
+def test_an_interrupt_is_exit_code_130(toy, monkeypatch, capsys):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "run", interrupted)
+    assert run(toy, *SEEDS) == 130
+    assert "started again it goes on" in capsys.readouterr().err
+
+
+def test_print_runs_nothing(toy, capsys):
+    assert run(toy, "-p", "seed=0..1", "-p", "mode='a b',c", "--print") == 0
+    tail = f"--runs {toy.parent / 'runs'}"
+    assert capsys.readouterr().out.splitlines() == [
+        f"astkit run {toy} -p seed={seed} -p {mode} {tail}"
+        for seed in (0, 1)
+        for mode in ("'mode=a b'", "mode=c")
+    ]
+    assert not (toy.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["-p", "sede=0..3"], "toy.ipynb has no parameter 'sede': did you mean seed"),
+        (["-p", "seed=0.5"], "seed is 0.5, but its default"),
+        (["-p", "seed=3..0"], "seed is 3..0: give the smaller number first"),
+        (["-p", "seed=1,,2"], "seed=1,,2 has an empty value"),
+        (["-p", "seed=1,1"], "seed holds 1 twice"),
+        (["-p", "names=[a,b"], "names=[a,b is not closed"),
+        (["--jobs", "0"], "jobs is 0: give 1 or more"),
+        (["--threads", "0"], "threads is 0: give 1 or more"),
+        (["--backend", "dask"], "--backend dask needs --address"),
+        (["--address", "tcp://x:1"], "address is 'tcp://x:1': that is for"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(toy, capsys, options, sentence):
+    assert refused(toy, capsys, *options).startswith(sentence)
+    assert not (toy.parent / "runs").exists()

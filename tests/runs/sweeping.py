@@ -1,0 +1,51 @@
+"""A small notebook that logs, fails, dies or waits on demand, and what tests ask of its runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+
+PARAMETERS = """\
+rate = 0.1  # a float
+seed = 0  # an integer
+names = ["a", "b"]  # a list
+mode = "plain"  # a text
+root = None  # anything
+log = ""  # file that each run appends its parameters to
+fails = []  # rate and seed of the run that fails
+dies = []  # rate and seed of the run whose kernel is killed the first time
+wait = 0.1  # seconds
+"""
+
+WORK = """\
+import os
+import signal
+import time
+from pathlib import Path
+
+folder = Path(os.environ["ASTKIT_RUN"])
+if log:
+    with open(log, "a") as file:
+        file.write(f"{rate} {seed} {os.getppid()}\\n")
+time.sleep(wait)
+if [rate, seed] == fails:
+    raise ValueError(f"seed {seed}\\nis unlucky")
+if [rate, seed] == dies and not (folder / "died").exists():
+    (folder / "died").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def write(path: Path, *cells: str, parameters: str | None = PARAMETERS) -> Path:
+    """Write a notebook of a parameters cell, the work above, and ``cells``."""
+    language = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    metadata = {"kernelspec": language, "language_info": {"name": "python"}}
+    tagged = (
+        [] if parameters is None else [new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+    )
+    code = [new_code_cell(source) for source in (cells or (WORK,))]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=[*tagged, *code], metadata=metadata), path)
+    return path

@@ -1,0 +1,288 @@
+"""The doctor sees what is missing, by fakes: nothing here depends on what this machine has."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shutil
+import socket
+import sys
+import sysconfig
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from astkit.datasets import cifar10
+from astkit.export import gpu
+from astkit.profiling.energy import meter
+from astkit.profiling.energy.reading import UnavailableError
+from astkit.runs import doctor, installed
+from astkit.runs.findings import Finding, text, verdict, works
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A current folder that holds nothing, and no data set anywhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cifar10, "search_places", lambda root: [tmp_path / "data"])
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(doctor, "_NVIDIA", tmp_path / "no driver")
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A CUDA device by hearsay: named, but never computed on."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    fake = SimpleNamespace(get_device_name=lambda index=0: "Tesla P100")
+    monkeypatch.setattr(torch, "get_device_module", lambda device: fake)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+
+
+def found() -> dict[str, Finding]:
+    return {finding.topic: finding for finding in doctor.examine()}
+
+
+def without(*names: str):
+    """``shutil.which`` of a machine that lacks ``names``."""
+    return lambda name: None if name in names else f"/usr/bin/{name}"
+
+
+def test_here_the_core_works_and_nothing_names_a_person_or_a_place(folder):
+    findings = doctor.examine()
+    assert works(findings)
+    said = text(findings)
+    assert said.endswith("The core of astkit works here.")
+    assert {"python", "torch", "torchvision", "numpy", "CPU", "memory"} <= {
+        finding.topic for finding in findings
+    }
+    for private in (socket.gethostname(), str(Path.home()), str(folder), sys.prefix):
+        assert private not in said
+    assert not re.search(rf"\b{getpass.getuser()}\b", said)
+
+
+def test_it_fits_on_a_screen_even_if_everything_is_missing(monkeypatch):
+    bare = [
+        installed.Requirement(each.name, each.wanted, each.extra, each.version)
+        if not each.extra
+        else installed.Requirement(each.name, each.wanted, each.extra, None)
+        for each in installed.requirements()
+    ]
+    monkeypatch.setattr(installed, "requirements", lambda: bare)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    lines = text(doctor.examine()).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 42
+    assert sum(line.startswith("--") for line in lines) >= 10
+
+
+def test_a_command_is_never_broken_over_two_lines():
+    command = "`" + " ".join(["word"] * 9) + "`"
+    said = text([Finding("topic", "--", "some words before it", f"then {command}")])
+    assert command in said.replace("\n", "|")
+
+
+def test_an_extra_that_is_missing_is_told_with_its_purpose_and_its_command(monkeypatch):
+    lacking = [
+        installed.Requirement("optuna", ">=5,<6", "tune", None),
+        installed.Requirement("novelty", "", "brand new", None),
+        *[installed.Requirement(f"p{n}", "", "notebooks", None) for n in range(5)],
+    ]
+    monkeypatch.setattr(installed, "requirements", lambda: lacking)
+    monkeypatch.setattr(installed, "install_command", lambda extra: f"pip install {extra}")
+    findings = found()
+    expected = Finding("tune", "--", "no optuna, for `astkit tune`", "`pip install tune`")
+    assert findings["tune"] == expected
+    assert findings["notebooks"].fact.startswith("no p0, p1, p2, ..., for notebooks")
+    assert findings["brand new"].mark == "--"
+    assert works(list(findings.values()))
+
+
+def test_torch_that_does_not_import_is_the_end_of_it_but_not_of_the_doctor(monkeypatch):
+    real = doctor.importlib.import_module
+
+    def broken(name):
+        if name == "torch":
+            raise OSError("/home/somebody/.venv/lib/libcudart.so.13: cannot open\nmore")
+        return real(name)
+
+    monkeypatch.setattr(doctor.importlib, "import_module", broken)
+    findings = doctor.examine()
+    (torch_,) = [finding for finding in findings if finding.topic == "torch"]
+    assert (torch_.mark, torch_.core) == ("!!", True)
+    assert torch_.fact == "does not import (OSError: libcudart.so.13: cannot open)"
+    assert "pip install --force-reinstall 'torch<3,>=2.9'" in torch_.remedy
+    assert not works(findings)
+    assert verdict(findings) == "astkit cannot work here: see to torch first."
+    topics = {finding.topic for finding in findings}
+    assert {"compiler", "digits", "disk"} <= topics  # needs no torch
+    assert not {"CPU", "GPU", "cifar10"} & topics
+
+
+@pytest.mark.parametrize(
+    ("version", "fact"), [(None, "not installed"), ("2.1", f"{torch.__version__}, not >=99")]
+)
+def test_a_core_package_that_is_absent_or_of_another_age_is_broken(monkeypatch, version, fact):
+    odd = [installed.Requirement("torch", ">=99", "", version)]
+    monkeypatch.setattr(installed, "requirements", lambda: odd)
+    finding = found()["torch"]
+    assert (finding.mark, finding.fact) == ("!!", fact)
+    assert "pip install 'torch>=99'" in finding.remedy
+
+
+def test_an_old_python(monkeypatch):
+    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.2")
+    finding = found()["python"]
+    assert (finding.mark, finding.fact) == ("!!", "3.9.2")
+    assert "astkit wants >=3.11" in finding.remedy
+
+
+def test_astkit_that_was_never_installed_still_tells_of_torch(monkeypatch):
+    def absent(*arguments):
+        raise metadata.PackageNotFoundError("astkit")
+
+    monkeypatch.setattr(installed, "requirements", absent)
+    monkeypatch.setattr(metadata, "metadata", absent)
+    monkeypatch.setattr(metadata, "distribution", absent)
+    findings = found()
+    assert findings["astkit"].mark == "--"
+    assert "pip install -e '.'" in findings["astkit"].remedy
+    assert findings["torch"].mark == "ok"
+    assert "notebooks" not in findings
+
+
+def test_no_gpu_is_no_fault():
+    assert found()["GPU"].mark == "--"
+
+
+def test_a_gpu_that_the_driver_has_and_torch_does_not_see(monkeypatch, tmp_path):
+    (tmp_path / "gpus" / "0000:01:00.0").mkdir(parents=True)
+    monkeypatch.setattr(doctor, "_NVIDIA", tmp_path / "gpus")
+    finding = found()["GPU"]
+    assert (finding.mark, finding.core) == ("!!", False)
+    assert "torch sees none" in finding.fact
+
+
+@pytest.mark.parametrize("fault", [None, "torch 2.10 has no kernels for Tesla P100"])
+def test_a_gpu_counts_only_if_it_computes(monkeypatch, cuda, fault):
+    monkeypatch.setattr(gpu, "trial", lambda: fault)
+    monkeypatch.setattr(meter, "open_counter", unreadable)
+    finding = found()["GPU"]
+    assert finding.mark == ("ok" if fault is None else "!!")
+    assert (fault or "Tesla P100, 1 of cuda") in finding.fact
+
+
+def test_a_driver_that_does_not_start_is_told(monkeypatch, cuda):
+    def fails():
+        raise RuntimeError("CUDA driver initialization failed\nmore")
+
+    monkeypatch.setattr(gpu, "trial", fails)
+    monkeypatch.setattr(meter, "open_counter", unreadable)
+    assert found()["GPU"].fact == "RuntimeError: CUDA driver initialization failed"
+
+
+def test_another_accelerator_is_tried_by_a_product():
+    assert doctor._trial(torch.device("cpu")) is None
+    fault = doctor._trial(torch.device("meta"))  # holds no numbers: reading one fails
+    assert fault is not None
+    assert fault.startswith("meta fails at a matrix product (RuntimeError")
+
+
+def unreadable(device):
+    raise UnavailableError(f"nothing to read on {device}")
+
+
+def test_joules_are_looked_for_on_cpu_and_gpu(monkeypatch, cuda):
+    closed = []
+    counter = SimpleNamespace(backend="rapl", scope="CPU", close=lambda: closed.append(True))
+    monkeypatch.setattr(gpu, "trial", lambda: None)
+    monkeypatch.setattr(
+        meter,
+        "open_counter",
+        lambda device: counter if device.type == "cpu" else unreadable(device),
+    )
+    findings = found()
+    assert findings["cpu joules"] == Finding("cpu joules", "ok", "rapl, CPU")
+    assert findings["cuda joules"].fact == "not measured; nothing to read on cuda"
+    assert closed == [True]
+
+
+@pytest.mark.parametrize(
+    ("cxx", "lacking", "mark", "said"),
+    [
+        (None, (), "ok", "g++"),
+        ("clang++ -O2", (), "ok", "clang++ -O2"),
+        (None, ("g++",), "--", "`export CXX=clang++`"),
+        (None, ("g++", "clang++"), "--", "install g++"),
+        ("mine", ("mine",), "--", "no mine, for torch.compile: `export CXX=g++`"),
+    ],
+)
+def test_the_compiler_is_the_one_that_torch_would_take(monkeypatch, cxx, lacking, mark, said):
+    monkeypatch.setattr(sys, "platform", "linux")
+    if cxx is None:
+        monkeypatch.delenv("CXX", raising=False)
+    else:
+        monkeypatch.setenv("CXX", cxx)
+    monkeypatch.setattr(shutil, "which", without(*lacking))
+    compiler, _ = doctor._compiler()
+    assert compiler.mark == mark
+    assert said in text([compiler])
+
+
+def test_no_headers_and_no_browser(monkeypatch):
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    findings = found()
+    assert (findings["headers"].mark, findings["headers"].fact) == (
+        "--",
+        "no Python.h, for torch.compile",
+    )
+    assert "no Chromium, for developers" in findings["browser"].fact
+
+
+def test_cifar10_where_it_lies(folder, monkeypatch):
+    assert "data/README.md" in found()["cifar10"].remedy
+    (folder / "data" / "cifar10").mkdir(parents=True)
+    (folder / "data" / "cifar10" / "train-00000.parquet").touch()
+    assert found()["cifar10"] == Finding("cifar10", "ok", "parquet layout in data/cifar10")
+    real = doctor.importlib.util.find_spec
+    lacking = lambda name: None if name == "pyarrow" else real(name)  # noqa: E731
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lacking)
+    assert "[data]" in found()["cifar10"].remedy
+
+
+def test_a_full_disk_and_a_folder_that_may_not_be_written(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
+
+    def refused(dir):
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refused)
+    findings = found()
+    assert findings["disk"].mark == "!!"
+    assert findings["runs/"].fact == "cannot be written (Permission denied)"
+    assert works(list(findings.values()))
+
+
+def test_looking_leaves_nothing_behind(folder):
+    (folder / "runs").mkdir()
+    assert found()["runs/"].mark == "ok"
+    assert [path.name for path in folder.rglob("*")] == ["runs"]
+
+
+def test_too_many_threads(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 10_000)
+    finding = found()["threads"]
+    assert finding.mark == "!!"
+    assert "OMP_NUM_THREADS=" in finding.remedy

@@ -1,0 +1,258 @@
+"""A notebook's parameters: what is read from its cell, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import papermill
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astkit.runs import parameters
+from astkit.runs.parameters import Notebook
+from tests.notebooks.conftest import FOLDER
+from tests.runs import sweeping
+
+DEFAULTS = {
+    "rate": 0.1,
+    "seed": 0,
+    "names": ["a", "b"],
+    "mode": "plain",
+    "root": None,
+    "log": "",
+    "fails": [],
+    "dies": [],
+    "wait": 0.1,
+}
+MORE = {**DEFAULTS, "live": True, "pair": (1, 2), "options": {"a": 1}, "mixed": [1, "a"]}
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return parameters.read(sweeping.write(tmp_path / "toy.ipynb"))
+
+
+@pytest.fixture
+def more(tmp_path):
+    return Notebook(tmp_path / "toy.ipynb", MORE, "0" * 8)
+
+
+def test_defaults_are_those_of_the_cell(toy):
+    assert toy.defaults == DEFAULTS
+    assert toy.path.is_absolute()
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_papermill_finds_the_same_in_the_notebooks_of_the_project(path):
+    found = parameters.read(path).defaults
+    inspected = papermill.inspect_notebook(path)
+    assert list(found) == list(inspected)
+    for name, value in found.items():
+        assert value == eval(inspected[name]["default"])
+
+
+def test_a_notebook_without_the_cell_has_no_parameters(tmp_path):
+    bare = parameters.read(sweeping.write(tmp_path / "bare.ipynb", parameters=None))
+    assert bare.parameters({}) == {}
+    with pytest.raises(ValueError, match="no parameter 'x': tag its first code cell 'parameters'"):
+        bare.parameters({"x": 1})
+
+
+def test_an_annotated_parameter_is_read_and_other_statements_are_not(tmp_path):
+    source = '"""What."""\nimport os\nx: int = -1  # one\ny: float\n'
+    assert parameters.read(sweeping.write(tmp_path / "n.ipynb", parameters=source)).defaults == {
+        "x": -1
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "sentence"),
+    [
+        (None, FileNotFoundError, "there is no notebook"),
+        ("print(1)", ValueError, "is no notebook"),
+        ("{}", ValueError, "is no notebook"),
+        ('{"nbformat": 4}', ValueError, "is no notebook"),
+    ],
+)
+def test_a_file_that_is_no_notebook_is_refused(tmp_path, content, error, sentence):
+    path = tmp_path / "x.ipynb"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(error, match=sentence):
+        parameters.read(path)
+
+
+def test_a_computed_default_is_refused(tmp_path):
+    path = sweeping.write(tmp_path / "n.ipynb", parameters="a = 1\nb = a * 2")
+    with pytest.raises(ValueError, match=r"parameter b of n.ipynb is 'a \* 2': give it a literal"):
+        parameters.read(path)
+
+
+def test_the_code_changes_with_the_code_alone(tmp_path):
+    first = parameters.read(sweeping.write(tmp_path / "a.ipynb"))
+    second = parameters.read(sweeping.write(tmp_path / "b.ipynb"))
+    third = parameters.read(sweeping.write(tmp_path / "c.ipynb", sweeping.WORK + "\n1"))
+    assert first.code == second.code != third.code
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("rates", "did you mean rate"),
+        ("sed", "did you mean seed?"),
+        ("q", "choose from rate, seed, names, mode, root"),
+    ],
+)
+def test_an_unknown_name_is_told_with_what_is_near(toy, name, remedy):
+    with pytest.raises(ValueError, match=rf"toy.ipynb has no parameter '{name}': {remedy}"):
+        toy.parameters({"seed": 1, name: 2})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("rate", "0.25", 0.25),
+        ("rate", "1e-3", 0.001),
+        ("rate", "1", 1.0),
+        ("rate", ".5", 0.5),
+        ("seed", "7", 7),
+        ("seed", "-7", -7),
+        ("seed", "1_000", 1000),
+        ("names", "c", ["c"]),
+        ("names", "[c, d]", ["c", "d"]),
+        ("names", '["c"]', ["c"]),
+        ("names", "[]", []),
+        ("fails", "3", [3]),
+        ("fails", "[0.2, 3]", [0.2, 3]),
+        ("mode", "full", "full"),
+        ("mode", "'full'", "full"),
+        ("mode", '"a,b"', "a,b"),
+        ("mode", "123", "123"),
+        ("mode", "off", "off"),
+        ("mode", "null", "null"),
+        ("mode", "2024-01-01", "2024-01-01"),
+        ("mode", "[a", "[a"),
+        ("mode", "", ""),
+        ("root", "x", "x"),
+        ("root", "3", 3),
+        ("root", "null", None),
+        ("root", "[1, 2]", [1, 2]),
+        ("live", "false", False),
+        ("live", "no", False),
+        ("pair", "[3, 4]", (3, 4)),
+        ("pair", "3", (3,)),
+        ("options", "{b: 2}", {"b": 2}),
+        ("mixed", "[b, 2.5]", ["b", 2.5]),
+    ],
+)
+def test_a_text_becomes_the_type_of_the_default(more, name, text, value):
+    found = more.from_text(name, text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("rate", "high", "a number"),
+        ("rate", "true", "a number"),
+        ("rate", "null", "a number"),
+        ("rate", "[0.1, 0.2]", "a number"),
+        ("rate", "", "a number"),
+        ("seed", "0.5", "a whole number"),
+        ("seed", "true", "a whole number"),
+        ("seed", "one", "a whole number"),
+        ("live", "1", "true or false"),
+        ("live", "maybe", "true or false"),
+        ("names", "[1, 2]", r"a list such as \[1, 2\], of entries like 'a'"),
+        ("pair", "a", r"a list such as \[1, 2\], of entries like 1"),
+        ("options", "[1]", "a mapping"),
+    ],
+)
+def test_another_type_is_refused_with_the_default(more, name, text, kind):
+    with pytest.raises(ValueError, match=rf"^{name} is .*default in toy.ipynb is .*: give {kind}"):
+        more.from_text(name, text)
+
+
+def test_values_from_python_are_held_to_the_same(toy):
+    given = {"rate": np.float64(0.5), "seed": np.int64(3), "names": "c"}
+    found = toy.parameters(given)
+    assert found == {**DEFAULTS, "rate": 0.5, "seed": 3, "names": ["c"]}
+    assert json.loads(json.dumps(found)) == found
+    with pytest.raises(ValueError, match="seed is '3'"):
+        toy.parameters({"seed": "3"})
+    with pytest.raises(ValueError, match="mode is 3"):
+        toy.parameters({"mode": 3})
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | finite | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.one_of(
+        st.tuples(st.just("mode"), st.text()),
+        st.tuples(st.just("rate"), finite),
+        st.tuples(st.just("seed"), st.integers()),
+        st.tuples(st.just("names"), st.lists(st.text())),
+        st.tuples(st.just("root"), anything),
+        st.tuples(st.just("pair"), st.tuples(st.integers(), st.integers())),
+    )
+)
+def test_what_is_written_as_text_is_read_back(parameter):
+    name, value = parameter
+    notebook = Notebook(sweeping.Path("toy.ipynb"), MORE, "0" * 8)
+    # what is read has gone through a shell, and had the space around it taken away
+    (text,) = parameters.assignments([f"{name}={notebook.to_text(name, value)}"]).values()
+    found = notebook.from_text(name, text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_plain_text_is_written_plainly(toy):
+    assert toy.to_text("mode", "full") == "full"
+    assert toy.to_text("mode", "'full'") == "\"'full'\""
+    assert yaml.safe_load(toy.to_text("names", ["a", "b"])) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["rate"], "-p got 'rate': give name=value"),
+        (["=3"], "-p got '=3': give name=value"),
+        (["a b=3"], "-p got 'a b=3': give name=value"),
+        (["rate=1", "rate=2"], "-p gives rate twice"),
+    ],
+)
+def test_options_of_another_form_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        parameters.assignments(options)
+
+
+def test_options_may_hold_equals_signs():
+    assert parameters.assignments(["a=b=c", " d = e"]) == {"a": "b=c", "d": "e"}
+
+
+@pytest.mark.parametrize(
+    ("given", "seed"),
+    [
+        ({}, 0),
+        ({"seed": 4}, 4),
+        ({"seeds": [5]}, 5),
+        ({"seeds": (5,)}, 5),
+        ({"seeds": [5, 6]}, 0),
+        ({"seeds": 3}, 3),
+        ({"seed": None}, 0),
+        ({"seed": True}, 0),
+        ({"seed": 1, "seeds": [2]}, 1),
+    ],
+)
+def test_the_seed_of_a_run(given, seed):
+    assert parameters.seed_of(given) == seed
