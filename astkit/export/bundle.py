@@ -1,0 +1,186 @@
+"""What both kinds of export hold: cells, modules, and the stamp that the guard checks."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import subprocess
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nbformat import NotebookNode
+
+from astkit import __version__
+from astkit.export import cells
+from astkit.export.closure import ROOT, closure
+from astkit.export.imports import PACKAGE
+
+_GIT_SECONDS = 60.0
+# names that the export binds, beside those of its functions and imports
+_OWN = {"FOLDER", "HASHES", "HOME", "MODULES", "PACKAGE", "PRESET", "PRESETS", "SOURCE", "STAGE"}
+_OWN |= {"UNKNOWN", "WORDS", "shutil"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is chosen at the export: named presets of parameters, and the one that is used."""
+
+    presets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    preset: str = "defaults"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A notebook and all it needs, in the order in which it is written out.
+
+    ``modules`` maps the path below the package's parent to the source. ``source`` is the SHA-256
+    that ``astkit.stamp.source_hash`` gives for them on disk; ``commit`` the last one that changed
+    any of them, ``None`` outside a checkout and where they differ from what it holds.
+    """
+
+    name: str
+    as_script: bool
+    head: list[NotebookNode]
+    parameters: str
+    settings: Settings
+    known: set[str]
+    start: str
+    modules: dict[str, str]
+    source: str
+    commit: str | None
+    body: list[NotebookNode]
+    first: int
+
+    @property
+    def stamp(self) -> str:
+        """Version, source and commit in a line."""
+        commit = f", commit {self.commit[:8]}" if self.commit else ""
+        return f"astkit {__version__} (source {self.source[:8]}{commit})"
+
+
+def bundle(path: Path, settings: Settings, as_script: bool = False, root: Path = ROOT) -> Bundle:
+    """The notebook at ``path`` with its modules, and those that its start, or a script, needs.
+
+    The same sources, settings and commit give the same bundle. Raises what the parts raise:
+    ``FileNotFoundError`` for an absent notebook, ``ValueError`` for one that cannot be exported.
+    """
+    parts = cells.open_notebook(path)
+    known = cells.names(parts.parameters.source)
+    start = _start(known, path.stem if as_script else None)
+    modules = closure({"the start": start, **cells.plain(parts.body, parts.first)}, root)
+    for name, text in modules.items():
+        _check_fits(name, text)
+    _check_free(known, "\n".join([module_source("unpack"), module_source("verify"), start]))
+    return Bundle(
+        name=path.stem,
+        as_script=as_script,
+        head=parts.head,
+        parameters=parts.parameters.source,
+        settings=settings,
+        known=known,
+        start=start,
+        modules=modules,
+        source=source_hash(modules),
+        commit=_commit([root / name for name in modules], root),
+        body=parts.body,
+        first=parts.first,
+    )
+
+
+def source_hash(modules: Mapping[str, str]) -> str:
+    """SHA-256 over names and contents, as ``astkit.stamp.source_hash`` finds it on disk."""
+    digest = hashlib.sha256()
+    inner = {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
+    for name, content in sorted(inner.items()):
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def guard(made: Bundle) -> str:
+    """Source of the constants that ``verify.use`` checks."""
+    inner = {name.removeprefix(f"{PACKAGE}/"): text for name, text in made.modules.items()}
+    hashes = (
+        f"{name} {hashlib.sha256(text.encode()).hexdigest()[:8]}" for name, text in inner.items()
+    )
+    # a name and its hash stay together
+    words = textwrap.fill(" ".join(pair.replace(" ", "\0") for pair in hashes), 100)
+    words = words.replace("\0", " ")
+    return (
+        f'SOURCE = "{made.source}"  # SHA-256 over the modules\n'
+        f"# {made.stamp}\n"
+        f'WORDS = """\n{words}\n""".split()\n'
+        "HASHES = dict(zip(WORDS[::2], WORDS[1::2], strict=True))"
+    )
+
+
+def module_source(name: str) -> str:
+    """Source of a module of this package that is written into the export, without its docstring."""
+    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    return text.partition('"""\n\n')[2].rstrip("\n")
+
+
+def _start(known: set[str], script: str | None) -> str:
+    """Source of what follows the guard; ``script`` is the stem of pictures that a script saves."""
+    lines = ["from astkit.export.start import begin", "", f"begin({cells.BUDGET})"]
+    if script is not None:
+        lines.insert(1, "from astkit.export.headless import Stage")
+        lines[-1:-1] = [f"STAGE = Stage({script!r})", "STAGE.set()"]
+    if "dataset" in known:
+        root = ", data_root" if "data_root" in known else ""
+        lines.insert(0, "from astkit.datasets.find import point_to")
+        lines.append(f"point_to(dataset{root})")
+    return "\n".join(lines)
+
+
+def _check_free(known: set[str], added: str) -> None:
+    """Refuse parameters that the code which an export adds before the notebook's would replace."""
+    bound = set(_OWN)
+    for node in ast.parse(added).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            bound |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.FunctionDef):
+            bound.add(node.name)
+    if known & bound:
+        raise ValueError(
+            f"the parameter {min(known & bound)!r} has a name that the export uses: rename it"
+        )
+
+
+def _check_fits(name: str, text: str) -> None:
+    """Whether a ``%%writefile`` cell writes ``text`` as it is; IPython ends it with a newline."""
+    if "\r" in text or (text and not re.search(r"[^\n]\n\Z", text)):
+        raise ValueError(f"{name} must end in one newline and have no carriage returns")
+    # IPython takes away what looks like a prompt: these anywhere, the others at the top
+    prompt = re.search(r"^\s*>>>|\A\s*(\.\.\.|In \[)", text, re.MULTILINE)
+    if prompt:
+        raise ValueError(
+            f"{name} has a line that begins with {prompt[0].strip()!r}, which IPython would change"
+            " as it writes the module: word it otherwise"
+        )
+
+
+def _commit(paths: Sequence[Path], root: Path) -> str | None:
+    # the last commit of these files, not HEAD: other changes leave the export as it is
+    changed = _git(root, "status", "--porcelain", "--", *map(str, paths))
+    if changed != "":
+        return None
+    return _git(root, "log", "-1", "--format=%H", "--", *map(str, paths)) or None
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        result = subprocess.run(
+            ["git", "--no-optional-locks", *arguments],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()

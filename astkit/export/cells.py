@@ -1,0 +1,138 @@
+"""A notebook taken apart: its parameters, and its cells as plain Python."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+from nbformat import NotebookNode
+
+PARAMETERS, INJECTED = "parameters", "injected-parameters"  # papermill's tags
+BUDGET = "time_budget_h"
+BUDGET_LINE = f"{BUDGET} = 0  # hours after which runs are saved and left; 0 sets no limit"
+
+
+class Parts(NamedTuple):
+    """A notebook: what comes before its parameters, their cell, and what comes after it.
+
+    ``first`` is the number of the first code cell after the parameters.
+    """
+
+    head: list[NotebookNode]
+    parameters: NotebookNode
+    body: list[NotebookNode]
+    first: int
+
+
+def open_notebook(path: Path) -> Parts:
+    """The notebook at ``path``, with the time budget among its parameters.
+
+    Raises ``FileNotFoundError`` where there is none, and ``ValueError`` for a file that is no
+    notebook and for code before the parameters, whose place is the top.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no notebook {path}")
+    try:
+        cells = nbformat.read(path, as_version=4).cells
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
+        raise ValueError(f"{path} is no notebook: {str(error).splitlines()[0]}") from error
+    tagged = (i for i, cell in enumerate(cells) if PARAMETERS in cell.metadata.get("tags", []))
+    first_code = (i for i, cell in enumerate(cells) if cell.cell_type == "code")
+    place, first = next(tagged, None), next(first_code, len(cells))
+    if place is None:
+        made = nbformat.v4.new_code_cell(BUDGET_LINE, metadata={"tags": [PARAMETERS]})
+        return Parts(cells[:first], made, cells[first:], 1)
+    if place != first:
+        raise ValueError(f"{path}: the parameters cell must be the first code cell")
+    parameters = cells[place]
+    if BUDGET not in names(parameters.source):
+        parameters.source = f"{parameters.source}\n{BUDGET_LINE}"
+    return Parts(cells[:place], parameters, cells[place + 1 :], 2)
+
+
+def names(parameters: str) -> set[str]:
+    """The names that a parameters cell assigns."""
+    found: set[str] = set()
+    for node in ast.parse(parameters).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            found.update(target.id for target in targets if isinstance(target, ast.Name))
+    return found
+
+
+def plain(body: list[NotebookNode], first: int) -> dict[str, str]:
+    """Label to Python source of the code cells of ``body``; line magics become comments.
+
+    Labels count from ``first``.
+
+    Raises ``ValueError`` for a cell that runs a shell command or another language, or cannot be
+    parsed.
+    """
+    sources = {}
+    for number, cell in enumerate((c for c in body if c.cell_type == "code"), first):
+        label = f"code cell {number}"
+        sources[label] = _plain(cell.source, label)
+    return sources
+
+
+def _plain(source: str, label: str) -> str:
+    if source.lstrip().startswith("%%"):
+        raise ValueError(
+            f"{label} is a {source.split()[0]} cell, which the export cannot follow: write it as"
+            " Python"
+        )
+    lines = source.splitlines()
+    try:
+        ast.parse(source)
+    except SyntaxError:  # a magic, perhaps; a % that begins a line of an expression parses
+        if any(line.lstrip().startswith("!") for line in lines):
+            raise ValueError(
+                f"{label} runs a shell command (!), which an export without internet leaves out:"
+                " remove it"
+            ) from None
+        lines = [f"# {line}" if line.lstrip().startswith("%") else line for line in lines]
+        source = "\n".join(lines)
+    try:
+        ast.parse(source)
+    except SyntaxError as error:
+        raise ValueError(f"{label} is not Python: {error.msg} (line {error.lineno})") from None
+    return source
+
+
+def presets(given: dict[str, dict[str, Any]], chosen: str, known: set[str], comment: str) -> str:
+    """The source of the cell whose chosen preset replaces the parameters above it.
+
+    Raises ``ValueError`` for a preset or a parameter that is not there, and for a value that is
+    no literal.
+    """
+    table = {"defaults": {}, **given}
+    if chosen not in table:
+        raise ValueError(f"there is no preset {chosen!r}: choose one of {', '.join(table)}")
+    for name, values in table.items():
+        for parameter, value in values.items():
+            if parameter not in known:
+                raise ValueError(
+                    f"preset {name!r} sets {parameter!r}, which is no parameter of the notebook:"
+                    f" it has {', '.join(sorted(known))}"
+                )
+            _check_literal(parameter, value)
+    rows = "".join(f"    {name!r}: {values!r},\n" for name, values in table.items())
+    return f"{comment}\nPRESETS = {{\n{rows}}}\nPRESET = {chosen!r}\n{_APPLY}"
+
+
+_APPLY = """
+UNKNOWN = sorted(PRESETS[PRESET].keys() - globals().keys())
+if UNKNOWN:
+    raise ValueError(f"preset {PRESET!r} sets {UNKNOWN}, which the cell above does not have")
+globals().update(PRESETS[PRESET])"""
+
+
+def _check_literal(name: str, value: object) -> None:
+    try:
+        same = ast.literal_eval(repr(value)) == value
+    except (ValueError, SyntaxError):
+        same = False
+    if not same:
+        raise ValueError(f"{name} is {value!r}: give a number, a text, a list or None")

@@ -1,0 +1,80 @@
+"""Can this torch really compute on this GPU? ``torch.cuda.is_available()`` does not tell.
+
+Kaggle's torch, for one, has no kernels for the P100 (compute capability 6.0): it says available,
+and the first operation fails.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from multiprocessing import TimeoutError, get_context
+
+import torch
+
+WAIT_S = 180.0  # for the trial; a first look at a GPU may compile kernels
+
+
+def hide_unusable(wait_s: float = WAIT_S) -> str:
+    """Hide CUDA from this process if it cannot compute here; returns what was found, in a line.
+
+    The trial runs in a process of its own, since a process that has looked at CUDA cannot be made
+    to forget it. After a failed trial ``CUDA_VISIBLE_DEVICES`` is empty, so training goes on, on
+    the CPU. Raises ``RuntimeError`` when this process uses CUDA already.
+    """
+    if torch.version.cuda is None or torch.cuda.device_count() == 0:
+        return "no CUDA device, so this runs on the CPU"
+    with get_context("spawn").Pool(1) as pool:  # leaving the block kills what hangs
+        try:
+            fault = pool.apply_async(trial).get(wait_s)
+        except TimeoutError:  # it hangs, or its process died
+            fault = f"a trial of the GPU did not end within {wait_s:g} s"
+    if fault is None:
+        return f"CUDA works: {torch.cuda.device_count()} device(s)"
+    if torch.cuda.is_initialized():
+        raise RuntimeError(f"{fault}, but CUDA is in use already: restart and run from the top")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return f"{fault}: CUDA is hidden, and this runs on the CPU (a T4 would do)"
+
+
+def trial() -> str | None:
+    """Compute on every CUDA device; what went wrong, or ``None``."""
+    kernels = torch.cuda.get_arch_list()
+    for index in range(torch.cuda.device_count()):
+        name, capability = (
+            torch.cuda.get_device_name(index),
+            torch.cuda.get_device_capability(index),
+        )
+        if not runs_on(capability, kernels):
+            version = ".".join(map(str, capability))
+            return f"torch {torch.__version__} has no kernels for {name} (capability {version})"
+        try:
+            ones = torch.ones(64, 64, device=f"cuda:{index}")
+            total = float((ones @ ones).sum())
+        except RuntimeError as error:
+            return f"{name} fails at a matrix product ({str(error).splitlines()[0]})"
+        if total != 64.0**3:
+            return f"{name} gets a matrix product wrong"
+    return None
+
+
+def runs_on(capability: tuple[int, int], kernels: Iterable[str]) -> bool:
+    """Whether ``kernels`` serve a device of compute ``capability``.
+
+    ``kernels`` are named as by ``torch.cuda.get_arch_list()``: machine code (sm_75) runs on devices
+    of the same major and no lower minor version, PTX (compute_80) on every later device, those with
+    a letter (sm_90a) on exactly theirs. CUDA C++ Programming Guide, "Application Compatibility".
+    """
+    for kernel in kernels:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", kernel)
+        if match is None:
+            continue
+        built = int(match[2]), int(match[3])
+        if match[1] == "sm":
+            serves = built[0] == capability[0] and built[1] <= capability[1]
+        else:
+            serves = built <= capability
+        if built == capability or (serves and not match[4]):
+            return True
+    return False

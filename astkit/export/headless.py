@@ -1,0 +1,56 @@
+"""What stands in for the notebook when its cells run as a script."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.machinery
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Stage:
+    """Shows what cells show, as text and picture files, and waits for what they await.
+
+    Args:
+        stem: pictures are saved as ``<stem>_1.png``, ``<stem>_2.png``, ... in the current folder.
+    """
+
+    def __init__(self, stem: str) -> None:
+        self.stem = stem
+        self._pictures = 0
+        self._runner = asyncio.Runner()
+
+    def set(self) -> None:
+        """Make this the place where ``display`` shows, and keep workers from running the cells."""
+        from IPython import display
+
+        display.display = self.show
+        # a spawned worker imports the main module anew unless its spec is such
+        sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("__main__", None)
+
+    def show(self, *values: Any, **_: Any) -> None:
+        """Print tables, Markdown and whatever else; save pictures; nothing for ``None``."""
+        for value in values:
+            if hasattr(value, "_repr_png_"):
+                self._pictures += 1
+                path = Path(f"{self.stem}_{self._pictures}.png")
+                path.write_bytes(value._repr_png_())
+                print(f"picture: {path}")
+            elif hasattr(value, "to_string"):  # pandas
+                print(value.to_string())
+            elif hasattr(value, "_repr_markdown_"):
+                print(value._repr_markdown_())
+            elif value is not None:
+                print(value)
+
+    def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
+        """The result of what ``begin`` returns, awaited on the script's own loop."""
+
+        async def finish() -> T:
+            return await begin()
+
+        return self._runner.run(finish())

@@ -1,0 +1,102 @@
+"""Everything that `kaggle kernels push` takes: the exported file and kernel-metadata.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from astkit.export import notebook, script
+from astkit.export.bundle import Bundle
+from astkit.files import write_atomic
+
+METADATA = "kernel-metadata.json"
+NOBODY = "YOUR-KAGGLE-NAME"
+TITLE_LENGTH = range(5, 51)  # what Kaggle takes
+_SOURCE = re.compile(r"[\w-]+/[\w-]+(/\d+)?")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How the export is to run on Kaggle.
+
+    Args:
+        user: name at Kaggle; ``title`` follows from the notebook's name where it is empty.
+        datasets: ``owner/slug`` of each data set to mount.
+        gpu: a T4, the GPU that Kaggle's torch can use (it has no kernels for the P100).
+    """
+
+    user: str = NOBODY
+    title: str = ""
+    datasets: Sequence[str] = ()
+    gpu: bool = False
+    public: bool = False
+
+
+def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
+    """Write the exported file and its metadata into ``folder``; returns the path of the former.
+
+    Raises ``ValueError`` for a title or a data set that Kaggle would refuse.
+    """
+    code_file = f"{made.name}.{'py' if made.as_script else 'ipynb'}"
+    described = metadata(made, kernel, code_file)
+    text = script.text(made) if made.as_script else notebook.text(made)
+    write_atomic(folder / METADATA, json.dumps(described, indent=2) + "\n")
+    return write_atomic(folder / code_file, text)
+
+
+def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
+    """kernel-metadata.json with every field that Kaggle's program reads.
+
+    What is left out there may come out otherwise than documented: `enable_internet` is sent as
+    true. See docs/kernels_metadata.md of Kaggle/kaggle-cli.
+    """
+    title = kernel.title or _words(f"astkit {made.name}")
+    if len(title) not in TITLE_LENGTH or len(_slug(title)) < TITLE_LENGTH.start:
+        raise ValueError(f"title is {title!r}: Kaggle takes 5 to 50 letters, give --title")
+    for name in kernel.datasets:
+        if not _SOURCE.fullmatch(name):
+            raise ValueError(f"dataset is {name!r}: give OWNER/SLUG, as in the data set's address")
+    return {
+        "id": f"{kernel.user}/{_slug(title)}",
+        "title": title,
+        "code_file": code_file,
+        "language": "python",
+        "kernel_type": "script" if made.as_script else "notebook",
+        "is_private": not kernel.public,
+        "enable_gpu": kernel.gpu,
+        "enable_tpu": False,
+        "enable_internet": False,
+        "machine_shape": "NvidiaTeslaT4" if kernel.gpu else "",
+        "docker_image_pinning_type": "original",  # the image of the first run, so runs repeat
+        "keywords": [],
+        "dataset_sources": list(kernel.datasets),
+        "competition_sources": [],
+        "kernel_sources": [],
+        "model_sources": [],
+    }
+
+
+def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
+    """What was made, and what is left to do, in a few lines."""
+    name = kernel.user == NOBODY and f'put your name at Kaggle for {NOBODY} in "id", or give --user'
+    data = "dataset" in made.known and not kernel.datasets
+    add = data and "for CIFAR-10, add a data set that holds it: --dataset OWNER/SLUG"
+    steps = [step for step in (name, add, f"kaggle kernels push -p {path.parent}") if step]
+    lines = [
+        f"{path}: {len(made.modules)} modules, {path.stat().st_size / 1e3:.0f} kB, {made.stamp}",
+        f"{path.parent / METADATA}: GPU {'on' if kernel.gpu else 'off'}, internet off",
+        *(f"{number}. {step}" for number, step in enumerate(steps, 1)),
+    ]
+    return "\n".join(lines)
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[\W_]+", " ", name).strip()
+
+
+def _slug(title: str) -> str:
+    return _words(title).lower().replace(" ", "-")

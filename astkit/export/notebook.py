@@ -1,0 +1,127 @@
+"""The export as one notebook."""
+
+from __future__ import annotations
+
+import hashlib
+import textwrap
+from collections import Counter
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+
+from astkit import __version__
+from astkit.export import cells
+from astkit.export.bundle import Bundle, guard, module_source
+from astkit.export.imports import PACKAGE
+
+# JupyterLab's and Kaggle's words for a folded cell
+FOLDED = {
+    "jupyter": {"source_hidden": True, "outputs_hidden": True},
+    "_kg_hide-input": True,
+    "_kg_hide-output": True,
+}
+IGNORED = {"tags": ["nbval-ignore-output"]}
+
+_SETTINGS = """## Settings
+
+All settings of this notebook are in the next two cells: what each means, and the preset that
+replaces some of them. Exported from {stamp}; it holds the part of the package that it needs
+({count} modules) and needs neither an installation nor the internet."""
+
+_PRESET = """\
+# Kaggle passes no parameters: choose a preset here, or write one; it replaces the values above.
+# Values given to papermill stand in place of this cell."""
+
+_PACKAGE = """## The package
+
+One cell a module of astkit. They are written into the folder `astkit` beside this notebook, and
+nothing is imported before the check below them has found them unchanged."""
+
+_FOLDERS = """\
+import shutil
+from pathlib import Path
+
+PACKAGE = Path("{package}")
+if PACKAGE.exists() and not (PACKAGE / ".exported").exists():
+    raise RuntimeError("{package}/ is here already and would be overwritten: use an empty folder")
+shutil.rmtree(PACKAGE, ignore_errors=True)  # an earlier export
+for FOLDER in {folders}:
+    (PACKAGE / FOLDER).mkdir(parents=True, exist_ok=True)
+(PACKAGE / ".exported").touch()"""
+
+_START = """## Start
+
+Checks that the modules are those that were exported, that torch is new enough and that the GPU, if
+there is one, can run it (if not, it is hidden and the CPU trains); finds the data in the notebook's
+input; sets the time budget."""
+
+
+def build(made: Bundle) -> NotebookNode:
+    """The notebook that stands on its own: settings, modules, start, and the cells as they were."""
+    preset = cells.presets(made.settings.presets, made.settings.preset, made.known, _PRESET)
+    count = len(made.modules)
+    written = [
+        *map(_stripped, made.head),
+        new_markdown_cell(_SETTINGS.format(stamp=made.stamp, count=count)),
+        new_code_cell(made.parameters, metadata={"tags": [cells.PARAMETERS]}),
+        new_code_cell(preset, metadata={"tags": [cells.INJECTED]}),
+        new_markdown_cell(_PACKAGE, metadata={"jp-MarkdownHeadingCollapsed": True}),
+        new_code_cell(_folders(made)),
+        *(_module(name, source) for name, source in made.modules.items()),
+        new_markdown_cell(_START),
+        new_code_cell(f"{guard(made)}\n\n{module_source('verify')}", metadata=FOLDED),
+        new_code_cell(_begin(made), metadata=IGNORED),
+        new_markdown_cell("## The notebook"),
+        *map(_stripped, made.body),
+    ]
+    metadata: dict[str, Any] = {
+        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+        "language_info": {"name": "python"},
+        PACKAGE: {"version": __version__, "source": made.source, "commit": made.commit},
+    }
+    for cell, each in zip(written, _ids(written), strict=True):
+        cell.id = each
+    book = new_notebook(cells=written, metadata=metadata)
+    nbformat.validate(book)
+    return book
+
+
+def text(made: Bundle) -> str:
+    """The notebook as the text of its file."""
+    return nbformat.writes(build(made)) + "\n"
+
+
+def _begin(made: Bundle) -> str:
+    return f'use(Path("{PACKAGE}"), SOURCE, HASHES)\n\n{made.start}'
+
+
+def _folders(made: Bundle) -> str:
+    inner = {name.removeprefix(f"{PACKAGE}/").rpartition("/")[0] for name in made.modules}
+    listed = textwrap.fill(", ".join(f'"{name}"' for name in sorted(inner)), 95)
+    folders = textwrap.indent(f"\n{listed},\n", "    ")
+    return _FOLDERS.format(package=PACKAGE, folders=f"({folders})")
+
+
+def _module(name: str, source: str) -> NotebookNode:
+    # IPython ends what it writes with a newline, so the cell does without
+    return new_code_cell(f"%%writefile {name}\n{source}".rstrip("\n"), metadata=FOLDED)
+
+
+def _stripped(cell: NotebookNode) -> NotebookNode:
+    """The cell without outputs and without what an earlier run left in its metadata."""
+    make = {"code": new_code_cell, "raw": new_raw_cell}.get(cell.cell_type, new_markdown_cell)
+    tags = cell.metadata.get("tags")
+    return make(cell.source, metadata={"tags": tags} if tags else {})
+
+
+def _ids(written: list[NotebookNode]) -> list[str]:
+    """Ids that follow from the content, so that the same source gives the same bytes."""
+    seen: Counter[str] = Counter()
+    ids = []
+    for cell in written:
+        digest = hashlib.sha256(f"{cell.cell_type}\0{cell.source}".encode()).hexdigest()[:12]
+        seen[digest] += 1
+        ids.append(digest if seen[digest] == 1 else f"{digest}-{seen[digest]}")
+    return ids

@@ -1,0 +1,25 @@
+"""Modules kept in a script, written out so that tracebacks and inspect find their source.
+
+Its own source is written into the script, so it imports no astkit.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def unpack(modules: dict[str, str], folder: Path) -> Path:
+    """Write ``modules`` (path to source) below ``folder`` and return it; equal files are kept.
+
+    Several processes may do so at once: each file is replaced whole.
+    """
+    for name, text in modules.items():
+        path, content = folder / name, text.encode()
+        if path.is_file() and path.read_bytes() == content:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    return folder

@@ -1,0 +1,134 @@
+"""`astkit export kaggle`: what its options do, and how it says no."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from astkit.cli import main
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    parameters = "rate = 0.1  # a share\nname = ''  # a word"
+    cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), new_code_cell("rate")]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "01_small.ipynb")
+    return tmp_path / "01_small.ipynb"
+
+
+def run(notebook: Path, *options: str) -> int:
+    return main(["export", "kaggle", str(notebook), "-o", str(notebook.parent / "out"), *options])
+
+
+def settings(notebook: Path) -> dict[str, object]:
+    """What the parameters are once the first two cells of the export have run."""
+    book = nbformat.read(notebook.parent / "out" / notebook.name, 4)
+    space: dict[str, object] = {}
+    exec("\n".join([c.source for c in book.cells if c.cell_type == "code"][:2]), space)
+    return {name: space[name] for name in ("rate", "name", "time_budget_h")}
+
+
+def test_a_plain_call_keeps_the_notebooks_own_parameters(small: Path, capsys) -> None:
+    assert run(small) == 0
+    assert settings(small) == {"rate": 0.1, "name": "", "time_budget_h": 0}
+    said = capsys.readouterr().out
+    assert f"kaggle kernels push -p {small.parent / 'out'}" in said
+    assert "YOUR-KAGGLE-NAME" in said
+
+
+def test_two_calls_write_the_same_bytes(small: Path) -> None:
+    folder = small.parent / "out"
+    run(small, "-p", "rate=0.5")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    run(small, "-p", "rate=0.5")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_parameters_and_presets_are_written_into_the_notebook(small: Path) -> None:
+    presets = small.parent / "presets.json"
+    presets.write_text('{"quick": {"rate": 0.2, "name": "q"}, "full": {"rate": 1.0}}')
+    run(small, "--presets", str(presets), "--preset", "quick")
+    assert settings(small) == {"rate": 0.2, "name": "q", "time_budget_h": 0}
+    run(small, "--presets", str(presets), "--preset", "quick", "-p", "rate=0.3", "-t", "8.5")
+    assert settings(small) == {"rate": 0.3, "name": "q", "time_budget_h": 8.5}
+    run(small, "-p", "name=word", "-p", "rate=1e-3")
+    assert settings(small) == {"rate": 0.001, "name": "word", "time_budget_h": 0}
+
+
+def test_kaggles_options_go_into_the_metadata(small: Path, monkeypatch) -> None:
+    options = ["--title", "My title", "--dataset", "a/b", "--dataset", "c/d", "--gpu", "--public"]
+    monkeypatch.setenv("KAGGLE_USERNAME", "somebody")
+    run(small, *options)
+    values = json.loads((small.parent / "out" / "kernel-metadata.json").read_text())
+    assert (values["id"], values["dataset_sources"]) == ("somebody/my-title", ["a/b", "c/d"])
+    assert (values["enable_gpu"], values["is_private"]) == (True, False)
+    run(small, "--user", "me")
+    values = json.loads((small.parent / "out" / "kernel-metadata.json").read_text())
+    assert values["id"] == "me/astkit-01-small"
+
+
+def test_a_script_is_one_python_file(small: Path) -> None:
+    run(small, "--script")
+    out = small.parent / "out"
+    assert {path.name for path in out.iterdir()} == {"01_small.py", "kernel-metadata.json"}
+    compile((out / "01_small.py").read_text(), "01_small.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-p", "rat=1"], "'rat', which is no parameter of the notebook: it has name, rate"),
+        (["-p", "rate"], "give NAME=VALUE"),
+        (["--preset", "full"], "--preset is 'full': choose one of defaults"),
+        (["--presets", "absent.json"], "absent.json"),
+        (["--title", "abc"], "title is 'abc'"),
+    ],
+)
+def test_wrong_options_are_refused(options: list[str], message: str, small: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(small, *options)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (small.parent / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', "{"])
+def test_a_file_without_presets_is_refused(text: str, small: Path) -> None:
+    path = small.parent / "presets.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        run(small, "--presets", str(path))
+    assert caught.value.code == 2
+
+
+def test_an_import_that_kaggle_does_not_have_is_refused(small: Path, capsys) -> None:
+    book = nbformat.read(small, 4)
+    book.cells.append(new_code_cell("from astkit.runs import tuning"))
+    nbformat.write(book, small)
+    with pytest.raises(SystemExit) as caught:
+        run(small)
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert "astkit.runs.tuning imports optuna" in said
+    assert "Kaggle's image does not have" in said
+
+
+def test_an_absent_notebook_is_refused(tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(tmp_path / "none.ipynb")
+    assert caught.value.code == 2
+    assert "there is no notebook" in capsys.readouterr().err
+
+
+def test_the_export_imports_nothing_heavy() -> None:
+    code = "import sys, astkit.export.kaggle\n"
+    code += "heavy = {'torch', 'pandas', 'matplotlib', 'papermill', 'sklearn', 'ipywidgets'}\n"
+    code += "print(sorted(heavy & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == "[]\n", result.stderr

@@ -1,0 +1,122 @@
+"""A notebook is taken apart where its parameters are, and read as plain Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from astkit.export import cells
+
+TAGGED = {"tags": ["parameters"]}
+
+
+def book(folder: Path, *written: nbformat.NotebookNode) -> Path:
+    nbformat.write(new_notebook(cells=list(written)), folder / "book.ipynb")
+    return folder / "book.ipynb"
+
+
+def test_the_parameters_part_the_notebook(tmp_path: Path) -> None:
+    written = [
+        new_markdown_cell("# Why?"),
+        new_code_cell("rate: float = 0.1  # a share", metadata=TAGGED),
+        new_code_cell("rate"),
+    ]
+    parts = cells.open_notebook(book(tmp_path, *written))
+    assert [[cell.source for cell in part] for part in (parts.head, parts.body)] == [
+        ["# Why?"],
+        ["rate"],
+    ]
+    assert cells.names(parts.parameters.source) == {"rate", "time_budget_h"}
+    assert cells.plain(parts.body, parts.first) == {"code cell 2": "rate"}
+
+
+def test_a_budget_of_the_notebooks_own_is_kept(tmp_path: Path) -> None:
+    parameters = new_code_cell("time_budget_h = 3  # hours", metadata=TAGGED)
+    parts = cells.open_notebook(book(tmp_path, parameters))
+    assert parts.parameters.source == "time_budget_h = 3  # hours"
+
+
+def test_without_parameters_there_is_the_budget(tmp_path: Path) -> None:
+    parts = cells.open_notebook(book(tmp_path, new_markdown_cell("# Why?"), new_code_cell("1")))
+    assert cells.names(parts.parameters.source) == {"time_budget_h"}
+    assert list(cells.plain(parts.body, parts.first)) == ["code cell 1"]
+
+
+def test_parameters_below_code_are_refused(tmp_path: Path) -> None:
+    path = book(tmp_path, new_code_cell("1"), new_code_cell("rate = 1", metadata=TAGGED))
+    with pytest.raises(ValueError, match="must be the first code cell"):
+        cells.open_notebook(path)
+
+
+def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no notebook .*book.ipynb"):
+        cells.open_notebook(tmp_path / "book.ipynb")
+    (tmp_path / "book.ipynb").write_text("print(1)")
+    with pytest.raises(ValueError, match="is no notebook"):
+        cells.open_notebook(tmp_path / "book.ipynb")
+
+
+@pytest.mark.parametrize(
+    ("source", "plain"),
+    [
+        ("x = 5\n% 3", "x = 5\n# % 3"),
+        ("x = (5\n% 3)", "x = (5\n% 3)"),
+        ("%matplotlib inline\nx = 1", "# %matplotlib inline\nx = 1"),
+        ("text = '''\n!ls\n'''", "text = '''\n!ls\n'''"),
+        ("await x", "await x"),
+    ],
+)
+def test_line_magics_become_comments(source: str, plain: str) -> None:
+    assert cells.plain([new_code_cell(source)], 1) == {"code cell 1": plain}
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("%%bash\nls", "^code cell 1 is a %%bash cell"),
+        ("x = 1\n!pip install y", "^code cell 1 runs a shell command"),
+        ("x = = 1", r"^code cell 1 is not Python: invalid syntax \(line 1\)"),
+    ],
+)
+def test_what_is_not_python_is_refused(source: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cells.plain([new_code_cell(source)], 1)
+
+
+def applied(source: str, **values: object) -> dict[str, object]:
+    space = dict(values)
+    exec(source, space)
+    return {name: space[name] for name in values}
+
+
+def test_the_chosen_preset_replaces_parameters() -> None:
+    given = {"full": {"epochs": 40, "name": "it's", "seeds": [0, 1], "root": None}}
+    known = set(given["full"])
+    before = {"epochs": 1, "name": "", "seeds": [], "root": ""}
+    source = cells.presets(given, "full", known, "# Choose")
+    assert source.startswith("# Choose\n")
+    assert applied(source, **before) == given["full"]
+    assert applied(cells.presets(given, "defaults", known, "# Choose"), **before) == before
+
+
+def test_a_preset_edited_to_something_unknown_is_refused_when_it_runs() -> None:
+    source = cells.presets({"full": {"epochs": 4}}, "full", {"epochs"}, "#")
+    with pytest.raises(ValueError, match=r"preset 'full' sets \['epoch'\], which the cell above"):
+        applied(source.replace("'epochs'", "'epoch'"), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen", "message"),
+    [
+        ({}, "full", "there is no preset 'full': choose one of defaults"),
+        ({"a": {"epoch": 1}}, "a", "'epoch', which is no parameter of the notebook: it has epochs"),
+        ({"a": {"epochs": float("nan")}}, "a", "epochs is nan: give a number"),
+        ({"a": {"epochs": Path()}}, "a", "epochs is .*: give a number"),
+    ],
+)
+def test_impossible_presets_are_refused(given: dict, chosen: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cells.presets(given, chosen, {"epochs"}, "#")

@@ -1,0 +1,118 @@
+"""A GPU that this torch cannot use is found out and hidden; devices here are made up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from astkit.export import gpu
+
+CU128 = ["sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "kernels", "runs"),
+    [
+        ((6, 0), CU128, False),  # P100
+        ((7, 5), CU128, True),  # T4
+        ((8, 9), CU128, True),  # L4 runs sm_86
+        ((9, 0), CU128, True),
+        ((12, 1), CU128, True),
+        ((13, 0), CU128, True),  # by PTX
+        ((11, 0), CU128, False),
+        ((8, 0), ["sm_86"], False),  # a lower minor version
+        ((9, 0), ["sm_90a"], True),
+        ((9, 1), ["sm_90a"], False),
+        ((9, 1), ["compute_90a"], False),
+        ((7, 5), [], False),
+        ((7, 5), ["gfx90a"], False),
+    ],
+)
+def test_kernels_serve_the_devices_that_cuda_says(capability, kernels, runs) -> None:
+    assert gpu.runs_on(capability, kernels) is runs
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that torch reports, and that no driver backs."""
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: CU128)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla P100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (6, 0))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+
+
+def test_a_device_without_kernels_fails_the_trial(device) -> None:
+    assert gpu.trial() == (
+        f"torch {torch.__version__} has no kernels for Tesla P100 (capability 6.0)"
+    )
+
+
+def test_a_device_that_fails_at_work_fails_the_trial(device, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available\nmore")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
+    monkeypatch.setattr(torch, "ones", fail)
+    fault = gpu.trial()
+    assert fault == (
+        "Tesla P100 fails at a matrix product (CUDA error: no kernel image is available)"
+    )
+
+
+class Pool:
+    """Stands in for a process pool: the trial is answered from here."""
+
+    def __init__(self, answer: str | Exception | None) -> None:
+        self.answer = answer
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def Pool(self, _: int) -> Pool:  # noqa: N802 - as in multiprocessing
+        return self
+
+    def apply_async(self, _: object) -> Pool:
+        return self
+
+    def get(self, _: float) -> str | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "visible"),
+    [
+        (None, "CUDA works: 1 device(s)", "0"),
+        ("no kernels", "no kernels: CUDA is hidden, and this runs on the CPU (a T4 would do)", ""),
+        (gpu.TimeoutError(), "a trial of the GPU did not end within 5 s: CUDA is hidden", ""),
+    ],
+)
+def test_what_fails_is_hidden(answer, said, visible, device, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "get_context", lambda method: Pool(answer))
+    assert gpu.hide_unusable(5).startswith(said)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
+
+
+def test_it_stops_where_cuda_can_no_longer_be_hidden(device, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "get_context", lambda method: Pool("no kernels"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(RuntimeError, match="no kernels, but CUDA is in use already: restart"):
+        gpu.hide_unusable()
+
+
+def test_the_trial_runs_in_a_process_of_its_own_and_ends() -> None:
+    # with a driver it computes, without one it finds no device: neither is a fault
+    code = "import torch\nfrom astkit.export import gpu\nif __name__ == '__main__':\n"
+    code += " torch.version.cuda = '12'\n real = torch.cuda.device_count\n"
+    code += " torch.cuda.device_count = lambda: real() or 1\n print(gpu.hide_unusable())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.startswith("CUDA works"), result.stderr

@@ -1,0 +1,99 @@
+"""What a source imports is read from its tree alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from astkit.export.imports import ALL, Import, Uses, read
+
+
+def imports(source: str, package: str = "") -> list[Import]:
+    return read(source, "cell 1", package).imports
+
+
+def uses(source: str) -> Uses:
+    return read(source, "cell 1")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import os.path as p", [("os.path", (), 1, False)]),
+        ("import a, b", [("a", (), 1, False), ("b", (), 1, False)]),
+        ("from a.b import c, d as e", [("a.b", ("c", "d"), 1, False)]),
+        ("def f():\n    import a", [("a", (), 2, False)]),
+        ("class C:\n    async def f(self):\n        import a", [("a", (), 3, False)]),
+        ("x = import_module('a.b')", [("a.b", (), 1, False)]),
+        ("importlib.import_module('a')", [("a", (), 1, False)]),
+        ("try: import a\nexcept ImportError: import b", [("a", (), 1, True), ("b", (), 2, False)]),
+        ("try:\n    import a\nexcept (ValueError, ModuleNotFoundError): ...", [("a", (), 2, True)]),
+        ("try:\n    import a\nexcept: ...", [("a", (), 2, True)]),
+        ("try:\n    import a\nexcept ValueError: ...", [("a", (), 2, False)]),
+        ("try:\n    import a\nfinally: ...", [("a", (), 2, False)]),
+        (
+            "with suppress(ImportError): import a\nimport b",
+            [("a", (), 1, True), ("b", (), 2, False)],
+        ),
+        ("with suppress(OSError):\n    import a", [("a", (), 2, False)]),
+        ("if TYPE_CHECKING:\n    import a\nelse:\n    import b", [("b", (), 4, False)]),
+        ("if typing.TYPE_CHECKING:\n    import a", []),
+        ("if True:\n    import a", [("a", (), 2, False)]),
+        ("text = 'import a'", []),
+    ],
+)
+def test_imports_are_found_where_they_are(source: str, expected: list) -> None:
+    assert imports(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        ("from . import a", "kit.part"),
+        ("from .. import a", "kit"),
+        ("from .b import a", "kit.part.b"),
+        ("from ..b.c import a", "kit.b.c"),
+    ],
+)
+def test_relative_imports_are_resolved(source: str, module: str) -> None:
+    assert imports(source, "kit.part") == [(module, ("a",), 1, False)]
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("from astkit import Gate, models", {"Gate", "models"}),
+        ("import astkit\nastkit.Gate(0.1)", {"Gate"}),
+        ("import astkit as kit\nkit.Gate, kit.Loader", {"Gate", "Loader"}),
+        ("import astkit.files\nastkit.Gate", {"Gate"}),
+        ("import astkit\ngetattr(astkit, name)", {ALL}),
+        ("from astkit.gating import Gate", set()),
+        ("import other\nother.Gate", set()),
+    ],
+)
+def test_names_taken_from_the_package_are_found(source: str, names: set[str]) -> None:
+    assert uses(source).public == names
+
+
+@pytest.mark.parametrize(
+    ("source", "kinds"),
+    [
+        ("from astkit.names import resolve\nresolve('score', name)", {"score"}),
+        ("from astkit.names import resolve as r\nr('score', r('model', 'x'))", {"score", "model"}),
+        ("from astkit.names import resolve\nresolve(kind, name)", {ALL}),
+        ("from astkit.names import resolve\nf(resolve)", {ALL}),
+        ("from astkit.names import REGISTRIES\nREGISTRIES['model']", {"model"}),
+        ("from astkit.names import REGISTRIES\nfor kind in REGISTRIES: ...", {ALL}),
+        ("from astkit import names", {ALL}),
+        ("import astkit.names", {ALL}),
+        ("from astkit.names import REGISTRIES", set()),
+        ("from astkit.trainers.resolve import resolve\nresolve(config, scene)", set()),
+        ("Path('.').resolve()", set()),
+    ],
+)
+def test_kinds_of_registered_names_are_found(source: str, kinds: set[str]) -> None:
+    assert uses(source).kinds == kinds
+
+
+def test_an_import_by_a_computed_name_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^cell 1 computes .* \(line 2\).*: write the name"):
+        uses("name = 'a'\nimport_module(name)")

@@ -1,0 +1,82 @@
+"""kernel-metadata.json says everything, in the words that Kaggle takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from astkit.export.bundle import Settings, bundle
+from astkit.export.kaggle import Kernel, metadata, summary, write
+
+FIELDS = {
+    *("id", "title", "code_file", "language", "kernel_type", "is_private"),
+    *("enable_gpu", "enable_tpu", "enable_internet", "machine_shape", "docker_image_pinning_type"),
+    *("keywords", "dataset_sources", "competition_sources", "kernel_sources", "model_sources"),
+}
+
+
+def make(folder: Path, name: str = "01_small", as_script: bool = False):
+    nbformat.write(new_notebook(cells=[new_code_cell("1")]), folder / f"{name}.ipynb")
+    return bundle(folder / f"{name}.ipynb", Settings(), as_script)
+
+
+@pytest.mark.parametrize("as_script", [False, True])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_every_field_is_written(as_script: bool, gpu: bool, tmp_path: Path) -> None:
+    kernel = Kernel("me", datasets=["some/cifar-10"], gpu=gpu)
+    path = write(make(tmp_path, as_script=as_script), kernel, tmp_path / "out")
+    values = json.loads((path.parent / "kernel-metadata.json").read_text())
+    assert set(values) == FIELDS
+    assert values["code_file"] == path.name
+    assert values["kernel_type"] == ("script" if as_script else "notebook")
+    assert values["enable_gpu"] is gpu
+    assert values["machine_shape"] == ("NvidiaTeslaT4" if gpu else "")
+    assert (values["enable_internet"], values["enable_tpu"], values["is_private"]) == (
+        *(False, False),
+        True,
+    )
+    assert values["dataset_sources"] == ["some/cifar-10"]
+    assert {path.name for path in path.parent.iterdir()} == {path.name, "kernel-metadata.json"}
+
+
+@pytest.mark.parametrize(
+    ("title", "slug"),
+    [("", "astkit-01-small"), ("Does it pay?", "does-it-pay"), ("A_b  c: 10", "a-b-c-10")],
+)
+def test_the_title_slugifies_to_the_id(title: str, slug: str, tmp_path: Path) -> None:
+    values = metadata(make(tmp_path), Kernel("me", title), "x.ipynb")
+    assert values["id"] == f"me/{slug}"
+    # Kaggle: the title lowercased, dashes for what is no letter or digit
+    assert re.sub(r"[^a-z0-9]+", "-", values["title"].lower()).strip("-") == slug
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        (Kernel("me", "abcd"), "title is 'abcd': Kaggle takes 5 to 50"),
+        (Kernel("me", "?????a"), "title is"),
+        (Kernel("me", "a" * 51), "title is"),
+        (Kernel("me", datasets=["cifar-10"]), "dataset is 'cifar-10': give OWNER/SLUG"),
+        (Kernel("me", datasets=["https://x/y/z"]), "dataset is"),
+    ],
+)
+def test_what_kaggle_would_refuse_is_refused(kernel: Kernel, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        write(make(tmp_path), kernel, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_summary_says_what_was_made_and_what_is_left(tmp_path: Path) -> None:
+    made = make(tmp_path)
+    path = write(made, Kernel(), tmp_path / "out")
+    first, second, *steps = summary(made, Kernel(), path).splitlines()
+    assert first.startswith(f"{path}: {len(made.modules)} modules, ")
+    assert made.source[:8] in first
+    assert second.endswith("GPU off, internet off")
+    assert [step[:6] for step in steps] == ["1. put", "2. kag"]
+    assert summary(made, Kernel("me"), path).endswith(f"\n1. kaggle kernels push -p {path.parent}")

@@ -1,0 +1,203 @@
+"""The exported notebook: its order, its bytes, and cells that write what they hold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from IPython.core.inputtransformer2 import TransformerManager
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from astkit.export import bundle as bundles
+from astkit.export import notebook
+from astkit.export.bundle import Bundle, Settings, bundle
+from astkit.export.closure import ROOT
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    shown = new_output("stream", text="secret")
+    written = [
+        new_markdown_cell("# Does it?"),
+        new_code_cell("rate = 0.1  # a share", metadata={"tags": ["parameters"]}),
+        new_code_cell("from astkit import files", outputs=[shown], execution_count=3),
+        new_code_cell("1", metadata={"tags": ["nbval-ignore-output"], "papermill": {"x": 1}}),
+        new_code_cell("1"),
+    ]
+    nbformat.write(new_notebook(cells=written), tmp_path / "small.ipynb")
+    return tmp_path / "small.ipynb"
+
+
+@pytest.fixture
+def made(small: Path) -> Bundle:
+    return bundle(small, Settings({"high": {"rate": 0.9}}, "high"))
+
+
+def sources(book: NotebookNode, kind: str = "code") -> list[str]:
+    return [cell.source for cell in book.cells if cell.cell_type == kind]
+
+
+def test_the_order_is_settings_modules_start_notebook(made: Bundle) -> None:
+    book = notebook.build(made)
+    heads = [source.splitlines()[0] for source in sources(book, "markdown")]
+    assert heads == ["# Does it?", "## Settings", "## The package", "## Start", "## The notebook"]
+    code = sources(book)
+    assert code[0].startswith("rate = 0.1  # a share\ntime_budget_h = 0")
+    assert "PRESET = 'high'" in code[1]
+    written = [source.split()[1] for source in code if source.startswith("%%writefile")]
+    assert written == list(made.modules)
+    assert "astkit/files.py" in written
+    assert "astkit/gating/gate.py" not in written
+    assert code[-4].startswith('use(Path("astkit"), SOURCE, HASHES)')
+    assert code[-3:] == ["from astkit import files", "1", "1"]
+
+
+def test_neither_outputs_nor_traces_of_a_run_are_left(made: Bundle) -> None:
+    book = notebook.build(made)
+    assert "secret" not in notebook.text(made)
+    assert all(c.execution_count is None for c in book.cells if c.cell_type == "code")
+    assert book.cells[-2].metadata == {"tags": ["nbval-ignore-output"]}
+    assert len({cell.id for cell in book.cells}) == len(book.cells)
+
+
+def test_papermill_finds_the_parameters_and_takes_the_presets_place(
+    made: Bundle, tmp_path: Path
+) -> None:
+    path = tmp_path / "exported.ipynb"
+    path.write_text(notebook.text(made))
+    assert set(papermill.inspect_notebook(path)) == {"rate", "time_budget_h"}
+    loaded = papermill.iorw.load_notebook_node(str(path))
+    book = papermill.parameterize.parameterize_notebook(loaded, {"rate": 0.3})
+    assert "PRESETS" not in "".join(sources(book))
+    space: dict[str, object] = {}
+    exec("\n".join(sources(book)[:2]), space)
+    assert space["rate"] == 0.3
+
+
+def test_the_same_source_gives_the_same_bytes(small: Path, made: Bundle) -> None:
+    again = bundle(small, made.settings)
+    assert notebook.text(again) == notebook.text(made)
+    moved = small.parent / "elsewhere"
+    moved.mkdir()
+    copy = small.rename(moved / small.name)
+    assert notebook.text(bundle(copy, made.settings)) == notebook.text(made)
+    other = bundle(copy, Settings())
+    assert notebook.text(other) != notebook.text(made)
+
+
+def test_a_commit_is_that_of_the_exported_files(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        command = ["git", *who, *arguments]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return result.stdout.strip()
+
+    module, other = tmp_path / "module.py", tmp_path / "other.txt"
+    module.write_text("1\n")
+    assert bundles._commit([module], tmp_path) is None
+    git("init", "-q")
+    assert bundles._commit([module], tmp_path) is None  # not committed
+    git("add", "module.py")
+    git("commit", "-qm", "module")
+    first = git("rev-parse", "HEAD")
+    assert bundles._commit([module], tmp_path) == first
+    other.write_text("2\n")
+    git("add", "other.txt")
+    git("commit", "-qm", "other")
+    assert bundles._commit([module], tmp_path) == first  # the export is what it was
+    module.write_text("3\n")
+    assert bundles._commit([module], tmp_path) is None
+
+
+def test_the_commit_is_in_the_stamp(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "_commit", lambda paths, root: "a" * 40)
+    named = bundle(small, Settings())
+    assert named.stamp.endswith("commit aaaaaaaa)")
+    assert named.stamp in notebook.text(named)
+    assert json.loads(notebook.text(named))["metadata"]["astkit"]["commit"] == "a" * 40
+
+
+@pytest.mark.parametrize("name", ["Path", "use", "begin", "HASHES", "unpack"])
+def test_a_parameter_that_the_export_would_replace_is_refused(name: str, small: Path) -> None:
+    book = nbformat.read(small, 4)
+    book.cells[1].source = f"{name} = 1  # taken"
+    nbformat.write(book, small)
+    with pytest.raises(ValueError, match=f"the parameter '{name}' has a name"):
+        bundle(small, Settings())
+
+
+def written_by(cell: str) -> str:
+    """What IPython passes to %%writefile for ``cell``."""
+    caught: list[tuple[str, str, str]] = []
+
+    class Shell:
+        def run_cell_magic(self, *arguments: str) -> None:
+            caught.append(arguments)
+
+    exec(TransformerManager().transform_cell(cell), {"get_ipython": Shell})
+    ((magic, line, body),) = caught
+    assert (magic, line) == ("writefile", "astkit/x.py")
+    return body
+
+
+def check_written(text: str) -> None:
+    bundles._check_fits("astkit/x.py", text)
+    assert written_by(notebook._module("astkit/x.py", text).source) == text
+
+
+def test_every_module_is_written_as_it_is() -> None:
+    for path in sorted((ROOT / "astkit").rglob("*.py")):
+        check_written(path.read_text())
+
+
+ODD = ["", "'''", '"""', "%%time", "%x", "!ls", "?", "x?", "  y", ">>> 1", "... 1", "\\", "a\tb"]
+
+
+@given(st.lists(st.sampled_from([*ODD, "ä", "{x}", "$HOME"])))
+@settings(deadline=None)
+def test_odd_lines_are_written_as_they_are_or_refused(lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    try:
+        bundles._check_fits("astkit/x.py", text)
+    except ValueError:
+        prompts = ">>> 1" in lines or "".join(lines).strip().startswith("...")
+        assert not lines[-1] or prompts
+    else:
+        check_written(text)
+
+
+def test_an_export_never_overwrites_a_package(made: Bundle, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (cell,) = (
+        source for source in sources(notebook.build(made)) if source.startswith("import shutil")
+    )
+    (tmp_path / "astkit").mkdir()
+    (tmp_path / "astkit" / "mine.py").touch()
+    with pytest.raises(RuntimeError, match="astkit/ is here already"):
+        exec(cell, {})
+    assert (tmp_path / "astkit" / "mine.py").exists()
+    (tmp_path / "astkit" / "mine.py").rename(tmp_path / "mine.py")
+    (tmp_path / "astkit").rmdir()
+    exec(cell, {})
+    (tmp_path / "astkit" / "stale.py").touch()
+    exec(cell, {})  # its own folder of an earlier run
+    assert not (tmp_path / "astkit" / "stale.py").exists()
+
+
+def test_a_changed_module_cell_is_refused(made: Bundle, begin_in, tmp_path: Path) -> None:
+    book = notebook.build(made)
+    (cell,) = (c for c in book.cells if c.source.startswith("%%writefile astkit/export/gpu.py"))
+    cell.source += "\nopen('ran', 'w')"
+    nbformat.write(book, tmp_path / "changed.ipynb")
+    with pytest.raises(AssertionError, match=r"RuntimeError: astkit/export/gpu\.py is not what"):
+        begin_in("bare", tmp_path / "changed.ipynb", tmp_path / "empty", {})()
+    ran = nbformat.read(tmp_path / "empty" / "ran.ipynb", 4)
+    assert not (tmp_path / "empty" / "ran").exists()
+    assert not ran.cells[-1].outputs
