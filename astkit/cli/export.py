@@ -77,11 +77,14 @@ def _run(options: argparse.Namespace) -> None:
 
 def _settings(options: argparse.Namespace) -> Any:
     from astkit.export.bundle import Settings
+    from astkit.export.cells import names, open_notebook
 
     presets = _read(options.presets) if options.presets else {}
     values = dict(options.parameters)
     if options.time_budget_h is not None:
         values["time_budget_h"] = options.time_budget_h
+        if "out" in names(open_notebook(options.notebook).parameters.source):
+            values.setdefault("out", "run")  # what is cut off needs a place to be saved in
     chosen = options.preset or "defaults"
     if chosen not in ("defaults", *presets):
         raise ValueError(f"--preset is {chosen!r}: choose one of defaults, {', '.join(presets)}")

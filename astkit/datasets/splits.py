@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from astkit.datasets.images import Images
 from astkit.datasets.sources import load
 from astkit.rng import permutation
 
+HASHED_ROWS = 1024  # images that are hashed at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Splits:
@@ -20,6 +23,10 @@ class Splits:
     train: Images
     validation: Images
     test: Images
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 over images and labels of each part, hexadecimal: which data a result is of."""
+        return {part: _hash(images) for part, images in vars(self).items()}
 
 
 def split(
@@ -44,6 +51,14 @@ def split(
         held_out, train = _carve(train, test, "test", seed)
     chosen, train = _carve(train, validation, "validation", seed)
     return Splits(train, chosen, held_out)
+
+
+def _hash(data: Images) -> str:
+    digest = hashlib.sha256(str(list(data.images.shape)).encode())
+    for rows in data.images.split(HASHED_ROWS):  # mapped images need not fit into memory
+        digest.update(rows.contiguous().numpy().data)
+    digest.update(data.labels.contiguous().numpy().data)
+    return digest.hexdigest()
 
 
 def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor, Tensor]:

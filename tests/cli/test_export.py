@@ -61,6 +61,17 @@ def test_parameters_and_presets_are_written_into_the_notebook(small: Path) -> No
     assert settings(small) == {"rate": 0.001, "name": "word", "time_budget_h": 0}
 
 
+def test_a_time_budget_comes_with_a_place_to_save_in(small: Path) -> None:
+    book = nbformat.read(small, 4)
+    book.cells[0].source += "\nout = ''  # a folder"
+    nbformat.write(book, small)
+    run(small, "-t", "8")
+    space: dict[str, object] = {}
+    cells = nbformat.read(small.parent / "out" / small.name, 4).cells
+    exec("\n".join([c.source for c in cells if c.cell_type == "code"][:2]), space)
+    assert (space["out"], space["time_budget_h"]) == ("run", 8.0)
+
+
 def test_kaggles_options_go_into_the_metadata(small: Path, monkeypatch) -> None:
     options = ["--title", "My title", "--dataset", "a/b", "--dataset", "c/d", "--gpu", "--public"]
     monkeypatch.setenv("KAGGLE_USERNAME", "somebody")
