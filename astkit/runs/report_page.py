@@ -77,9 +77,10 @@ def write(
         source, target = Path(folder) / "source.ipynb", Path(folder) / "report.ipynb"
         nbformat.write(new_notebook(cells=cells), source)
         command = [sys.executable, "-m", "astkit.runs.execute", str(source), str(target), "{}", ""]
-        if subprocess.run(command).returncode:
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)  # kernels complain idly
+        if done.returncode:
             error = target.with_name("error.json")
-            why = json.loads(error.read_text())["message"] if error.exists() else "interrupted"
+            why = json.loads(error.read_text())["message"] if error.exists() else done.stderr
             raise RuntimeError(f"the report could not be made: {why}")
         executed = nbformat.read(target, 4)
     return _converted(executed, out, form)

@@ -108,6 +108,8 @@ def _arm(place: int, passes: int) -> dict[str, Any]:
 
 def _legend_below(figure: Picture, columns: int = 3) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
+    if max(map(len, labels), default=0) > 30:  # three of them are wider than the figure
+        columns = min(columns, 2)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 

@@ -49,7 +49,7 @@ class Scene:
         self.lab.until(lambda: self.step >= step, f"step {step}")
 
     def record(self) -> dict[str, Any]:
-        path = self.out / "02_live.json"
+        path = self.out / "live.json"
         self.lab.until(path.exists, "the record")
         record = json.loads(path.read_text())
         steps = [step["step"] for step in record["steps"]]
