@@ -12,7 +12,7 @@ from astkit.names import REGISTRIES
 from astkit.runs import arms, compare
 from astkit.runs.arms import PRESETS
 from astkit.stamp import stamp
-from astkit.trainers.config import PRECISIONS
+from astkit.trainers.config import AUTO, PRECISIONS
 
 
 def add(commands: Commands) -> None:
@@ -46,6 +46,11 @@ def add(commands: Commands) -> None:
     preset.add_argument("--lr", type=float)
     preset.add_argument("--precision", choices=PRECISIONS)
     preset.add_argument("--channels-last", action="store_true", default=None)
+    preset.add_argument(
+        "--fast",
+        action="store_true",
+        help=f"leave {', '.join(AUTO)} to a short probe, unless set otherwise here",
+    )
     command.set_defaults(command=_run)
 
 
@@ -64,12 +69,13 @@ def _run(options: argparse.Namespace) -> None:
         values = {name: getattr(options, name) for name in names}
         return {name: value for name, value in values.items() if value is not None}
 
+    fast = dict.fromkeys(AUTO, "auto") if options.fast else {}
     task = arms.task(
         options.dataset,
         options.target_rate,
         root=options.root,
         gate=given("score", "controller"),
-        config=given("lr", "precision", "channels_last"),
+        config=fast | given("lr", "precision", "channels_last"),
         **given("model", "epochs"),
     )
     names = [name.strip() for name in options.arms.split(";")]

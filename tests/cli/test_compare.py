@@ -54,6 +54,16 @@ def test_compare_writes_results_settings_and_stamp(out, capsys):
     ]
 
 
+def test_fast_leaves_the_switches_to_the_machine(out):
+    run(out, "--fast", "--precision", "fp32", names="dense")
+    report = json.loads(out.read_text())
+    config = report["settings"]["config"]
+    assert (config["compile"], config["prefetch"], config["allocator"]) == ("auto",) * 3
+    assert config["precision"] == "fp32"
+    decided = {d["name"] for d in report["results"][0]["setting_up"]["decisions"]}
+    assert {"compile", "prefetch", "channels_last"} <= decided
+
+
 def test_a_second_call_skips_what_is_there(out, monkeypatch, capsys):
     run(out, names="dense")
     before = out.read_bytes()
