@@ -7,12 +7,19 @@ ASTKIT_FORBID_SKIPS=a,b    a skip whose reason contains ``a`` or ``b`` (in any c
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from typing import TypeVar
 
 import pytest
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+
+def pytest_sessionstart() -> None:
+    # a shell's "&" starts what it starts with SIGINT ignored, and children inherit that
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
