@@ -6,10 +6,8 @@ place: no host name, no user name, no path.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,10 +16,11 @@ from pathlib import Path
 
 import torch
 
+from astkit.source import git, hash_of
+
 _PACKAGES = ("torch", "torchvision", "numpy")
 _CPU_INFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
-_GIT_SECONDS = 2.0
 
 
 def stamp() -> dict[str, object]:
@@ -34,7 +33,7 @@ def stamp() -> dict[str, object]:
     ``cuda`` is what torch was built for; ``time`` is UTC.
     """
     folder = Path(__file__).parent
-    commit, dirty = _git(folder.parent)
+    commit, dirty = _checkout(folder.parent)
     return {
         "astkit": getattr(sys.modules.get("astkit"), "__version__", None),
         "source": source_hash(folder),
@@ -83,15 +82,15 @@ def source_hash(folder: str | os.PathLike[str]) -> str | None:
     folder = Path(folder)
     if not folder.is_dir():
         return None
-    digest = hashlib.sha256()
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    for name, path in sorted(files.items()):
-        hidden = any(part == "__pycache__" or part.startswith(".") for part in Path(name).parts)
-        if path.is_file() and not hidden:
-            content = path.read_bytes()
-            # the length keeps a name from running into the content before it
-            digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
+    return hash_of(
+        {
+            name: path.read_bytes()
+            for name, path in files.items()
+            if path.is_file()
+            and not any(part == "__pycache__" or part[0] == "." for part in Path(name).parts)
+        }
+    )
 
 
 def _version(name: str) -> str | None:
@@ -143,30 +142,12 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _git(root: Path) -> tuple[str | None, bool | None]:
+def _checkout(root: Path) -> tuple[str | None, bool | None]:
     """Commit and dirty flag of the checkout at ``root`` itself, not of one around it."""
     if not (root / ".git").exists():
         return None, None
-    commit = _run_git(root, "rev-parse", "--verify", "HEAD")
+    commit = git(root, "rev-parse", "--verify", "HEAD")
     if commit is None:
         return None, None
-    changes = _run_git(root, "status", "--porcelain")
+    changes = git(root, "status", "--porcelain")
     return commit, None if changes is None else bool(changes)
-
-
-def _run_git(root: Path, *arguments: str) -> str | None:
-    # no lock: another git may be at work in the same checkout
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        result = subprocess.run(
-            ["git", *arguments],
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip()

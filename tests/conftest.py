@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -49,3 +51,15 @@ def _forbid_skip(report: Report) -> Report:
             report.outcome = "failed"
             report.longrepr = f"ASTKIT_FORBID_SKIPS forbids this skip: {reason}"
     return report
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A disk of the size that the test's parameter says, such as "64k"."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only root can mount a small disk here")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)

@@ -107,35 +107,20 @@ def test_two_threads_of_one_core_count_once(
 
 
 def test_the_checkout_is_named_only_when_it_is_one(tmp_path: Path) -> None:
-    assert module._git(tmp_path) == (None, None)
+    assert module._checkout(tmp_path) == (None, None)
     git(tmp_path, "init", "-q")
-    assert module._git(tmp_path) == (None, None)
+    assert module._checkout(tmp_path) == (None, None)
     (tmp_path / "a").write_text("1")
     git(tmp_path, "add", "a")
     git(tmp_path, "commit", "-qm", "one")
-    commit, dirty = module._git(tmp_path)
+    commit, dirty = module._checkout(tmp_path)
     assert re.fullmatch("[0-9a-f]{40}", commit or "")
     assert dirty is False
     (tmp_path / "a").write_text("2")
-    assert module._git(tmp_path) == (commit, True)
+    assert module._checkout(tmp_path) == (commit, True)
     inner = tmp_path / "site-packages"
     inner.mkdir()
-    assert module._git(inner) == (None, None)
-
-
-def test_a_git_that_hangs_or_is_missing_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".git").mkdir()
-
-    def hang(*_: object, **__: object) -> None:
-        raise subprocess.TimeoutExpired("git", 2.0)
-
-    monkeypatch.setattr(subprocess, "run", hang)
-    assert module._git(tmp_path) == (None, None)
-    monkeypatch.undo()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert module._git(tmp_path) == (None, None)
+    assert module._checkout(inner) == (None, None)
 
 
 def test_the_source_hash_follows_names_and_contents_only(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-import subprocess
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from astkit import __version__
 from astkit.export import cells
 from astkit.export.closure import ROOT, closure
 from astkit.export.imports import PACKAGE
+from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
 # names that the export binds, beside those of its functions and imports
@@ -93,11 +93,9 @@ def bundle(path: Path, settings: Settings, as_script: bool = False, root: Path =
 
 def source_hash(modules: Mapping[str, str]) -> str:
     """SHA-256 over names and contents, as ``astkit.stamp.source_hash`` finds it on disk."""
-    digest = hashlib.sha256()
-    inner = {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
-    for name, content in sorted(inner.items()):
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
+    return hash_of(
+        {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
+    )
 
 
 def guard(made: Bundle) -> str:
@@ -165,22 +163,8 @@ def _check_fits(name: str, text: str) -> None:
 
 def _commit(paths: Sequence[Path], root: Path) -> str | None:
     # the last commit of these files, not HEAD: other changes leave the export as it is
-    changed = _git(root, "status", "--porcelain", "--", *map(str, paths))
+    changed = git(root, "status", "--porcelain", "--", *map(str, paths), seconds=_GIT_SECONDS)
     if changed != "":
         return None
-    return _git(root, "log", "-1", "--format=%H", "--", *map(str, paths)) or None
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        result = subprocess.run(
-            ["git", "--no-optional-locks", *arguments],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_SECONDS,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip()
+    named = ("log", "-1", "--format=%H", "--", *map(str, paths))
+    return git(root, *named, seconds=_GIT_SECONDS) or None

@@ -127,15 +127,17 @@ class Checkpoints:
             "loop": trainer.state_dict(),
         }
         taken, stem = snapshot(state), f"{self._number:06}_step{position.step:08}"
+        prefix = "best_" if best else ""
         self._number += 1
 
         def write() -> None:
             for lines in metrics:
                 if lines.writer is not self.writer:  # it may be behind
                     lines.writer.flush()
-            path = state_file.write(self.folder, stem, taken.state(), self.compress)
+            # the best one's own name comes first: what it says of itself holds from then on
+            path = state_file.write(self.folder, prefix + stem, taken.state(), self.compress)
             if best:
-                _link(path, path.with_name(f"best_{path.name}"))
+                _link(path, path.with_name(path.name.removeprefix(prefix)))
             self._remove_old()
 
         # the best one must not give way to the next

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +184,24 @@ def test_between_two_is_a_pause_but_not_before_the_end(tmp_path: Path) -> None:
     assert names(tmp_path / "left") == [f"000001_step{again.position.step:08}"]
 
 
+def test_an_end_between_the_two_names_of_the_best_loses_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: object) -> None:
+        raise OSError("the end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_link", ended)
+        with pytest.raises(BackgroundError, match="the end"):
+            build(tmp_path).run()
+    newest, state = checkpoint.newest(tmp_path / "ckpt")
+    assert newest.name.startswith("best_")
+    assert state["best"] is not None
+    resumed = build(tmp_path, resume=True)
+    resumed.run()
+    assert resumed.position.step == resumed.history.epochs[-1]["step"]
+
+
 def test_a_resumed_run_knows_its_best(tmp_path: Path) -> None:
     trainer = leave_after(build(tmp_path), 20)
     again = build(tmp_path, resume=True)
@@ -279,18 +295,7 @@ def test_a_disk_that_hangs_holds_no_step(tmp_path: Path) -> None:
     assert [path.name[:18] for path in checkpoint.listed(tmp_path)] == ["000009_step0000000"]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 400 kB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("only root can mount a small disk here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["400k"], indirect=True)
 def test_a_full_disk_is_said_and_nothing_that_is_there_is_lost(small_disk: Path) -> None:
     steps = build(small_disk, width=64).steps()
     for _ in range(5):

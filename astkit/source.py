@@ -1,0 +1,37 @@
+"""The exact source of a number: a hash over named contents, and what git says of a checkout."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def hash_of(contents: Mapping[str, bytes]) -> str:
+    """SHA-256 over names and contents in the order of the names, hexadecimal."""
+    digest = hashlib.sha256()
+    for name, content in sorted(contents.items()):
+        # the length keeps a name from running into the content before it
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def git(root: Path, *arguments: str, seconds: float = 2.0) -> str | None:
+    """What git says in ``root``; ``None`` when it fails, is missing, or takes over ``seconds``."""
+    # no lock: another git may be at work in the same checkout
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        result = subprocess.run(
+            ["git", *arguments],
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()
