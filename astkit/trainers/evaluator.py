@@ -110,3 +110,7 @@ class Evaluator:
     def _random(self) -> AbstractContextManager[None]:
         """Loaders that draw from the default RNG draw the same in every evaluation."""
         return rng.isolated(self.learner.device, self.learner.config.seed, "evaluation")
+
+
+EvaluatorMaker = Callable[[Learner, Ledger, Callable[[Batch], FlopsPerSample]], Evaluator]
+"""Makes an evaluator from what a trainer gives it: a subclass of `Evaluator`, or a partial one."""

@@ -24,7 +24,7 @@ from astkit.trainers.checkpoint import Checkpoints, begun
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.costs import Costs
 from astkit.trainers.deadline import TimeIsUp, time_is_up
-from astkit.trainers.evaluator import Evaluator
+from astkit.trainers.evaluator import Evaluator, EvaluatorMaker
 from astkit.trainers.feed import Feed
 from astkit.trainers.history import History, Observer
 from astkit.trainers.learner import Learner, choose_device
@@ -57,6 +57,7 @@ class Trainer:
         observers: told after each batch what happened, while no clock runs.
         replay: events of a steered run, to be steered the same way again.
         meter: measures the energy of training and evaluation; none by default.
+        evaluator: makes what finds the metrics of a pass; by default those of a classifier.
         device: "auto" takes the accelerator that torch sees.
         checkpoints: where to save the run's state while it goes on, or a folder for that.
         resume: go on from the newest checkpoint there, or begin if there is none.
@@ -82,6 +83,7 @@ class Trainer:
         observers: Sequence[Observer] = (),
         replay: Iterable[Event | Mapping[str, Any]] = (),
         meter: EnergyMeter | None = None,
+        evaluator: EvaluatorMaker = Evaluator,
         device: str | torch.device = "auto",
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         resume: bool = False,
@@ -106,7 +108,7 @@ class Trainer:
         rate = Throughput(self.ledger, self.device, level=logs.PERFORMANCE)
         self.observers: list[Observer] = [self.history, rate, *observers]
         self._costs = Costs(self.learner)
-        self.evaluator = Evaluator(self.learner, self.ledger, self._cost)
+        self.evaluator = evaluator(self.learner, self.ledger, self._cost)
         self.checkpoints = begun(checkpoints, self, resume)
 
     @property

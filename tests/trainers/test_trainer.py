@@ -30,6 +30,7 @@ from astkit.trainers import (
     Trainer,
     evaluator,
 )
+from astkit.trainers.evaluator import Evaluator
 from tests.trainers.states import same
 
 DIGITS = load("digits")[0]
@@ -397,6 +398,23 @@ def test_what_is_settled_first_does_not_use_up_a_turn_of_the_sampler():
     next(trainer.steps())
     assert trainer.setting_up.decisions
     assert sampler.asked == 1
+
+
+class Norm(Evaluator):
+    """Finds something else than what a classifier is judged by."""
+
+    def found(self):
+        weights = torch.cat([w.detach().flatten() for w in self.learner.model.parameters()])
+        return {"val_norm": float(weights.norm())}
+
+
+def test_an_evaluator_of_ones_own_finds_what_is_told_of_a_pass():
+    trainer = build(validation=None, evaluator=Norm)
+    finish(trainer)
+    assert [set(e) & {"val_norm", "val_accuracy"} for e in trainer.history.epochs] == [
+        {"val_norm"}
+    ] * 2
+    assert trainer.history.epochs[-1]["val_norm"] == trainer.evaluator.found()["val_norm"]
 
 
 def test_without_validation_nothing_is_said_of_it():
