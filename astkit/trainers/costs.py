@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +21,7 @@ class Costs:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self._known: dict[tuple[int, ...], FlopsPerSample] = {}
+        self._tried: set[tuple[int, ...]] = set()
 
     def of(self, batch: Batch, check_all: Callable[[int], None]) -> FlopsPerSample:
         """The cost of ``batch``'s samples; a new shape is first tried on two of them.
@@ -27,8 +30,8 @@ class Costs:
         ``ValueError`` for what cannot work, before any weight has changed.
         """
         shape = tuple(batch.x.shape[1:])
-        if shape not in self._known:
-            model, criterion = self.learner.model, self.learner.criterion
+        model, criterion = self.learner.model, self.learner.criterion
+        if shape not in self._tried:
             with evaluating(model, self.learner.device):
                 outputs = model(batch.x[:2])
             plain = isinstance(outputs, Tensor) and outputs.ndim == 2
@@ -36,6 +39,16 @@ class Costs:
                 check_labels(batch.y, outputs.shape[1])
                 check_all(outputs.shape[1])
             row_losses(criterion, outputs, batch.y[:2])
+            self._tried.add(shape)
+        if shape not in self._known:
             with self.learner.saving:  # which computes some of the forward pass twice
                 self._known[shape] = count_flops(model, batch.x, batch.y, criterion)
         return self._known[shape]
+
+    def state_dict(self) -> list[Any]:
+        """What was counted: a resumed run counts the same where it depends on the weights."""
+        return [[list(shape), asdict(cost)] for shape, cost in self._known.items()]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        """Count what was counted in ``state`` no more."""
+        self._known = {tuple(shape): FlopsPerSample(**cost) for shape, cost in state}

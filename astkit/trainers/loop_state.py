@@ -28,6 +28,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "step": trainer.step.state_dict(),
         "sampler": None if trainer.sampler is None else trainer.sampler.state_dict(),
         "feed": trainer.feed.state_dict(),
+        "costs": trainer.costs.state_dict(),
         "settings": trainer.setting_up.state_dict(),
         "updates": trainer.learner.updates.state_dict(),
         "observers": {name: each.state_dict() for name, each in _stateful(trainer.observers)},
@@ -46,6 +47,7 @@ def restore(trainer: Trainer, state: dict[str, Any]) -> None:
     if trainer.sampler is not None:
         trainer.sampler.load_state_dict(state["sampler"])
     trainer.feed.load_state_dict(state["feed"])
+    trainer.costs.load_state_dict(state["costs"])
     for name, observer in _stateful(trainer.observers):
         if name in state["observers"]:
             observer.load_state_dict(state["observers"][name])

@@ -107,7 +107,7 @@ class Trainer:
         self.history = History()
         rate = Throughput(self.ledger, self.device, level=logs.PERFORMANCE)
         self.observers: list[Observer] = [self.history, rate, *observers]
-        self._costs = Costs(self.learner)
+        self.costs = Costs(self.learner)
         self.evaluator = evaluator(self.learner, self.ledger, self._cost)
         self.checkpoints = begun(checkpoints, self, resume)
 
@@ -250,7 +250,7 @@ class Trainer:
         return None if batch is None else batch._replace(x=self.learner.prepare(batch.x))
 
     def _cost(self, batch: Batch) -> FlopsPerSample:
-        return self._costs.of(batch, self.train.check_labels)
+        return self.costs.of(batch, self.train.check_labels)
 
     def _book(self, batch: Batch, result: StepResult, cost: FlopsPerSample) -> None:
         trained, position = len(result.rows), self.position

@@ -194,9 +194,8 @@ def test_an_end_between_the_two_names_of_the_best_loses_neither(
         patch.setattr(checkpoint, "_link", ended)
         with pytest.raises(BackgroundError, match="the end"):
             build(tmp_path).run()
-    newest, state = checkpoint.newest(tmp_path / "ckpt")
-    assert newest.name.startswith("best_")
-    assert state["best"] is not None
+    assert any(name.startswith("best_") for name in names(tmp_path))
+    assert checkpoint.newest(tmp_path / "ckpt")[1]["best"] is not None
     resumed = build(tmp_path, resume=True)
     resumed.run()
     assert resumed.position.step == resumed.history.epochs[-1]["step"]
@@ -213,7 +212,13 @@ def test_a_resumed_run_knows_its_best(tmp_path: Path) -> None:
 @pytest.fixture
 def two(tmp_path: Path) -> list[Path]:
     """The two newest checkpoints of a run that was left."""
-    leave_after(build(tmp_path, keeping={"best": None}), 20)
+    trainer = build(tmp_path, keeping={"best": None})
+    assert trainer.checkpoints is not None
+    steps = trainer.steps()
+    for _ in range(20):
+        next(steps)
+        trainer.checkpoints.close()  # a slow disk would leave one out
+    steps.close()
     return checkpoint.listed(tmp_path / "ckpt")
 
 
