@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# most tests two at a time, then those that want the machine for themselves
+TEST = $(BIN)/python -m pytest -n 2 -m "not alone" && $(BIN)/python -m pytest -m alone
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lab lint clean
@@ -13,10 +15,10 @@ demo: $(READY) ## run notebook 01 and show its results
 	@$(BIN)/python -m astkit demo
 
 test: lint ## lint, then the tests
-	@$(BIN)/python -m pytest
+	@$(TEST)
 
 test-full: lint ## lint, then the tests with the acceptance counts, which take longer
-	@ASTKIT_FULL=1 $(BIN)/python -m pytest
+	@ASTKIT_FULL=1; export ASTKIT_FULL; $(TEST)
 
 lab: $(READY) ## open the notebooks in JupyterLab
 	@cd notebooks && ../$(BIN)/jupyter lab

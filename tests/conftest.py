@@ -15,6 +15,26 @@ from typing import TypeVar
 
 import pytest
 
+HERE = Path(__file__).parent
+ALONE = (
+    "benchmarks/",
+    "browser/",
+    "datasets/test_memory.py",
+    "datasets/test_prefetch.py",
+    "datasets/test_streams.py",
+    "profiling/",
+    "runs/test_children.py",
+    "runs/test_sweep.py",
+    "test_background.py",
+    "test_system.py",
+    "trainers/test_checkpoint.py",
+    "trainers/test_memory.py",
+    "trainers/test_metrics_file.py",
+    "trainers/test_progress.py",
+    "widgets/test_board.py",
+)
+"""Tests that compare times, watch memory or end processes, and want no others beside them."""
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
@@ -25,6 +45,9 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(HERE).as_posix().startswith(ALONE):
+            item.add_marker("alone")
     if os.environ.get("ASTKIT_FULL") == "1":
         return
     for item in items:

@@ -12,6 +12,7 @@ from astkit.profiling.energy import (
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.profiling.ledger import Flops, Ledger, Samples
 from astkit.profiling.memory import MemoryReading, peak_memory, resident
+from astkit.profiling.tensors import peak_tensor_bytes
 from astkit.profiling.throughput import Throughput
 from astkit.profiling.window import ProfilerWindow
 
@@ -34,6 +35,7 @@ __all__ = [
     "count_flops",
     "estimated",
     "peak_memory",
+    "peak_tensor_bytes",
     "resident",
     "saved",
 ]
