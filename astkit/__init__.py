@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from astkit.gating.gate import Gate as Gate
     from astkit.gating.samplers import RandomSubset as RandomSubset
     from astkit.gating.selection import Selection as Selection
+    from astkit.lattice.config import LatticeConfig as LatticeConfig
+    from astkit.lattice.model import EnergyFlowLattice as EnergyFlowLattice
+    from astkit.logic_ca.automaton import LogicCA as LogicCA
+    from astkit.logic_ca.config import LogicCAConfig as LogicCAConfig
     from astkit.trainers.budget import Budget as Budget
     from astkit.trainers.checkpoint import Checkpoints as Checkpoints
     from astkit.trainers.config import TrainConfig as TrainConfig

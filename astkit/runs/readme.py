@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import mean
 
 import pandas as pd
 
@@ -21,6 +23,8 @@ RESULTS = ROOT / "notebooks" / "results"
 BENCHMARKS = ROOT / "tests" / "benchmarks" / "results.json"
 SCORES = BENCHMARKS.with_name("score_costs.json")
 SPEED = BENCHMARKS.with_name("speed.json")
+LATTICE = BENCHMARKS.with_name("lattice_learning.json")
+LOGIC = BENCHMARKS.with_name("logic_ca_training.json")
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -110,6 +114,49 @@ def speed() -> str:
     return f"{markdown(table)}\n\n{describe(report['stamp'])}"
 
 
+def lattice() -> str:
+    """What the lattice learns beside its baselines and its bypass, each mean over the seeds."""
+    report = json.loads(LATTICE.read_text())
+    rows = {name: _learned([found]) for name, found in report["baselines"].items()}
+    rows |= {name: _learned(arm["rows"], "val_") for name, arm in report["arms"].items()}
+    table = pd.DataFrame(rows).T.rename_axis("from a paragraph to the next one")
+    stamped = next(iter(report["arms"].values()))["stamp"]
+    return f"{markdown(table)}\n\n{describe(stamped)}"
+
+
+def _learned(runs: list[dict[str, float]], prefix: str = "") -> dict[str, str]:
+    shown = {"n": str(len(runs)) if prefix else "", "steps": str(runs[0].get("steps", ""))}
+    for metric in ("mrr", "cosine", "top1"):
+        values = [run[f"{prefix}{metric}"] for run in runs]
+        span = f" ({min(values):.3f}-{max(values):.3f})" if len(values) > 1 else ""
+        shown[metric] = f"{mean(values):.3f}{span}"
+    return shown
+
+
+def logic_ca() -> str:
+    """What hard automata do at the end of a training, a run for each seed."""
+    report = json.loads(LOGIC.read_text())
+    rows = {}
+    for name, part in report.items():
+        runs = [run for run in part["runs"] if "final" in run]
+        if not runs:
+            continue
+        solved = [run["first_without_error"] for run in runs]
+        rows[name] = {
+            "n": str(len(runs)),
+            "updates": str(runs[0]["iterations"]),
+            "cells right, hard": _each(f"{run['final']['accuracy']:.2%}" for run in runs),
+            "first all right, update": _each("–" if at is None else str(at) for at in solved),
+            "training, s": _each(f"{run['seconds']['training']:.0f}" for run in runs),
+        }
+    table = pd.DataFrame(rows).T.rename_axis("task, seed by seed")
+    return f"{markdown(table)}\n\n{describe(next(iter(report.values()))['stamp'])}"
+
+
+def _each(values: Iterable[str]) -> str:
+    return ", ".join(values)
+
+
 def claims() -> str:
     """Every published figure beside what was measured, and the results that it comes from."""
     table = figures.table().set_index("claim")
@@ -119,7 +166,7 @@ def claims() -> str:
 
 def fill(text: str) -> str:
     """``text`` with every marked table made anew from the committed results."""
-    for make in (digits, cifar10, benchmarks, claims, scores, speed):
+    for make in (digits, cifar10, benchmarks, claims, scores, speed, lattice, logic_ca):
         block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
         pattern = rf"<!-- {make.__name__} -->.*?<!-- end -->"
         text, count = re.subn(pattern, lambda _, block=block: block, text, flags=re.DOTALL)  # type: ignore[misc]

@@ -25,6 +25,8 @@ SMALLER = {
     "01": {"dataset": "digits", "seeds": [0]},
     "02": {"training_seeds": [0], "live_epochs": 2},  # it takes the embedded digits only
     "03": {"dataset": "digits", "seeds": [0]},
+    "04": {"texts": str(NOTEBOOKS.parent / "data" / "docs_pairs.jsonl.gz")},
+    "05": {},
 }
 MEASURED = "nbval-ignore-output"
 
@@ -77,6 +79,7 @@ def _text(output: NotebookNode) -> Any:
             for number in ("01", "02", "03")
             for mount in MOUNTS
         ),
+        *(pytest.param(number, "", True, marks=pytest.mark.full) for number in ("04", "05")),
     ],
 )
 def test_an_export_finds_what_the_package_finds(

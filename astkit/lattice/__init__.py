@@ -1,0 +1,1 @@
+"""The energy-flow lattice: vectorised, batch-correct flows from embedding to embedding."""

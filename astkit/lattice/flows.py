@@ -1,0 +1,326 @@
+"""Flows as tensors, and one step of all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from astkit.lattice.carrier import ADVANCE, CHILD, ENERGY, GATE, MOVE, Carrier, Neuron
+from astkit.lattice.config import LatticeConfig
+from astkit.lattice.surface import EPSILON, Landing, fold
+
+NEIGHBOURS = ((1, 0), (-1, 0), (0, 1), (0, -1))
+"""Where the first to fourth child of a flow starts, in cells from its parent."""
+
+
+class Flows(NamedTuple):
+    """The flows that are alive, in the order of their slots.
+
+    Slot ``k`` belongs to sample ``k // flows_per_sample``.
+
+    Attributes:
+        slot: int64 ``[n]``, ascending.
+        place: x, y and z in lattice units, and energy, ``[n, 4]``.
+        age: steps taken, ``[n]``, in the place's type.
+        hidden: the GRU's memory, one ``[n, hidden]`` a layer.
+    """
+
+    slot: Tensor
+    place: Tensor
+    age: Tensor
+    hidden: tuple[Tensor, ...]
+
+    @property
+    def energy(self) -> Tensor:
+        """``[n]``."""
+        return self.place[:, 3]
+
+    def take(self, rows: Tensor) -> Flows:
+        """The flows in ``rows``, int64 ``[m]``."""
+        return Flows(
+            self.slot[rows],
+            self.place.index_select(0, rows),
+            self.age[rows],
+            tuple(layer.index_select(0, rows) for layer in self.hidden),
+        )
+
+
+class Tally(NamedTuple):
+    """What has happened in each sample: int64 ``[batch]``, ``running`` bool ``[batch]``."""
+
+    created: Tensor
+    completed: Tensor
+    died: Tensor
+    merged: Tensor
+    dropped: Tensor
+    left: Tensor
+    steps: Tensor
+    stale: Tensor
+    running: Tensor
+
+    @property
+    def done(self) -> Tensor:
+        """Flows that arrived, died or went on as part of another one, int64 ``[batch]``."""
+        return self.completed + self.died + self.merged
+
+    @property
+    def alive(self) -> Tensor:
+        """The other ones, int64 ``[batch]``."""
+        return self.created - self.done
+
+
+class Moved(NamedTuple):
+    """Flows after their move, and what the carrier decided, ``[n, 6]``."""
+
+    flows: Flows
+    decided: Tensor
+
+
+class _Fates(NamedTuple):
+    arrived: Tensor  # bool [n]
+    alive: Tensor  # bool [n]: neither arrived nor died
+    wanted: Tensor  # int64 [n], children
+    rank: Tensor  # int64 [n]: children wanted by earlier flows of the same sample
+    room: Tensor  # int64 [batch]: children that a sample has slots for
+    stop: Tensor  # bool [batch]
+
+
+@dataclass(frozen=True)
+class Stepper:
+    """The rules of a step.
+
+    Args:
+        config: of the lattice.
+        neuron, carrier: what all flows share.
+        extent: greatest x, y and z, ``[3]``.
+        adaptive: whether samples stop early; otherwise only for want of flows or steps.
+        flows_per_call: flows that one call of neuron and carrier takes; None: all.
+        noise: ``(slot [n], step) -> [n, 2]`` in cells, or None.
+    """
+
+    config: LatticeConfig
+    neuron: Neuron
+    carrier: Carrier
+    extent: Tensor
+    adaptive: bool = True
+    flows_per_call: int | None = None
+    noise: Callable[[Tensor, int], Tensor] | None = None
+
+    def begin(self, surface: Tensor) -> tuple[Flows, Tally]:
+        """One flow in each cell of ``surface [batch, height * width]``, at z = 0."""
+        config, batch = self.config, len(surface)
+        cell = torch.arange(config.cells, device=surface.device)
+        first = torch.arange(batch, device=surface.device)[:, None] * config.flows_per_sample
+        place = torch.stack([cell % config.width, cell // config.width, torch.zeros_like(cell)], 1)
+        energy = surface.reshape(-1, 1)
+        memory = energy.new_zeros(len(energy), config.hidden)
+        flows = Flows(
+            (first + cell).flatten(),
+            torch.cat([place.to(energy.dtype).repeat(batch, 1), energy], 1),
+            energy.new_zeros(len(energy)),
+            (memory,) * config.layers,
+        )
+        none = torch.zeros(batch, dtype=torch.int64, device=surface.device)
+        running = torch.ones_like(none, dtype=torch.bool)
+        return flows, Tally(none + config.cells, *(none,) * 7, running)
+
+    def step(self, flows: Flows, tally: Tally, number: int) -> tuple[Flows, Tally, list[Landing]]:
+        """Step ``number`` (from 0): the flows that go on, the new counts, what landed.
+
+        The host waits for the device once, to learn how many flows there are to be.
+        """
+        moved = self.move(flows, number)
+        sample = flows.slot // self.config.flows_per_sample
+        fates, tally, read = self._judge(moved, sample, tally, number)
+        arrived, alive, wanted, born, stranded = read.tolist()
+        landings = []
+        if wanted:  # of children without room, too, a flow gives away the share
+            moved = moved._replace(flows=_shared(moved.flows, fates.wanted))
+        if arrived:
+            landings.append(_landing(moved.flows, sample, find(fates.arrived, arrived)))
+        if alive < len(sample) or born:
+            flows = self._next(moved, sample, fates, alive, born)
+        else:
+            flows = moved.flows
+        if stranded:
+            sample = flows.slot // self.config.flows_per_sample
+            stopped = fates.stop[sample]
+            if self.config.flush == "project":
+                landings.append(_landing(flows, sample, find(stopped, stranded)))
+            flows = flows.take(find(~stopped, len(sample) - stranded))
+        if self.config.merge and len(flows.slot):
+            flows, tally = self._merge(flows, tally)
+        return flows, tally, landings
+
+    def move(self, flows: Flows, number: int) -> Moved:
+        """Places and memories after the step::
+
+            e' = e + tanh(a) / 2                        or, as the origin: e' = tanh(a)
+            x' = fold(x + reach tanh(b) + noise)        y' likewise
+            z' = z + z_min + (z_max - z_min) sigmoid(c)
+
+        With z_min > 0 every flow gets to the end, whatever the carrier decides.
+        """
+        config, here = self.config, flows.place
+        one = torch.ones_like(self.extent)
+        scale, shift = F.pad(2 / self.extent, (0, 1), value=1), F.pad(-one, (0, 1))
+        decided, hidden = self._call(here * scale + shift, flows.hidden)
+        decided = decided.to(here.dtype)  # under autocast, places and energies keep their precision
+        xy = here[:, :2] + config.reach * decided[:, MOVE]
+        if self.noise is not None:
+            xy = xy + self.noise(flows.slot, number)
+        speed = config.z_min + (config.z_max - config.z_min) * decided[:, ADVANCE]
+        energy = decided[:, ENERGY]
+        if config.energy_rule == "residual":
+            energy = here[:, 3:] + 0.5 * energy
+        place = torch.cat([fold(xy, self.extent[:2]), here[:, 2:3] + speed, energy], 1)
+        return Moved(Flows(flows.slot, place, flows.age + 1, hidden), decided)
+
+    def _call(
+        self, features: Tensor, hidden: tuple[Tensor, ...]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if self.flows_per_call is None:
+            inputs = torch.cat([self.neuron(features), features[:, 3:]], 1)
+            return self.carrier(inputs, hidden)
+        whole = replace(self, flows_per_call=None)
+        chunks = [part.split(self.flows_per_call) for part in (features, *hidden)]
+        outputs, memories = zip(
+            *(whole._call(rows, tuple(memory)) for rows, *memory in zip(*chunks, strict=True)),
+            strict=True,
+        )
+        layers = zip(*memories, strict=True)
+        return torch.cat(outputs), tuple(torch.cat(layer) for layer in layers)
+
+    def _judge(
+        self, moved: Moved, sample: Tensor, tally: Tally, number: int
+    ) -> tuple[_Fates, Tally, Tensor]:
+        """What becomes of each flow and sample, and the counts that the host has to know."""
+        arrived = moved.flows.place[:, 2] >= self.config.depth - 1
+        died = ~arrived & (moved.flows.energy.abs() < self.config.theta_e)
+        wanted = self._wanted(moved.decided[:, GATE]).masked_fill(arrived | died, 0)
+        # flows lie in the order of their samples: sums by sample are differences of running sums
+        running = F.pad(torch.stack([arrived.long(), died.long(), wanted]).cumsum(1), (1, 0))
+        batch = torch.arange(len(tally.created) + 1, device=sample.device)
+        edges = torch.searchsorted(sample, batch)
+        here = running[:, edges].diff()
+        rank = running[2, :-1] - running[2, edges[:-1]][sample]
+        room = self.config.flows_per_sample - tally.alive + here[0] + here[1]  # freed slots too
+        born = torch.minimum(here[2], room)
+        after, stop = self._count(tally, here, born, number)
+        alive = ~(arrived | died)
+        fates = _Fates(arrived, alive, wanted, rank, room, stop)
+        stranded = (after.left - tally.left).sum()
+        read = torch.stack([here[0].sum(), alive.sum(), here[2].sum(), born.sum(), stranded])
+        return fates, after, read
+
+    def _count(self, tally: Tally, here: Tensor, born: Tensor, number: int) -> tuple[Tally, Tensor]:
+        """The counts after a step with ``here [3, batch]`` arrivals, deaths and children wanted.
+
+        Also which samples stop, bool ``[batch]``.
+        """
+        config = self.config
+        after = tally._replace(
+            created=tally.created + born,
+            completed=tally.completed + here[0],
+            died=tally.died + here[1],
+            dropped=tally.dropped + here[2] - born,
+            steps=tally.steps + tally.running,
+        )
+        stale = torch.where((after.completed > 0) & (here[0] == 0), tally.stale + 1, 0)
+        stop = after.alive == 0
+        if number + 1 >= config.steps_allowed:
+            stop = torch.ones_like(stop)
+        elif self.adaptive and number + 1 >= config.min_steps:
+            stop = stop | (after.done >= config.tau * after.created) | (stale >= config.patience)
+        stop = stop & tally.running
+        left = torch.where(stop, after.alive, tally.left)
+        return after._replace(left=left, stale=stale, running=tally.running & ~stop), stop
+
+    def _wanted(self, gate: Tensor) -> Tensor:
+        threshold, most = self.config.spawn_threshold, self.config.max_children
+        if threshold == 1:
+            return torch.zeros_like(gate, dtype=torch.int64)
+        above = (gate.detach() - threshold) / (1 - threshold)
+        number = (above * most).floor().long() + 1
+        return torch.where(above > 0, number.clamp(max=most), 0)
+
+    def _next(self, moved: Moved, sample: Tensor, fates: _Fates, alive: int, born: int) -> Flows:
+        """Those alive and their children, in the order of their slots."""
+        rows = find(fates.alive, alive)
+        if not born:
+            return moved.flows.take(rows)
+        flows = moved.flows
+        each = torch.arange(self.config.max_children, device=sample.device)
+        rank = fates.rank[:, None] + each
+        made = (each < fates.wanted[:, None]) & (rank < fates.room[sample][:, None])
+        chosen = find(made.flatten(), born)
+        parent, which = chosen // len(each), chosen % len(each)
+        found = self._slots(flows, fates, sample[parent], rank.flatten()[chosen])
+        start = flows.place.index_select(0, parent)
+        offset = start.new_tensor(NEIGHBOURS)[which]
+        decided = moved.decided.index_select(0, parent)
+        energy = decided[:, GATE] * decided[:, CHILD] / (fates.wanted[parent] + 1)
+        beside = fold(start[:, :2] + offset, self.extent[:2])
+        child = torch.cat([beside, start[:, 2:3], energy[:, None]], 1)
+        slot, order = torch.cat([flows.slot[rows], found]).sort()
+        source = torch.cat([rows, parent])[order]
+        return Flows(
+            slot,
+            torch.cat([flows.place.index_select(0, rows), child]).index_select(0, order),
+            torch.cat([flows.age[rows], torch.zeros_like(child[:, 0])])[order],
+            tuple(layer.index_select(0, source) for layer in flows.hidden),
+        )
+
+    def _merge(self, flows: Flows, tally: Tally) -> tuple[Flows, Tally]:
+        """One flow, in the first one's slot, for all of a sample in the same cell.
+
+        The host waits for the device once more, to learn how many are left.
+        """
+        sample = flows.slot // self.config.flows_per_sample
+        key = torch.cat([sample[:, None], flows.place[:, :3].detach().round().long()], 1)
+        cells, group = key.unique(dim=0, return_inverse=True)
+        if len(cells) == len(key):
+            return flows, tally
+        first = torch.full_like(cells[:, 0], len(tally.created) * self.config.flows_per_sample)
+        slot, order = first.scatter_reduce(0, group, flows.slot, "amin").sort()
+        group = order.argsort()[group]
+        weight = flows.energy.detach().abs() + EPSILON
+        share = (weight / weight.new_zeros(len(slot)).index_add(0, group, weight)[group])[:, None]
+
+        def mean(values: Tensor) -> Tensor:
+            empty = values.new_zeros(len(slot), *values.shape[1:])
+            return empty.index_add(0, group, values * share.view(-1, *[1] * (values.ndim - 1)))
+
+        hidden = tuple(mean(layer) for layer in flows.hidden)
+        fewer = Flows(slot, mean(flows.place), mean(flows.age), hidden)
+        gone = torch.zeros_like(tally.merged).index_add(0, sample, torch.ones_like(sample))
+        gone = gone.index_add(0, cells[:, 0], torch.full_like(cells[:, 0], -1))
+        return fewer, tally._replace(merged=tally.merged + gone)
+
+    def _slots(self, flows: Flows, fates: _Fates, sample: Tensor, rank: Tensor) -> Tensor:
+        """The ``rank``-th free slot of ``sample``, where slots of ended flows are free again."""
+        each = self.config.flows_per_sample
+        taken = torch.zeros(len(fates.stop) * each, dtype=torch.bool, device=rank.device)
+        taken.scatter_(0, flows.slot, fates.alive)
+        free = taken.view(-1, each).to(torch.uint8).argsort(dim=1, stable=True)
+        return sample * each + free[sample, rank]
+
+
+def find(mask: Tensor, count: int) -> Tensor:
+    """Where ``mask [n]`` is true, int64 ``[count]``; the host, told ``count``, need not wait."""
+    return torch.nonzero_static(mask, size=count).squeeze(1)
+
+
+def _shared(flows: Flows, wanted: Tensor) -> Flows:
+    share = torch.ones_like(flows.place)
+    share[:, 3] = 1 / (wanted + 1).to(share.dtype)
+    return flows._replace(place=flows.place * share)
+
+
+def _landing(flows: Flows, sample: Tensor, rows: Tensor) -> Landing:
+    return Landing(sample[rows], flows.place.index_select(0, rows), flows.age[rows])

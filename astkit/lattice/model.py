@@ -1,0 +1,207 @@
+"""The energy-flow lattice: embeddings in, embeddings out, with flows in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from astkit import rng
+from astkit.lattice.carrier import Carrier, Neuron
+from astkit.lattice.config import LatticeConfig
+from astkit.lattice.flows import Flows, Stepper, Tally
+from astkit.lattice.mapper import Collector, Mapper
+from astkit.lattice.surface import Landing, deposit
+
+Observer = Callable[[int, Flows], None]
+"""Told the steps so far and the flows alive."""
+
+
+@dataclass(frozen=True)
+class FlowStats:
+    """Per-sample counters, int64 ``[batch]`` on the model's device; nothing is read off them here.
+
+    ``created = completed + died + merged + left``. ``merged`` flows went on as part of another one,
+    ``left`` ones were alive when their sample stopped. ``dropped`` children found no slot and were
+    never made.
+    """
+
+    created: Tensor
+    completed: Tensor
+    died: Tensor
+    merged: Tensor
+    dropped: Tensor
+    left: Tensor
+    steps: Tensor
+
+
+class LatticeOutput(NamedTuple):
+    """``y``: ``[batch, dim]``; ``surface``: ``[batch, height * width]``; ``stats``: counters."""
+
+    y: Tensor
+    surface: Tensor
+    stats: FlowStats
+
+
+class EnergyFlowLattice(nn.Module):
+    """Flows that carry energy from a surface at z = 0 to one at z = depth - 1.
+
+    The mapper makes a surface of each embedding; a flow starts in each of its cells. In a step, all
+    flows of all samples go through one neuron and one GRU, which say how they move, what becomes of
+    their energy and how many children they have. Where they land they leave their energy, and the
+    collector makes an embedding of that surface::
+
+        model = EnergyFlowLattice(LatticeConfig(dim=768, width=12, height=12, depth=6))
+        y, surface, stats = model(x)
+
+    Weights depend on ``config.seed`` alone. Everything learned is in ``state_dict()``. After
+    EnergyFlowSwift's energy_flow (LL1yt/EnergyFlowSwift at 7730fce); samples share nothing here, so
+    a sample's output does not depend on its batch.
+    """
+
+    extent: Tensor  # greatest x, y and z
+
+    def __init__(self, config: LatticeConfig) -> None:
+        super().__init__()
+        self.config = config
+        with _seeded(config, "mapper"):
+            self.mapper = Mapper(config)
+        with _seeded(config, "collector"):
+            self.collector = Collector(config)
+        if config.lattice:
+            with _seeded(config, "flows"):
+                self.neuron, self.carrier = Neuron(), Carrier(config)
+            extent = torch.tensor([config.width - 1.0, config.height - 1.0, config.depth - 1.0])
+            # whole numbers, so exact after .double() too
+            self.register_buffer("extent", extent, persistent=False)
+
+    def forward(
+        self, x: Tensor, *, sample_ids: Tensor | None = None, step: int | None = None
+    ) -> LatticeOutput:
+        """Send embeddings through the lattice; see `run`.
+
+        Args:
+            x: ``[batch, dim]``.
+            sample_ids: int64 ``[batch]``, which samples these are; needed for noise only.
+            step: of training; needed for noise only.
+        """
+        return self.run(x, sample_ids=sample_ids, step=step)
+
+    def run(
+        self,
+        x: Tensor,
+        *,
+        sample_ids: Tensor | None = None,
+        step: int | None = None,
+        adaptive: bool = True,
+        flows_per_call: int | None = None,
+        observer: Observer | None = None,
+    ) -> LatticeOutput:
+        """`forward`, in the variants that are compared.
+
+        The host waits for the device once a step, to learn how many flows go on.
+
+        Args:
+            x: ``[batch, dim]``.
+            sample_ids: int64 ``[batch]``, which samples these are; needed for noise only.
+            step: of training; needed for noise only.
+            adaptive: False runs every sample for all steps allowed, or until no flow is alive.
+            flows_per_call: flows that one call of neuron and carrier takes; None: all. The same
+                output up to rounding.
+            observer: told of the flows before the first step and after each; without gradients,
+                so that no step is computed twice.
+
+        Raises:
+            ValueError: for ``x`` of another shape; for noise in training without ``sample_ids`` and
+                ``step``; for an observer where gradients are recorded.
+        """
+        config = self.config
+        if x.ndim != 2 or x.shape[1] != config.dim:
+            raise ValueError(
+                f"x has shape {list(x.shape)}: give [batch, dim] with dim {config.dim}"
+            )
+        if observer is not None and torch.is_grad_enabled():
+            raise ValueError("observer was given while gradients are recorded: use torch.no_grad()")
+        surface = self.mapper(x)
+        if not config.lattice:
+            none = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+            return LatticeOutput(self.collector(surface), surface, FlowStats(*(none,) * 7))
+        noise = self._noise(sample_ids, step)
+        stepper = Stepper(
+            config, self.neuron, self.carrier, self.extent, adaptive, flows_per_call, noise
+        )
+        landings, tally = self._flow(stepper, surface.to(self.extent.dtype), observer)
+        landed = deposit(landings, len(x), config.width, config.height)
+        return LatticeOutput(self.collector(landed), landed, FlowStats(*tally[:7]))
+
+    def surface_target(self, y: Tensor) -> Tensor:
+        """``mapper(y)`` as a target, ``[batch, height * width]``: no gradient flows into it."""
+        with torch.no_grad():
+            target: Tensor = self.mapper(y)
+        return target
+
+    def _flow(
+        self, stepper: Stepper, surface: Tensor, observer: Observer | None
+    ) -> tuple[list[Landing], Tally]:
+        flows, tally = stepper.begin(surface)
+        every = self.config.recompute_every if torch.is_grad_enabled() else 0
+        landings = [Landing(flows.slot[:0], flows.place[:0], flows.age[:0])]  # for when none lands
+        number = 0
+        if observer is not None:
+            observer(number, flows)
+        while len(flows.slot):
+            if every:
+                flows, tally, landed = checkpoint(
+                    _steps, stepper, flows, tally, number, every,
+                    use_reentrant=False, preserve_rng_state=False,
+                )  # fmt: skip
+            else:
+                flows, tally, landed = stepper.step(flows, tally, number)
+            landings += landed
+            number += every or 1
+            if observer is not None:
+                observer(number, flows)
+        return landings, tally
+
+    def _noise(
+        self, sample_ids: Tensor | None, step: int | None
+    ) -> Callable[[Tensor, int], Tensor] | None:
+        config = self.config
+        if not (self.training and config.noise):
+            return None
+        if sample_ids is None or step is None:
+            raise ValueError(
+                f"noise is {config.noise}, but sample_ids or step is missing: give both in"
+                " training, so that a sample's noise does not depend on its batch"
+            )
+        each, axes = config.flows_per_sample, torch.arange(2, device=sample_ids.device)
+        width = config.noise * 12**0.5  # of a uniform distribution with that standard deviation
+
+        def draw(slot: Tensor, number: int) -> Tensor:
+            key = (sample_ids[slot // each] * each + slot % each)[:, None] * 2 + axes
+            drawn = rng.uniform(key, config.seed, "lattice noise", step, number)
+            return width * (drawn.to(self.extent.dtype) - 0.5)
+
+        return draw
+
+
+def _steps(
+    stepper: Stepper, flows: Flows, tally: Tally, number: int, count: int
+) -> tuple[Flows, Tally, list[Landing]]:
+    landings: list[Landing] = []
+    for each in range(number, number + count):
+        if not len(flows.slot):
+            break
+        flows, tally, landed = stepper.step(flows, tally, each)
+        landings += landed
+    return flows, tally, landings
+
+
+def _seeded(config: LatticeConfig, part: str) -> AbstractContextManager[None]:
+    # a key for each part: the mapper of a seed is the same with and without flows
+    return rng.isolated("cpu", config.seed, "lattice", part)

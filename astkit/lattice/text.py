@@ -1,0 +1,170 @@
+"""From words to the lattice and back: a small encoder before it, a small decoder behind it.
+
+Trained together with the lattice, batch by batch: one encode, one pass through the lattice and one
+decode a step, however many texts there are. The encoder learns the teacher's embedding of a text,
+so a text enters the lattice by the door that embeddings take; the decoder reads the surface that
+the flows leave, and learns the target's words by cross-entropy (teacher forcing: Williams and
+Zipser, Neural Computation 1(2), 1989).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from astkit import rng
+from astkit.lattice.pairs import words
+
+PAD, BEGIN, END, UNKNOWN = range(4)
+_UNSAID = [PAD, BEGIN, UNKNOWN]  # no words
+MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
+
+
+class Vocabulary:
+    """The most frequent words of the training texts, numbered from 4 on; 0 to 3 are marks."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self.tokens = (*MARKS, *known)
+        self._number = {token: number for number, token in enumerate(self.tokens)}
+
+    @classmethod
+    def of(cls, texts: Sequence[str], size: int = 2000) -> Vocabulary:
+        """At most ``size`` tokens, the marks included; give the texts of the training part alone.
+
+        Raises ``ValueError`` for a size that leaves no word.
+        """
+        counts = Counter(word for text in texts for word in words(text))
+        if size <= len(MARKS) or not counts:
+            raise ValueError(
+                f"a vocabulary of size {size} for {len(counts)} different words has none: give a"
+                f" size above {len(MARKS)} and texts with words"
+            )
+        ranked = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(ranked[: size - len(MARKS)])
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def encode(self, texts: Sequence[str], length: int) -> Tensor:
+        """Token numbers, int64 ``[len(texts), length]``: words, an end mark, padding.
+
+        Longer texts are cut, and then have no end mark.
+        """
+        encoded = torch.full((len(texts), length), PAD)
+        for row, text in enumerate(texts):
+            numbers = [self._number.get(word, UNKNOWN) for word in words(text)][:length]
+            numbers += [END] * (len(numbers) < length)
+            encoded[row, : len(numbers)] = torch.tensor(numbers)
+        return encoded
+
+    def decode(self, tokens: Tensor) -> list[str]:
+        """The words of ``tokens [B, length]`` up to the first end mark."""
+        texts = []
+        for row in tokens.tolist():
+            end = row.index(END) if END in row else len(row)
+            texts.append(" ".join(self.tokens[number] for number in row[:end] if number != PAD))
+        return texts
+
+
+class TextEncoder(nn.Module):
+    """Tokens int64 ``[B, length]`` to embeddings ``[B, dim]``: an MLP on the mean word vector."""
+
+    def __init__(self, size: int, dim: int, width: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(size, width, padding_idx=PAD)
+        self.layers = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU())
+        self.out = nn.Linear(width, dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        counted = (tokens != PAD).unsqueeze(-1)
+        mean = (self.words(tokens) * counted).sum(1) / counted.sum(1).clamp(min=1)
+        embedding: Tensor = self.out(self.layers(mean))
+        return embedding
+
+
+class TextDecoder(nn.Module):
+    """A surface ``[B, cells]`` to tokens: the first state of a GRU that speaks word by word."""
+
+    def __init__(self, size: int, cells: int, width: int) -> None:
+        super().__init__()
+        self.start = nn.Sequential(nn.LayerNorm(cells), nn.Linear(cells, width), nn.Tanh())
+        self.words = nn.Embedding(size, width, padding_idx=PAD)
+        self.gru = nn.GRU(width, width, batch_first=True)
+        self.out = nn.Linear(width, size)
+
+    def forward(self, surface: Tensor, tokens: Tensor) -> Tensor:
+        """Logits ``[B, length, vocabulary]`` for each of ``tokens [B, length]``, told those before
+        it."""
+        begin = torch.full_like(tokens[:, :1], BEGIN)
+        heard = self.words(torch.cat([begin, tokens[:, :-1]], 1))
+        logits: Tensor = self.out(self.gru(heard, self.start(surface)[None].contiguous())[0])
+        return logits
+
+    @torch.no_grad()
+    def greedy(self, surface: Tensor, length: int) -> Tensor:
+        """The likeliest word or end after those so far, ``length`` times: int64 ``[B, length]``.
+
+        The whole batch at once; what follows a row's end mark is padding.
+        """
+        state = self.start(surface)[None].contiguous()
+        token = torch.full((len(surface), 1), BEGIN, device=surface.device)
+        ended = torch.zeros_like(token, dtype=torch.bool)
+        spoken = []
+        for _ in range(length):
+            said, state = self.gru(self.words(token), state)
+            logits = self.out(said)
+            logits[..., _UNSAID] = -torch.inf
+            token = logits.argmax(-1).masked_fill(ended, PAD)
+            ended = ended | (token == END)
+            spoken.append(token)
+        return torch.cat(spoken, 1)
+
+
+class TextBridge(nn.Module):
+    """Encoder and decoder around a lattice with ``cells`` surface cells and embeddings of ``dim``.
+
+    Args:
+        vocabulary: of the training texts.
+        dim, cells: of the lattice.
+        width: of word vectors and GRU.
+        length: most tokens of a text; longer ones are cut.
+        seed: of the weights.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        dim: int,
+        cells: int,
+        *,
+        width: int = 96,
+        length: int = 24,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if length < 1 or width < 1:
+            raise ValueError(f"length is {length} and width {width}: give 1 or more for both")
+        self.vocabulary, self.length = vocabulary, length
+        with rng.isolated("cpu", seed, "text"):
+            self.encoder = TextEncoder(len(vocabulary), dim, width)
+            self.decoder = TextDecoder(len(vocabulary), cells, width)
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Embeddings ``[len(texts), dim]`` of ``texts``, of length 1 as the teacher's are."""
+        device = self.encoder.out.weight.device
+        tokens = self.vocabulary.encode(texts, self.length).to(device)
+        return F.normalize(self.encoder(tokens))
+
+    def decode(self, surface: Tensor) -> list[str]:
+        """The words that ``surface [B, cells]`` stands for, decoded greedily."""
+        return self.vocabulary.decode(self.decoder.greedy(surface, self.length))
+
+    def word_losses(self, surface: Tensor, tokens: Tensor) -> Tensor:
+        """Mean cross-entropy of a row's tokens, ``[B]`` in nats, padding left out."""
+        logits = self.decoder(surface, tokens)
+        losses = F.cross_entropy(logits.transpose(1, 2), tokens, ignore_index=PAD, reduction="none")
+        return losses.sum(1) / (tokens != PAD).sum(1).clamp(min=1)

@@ -1,0 +1,182 @@
+"""Does the lattice learn? `python -m tests.benchmarks.lattice_learning` writes JSON.
+
+Trains on the frozen documentation pairs, three seeds of each arm, and sets beside them the
+baselines, the bypass (the same mapper and collector without flows, the same training) and the
+origin's rules as a negative control. `--ablation` also takes the differences to the origin
+back, one at a time. `--arms` measures some of them anew and keeps the others that the file holds.
+There is no test part: sizes and loss weights were chosen on the validation part with seed 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from astkit import rng
+from astkit.files import write_atomic
+from astkit.lattice.baselines import baselines
+from astkit.lattice.carrier import ENERGY, MOVE
+from astkit.lattice.config import LatticeConfig
+from astkit.lattice.model import EnergyFlowLattice
+from astkit.lattice.objective import LossWeights
+from astkit.lattice.tasks import Task, docs_task, identity, rotated
+from astkit.lattice.training import SETTINGS, lattice_trainer
+from astkit.stamp import describe, stamp
+
+RESULTS = Path(__file__).with_name("lattice_learning.json")
+SEEDS = (0, 1, 2)
+CONFIG = LatticeConfig(
+    width=12, height=12, depth=6, hidden=32, mapper_width=2048, spawn_threshold=1.0
+)
+WEIGHTS = LossWeights(contrast=0.1, temperature=0.1, fade=True)
+SHARP = LossWeights(contrast=1.0, temperature=0.1)
+LARGE = {"width": 28, "height": 28, "depth": 3}
+METRICS = ("val_mrr", "val_cosine", "val_top1", "val_top5")
+ORIGIN: dict[str, Any] = {"energy_rule": "origin", "input_scale": 1.0, "theta_e": 0.01}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration: changes to the lattice's settings and to its training."""
+
+    name: str
+    lattice: dict[str, Any] = field(default_factory=dict)
+    weights: LossWeights = WEIGHTS
+    steps: int = 300
+    lr: float = SETTINGS.lr
+    task: str = "docs"
+    large: tuple[slice, ...] = ()  # rows of the carrier's heads that start as large as the others
+
+
+ARMS = (
+    Arm("lattice"),
+    Arm("bypass", {"lattice": False}),
+    Arm("negative control", ORIGIN, large=(MOVE, ENERGY)),
+    Arm("large lattice, contrast", LARGE, SHARP, steps=200, lr=5e-4),
+    Arm("large bypass, contrast", {**LARGE, "lattice": False}, SHARP, steps=200, lr=5e-4),
+    Arm("lattice, spawning", {"spawn_threshold": 0.5}),
+    Arm("lattice, merged flows", {"merge": True}),
+    Arm("lattice, depth 12", {"depth": 12}),
+    Arm("lattice, 600 steps", steps=600),
+    Arm("bypass, 600 steps", {"lattice": False}, steps=600),
+    Arm("lattice, cosine alone", weights=LossWeights()),
+    Arm("lattice, identity", task="identity"),
+    Arm("lattice, rotation", task="rotation"),
+)
+ABLATION = (
+    # a small start of energies is one of changes to them, which that rule does not have
+    Arm("energy rule of the origin", {"energy_rule": "origin"}, large=(ENERGY,)),
+    Arm("unscaled input", {"input_scale": 1.0}),
+    Arm("large first displacements", large=(MOVE,)),
+    Arm("large first changes of energy", large=(ENERGY,)),
+    Arm("theta_e = 0.01", {"theta_e": 0.01}),
+)
+
+
+def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
+    """Metrics after the last step, and what it took."""
+    config = replace(CONFIG, **arm.lattice, seed=seed, dim=task.dim)
+    model = EnergyFlowLattice(config)
+    for head in arm.large:
+        enlarge(model, head)
+    trainer = lattice_trainer(
+        config,
+        task,
+        steps=arm.steps,
+        weights=arm.weights,
+        settings=replace(SETTINGS, lr=arm.lr, seed=seed),
+        model=model,
+        device="cpu",
+    )
+    trainer.run()
+    found = trainer.history.epochs[-1]
+    row = {"seed": seed, "steps": trainer.position.step}
+    row |= {name: found[name] for name in METRICS}
+    return row | {"seconds": trainer.ledger.seconds["training"], **flow_counts(trainer.model, task)}
+
+
+def settings_of(arm: Arm) -> str:
+    """All that an arm's numbers depend on, to tell whether they were measured as it stands now."""
+    return f"{arm!r} on {CONFIG!r} with {SETTINGS!r}"
+
+
+def enlarge(model: EnergyFlowLattice, head: slice) -> None:
+    """Undo the small start of a head of the carrier: draw it as the other heads were."""
+    heads = model.carrier.heads
+    bound = heads.in_features**-0.5  # torch's own for a linear layer
+    shape = heads.weight[head].shape
+    drawn = torch.rand(shape, generator=rng.generator(model.config.seed, "large", head.start))
+    with torch.no_grad():
+        heads.weight[head] = bound * (2 * drawn - 1)
+
+
+@torch.no_grad()
+def flow_counts(rows: Any, task: Task) -> dict[str, float]:
+    """Mean steps a sample, and shares of its flows, over the validation part."""
+    x, _ = task.validation.fetch(torch.arange(len(task.validation)))
+    stats = rows.eval().lattice(x).stats
+    if not rows.lattice.config.lattice:
+        return {}
+    created = stats.created.sum()
+    shares = {name: float(getattr(stats, name).sum() / created) for name in ("completed", "died")}
+    spawned = float(created / len(x) / rows.lattice.config.cells - 1)
+    return {"flow_steps": float(stats.steps.float().mean()), "spawned": spawned, **shares}
+
+
+def line(name: str, rows: Sequence[dict[str, Any]]) -> str:
+    """The seeds of an arm in one line: mean and range."""
+    parts = []
+    for metric in METRICS[:2]:
+        values = [row[metric] for row in rows]
+        parts.append(f"{metric} {mean(values):.3f} [{min(values):.3f}, {max(values):.3f}]")
+    return f"{name}: {', '.join(parts)}, n = {len(rows)} seeds"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure the arms one by one; the file is written anew after each."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument(
+        "--ablation", action="store_true", help="also single differences to the origin"
+    )
+    parser.add_argument("--arms", nargs="+", help="only these, by name")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--steps", type=int, help="other than the arms' own, to try it out")
+    parser.add_argument("--pairs", type=int, help="so many of the pairs, to try it out")
+    options = parser.parse_args(arguments)
+    print(describe(stamp()))
+    docs = docs_task(options.pairs)
+    tasks = {"docs": docs, "identity": identity(docs), "rotation": rotated(docs)}
+    content: dict[str, Any] = {"arms": {}}
+    if options.arms and options.out.exists():
+        content = json.loads(options.out.read_text())
+    content["pairs"] = {"train": len(docs.train), "validation": len(docs.validation)}
+    content["baselines"] = {name: found.to_dict() for name, found in baselines(docs).items()}
+    wanted = (*ARMS, *(ABLATION if options.ablation or options.arms else ()))
+    for arm in wanted:
+        if options.arms and arm.name not in options.arms:
+            continue
+        arm = replace(arm, steps=options.steps or arm.steps)
+        environment, load_before = stamp(), os.getloadavg()
+        rows = [measured(arm, tasks[arm.task], seed) for seed in options.seeds]
+        print(line(arm.name, rows), flush=True)
+        content["arms"][arm.name] = {
+            "settings": settings_of(arm),
+            "stamp": environment,
+            # processes that wanted a core over 1, 5, 15 minutes: seconds mean little above "cpus"
+            "load_before": load_before,
+            "rows": rows,
+        }
+        write_atomic(options.out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

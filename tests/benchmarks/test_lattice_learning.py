@@ -1,0 +1,74 @@
+"""Whether the lattice learns: the committed measurement holds its bounds, and can be made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from astkit.lattice.carrier import ENERGY, MOVE
+from astkit.lattice.config import LatticeConfig
+from astkit.lattice.model import EnergyFlowLattice
+from tests.benchmarks import lattice_learning
+
+
+@pytest.fixture(scope="module")
+def content() -> dict[str, Any]:
+    if not lattice_learning.RESULTS.exists():
+        pytest.skip("not measured yet: python -m tests.benchmarks.lattice_learning --ablation")
+    return json.loads(lattice_learning.RESULTS.read_text())
+
+
+def test_every_arm_was_measured_with_three_seeds_as_it_stands_now(content):
+    known = {arm.name: arm for arm in (*lattice_learning.ARMS, *lattice_learning.ABLATION)}
+    assert content["arms"].keys() <= known.keys()
+    assert {"lattice", "bypass", "negative control"} <= content["arms"].keys()
+    for name, measured in content["arms"].items():
+        assert measured["settings"] == lattice_learning.settings_of(known[name])
+        assert [row["seed"] for row in measured["rows"]] == [0, 1, 2]
+        assert {row["steps"] for row in measured["rows"]} == {known[name].steps}
+        assert measured["stamp"]["torch"]
+
+
+def test_the_lattice_learns_in_300_steps(content):
+    for row in content["arms"]["lattice"]["rows"]:
+        assert row["steps"] <= 300
+        assert row["val_mrr"] >= 0.20
+        assert row["val_cosine"] >= 0.27
+
+
+def test_the_origins_rules_do_not(content):
+    rows = content["arms"]["negative control"]["rows"]
+    assert all(row["val_mrr"] < 0.05 for row in rows)
+
+
+def test_the_measurement_can_be_made_again(tmp_path: Path):
+    out = tmp_path / "again.json"
+    names = ["bypass", "negative control", "large first displacements"]
+    some = ["--seeds", "0", "--steps", "1", "--pairs", "50"]
+    lattice_learning.main([*some, "--arms", *names[:1], "--out", str(out)])
+    lattice_learning.main([*some, "--arms", *names[1:], "--out", str(out)])  # the first one stays
+    content = json.loads(out.read_text())
+    assert list(content["baselines"]) == ["train mean", "copy input", "ridge"]
+    assert sum(content["pairs"].values()) == 50
+    rows = {name: measured["rows"][0] for name, measured in content["arms"].items()}
+    assert set(rows) == set(names)
+    assert all(row["steps"] == 1 and 0 < row["val_mrr"] <= 1 for row in rows.values())
+    assert 0 < rows["large first displacements"]["completed"] <= 1
+    assert len({row["val_cosine"] for row in rows.values()}) == len(rows)  # not one twice
+    assert "completed" not in rows["bypass"]
+
+
+@pytest.mark.parametrize("head", [MOVE, ENERGY])
+def test_large_heads_are_drawn_as_the_other_ones_were(head):
+    config = LatticeConfig(dim=4, width=3, height=3, depth=3, hidden=64)
+    model, small = EnergyFlowLattice(config), EnergyFlowLattice(config)
+    lattice_learning.enlarge(model, head)
+    after, before = model.carrier.heads.weight.detach(), small.carrier.heads.weight.detach()
+    assert float(after[head].std() / before[head].std()) == pytest.approx(10, rel=0.3)
+    assert float(after[head].abs().max()) <= 64**-0.5
+    after[head] = before[head]
+    assert torch.equal(after, before)

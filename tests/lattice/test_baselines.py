@@ -1,0 +1,121 @@
+"""Metrics and baselines against plain loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astkit import rng
+from astkit.lattice import baselines as module
+from astkit.lattice.baselines import Ridge, baselines, retrieval
+from astkit.lattice.tasks import Pairs, Task
+
+
+def made(n: int = 90, dim: int = 6, seed: int = 0) -> Task:
+    x = torch.randn(n, dim, generator=rng.generator(seed, "x"))
+    w = torch.randn(dim, dim, generator=rng.generator(seed, "w"))
+    y = x @ w + torch.randn(n, dim, generator=rng.generator(seed, "noise")) + 2
+    rows = torch.arange(n)
+    return Task("made", Pairs(x, y, rows[: n * 2 // 3]), Pairs(x, y, rows[n * 2 // 3 :]))
+
+
+def slow_retrieval(predicted: np.ndarray, targets: np.ndarray) -> tuple[float, ...]:
+    found = []
+    for i, p in enumerate(predicted):
+        cosines = [
+            float(p @ t) / (float(np.linalg.norm(p)) * float(np.linalg.norm(t))) for t in targets
+        ]
+        rank = 1 + sum(c > cosines[i] + 1e-12 for c in cosines)
+        rank += sum(abs(c - cosines[i]) <= 1e-12 for c in cosines[:i] + cosines[i + 1 :]) / 2
+        found.append((cosines[i], rank <= 1, rank <= 5, 1 / rank))
+    return tuple(np.mean(found, axis=0))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 30), st.integers(2, 6), st.integers(0, 99))
+def test_metrics_are_those_of_a_plain_loop(n, dim, seed):
+    targets = torch.randn(n, dim, generator=rng.generator(seed)).double()
+    noise = torch.randn(n, dim, generator=rng.generator(seed, 1)).double()
+    found = retrieval(targets + noise, targets)
+    slow = slow_retrieval((targets + noise).numpy(), targets.numpy())
+    assert (found.cosine, found.top1, found.top5, found.mrr) == pytest.approx(slow, abs=1e-6)
+    assert found.samples == n
+    perfect = retrieval(3 * targets, targets)
+    assert (perfect.top1, perfect.mrr) == (1, 1)
+
+
+def test_chunks_change_nothing(monkeypatch):
+    targets = torch.randn(50, 8, generator=rng.generator(4))
+    noisy = targets + torch.randn(50, 8, generator=rng.generator(5))
+    whole = retrieval(noisy, targets)
+    monkeypatch.setattr(module, "CHUNK", 7)
+    parts = retrieval(noisy, targets)
+    assert parts.to_dict() == pytest.approx(whole.to_dict())
+
+
+def test_a_prediction_that_says_nothing_gains_nothing():
+    targets = torch.eye(9)
+    nothing = retrieval(torch.zeros(9, 9), targets)  # all tie: everyone's rank is 5
+    assert (nothing.top1, nothing.mrr) == (0, pytest.approx(1 / 5))
+    constant = retrieval(torch.ones(9, 9), targets)
+    assert constant.mrr == pytest.approx(1 / 5)
+
+
+def test_unusable_predictions_are_refused():
+    with pytest.raises(ValueError, match="predicted has shape"):
+        retrieval(torch.ones(3, 2), torch.ones(2, 2))
+    with pytest.raises(ValueError, match="diverged"):
+        retrieval(torch.full((2, 2), torch.nan), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("lam", [0.01, 1.0, 30.0])
+def test_ridge_is_least_squares_with_rows_for_the_penalty(lam):
+    task = made()
+    x, y = (part.double().numpy() for part in task.train.fetch(torch.arange(len(task.train))))
+    # one more column for the intercept, which is not penalised
+    left = np.block([[x, np.ones((len(x), 1))], [np.sqrt(lam) * np.eye(6), np.zeros((6, 1))]])
+    right = np.concatenate([y, np.zeros((6, 6))])
+    slow, *_ = np.linalg.lstsq(left, right, rcond=None)
+    ridge = next(Ridge.path(task.train, [lam]))
+    test, _ = task.validation.fetch(torch.arange(len(task.validation)))
+    predicted = np.hstack([test.numpy(), np.ones((len(test), 1))]) @ slow
+    np.testing.assert_allclose(ridge(test).numpy(), predicted, rtol=1e-7, atol=1e-9)
+
+
+def test_lambda_is_the_best_on_a_part_of_train_and_refitted():
+    task, lambdas = made(dim=12), (0.1, 10.0, 1000.0)
+    order = rng.permutation(60, 0, "ridge")
+    held, fit = task.train.rows[order[:9]], task.train.rows[order[9:]]
+    scores = {}
+    for lam in lambdas:
+        ridge = next(Ridge.path(replace(task.train, rows=fit), [lam]))
+        x, y = task.train.x[held], task.train.y[held]
+        scores[lam] = slow_retrieval(ridge(x).numpy(), y.double().numpy())[3]
+    chosen = Ridge.choose(task.train, lambdas)
+    assert scores[chosen.lam] == max(scores.values())
+    whole = next(Ridge.path(task.train, [chosen.lam]))
+    assert torch.equal(chosen.weight, whole.weight)
+    blind = replace(task, validation=replace(task.validation, y=task.validation.y * torch.nan))
+    assert torch.equal(Ridge.choose(blind.train, lambdas).weight, chosen.weight)
+    with pytest.raises(ValueError, match="lambdas is"):
+        Ridge.choose(task.train, ())
+
+
+def test_mean_and_copy_are_what_they_say():
+    task = made()
+    found = baselines(task)
+    assert list(found) == ["train mean", "copy input", "ridge"]
+    x, y = (part.double().numpy() for part in task.validation.fetch(torch.arange(30)))
+    mean = task.train.y[task.train.rows].double().numpy().mean(0)
+    for name, predicted in (("train mean", np.tile(mean, (30, 1))), ("copy input", x)):
+        metrics = found[name]
+        slow = slow_retrieval(predicted, y)
+        assert (metrics.cosine, metrics.top1, metrics.top5, metrics.mrr) == pytest.approx(
+            slow, abs=1e-6
+        )
+    assert found["ridge"].mrr > found["train mean"].mrr

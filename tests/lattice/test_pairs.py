@@ -1,0 +1,130 @@
+"""The text pairs: frozen, split by their sources alone, and refused with a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astkit.lattice import pairs
+from astkit.lattice.pairs import TextPair, docs_pairs, in_validation, read_pairs, words, write_pairs
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+def test_the_frozen_pairs_are_small_unique_and_prose():
+    frozen = docs_pairs(DATA)
+    assert len(frozen) >= 2500
+    assert (DATA / pairs.FILE).stat().st_size <= 2e6
+    for side in ("source", "target"):
+        assert len({" ".join(words(getattr(pair, side))) for pair in frozen}) == len(frozen)
+    for pair in frozen:
+        assert 3 <= len(words(pair.source)) <= 80
+        assert not pair.target.startswith(("Parameters ---", "Parameters:", "Args:", "Returns:"))
+    origins = {pair.origin.split()[0] for pair in frozen}
+    assert origins == {"python", "numpy", "torch"}
+
+
+def test_the_licences_of_all_origins_lie_beside_them():
+    text = (DATA / "docs_pairs.LICENSES.txt").read_text()
+    for origin in {pair.origin for pair in docs_pairs(DATA)}:
+        assert origin.replace("python", "Python") in text
+    for owner in ("Python Software Foundation", "NumPy Developers", "Facebook, Inc"):
+        assert owner in text
+    readme = (DATA / "README.md").read_text()
+    assert f"{len(docs_pairs(DATA)):,} pairs" in readme
+
+
+@pytest.mark.full
+def test_the_frozen_pairs_are_what_these_packages_hold():
+    frozen = docs_pairs(DATA)
+    here = {f"{name} {metadata.version(name).partition('+')[0]}" for name in ("numpy", "torch")}
+    here.add(pairs._python())
+    versions = {pair.origin for pair in frozen}
+    collected = pairs.collect()
+    for origin in here & versions:  # of other versions the pairs are others
+        assert {p for p in collected if p.origin == origin} >= {
+            p for p in frozen if p.origin == origin
+        }
+    if here == versions:
+        assert collected == frozen
+
+
+def test_docstrings_are_read_without_importing(tmp_path):
+    (tmp_path / "tests").mkdir()
+    module = '"""A module of some words.\n\nIts second paragraph here.\n"""\nraise SystemExit\n'
+    function = (
+        'def f():\n    """Do a thing well.\n\n    Parameters\n    ----\n    x: int"""\n'
+        'def g():\n    """Do another thing.\n\n    In this\n    very way.\n\n    Third one."""\n'
+        'def _h():\n    """Do a hidden thing.\n\n    In a hidden way."""\n'
+    )
+    (tmp_path / "m.py").write_text(module + function)
+    (tmp_path / "tests" / "n.py").write_text(module)
+    (tmp_path / "broken.py").write_text("def (")
+    files = sorted(tmp_path.rglob("*.py"))
+    assert list(pairs._docstrings(tmp_path, files, "here")) == [
+        TextPair("A module of some words.", "Its second paragraph here.", "here"),
+        TextPair("Do another thing.", "In this very way.", "here"),
+    ]
+
+
+def test_equal_pairs_are_equal_bytes_and_come_back(tmp_path):
+    some = [TextPair("one two é", "three four", "x 1"), TextPair("five six", "seven")]
+    first = write_pairs(tmp_path / "a.jsonl.gz", some).read_bytes()
+    assert write_pairs(tmp_path / "b.jsonl.gz", some).read_bytes() == first
+    assert read_pairs(tmp_path / "a.jsonl.gz") == some
+    (tmp_path / "c.jsonl").write_bytes(gzip.decompress(first) + b"\n")
+    assert read_pairs(tmp_path / "c.jsonl") == some
+
+
+@given(st.lists(st.text("abcXYZ09_", min_size=1), min_size=1, max_size=5))
+def test_the_part_depends_on_the_words_alone(some):
+    written = in_validation("  ".join(some) + ".")
+    assert in_validation(" ".join(some).upper()) == written
+    digest = hashlib.blake2b(" ".join(some).lower().encode(), digest_size=8).digest()
+    assert written == (int.from_bytes(digest, "big") / 2**64 < 0.15)
+
+
+def test_about_the_asked_share_is_for_validation():
+    held = sum(in_validation(f"text {n}") for n in range(4000))
+    assert abs(held / 4000 - 0.15) < 4 * (0.15 * 0.85 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["no json", "[1]", '{"source": "a"}', '{"source": "a", "target": "!!"}', '{"source": 1}'],
+)
+def test_a_line_that_is_no_pair_is_named(tmp_path, line):
+    path = tmp_path / "user.jsonl"
+    path.write_text(json.dumps({"source": "a b", "target": "c"}) + "\n" + line + "\n")
+    with pytest.raises(ValueError, match=r"user\.jsonl line 2 is .*: give"):
+        read_pairs(path)
+
+
+def test_damaged_and_empty_files_are_refused(tmp_path):
+    whole = write_pairs(tmp_path / "a.jsonl.gz", docs_pairs(DATA)[:50]).read_bytes()
+    (tmp_path / "torn.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_pairs(tmp_path / "torn.jsonl.gz")
+    with pytest.raises(ValueError, match="holds no pair"):
+        read_pairs(tmp_path / "empty.jsonl")
+    with pytest.raises(FileNotFoundError):
+        read_pairs(tmp_path / "absent.jsonl")
+
+
+def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "__file__", str(tmp_path / "lattice" / "pairs.py"))
+    monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "data"])
+    with pytest.raises(FileNotFoundError, match="ASTKIT_DATA"):
+        docs_pairs()
+    for n, folder in enumerate(("data", "lattice")):  # the package goes before the current folder
+        some = [TextPair("a", f"b{n}")]
+        write_pairs(tmp_path / folder / pairs.FILE, some)
+        assert docs_pairs() == some

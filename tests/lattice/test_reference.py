@@ -1,0 +1,135 @@
+"""The vectorised steps against the plain loop over flows, in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from astkit.lattice.config import LatticeConfig
+from astkit.lattice.reference import run_reference
+from tests.lattice.examples import COUNTERS, config, gradients, inputs, model
+
+SURFACE, GRADIENT = 1e-10, 1e-8
+
+
+def agree(chosen: LatticeConfig, batch: int, adaptive: bool = True) -> dict[str, int]:
+    """Assert that both give the same; the counters, summed over samples."""
+    built = model(chosen)
+    ids = torch.arange(batch) * 7 + 3
+    known: dict[str, Any] = {"sample_ids": ids, "step": 2, "adaptive": adaptive}
+    x = inputs(batch, chosen.dim, chosen.seed)
+    fast = built.run(x, **known)
+    fast_gradients = gradients(built, fast)
+    slow = run_reference(built, x, **known)
+    slow_gradients = gradients(built, slow)
+    for name in COUNTERS:
+        assert torch.equal(getattr(fast.stats, name), getattr(slow.stats, name)), name
+    assert (fast.surface - slow.surface).abs().max() <= SURFACE
+    assert (fast.y - slow.y).abs().max() <= SURFACE
+    largest = max(each.abs().max().item() for each in slow_gradients.values())
+    for name, expected in slow_gradients.items():
+        scale = max(expected.abs().max().item(), 1e-6 * largest)
+        assert (fast_gradients[name] - expected).abs().max() <= GRADIENT * scale, name
+    return {name: int(getattr(fast.stats, name).sum()) for name in COUNTERS}
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> LatticeConfig:
+    width, height = draw(st.integers(2, 4)), draw(st.integers(2, 4))
+    z_min = draw(st.sampled_from([0.4, 0.8]))
+    return LatticeConfig(
+        dim=5,
+        mapper_width=8,
+        width=width,
+        height=height,
+        depth=draw(st.integers(2, 5)),
+        hidden=draw(st.integers(1, 6)),
+        layers=draw(st.integers(1, 2)),
+        max_flows=width * height + draw(st.sampled_from([0, 2, 30])),
+        max_steps=draw(st.sampled_from([None, 3, 6])),
+        z_min=z_min,
+        z_max=z_min + draw(st.sampled_from([0.0, 0.3, 1.5])),
+        reach=draw(st.sampled_from([0.5, 1.0, 4.0])),
+        spawn_threshold=draw(st.sampled_from([0.3, 0.5, 0.6, 1.0])),
+        max_children=draw(st.integers(1, 4)),
+        merge=draw(st.booleans()),
+        theta_e=draw(st.sampled_from([0.0, 0.1])),
+        tau=draw(st.sampled_from([0.3, 0.95, 1.0])),
+        patience=draw(st.sampled_from([1, 3, math.inf])),
+        min_steps=draw(st.integers(1, 5)),
+        flush=draw(st.sampled_from(["project", "drop"])),
+        energy_rule=draw(st.sampled_from(["residual", "origin"])),
+        noise=draw(st.sampled_from([0.0, 0.4])),
+        recompute_every=draw(st.sampled_from([0, 2])),
+        seed=draw(st.integers(0, 1000)),
+    )
+
+
+def any_config(examples: int) -> Any:
+    def decorate(test: Any) -> Any:
+        few = settings(
+            max_examples=examples,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+        return few(given(configs(), st.integers(1, 3), st.booleans())(test))
+
+    return decorate
+
+
+@any_config(10)
+def test_any_lattice_agrees(chosen: LatticeConfig, batch: int, adaptive: bool) -> None:
+    agree(chosen, batch, adaptive)
+
+
+@pytest.mark.full
+@any_config(200)
+def test_any_of_many_lattices_agrees(chosen: LatticeConfig, batch: int, adaptive: bool) -> None:
+    agree(chosen, batch, adaptive)
+
+
+def test_full_slots_agree() -> None:
+    counted = agree(config(spawn_threshold=0.3, max_flows=13), 2)
+    assert counted["dropped"] > 10
+    assert counted["created"] > 24  # slots of flows that ended are used again
+
+
+def test_early_stops_agree() -> None:
+    chosen = config(depth=8, tau=0.5, min_steps=1, spawn_threshold=1.0, z_max=3.0)
+    counted = agree(chosen, 2)
+    assert counted["left"] > 0
+    assert counted["completed"] > 0
+
+
+def test_deaths_and_dropped_leftovers_agree() -> None:
+    counted = agree(config(theta_e=0.1, flush="drop", max_steps=3, z_max=2.5), 2)
+    assert counted["died"] > 0
+    assert counted["left"] > 0
+
+
+@pytest.mark.parametrize("flush", ["project", "drop"])
+def test_flows_that_meet_agree(flush: Any) -> None:
+    chosen = config(merge=True, spawn_threshold=0.4, max_flows=20, reach=2.0, flush=flush)
+    counted = agree(chosen, 3)
+    assert counted["merged"] > 10
+    assert counted["completed"] > 0
+    together = {name: counted[name] for name in ("completed", "died", "merged", "left")}
+    assert sum(together.values()) == counted["created"]
+
+
+def test_flows_that_never_spawn_agree() -> None:
+    counted = agree(config(spawn_threshold=1.0), 2)
+    assert counted["created"] == 24
+    assert counted["dropped"] == 0
+
+
+def test_noise_without_its_keys_is_refused() -> None:
+    built = model(config(noise=0.1))
+    with pytest.raises(ValueError, match="sample_ids and step"):
+        run_reference(built, inputs(1))

@@ -1,0 +1,61 @@
+"""Walls that fold, and what a landing leaves."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astkit.lattice.surface import Landing, deposit, fold
+
+
+@settings(deadline=None)
+@given(st.floats(-40, 40), st.integers(1, 9))
+def test_fold_bounces_to_and_fro(value: float, wall: int) -> None:
+    at = value
+    while not 0 <= at <= wall:
+        at = -at if at < 0 else 2 * wall - at
+    folded = fold(torch.tensor([value], dtype=torch.float64), torch.tensor([float(wall)]))
+    torch.testing.assert_close(folded.item(), at, atol=1e-12, rtol=0)
+
+
+def test_fold_turns_the_gradient_at_the_wall() -> None:
+    value = torch.tensor([1.0, 3.5, -0.5], requires_grad=True)
+    fold(value, torch.tensor([3.0])).sum().backward()
+    assert value.grad is not None
+    assert value.grad.tolist() == [1, -1, -1]
+
+
+def landing(*flows: tuple[int, float, float, float, float]) -> Landing:
+    rows = torch.tensor(flows, dtype=torch.float64)
+    place = torch.stack([rows[:, 1], rows[:, 2], torch.zeros(len(rows)), rows[:, 3]], 1)
+    return Landing(rows[:, 0].long(), place, rows[:, 4])
+
+
+def test_a_flow_on_a_cell_leaves_its_energy_there_alone() -> None:
+    surface = deposit([landing((1, 2, 1, -0.7, 3))], batch=2, width=3, height=2)
+    expected = torch.zeros(2, 6)
+    expected[1, 5] = -0.7
+    torch.testing.assert_close(surface, expected.double(), atol=1e-5, rtol=0)
+
+
+def test_a_cell_holds_the_mean_weighted_by_energy_age_and_nearness() -> None:
+    flows = [landing((0, 0.25, 0, 0.5, 0)), landing((0, 0.5, 0, -1.0, 10))]
+    surface = deposit(flows, batch=1, width=2, height=2)
+    near, far = 0.75 * 0.5, 0.5 * 1.0 * 2
+    expected = (near * 0.5 + far * -1.0) / (near + far)
+    torch.testing.assert_close(surface[0, 0].item(), expected, atol=1e-5, rtol=0)
+    assert surface[0, 2:].tolist() == [0, 0]
+
+
+def test_where_a_flow_lands_has_a_gradient() -> None:
+    at = landing((0, 0.3, 0.6, 1.0, 0), (0, 1.0, 1.0, -1.0, 0))
+    place = at.place.clone().requires_grad_()
+    deposit([at._replace(place=place)], 1, 2, 2).square().sum().backward()
+    assert place.grad is not None
+    assert (place.grad[0, [0, 1, 3]] != 0).all()
+
+
+def test_a_lost_position_shows_as_nan() -> None:
+    surface = deposit([landing((0, float("nan"), 0, 1.0, 0))], 1, 2, 2)
+    assert surface.isnan().any()

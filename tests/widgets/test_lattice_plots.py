@@ -1,0 +1,77 @@
+"""Pictures of a lattice: what is drawn is what was recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from astkit.widgets import lattice_plots as plots
+
+
+@pytest.fixture
+def flows() -> pd.DataFrame:
+    """Two flows of three steps; the second's slot is then taken by another flow."""
+    rows = [
+        {"step": step, "slot": slot, "x": slot + 0.1 * step, "y": 1.0, "z": 0.9 * step, "energy": e}
+        for slot, e in ((0, 0.5), (1, -0.2))
+        for step in range(3)
+    ]
+    rows.append({"step": 3, "slot": 1, "x": 0.0, "y": 0.0, "z": 0.3, "energy": 0.1})
+    return pd.DataFrame(rows)
+
+
+def test_moves_are_those_of_one_flow(flows: pd.DataFrame) -> None:
+    starts, ends, energy = plots._moves(flows)
+    assert np.allclose(ends - starts, [[0.1, 0.0, 0.9]] * 4)
+    assert energy.tolist() == [0.5, 0.5, -0.2, -0.2]
+
+
+def test_paths_are_drawn_up_to_a_step(flows: pd.DataFrame) -> None:
+    figure = plots.flow_paths(flows, depth=3, upto=1)
+    side = figure.axes[0]
+    assert side.get_title() == "from the side, after 1 steps"
+    (lines,) = [c for c in side.collections if hasattr(c, "get_segments")]
+    assert len(lines.get_segments()) == 2
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="flows has no rows"):
+        plots.flow_paths(flows[:0], depth=3)
+
+
+def test_slides_show_one_picture_and_hold_all(flows: pd.DataFrame) -> None:
+    slides = plots.Slides([plots.flow_paths(flows, 3, step) for step in (0, 1, 2)])
+    html = slides._repr_html_()
+    assert html.count("<img") == 3
+    assert html.count("display:block") == 1
+    assert 'max="2"' in html
+    assert repr(slides) == "<Slides step>"
+
+
+def test_histograms_hold_every_sample_and_flow() -> None:
+    figure = plots.steps_until_done([3, 3, 5], allowed=6, arrivals=[0, 2, 4])
+    samples, arrived = figure.axes
+    assert [bar.get_height() for bar in samples.patches] == [0, 0, 2, 0, 1, 0]
+    assert [bar.get_height() for bar in arrived.patches] == [0, 2, 4]
+
+
+def test_times_name_their_slopes() -> None:
+    rows = pd.DataFrame(
+        {"way": ["loop", "loop", "all"], "flows": [1, 10, 10], "seconds": [0.1, 1.0, 0.1]}
+    )
+    figure = plots.times(rows, {"loop": 1.0})
+    axis = figure.axes[0]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == [
+        "loop, slope 1.00",
+        "all",
+    ]
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+
+
+def test_learning_shows_the_mean_over_seeds_and_the_marks() -> None:
+    curves = pd.DataFrame(
+        {"model": "lattice", "seed": [0, 1], "step": [10, 10], "val_mrr": [0.2, 0.4]}
+    )
+    axis = plots.learning(curves, {"ridge": 0.39}).axes[0]
+    assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.3])
+    assert axis.lines[1].get_ydata() == [0.39, 0.39]
+    assert [text.get_text() for text in axis.texts] == ["ridge"]
