@@ -1,0 +1,263 @@
+"""A cellular automaton whose rule is a network of learnable logic gates.
+
+Source: Miotti et al., "Differentiable Logic Cellular Automata", 2025, and its notebook
+(google-research/self-organising-systems at 3d5547c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from astkit import rng
+from astkit.logic_ca import gates, wiring
+from astkit.logic_ca.config import LogicCAConfig
+from astkit.logic_ca.fused import gate_stack, plain_stack
+
+
+class _Rule(NamedTuple):
+    """What a rollout needs of the weights, worked out once: see `LogicCA._rule`."""
+
+    first: Tensor  # [8, kernels, 4]
+    kernel: tuple[Tensor, ...]  # [4, gates * kernels, 1] each
+    update: tuple[Tensor, ...]  # [4, gates, 1] each
+    fused: bool
+
+
+class LogicCA(nn.Module):
+    """The automaton: state in, state some steps later out.
+
+    In a step each cell is perceived, channel by channel, by all kernels; the update network reads
+    the cell's own channels and what was perceived, and its output is the cell's new state. Soft, a
+    gate is the softmax mixture of all sixteen; hard, the likeliest one.
+
+    ``update`` inputs are numbered: the channels, then ``c * S * K + s * K + k`` for output s of
+    kernel k on channel c.
+
+    Attributes:
+        kernel_logits: of each layer ``[gates, kernels, 16]``.
+        update_logits: of each layer ``[gates, 16]``.
+
+    Args:
+        config: its sizes and the seed of its wiring.
+    """
+
+    def __init__(self, config: LogicCAConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.kernel_logits = nn.ParameterList(
+            gates.initial_logits(size, config.kernels, first=config.first_logit)
+            for size in config.kernel_layers
+        )
+        self.update_logits = nn.ParameterList(
+            gates.initial_logits(size, first=config.first_logit) for size in config.update_layers
+        )
+        for name, table in _draw(config).items():
+            self.register_buffer(name, table)
+        self._number_rows()
+        self.register_load_state_dict_post_hook(LogicCA._renumber)
+
+    @property
+    def kernel_wires(self) -> list[Tensor]:
+        """Of each kernel layer int64 ``[2, gates]``: patch positions, then gates of the last."""
+        return [getattr(self, f"kernel_wires_{i}") for i in range(len(self.kernel_logits))]
+
+    @property
+    def update_wires(self) -> list[Tensor]:
+        """Of each update layer int64 ``[2, gates]``."""
+        return [getattr(self, f"update_wires_{i}") for i in range(len(self.update_logits))]
+
+    @property
+    def wiring_hash(self) -> str:
+        """SHA-256 of all wiring, for records."""
+        return wiring.wiring_hash([*self.kernel_wires, *self.update_wires])
+
+    def extra_repr(self) -> str:
+        """The sizes."""
+        return str(self.config)
+
+    def forward(
+        self,
+        x: Tensor,
+        steps: int = 1,
+        masks: Tensor | None = None,
+        hard: bool = False,
+        *,
+        fused: bool = True,
+        recompute: int | None = None,
+    ) -> Tensor:
+        """The state after ``steps`` steps.
+
+        Args:
+            x: ``[batch, channels, height, width]`` in [0, 1], of any dtype.
+            steps: how many.
+            masks: bool ``[steps, batch, 1, height, width]``, true where a cell changes; see
+                `fire_masks`. Needed where the fire rate is below 1.
+            hard: gates of 0 and 1, without gradients of the logits.
+            fused: false for plain operations, which ``torch.func`` can take.
+            recompute: keep the state of every so many steps alone for the backward pass, and
+                compute the rest again: less memory, one more forward pass.
+
+        Returns ``[batch, channels, height, width]``. Raises ``ValueError`` for shapes that do not
+        fit, or masks that are missing.
+        """
+        self._check(x, steps, masks)
+        rule, state = self._rule(hard, fused), self._inside(x)
+        size = recompute if recompute is not None and torch.is_grad_enabled() else steps
+        if size < 1:
+            raise ValueError(f"recompute is {recompute}: give 1 step or more, or None")
+        for first in range(0, steps, size):
+            fires = None if masks is None else masks[first : first + size]
+            count = min(size, steps - first)
+            if size < steps:
+                state = checkpoint(self._run, rule, state, count, fires, use_reentrant=False)
+            else:
+                state = self._run(rule, state, count, fires)
+        return state.transpose(0, 1)
+
+    @torch.no_grad()
+    def states(
+        self,
+        x: Tensor,
+        steps: int,
+        masks: Tensor | None = None,
+        hard: bool = False,
+        *,
+        alive: Tensor | None = None,
+    ) -> Iterator[Tensor]:
+        """The states ``[batch, channels, height, width]`` of a rollout, ``x`` itself first.
+
+        ``alive``: bool ``[steps, 1 or batch, 1, height, width]``; a cell that is not alive is 0
+        after the step, whatever the rule says. Raises what `forward` does; no gradients.
+        """
+        self._check(x, steps, masks)
+        rule, state = self._rule(hard, fused=True), self._inside(x)
+        yield x
+        for t in range(steps):
+            with torch.no_grad():  # the caller's mode is back between two states
+                state = self._run(rule, state, 1, None if masks is None else masks[t : t + 1])
+                if alive is not None:
+                    state = state * alive[t].transpose(0, 1)
+            yield state.transpose(0, 1)
+
+    def _check(self, x: Tensor, steps: int, masks: Tensor | None) -> None:
+        if x.ndim != 4 or x.shape[1] != self.config.channels:
+            raise ValueError(
+                f"x has shape {list(x.shape)}: give [batch, {self.config.channels}, height, width]"
+            )
+        if steps < 1:
+            raise ValueError(f"steps is {steps}: give 1 or more")
+        if masks is None:
+            if self.config.fire_rate < 1:
+                raise ValueError(
+                    f"masks is None, but the fire rate is {self.config.fire_rate}: draw them with"
+                    " astkit.logic_ca.masks.fire_masks"
+                )
+            return
+        wanted = [steps, len(x), 1, *x.shape[2:]]
+        if list(masks.shape) != wanted:
+            raise ValueError(f"masks has shape {list(masks.shape)}: give {wanted}")
+
+    def _inside(self, x: Tensor) -> Tensor:
+        """Features first, in the precision of the logits."""
+        return x.transpose(0, 1).to(self.update_logits[0].dtype)
+
+    def _rule(self, hard: bool, fused: bool) -> _Rule:
+        """Coefficients of all gates in one go, cut into layers."""
+        logits = [*self.kernel_logits, *self.update_logits]
+        rows = [p.shape[:-1].numel() for p in logits]
+        c = gates.coefficients(torch.cat([p.flatten(0, -2) for p in logits]), hard)
+        first, *_ = c.split(rows)
+        layers = c.T.contiguous().unsqueeze(-1).split(rows, 1)
+        count = len(self.kernel_logits)
+        return _Rule(
+            first.unflatten(0, (-1, self.config.kernels)),
+            tuple(part.contiguous() for part in layers[1:count]),
+            tuple(part.contiguous() for part in layers[count:]),
+            fused,
+        )
+
+    def _run(self, rule: _Rule, state: Tensor, steps: int, masks: Tensor | None) -> Tensor:
+        """``steps`` steps of ``state [channels, batch, height, width]``."""
+        for t in range(steps):
+            new = self._step(rule, state)
+            state = new if masks is None else torch.where(masks[t].transpose(0, 1), new, state)
+        return state
+
+    def _step(self, rule: _Rule, state: Tensor) -> Tensor:
+        stack = gate_stack if rule.fused else plain_stack
+        channels = state.shape[0]
+        patch = self._patches(state).flatten(1)  # [9, channels * cells]
+        a = patch.index_select(0, self.kernel_wires[0][0])
+        b = patch[wiring.CENTRE].expand_as(a)
+        # every kernel reads the same neighbours here: a product of small matrices
+        basis = torch.stack([torch.ones_like(a), a, b, a * b], 1)
+        seen = (rule.first @ basis).flatten(0, 1)  # [8 * kernels, channels * cells]
+        if rule.kernel:
+            seen = stack(seen, self._kernel_rows(), rule.kernel)
+        cells = state.reshape(channels, -1)
+        inputs = torch.cat([cells, seen.view(-1, cells.shape[1])])
+        return stack(inputs, self._update_rows(), rule.update).view(state.shape)
+
+    def _patches(self, state: Tensor) -> Tensor:
+        """Neighbourhoods ``[9, channels, batch, height, width]`` of all cells."""
+        height, width = state.shape[-2:]
+        mode = "circular" if self.config.boundary == "periodic" else "constant"
+        wide = F.pad(state, (1, 1, 1, 1), mode=mode)
+        return torch.stack(
+            [wide[..., i : i + height, j : j + width] for i in range(3) for j in range(3)]
+        )
+
+    def _kernel_rows(self) -> list[Tensor]:
+        return [getattr(self, f"_kernel_rows_{i}") for i in range(1, len(self.kernel_logits))]
+
+    def _update_rows(self) -> list[Tensor]:
+        return [getattr(self, f"_update_rows_{i}") for i in range(len(self.update_logits))]
+
+    def _number_rows(self) -> None:
+        """From wiring to rows of the features-first layout, in which nothing is moved about."""
+        config = self.config
+        kernels = torch.arange(config.kernels, device=self.kernel_wires[0].device)
+        for i, table in enumerate(self.kernel_wires[1:], 1):
+            rows = table[:, :, None] * config.kernels + kernels
+            self.register_buffer(f"_kernel_rows_{i}", rows.flatten(), persistent=False)
+        for i, table in enumerate(self.update_wires):
+            rows = table if i else _perceived_rows(config).to(table.device)[table]
+            self.register_buffer(f"_update_rows_{i}", rows.flatten(), persistent=False)
+
+    @staticmethod
+    def _renumber(module: nn.Module, _: Any) -> None:
+        assert isinstance(module, LogicCA)
+        module._number_rows()
+
+
+def _perceived_rows(config: LogicCAConfig) -> Tensor:
+    """The row of each input of the update network: they lie as (s, k, c), numbered as (c, s, k)."""
+    channels = torch.arange(config.channels)
+    rows = torch.arange(config.perceived).view(-1, config.channels).T.flatten()
+    return torch.cat([channels, config.channels + rows])
+
+
+def _draw(config: LogicCAConfig) -> dict[str, Tensor]:
+    """The wiring of each layer by name, each from a generator of its own."""
+
+    def tables(kind: str, sizes: Sequence[int], skip: int = 0) -> dict[str, Tensor]:
+        return {
+            f"{kind}_wires_{i + skip}": wiring.unique(
+                inputs, outputs, rng.generator(config.seed, "wiring", kind, i + skip)
+            )
+            for i, (inputs, outputs) in enumerate(pairwise(sizes))
+        }
+
+    first = wiring.first_kernel(rng.generator(config.seed, "wiring", "kernel", 0))
+    return {
+        "kernel_wires_0": first,
+        **tables("kernel", config.kernel_layers, skip=1),
+        **tables("update", (config.update_inputs, *config.update_layers)),
+    }

@@ -1,0 +1,104 @@
+"""A stack of gate layers in few passes over memory, with a backward pass of its own.
+
+A rollout is bound by memory, not by arithmetic: autograd alone would keep seven tensors a layer,
+this keeps the layer's input and reads the rest from it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def layer(x: Tensor, wires: Tensor, c: Tensor) -> Tensor:
+    """One layer of gates, in plain operations: differentiable, and fit for ``torch.func``.
+
+    Args:
+        x: ``[features, cells]``.
+        wires: int64 ``[2 gates]``: where each gate reads ``a``, then where each reads ``b``.
+        c: coefficients ``[4, gates, 1]``.
+
+    Returns ``[gates, cells]``.
+    """
+    a, b = x.index_select(0, wires).chunk(2)
+    return c[0] + c[1] * a + (c[2] + c[3] * a) * b
+
+
+def _layer_in_place(x: Tensor, wires: Tensor, c: Tensor) -> Tensor:
+    a, b = x.index_select(0, wires).chunk(2)
+    out = a * c[3]
+    out.add_(c[2]).mul_(b)
+    return out.add_(a.mul_(c[1])).add_(c[0])
+
+
+def _layer_backward(
+    grad: Tensor, x: Tensor, wires: Tensor, c: Tensor, needs_input: bool
+) -> tuple[Tensor | None, Tensor]:
+    """Gradients of ``x`` and ``c`` from that of the layer's output ``[gates, cells]``."""
+    gates = len(grad)
+    both = x.index_select(0, wires)
+    a, b = both[:gates], both[gates:]
+    ga, gb = grad * a, b * grad
+    of_c = torch.empty_like(c)
+    torch.sum(grad, 1, keepdim=True, out=of_c[0])
+    torch.sum(ga, 1, keepdim=True, out=of_c[1])
+    torch.sum(gb, 1, keepdim=True, out=of_c[2])
+    torch.sum(b.mul_(ga), 1, keepdim=True, out=of_c[3])
+    if not needs_input:
+        return None, of_c
+    # d/da = c1 g + c3 g b and d/db = c2 g + c3 g a, written over a and b
+    torch.mul(grad, c[1], out=a).add_(gb.mul_(c[3]))
+    torch.mul(grad, c[2], out=b).add_(ga.mul_(c[3]))
+    return torch.zeros_like(x).index_add_(0, wires, both), of_c
+
+
+class _GateStack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, wires: Sequence[Tensor], *cs: Tensor) -> Tensor:
+        inputs = []
+        for table, c in zip(wires, cs, strict=True):
+            inputs.append(x)
+            x = _layer_in_place(x, table, c)
+        ctx.save_for_backward(*inputs, *cs)
+        ctx.wires = wires
+        return x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        saved, depth = ctx.saved_tensors, len(ctx.wires)
+        inputs, cs, of_cs = saved[:depth], saved[depth:], []
+        flowing: Tensor | None = grad.contiguous()
+        for i in reversed(range(depth)):
+            assert flowing is not None
+            needs = i > 0 or ctx.needs_input_grad[0]
+            flowing, of_c = _layer_backward(flowing, inputs[i], ctx.wires[i], cs[i], needs)
+            of_cs.append(of_c)
+        return flowing, None, *reversed(of_cs)
+
+
+def gate_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
+    """What `layer` after `layer` gives, and its gradients, once and not under ``torch.func``.
+
+    Args:
+        x: ``[features, cells]``.
+        wires: of each layer int64 ``[2 gates]``.
+        cs: of each layer ``[4, gates, 1]``.
+
+    Returns ``[gates of the last layer, cells]``.
+    """
+    if torch.is_grad_enabled():
+        return _GateStack.apply(x, wires, *cs)
+    for table, c in zip(wires, cs, strict=True):
+        x = _layer_in_place(x, table, c)
+    return x
+
+
+def plain_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
+    """The same as `gate_stack` in plain operations."""
+    for table, c in zip(wires, cs, strict=True):
+        x = layer(x, table, c)
+    return x

@@ -1,0 +1,71 @@
+"""The sixteen logic gates of two inputs, and the four coefficients that all of them share.
+
+Every gate, and every mixture of gates, is ``c0 + c1 a + c2 b + c3 ab``. Source of the mixture:
+Petersen et al., "Deep Differentiable Logic Gate Networks", NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn, tensor
+
+NAMES = (
+    "FALSE",
+    "AND",
+    "A&!B",
+    "A",
+    "!A&B",
+    "B",
+    "XOR",
+    "OR",
+    "NOR",
+    "XNOR",
+    "!B",
+    "A|!B",
+    "!A",
+    "!A|B",
+    "NAND",
+    "TRUE",
+)
+"""Gates by index: the outputs for (a, b) = 00, 01, 10, 11 read as a number of four bits."""
+
+BASIS: tuple[tuple[int, int, int, int], ...] = (
+    (0, 0, 0, 0),
+    (0, 0, 0, 1),
+    (0, 1, 0, -1),
+    (0, 1, 0, 0),
+    (0, 0, 1, -1),
+    (0, 0, 1, 0),
+    (0, 1, 1, -2),
+    (0, 1, 1, -1),
+    (1, -1, -1, 1),
+    (1, -1, -1, 2),
+    (1, 0, -1, 0),
+    (1, 0, -1, 1),
+    (1, -1, 0, 0),
+    (1, -1, 0, 1),
+    (1, 0, 0, -1),
+    (1, 0, 0, 0),
+)
+"""Of each gate what 1, a, b and ab are multiplied with; an integer for inputs of 0 and 1."""
+
+PASS_THROUGH = 3
+"""The gate "A": a fresh automaton hands its inputs on."""
+
+FIRST_LOGIT, PAPERS_FIRST_LOGIT = 5.0, 10.0
+"""Of that gate, the others 0: a share of .908 in the mixture, and of .99932 in the paper."""
+
+
+def initial_logits(*shape: int, first: float = FIRST_LOGIT) -> Tensor:
+    """Logits float32 ``[*shape, 16]`` of gates that hand ``a`` on."""
+    logits = tensor([0.0]).new_zeros(*shape, len(NAMES))
+    logits[..., PASS_THROUGH] = first
+    return logits
+
+
+def coefficients(logits: Tensor, hard: bool = False) -> Tensor:
+    """``[..., 4]`` of ``logits [..., 16]``: of the softmax mixture, or hard, of one gate."""
+    if hard:
+        shares = nn.functional.one_hot(logits.argmax(-1), len(NAMES)).to(logits.dtype)
+    else:
+        shares = logits.softmax(-1)
+    return shares @ tensor(BASIS, dtype=logits.dtype, device=logits.device)

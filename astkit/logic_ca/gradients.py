@@ -1,0 +1,169 @@
+"""Four ways to the same gradient: of a sum of losses over samples that know nothing of each other.
+
+Beside the order in which numbers are added they do the same: masks are drawn before and passed as
+data, and nothing is clipped before all samples are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+
+from astkit.logic_ca.automaton import LogicCA
+
+Parallel = Literal["batch", "vmap", "chunk", "loop"]
+WAYS = ("batch", "vmap", "chunk", "loop")
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""``(states [batch, channels, height, width], targets [batch, ...]) -> [batch]``."""
+
+Gradients = dict[str, Tensor]
+
+
+def first_channel_loss(states: Tensor, targets: Tensor) -> Tensor:
+    """Sum of squares ``[batch]`` of channel 0 of ``states`` minus ``targets [batch, H, W]``."""
+    return (states[:, 0] - targets).square().flatten(1).sum(1)
+
+
+def gradients(
+    model: LogicCA,
+    x: Tensor,
+    targets: Tensor,
+    steps: int,
+    masks: Tensor | None = None,
+    *,
+    loss: Loss = first_channel_loss,
+    parallel: Parallel = "batch",
+    chunk_size: int | None = None,
+    weight: Tensor | None = None,
+    recompute: int | None = None,
+) -> tuple[Tensor, Gradients]:
+    """Losses of the samples and the gradient of their sum.
+
+    Args:
+        model: whose logits are differentiated; its ``.grad`` stay as they are.
+        x: ``[batch, channels, height, width]``.
+        targets: ``[batch, ...]``, what ``loss`` compares with.
+        steps: of the rollout.
+        masks: bool ``[steps, batch, 1, height, width]``; see `LogicCA.forward`.
+        loss: one loss a sample.
+        parallel: "batch": all samples in one rollout. "vmap": the gradient of each sample by
+            ``torch.func``, then their sum. "chunk": so many samples at a time, which bounds memory.
+            "loop": one after the other.
+        chunk_size: samples at a time, for "chunk" and, if given, for "vmap", whose gradients of all
+            samples are held all the same.
+        weight: ``[batch]``, what each sample counts for in the sum; 1 by default.
+        recompute: see `LogicCA.forward`; not for "vmap".
+
+    Returns losses ``[batch]``, unweighted, and the gradients by name of the parameter. Raises
+    ``ValueError`` for an unknown way, a chunk size that is missing or means nothing, no samples.
+    """
+    _check(len(x), parallel, chunk_size, recompute)
+    with denormals_flushed():
+        if parallel == "vmap":
+            losses, each = per_sample_gradients(
+                model, x, targets, steps, masks, loss=loss, chunk_size=chunk_size
+            )
+            count = torch.ones_like(losses) if weight is None else weight.to(losses)
+            return losses, {name: torch.tensordot(count, g, 1) for name, g in each.items()}
+        size = {"batch": len(x), "loop": 1}.get(parallel, chunk_size or 1)
+        return _summed(model, x, targets, steps, masks, loss, weight, size, recompute)
+
+
+def per_sample_gradients(
+    model: LogicCA,
+    x: Tensor,
+    targets: Tensor,
+    steps: int,
+    masks: Tensor | None = None,
+    *,
+    loss: Loss = first_channel_loss,
+    chunk_size: int | None = None,
+) -> tuple[Tensor, Gradients]:
+    """Losses ``[batch]`` and, by name, the gradient of each sample's ``[batch, *parameter]``.
+
+    The arguments are those of `gradients`.
+    """
+
+    def of_one(weights: Gradients, x: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+        options = {"steps": steps, "masks": None if mask is None else mask[:, None], "fused": False}
+        states = functional_call(model, weights, (x[None],), options)
+        return loss(states, target[None])[0]
+
+    where = (None, 0, 0, None if masks is None else 1)
+    mapped = vmap(grad_and_value(of_one), in_dims=where, chunk_size=chunk_size)
+    each, losses = mapped({n: p.detach() for n, p in model.named_parameters()}, x, targets, masks)
+    return losses, each
+
+
+def _summed(
+    model: LogicCA,
+    x: Tensor,
+    targets: Tensor,
+    steps: int,
+    masks: Tensor | None,
+    loss: Loss,
+    weight: Tensor | None,
+    size: int,
+    recompute: int | None,
+) -> tuple[Tensor, Gradients]:
+    """``size`` samples at a time, their gradients added up as they come."""
+    named = dict(model.named_parameters())
+    total: list[Tensor] = []
+    losses = []
+    for first in range(0, len(x), size):
+        part = slice(first, first + size)
+        fires = None if masks is None else masks[:, part]
+        found = loss(model(x[part], steps, fires, recompute=recompute), targets[part])
+        summed = found.sum() if weight is None else (found * weight[part]).sum()
+        new = torch.autograd.grad(summed, list(named.values()))
+        losses.append(found.detach())
+        if total:
+            torch._foreach_add_(total, new)
+        else:
+            total = list(new)
+    return torch.cat(losses), dict(zip(named, total, strict=True))
+
+
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Numbers below 1e-38 (float32) are 0 within the block, on CPUs that can.
+
+    A fresh automaton hands its inputs on, so gradients through what a gate does not take fade to
+    such numbers within a few layers, and each costs a CPU some hundred cycles. Other devices flush
+    them as they are or do not slow down.
+    """
+    before = _flushing()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def _flushing() -> bool:
+    # torch has no getter
+    return bool(torch.tensor([1e-39]).mul(1.0).item() == 0.0)
+
+
+def _check(samples: int, parallel: str, chunk_size: int | None, recompute: int | None) -> None:
+    if parallel not in WAYS:
+        raise ValueError(f"parallel is {parallel!r}: choose one of {', '.join(WAYS)}")
+    if chunk_size is not None and (chunk_size < 1 or parallel in ("batch", "loop")):
+        raise ValueError(
+            f"chunk_size is {chunk_size} with parallel={parallel!r}: give 1 or more, and with"
+            ' "chunk" or "vmap" alone'
+        )
+    if chunk_size is None and parallel == "chunk":
+        raise ValueError('parallel is "chunk", but chunk_size is None: give samples a chunk')
+    if recompute is not None and parallel == "vmap":
+        raise ValueError(
+            f'recompute is {recompute}, but parallel is "vmap": bound its memory by chunk_size'
+        )
+    if samples < 1:
+        raise ValueError("x has no samples: give at least 1")

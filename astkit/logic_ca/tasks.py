@@ -1,0 +1,251 @@
+"""What an automaton learns here: Conway's Game of Life, and a checkerboard out of random bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.datasets.loaders import Batch, check_start
+from astkit.logic_ca.config import LogicCAConfig
+from astkit.logic_ca.gates import PAPERS_FIRST_LOGIT
+from astkit.logic_ca.masks import fire_masks
+
+NEIGHBOURHOODS = 512
+
+Kind = Literal["life", "checkerboard"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task with the automaton that the paper gives it.
+
+    Attributes:
+        name: for records.
+        kind: "life" or "checkerboard".
+        config: of the automaton.
+        height, width: of the grid in training, cells.
+        steps: of a rollout.
+        batch_size: samples an iteration.
+        iterations: updates of the weights in a whole training.
+        weight_decay: of AdamW.
+        every: iterations a pass, after each of which the automaton is evaluated.
+        held_out: samples that it is evaluated on; Life's are all its neighbourhoods.
+    """
+
+    name: str
+    kind: Kind
+    config: LogicCAConfig
+    height: int
+    width: int
+    steps: int
+    batch_size: int
+    iterations: int
+    weight_decay: float = 0.0
+    every: int = 25
+    held_out: int = 16
+
+    def scaled(self, **changes: Any) -> Task:
+        """The task with other numbers, such as ``height=64, width=64, steps=80``."""
+        return replace(self, **changes)
+
+    def source(self, seed: int = 0, batch_size: int | None = None) -> Samples:
+        """The training samples, drawn by ``seed``."""
+        size = batch_size or self.batch_size
+        if self.kind == "life":
+            return TruthTable(*life_table(), size, seed)
+        return RandomBits(self, size, seed)
+
+    def evaluation(self) -> Batch:
+        """Fixed samples, the same whatever the seed of the training."""
+        if self.kind == "life":
+            return Batch(torch.arange(NEIGHBOURHOODS), *life_table())
+        return RandomBits(self, self.held_out, 0, "held out").samples(torch.arange(self.held_out))
+
+    def masks(self, index: Tensor, seed: int, iteration: int) -> Tensor | None:
+        """Fire masks of the samples ``index [batch]`` on the CPU; ``None`` where all cells fire."""
+        rate = self.config.fire_rate
+        if rate == 1:
+            return None
+        size = (self.height, self.width)
+        numbers = index.tolist()
+        return fire_masks(rate, self.steps, numbers, *size, seed=seed, iteration=iteration)
+
+
+def game_of_life() -> Task:
+    """One step of all 512 neighbourhoods, as periodic grids of 3x3."""
+    return Task("life", "life", LogicCAConfig.game_of_life(), 3, 3, 1, 20, 3000)
+
+
+def game_of_life_paper() -> Task:
+    """The same with the paper's first logit and weight decay, as a control.
+
+    Decay pulls undecided gates towards a mixture of all; the soft automaton then learns to compute
+    with values in between, where the hard one cannot follow.
+    """
+    config = replace(LogicCAConfig.game_of_life(), first_logit=PAPERS_FIRST_LOGIT)
+    return game_of_life().scaled(name="life_paper", config=config, weight_decay=0.01)
+
+
+def checkerboard() -> Task:
+    """A checkerboard of 2x2 squares in 20 steps, all cells at once."""
+    config = LogicCAConfig.checkerboard()
+    return Task("checkerboard", "checkerboard", config, 16, 16, 20, 2, 500)
+
+
+def checkerboard_async() -> Task:
+    """The same in 50 steps in which 60 % of the cells change."""
+    config = LogicCAConfig.checkerboard_async()
+    return Task("checkerboard_async", "checkerboard", config, 14, 14, 50, 1, 800)
+
+
+def checkerboard_small() -> Task:
+    """The same on 8x8 in 10 steps, with a small automaton: a smoke test."""
+    config = LogicCAConfig.checkerboard_small()
+    return Task("checkerboard_small", "checkerboard", config, 8, 8, 10, 4, 500)
+
+
+TASKS = {
+    "life": game_of_life,
+    "life_paper": game_of_life_paper,
+    "checkerboard": checkerboard,
+    "checkerboard_async": checkerboard_async,
+    "checkerboard_small": checkerboard_small,
+}
+
+
+def life_step(grid: Tensor) -> Tensor:
+    """Conway's rule on periodic grids ``[..., height, width]`` of 0 and 1.
+
+    A cell lives on with two or three living neighbours and is born with three.
+    """
+    moves = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if (dy, dx) != (0, 0)]
+    neighbours = torch.stack([grid.roll(move, (-2, -1)) for move in moves]).sum(0)
+    return ((neighbours == 3) | ((neighbours == 2) & (grid == 1))).to(grid.dtype)
+
+
+def life_table() -> tuple[Tensor, Tensor]:
+    """All grids of 3x3, ``[512, 1, 3, 3]``, and what becomes of them, ``[512, 3, 3]``."""
+    bits = torch.arange(NEIGHBOURHOODS)[:, None] >> torch.arange(9)
+    grids = (bits % 2).float().view(-1, 1, 3, 3)
+    return grids, life_step(grids[:, 0])
+
+
+def checkerboard_target(height: int, width: int) -> Tensor:
+    """Squares of 2x2 cells, float32 ``[height, width]``: ``((x // 2) + (y // 2)) % 2``."""
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    return ((x // 2 + y // 2) % 2).float()
+
+
+def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Tensor:
+    """Which cells are alive where a square in the middle dies: bool ``[steps, 1, 1, H, W]``.
+
+    The square reaches ``half`` cells from the middle and is held at 0 for the first ``held`` steps:
+    ``held=steps`` is a lasting fault, ``steps // 2`` leaves time to heal. For `LogicCA.states`.
+    """
+    alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
+    rows = slice(max(0, height // 2 - half), height // 2 + half)
+    columns = slice(max(0, width // 2 - half), width // 2 + half)
+    alive[:held, :, :, rows, columns] = False
+    return alive
+
+
+def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10) -> Tensor:
+    """The same with another square of ``size`` cells a side in every step."""
+    numbers = torch.arange(steps)
+    tops = rng.uniform(numbers, seed, "damage", "row") * (height - size + 1)
+    lefts = rng.uniform(numbers, seed, "damage", "column") * (width - size + 1)
+    alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
+    for t, (top, left) in enumerate(zip(tops.int().tolist(), lefts.int().tolist(), strict=True)):
+        alive[t, :, :, top : top + size, left : left + size] = False
+    return alive
+
+
+class Samples:
+    """Batches of equal size, a function of (seed, pass) alone; rows that fill none wait.
+
+    Args:
+        rows: in a pass.
+        batch_size: samples a batch.
+        seed: of the order.
+    """
+
+    drop_last = True
+    shuffle = True
+    keyed = True
+
+    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
+        if not 1 <= batch_size <= rows:
+            raise ValueError(f"batch_size is {batch_size}: give 1 to {rows}, the rows of a pass")
+        self.num_samples: int = rows
+        self.batch_size, self.seed = batch_size, seed
+        self.device = torch.device("cpu")
+
+    def to(self, device: torch.device | str) -> Samples:
+        """Deliver on ``device`` from now on; returns itself."""
+        self.device = torch.device(device)
+        return self
+
+    def __len__(self) -> int:
+        return self.num_samples // self.batch_size
+
+    def check_labels(self, num_outputs: int) -> None:
+        """There are none."""
+
+    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
+        """The batches of pass ``epoch`` over rows ``order``, without the first ``start``."""
+        check_start(start)
+        rows = self.order(epoch) if order is None else order
+        for i in range(start, len(rows) // self.batch_size):
+            batch = self.samples(rows[i * self.batch_size : (i + 1) * self.batch_size], epoch)
+            yield Batch(*(part.to(self.device) for part in batch))
+
+    def order(self, epoch: int) -> Tensor:
+        """Rows of a pass, int64."""
+        return rng.permutation(self.num_samples, self.seed, "order", epoch)
+
+    def samples(self, rows: Tensor, epoch: int = 0) -> Batch:
+        """Some rows of a pass."""
+        raise NotImplementedError
+
+
+class TruthTable(Samples):
+    """Rows of a table: ``x [rows, ...]`` and ``y [rows, ...]``."""
+
+    def __init__(self, x: Tensor, y: Tensor, batch_size: int, seed: int) -> None:
+        super().__init__(len(x), batch_size, seed)
+        self.x, self.y = x, y
+
+    def samples(self, rows: Tensor, epoch: int = 0) -> Batch:
+        """The rows, the same in every pass."""
+        return Batch(rows, self.x[rows], self.y[rows])
+
+
+class RandomBits(Samples):
+    """Grids of random bits in all channels, none of them twice; the checkerboard is the target.
+
+    A pass is ``task.every`` batches. A grid depends on (seed, purpose, pass, row) alone.
+    """
+
+    def __init__(self, task: Task, batch_size: int, seed: int, purpose: str = "train") -> None:
+        super().__init__(task.every * batch_size, batch_size, seed)
+        self.shape = (task.config.channels, task.height, task.width)
+        self.purpose = purpose
+        self.target = checkerboard_target(task.height, task.width)
+
+    def order(self, epoch: int) -> Tensor:
+        """As they come: each is random already."""
+        return torch.arange(self.num_samples)
+
+    def samples(self, rows: Tensor, epoch: int = 0) -> Batch:
+        """The rows of pass ``epoch``."""
+        key = (self.seed, "bits", self.purpose, epoch)
+        drawn = [
+            torch.randint(2, self.shape, generator=rng.generator(*key, row))
+            for row in rows.tolist()
+        ]
+        return Batch(rows, torch.stack(drawn).float(), self.target.expand(len(rows), -1, -1))

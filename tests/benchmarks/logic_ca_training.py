@@ -1,0 +1,192 @@
+"""Does the automaton learn? `python -m tests.benchmarks.logic_ca_training --task life` writes JSON.
+
+Trains a task to its end, seed by seed, and then reads what the hard automaton can do: on fixed
+samples, on larger grids for longer, after damage. A run that was cut off goes on from its
+checkpoints when the same command is given again; seeds that the file holds are not run again.
+The task "gated" compares the arms of `astkit.logic_ca.gated` on the Game of Life.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.files import write_atomic
+from astkit.logic_ca.automaton import LogicCA
+from astkit.logic_ca.evaluation import evaluate
+from astkit.logic_ca.gated import compare_arms
+from astkit.logic_ca.masks import fire_masks
+from astkit.logic_ca.tasks import (
+    TASKS,
+    Task,
+    checkerboard_target,
+    damage,
+    life_step,
+    random_damage,
+)
+from astkit.logic_ca.training import logic_trainer
+from astkit.stamp import describe, stamp
+from astkit.trainers import Checkpoints
+
+RESULTS = Path(__file__).with_name("logic_ca_training.json")
+SEEDS = (0, 1, 2)
+LARGE, LARGE_STEPS = 128, 100  # of Life
+SCALE = 4
+STORM, STORM_STEPS, PIECE = 64, 4000, 100
+STORM_RATE = 0.6
+
+
+def train(task: Task, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One run, from where its checkpoints are if it was cut off; its metrics after each pass."""
+    folder = options.runs / f"{task.name}_{seed}"
+    checkpoints = Checkpoints(folder, every=task.every, pause=30, best="val_accuracy")
+    trainer = logic_trainer(
+        task,
+        seed=seed,
+        iterations=options.iterations,
+        recompute=options.recompute,
+        device=options.device,
+        checkpoints=checkpoints,
+        resume=True,
+    )
+    for record in trainer.steps():
+        if record.step % (4 * task.every) == 0 and trainer.history.epochs:
+            last = trainer.history.epochs[-1]
+            print(task.name, seed, last["step"], last["val_loss"], last["val_wrong"], flush=True)
+    epochs = trainer.history.epochs
+    solved = [epoch for epoch in epochs if epoch["val_wrong"] == 0]
+    model = trainer.model
+    assert isinstance(model, LogicCA)
+    return {
+        "seed": seed,
+        "iterations": trainer.position.step,
+        "device": str(trainer.device),
+        "threads": torch.get_num_threads(),
+        "wiring": model.wiring_hash,
+        "first_without_error": solved[0]["step"] if solved else None,
+        "seconds_to_it": solved[0]["seconds"] if solved else None,
+        "seconds": dict(trainer.ledger.seconds),
+        "phases": dict(trainer.ledger.phases),
+        "final": evaluate(model, task),
+        "active_gates": active_gates(model),
+        "epochs": [{k: e[k] for k in _KEPT} for e in epochs],
+        "after": after_life(model) if task.kind == "life" else after_board(model, task),
+    }
+
+
+_KEPT = ("step", "seconds", "val_loss", "val_hard_loss", "val_wrong", "val_accuracy")
+
+
+def active_gates(model: LogicCA) -> int:
+    """Gates whose likeliest operation is neither "A" nor "B"."""
+    chosen = torch.cat([p.argmax(-1).flatten() for p in model.parameters()])
+    return int(((chosen != 3) & (chosen != 5)).sum())
+
+
+def after_life(model: LogicCA) -> dict[str, Any]:
+    """Cells in which the hard automaton and true Life differ, over all steps of a large grid."""
+    shape = (1, 1, LARGE, LARGE)
+    device = next(model.parameters()).device
+    grid = torch.randint(2, shape, generator=rng.generator(0, "life")).float().to(device)
+    wrong = 0
+    true = grid
+    for state in islice(model.states(grid, LARGE_STEPS, hard=True), 1, None):
+        true = life_step(true)
+        wrong += int((state != true).sum())
+    return {"side": LARGE, "steps": LARGE_STEPS, "mismatches": wrong, "alive": int(true.sum())}
+
+
+def after_board(model: LogicCA, task: Task, storm_steps: int = STORM_STEPS) -> dict[str, Any]:
+    """Accuracy on a grid four times larger for four times longer, healing, and a storm."""
+    side, steps = SCALE * task.height, SCALE * task.steps
+    wide = task.scaled(height=side, width=side, steps=steps, held_out=4)
+    found = evaluate(model, wide)
+    damaged = {
+        name: accuracy_after(model, wide, damage(side, side, steps, held))
+        for name, held in (("healed", steps // 2), ("held", steps))
+    }
+    return {
+        "side": side,
+        "steps": steps,
+        "accuracy": found["accuracy"],
+        **damaged,
+        "storm": storm(model, task, storm_steps),
+    }
+
+
+def accuracy_after(model: LogicCA, task: Task, alive: Tensor) -> float:
+    """Share of right cells at the end of a hard rollout in which cells die."""
+    device = next(model.parameters()).device
+    batch = task.evaluation()
+    masks = task.masks(batch.index, 0, -2)
+    masks = None if masks is None else masks.to(device)
+    x, alive = batch.x.to(device), alive.to(device)
+    *_, last = model.states(x, task.steps, masks, hard=True, alive=alive)
+    return float((last[:, 0] == batch.y.to(device)).float().mean())
+
+
+def storm(model: LogicCA, task: Task, steps: int) -> dict[str, float]:
+    """Wrong cells a step, on the mean, while each step kills another square of 10 cells a side.
+
+    Cells fire at 60 % whatever the automaton was trained with.
+    """
+    device = next(model.parameters()).device
+    target = checkerboard_target(STORM, STORM).to(device)
+    shape = (1, task.config.channels, STORM, STORM)
+    state = torch.randint(2, shape, generator=rng.generator(0, "storm")).float().to(device)
+    wrong = []
+    for piece in range(steps // PIECE):
+        masks = fire_masks(STORM_RATE, PIECE, [0], STORM, STORM, seed=0, iteration=piece)
+        alive = random_damage(STORM, STORM, PIECE, seed=piece)
+        rollout = model.states(state, PIECE, masks.to(device), hard=True, alive=alive.to(device))
+        for state in islice(rollout, 1, None):
+            wrong.append(float((state[:, 0] - target).abs().sum()))
+    return {
+        "side": STORM,
+        "steps": len(wrong),
+        "mean_wrong": sum(wrong) / len(wrong),
+        "last_wrong": wrong[-1],
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Train what the file does not hold yet; each run is written when it is over."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", choices=[*TASKS, "gated"], default="life")
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    parser.add_argument("--iterations", type=int, help="those of the task by default")
+    parser.add_argument("--recompute", type=int, help="steps between two states that are kept")
+    parser.add_argument("--rate", type=float, default=0.25, help="of the gate")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--runs", type=Path, default=Path("runs/logic_ca"), help="checkpoints")
+    options = parser.parse_args(arguments)
+    report = json.loads(options.out.read_text()) if options.out.exists() else {}
+    part = report.setdefault(options.task, {"runs": []})
+    part["stamp"] = stamp()
+    done = {run["seed"] for run in part["runs"]}
+    for seed in (seed for seed in options.seeds if seed not in done):
+        start = time.perf_counter()
+        if options.task == "gated":
+            iterations = options.iterations or TASKS["life"]().iterations
+            rows = compare_arms(
+                seed, rate=options.rate, iterations=iterations, device=options.device
+            )
+            run = {"seed": seed, "rate": options.rate, "iterations": iterations, "arms": rows}
+        else:
+            run = train(TASKS[options.task](), seed, options)
+        part["runs"].append({**run, "wall_seconds": time.perf_counter() - start})
+        write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+    print(describe(part["stamp"]))
+
+
+if __name__ == "__main__":
+    main()

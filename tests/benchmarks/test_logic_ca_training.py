@@ -1,0 +1,76 @@
+"""The training report: it runs, goes on where it stopped, and what is committed has learned."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astkit.logic_ca import tasks
+from astkit.logic_ca.automaton import LogicCA
+from tests.benchmarks import logic_ca_training as script
+
+
+def test_a_small_report_is_written_and_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "LARGE", 8)
+    out = tmp_path / "report.json"
+    common = ["--device", "cpu", "--out", str(out), "--runs", str(tmp_path / "runs")]
+    small = ["--task", "life", "--iterations", "25", *common]
+    script.main([*small, "--seeds", "0"])
+    first = json.loads(out.read_text())
+    script.main([*small, "--seeds", "0", "1"])
+    report = json.loads(out.read_text())
+    assert report["life"]["runs"][0] == first["life"]["runs"][0]
+    assert [run["seed"] for run in report["life"]["runs"]] == [0, 1]
+    assert len({run["wiring"] for run in report["life"]["runs"]}) == 2
+    assert all(run["iterations"] == 25 for run in report["life"]["runs"])
+    assert report["life"]["runs"][0]["after"]["mismatches"] > 0
+
+
+def test_a_board_is_read_on_larger_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "STORM", 16)
+    monkeypatch.setattr(script, "PIECE", 3)
+    task = replace(tasks.checkerboard_small(), height=6, width=6, steps=2)
+    after = script.after_board(LogicCA(task.config), task, storm_steps=6)
+    assert (after["side"], after["steps"]) == (24, 8)
+    assert 0 <= after["held"] <= after["healed"] <= 1
+    assert after["storm"]["steps"] == 6
+
+
+@pytest.fixture
+def committed() -> dict[str, Any]:
+    if not script.RESULTS.exists():
+        pytest.fail(
+            "tests/benchmarks/logic_ca_training.json is missing:"
+            " python -m tests.benchmarks.logic_ca_training"
+        )
+    return json.loads(script.RESULTS.read_text())
+
+
+def test_life_was_learned_without_error_on_all_seeds(committed: dict[str, Any]) -> None:
+    runs = committed["life"]["runs"]
+    assert [run["seed"] for run in runs] == list(script.SEEDS)
+    for run in runs:
+        assert run["first_without_error"] <= 3000
+        assert run["seconds_to_it"] < 180
+        assert run["final"]["wrong"] == 0
+        assert run["after"] == {**run["after"], "side": 128, "steps": 100, "mismatches": 0}
+
+
+def test_the_papers_settings_are_told_for_the_same_seeds(committed: dict[str, Any]) -> None:
+    runs = committed["life_paper"]["runs"]
+    assert [run["seed"] for run in runs] == list(script.SEEDS)
+
+
+def test_a_checkerboard_was_learned(committed: dict[str, Any]) -> None:
+    if "checkerboard" not in committed:
+        pytest.skip("not measured yet: python -m tests.benchmarks.logic_ca_training --task ...")
+    (run, *_) = committed["checkerboard"]["runs"]
+    assert run["final"]["accuracy"] == 1.0
+    assert run["after"]["accuracy"] >= 0.99
+    assert run["after"]["healed"] >= 0.99

@@ -1,0 +1,148 @@
+"""The automaton: fused or plain, at once or state by state, it is one and the same."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from astkit.logic_ca import gates
+from astkit.logic_ca.automaton import LogicCA
+from astkit.logic_ca.config import LogicCAConfig
+from tests.logic_ca.examples import CONFIGS, PERIODIC, SYNC, inputs, masks_of, trained
+
+NAMES = sorted(CONFIGS)
+
+
+def gradient(model: LogicCA, x: torch.Tensor, *args: Any, **ways: Any) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    out = model(x, *args, **ways)
+    parts = torch.autograd.grad(out.square().sum(), [x, *model.parameters()])
+    return [out.detach(), *parts]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ways", [{"fused": False}, {"recompute": 2}, {"recompute": 9}], ids=str)
+def test_every_way_to_compute_it_gives_the_same(name: str, ways: dict[str, Any]) -> None:
+    config = CONFIGS[name]
+    model, x = trained(config), inputs(config, 3)
+    masks = masks_of(config, 5, x)
+    plain = gradient(model, x, 5, masks)
+    for a, b in zip(plain, gradient(model, x, 5, masks, **ways), strict=True):
+        assert (a - b).abs().max() <= 1e-13 * b.abs().max()
+    with torch.no_grad():
+        assert torch.equal(model(x, 5, masks), plain[0])
+
+
+def test_its_gradients_are_those_of_differences() -> None:
+    model = trained(replace(PERIODIC, update_layers=(3, 2, 1)))
+    x = inputs(PERIODIC, 1, (3, 3)).requires_grad_()
+
+    def run(x: torch.Tensor, *logits: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, dict(zip(names, logits, strict=True)), (x, 2))
+
+    names = [name for name, _ in model.named_parameters()]
+    assert torch.autograd.gradcheck(run, (x, *model.parameters()), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_states_of_a_rollout_end_where_it_ends(name: str) -> None:
+    config = CONFIGS[name]
+    model, x = trained(config), inputs(config, 2)
+    masks = masks_of(config, 4, x)
+    states = list(model.states(x, 4, masks))
+    assert len(states) == 5
+    assert torch.equal(states[0], x)
+    for t in range(1, 5):
+        upto = None if masks is None else masks[:t]
+        torch.testing.assert_close(states[t], model(x, t, upto), rtol=0, atol=1e-15)
+    assert not any(state.requires_grad for state in states)
+
+
+def test_looking_at_states_leaves_the_gradient_mode_alone() -> None:
+    for _ in trained(SYNC).states(inputs(SYNC, 1), 2):
+        assert torch.is_grad_enabled()
+
+
+def test_cells_that_are_not_alive_are_zero() -> None:
+    model, x = trained(SYNC), inputs(SYNC, 2)
+    alive = torch.ones(3, 1, 1, 5, 4, dtype=torch.bool)
+    alive[1, :, :, 2, 1:3] = False
+    states = list(model.states(x, 3, alive=alive))
+    free = list(model.states(x, 3))
+    assert torch.equal(states[1], free[1])
+    assert torch.equal(states[2], free[2] * alive[1])
+    assert not torch.equal(states[3], free[3])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_sample_does_not_depend_on_the_others(name: str) -> None:
+    config = CONFIGS[name]
+    model, x = trained(config), inputs(config, 4)
+    masks = masks_of(config, 5, x)
+    together = model(x, 5, masks)
+    for i in range(4):
+        alone = model(x[i : i + 1], 5, None if masks is None else masks[:, i : i + 1])
+        torch.testing.assert_close(alone[0], together[i], rtol=0, atol=1e-14)
+
+
+def test_hard_gates_keep_bits_bits_and_soft_ones_tend_to_them() -> None:
+    model = trained(SYNC)
+    bits = torch.randint(2, (3, 2, 5, 4), generator=torch.Generator().manual_seed(0)).double()
+    hard = model(bits, 6, hard=True)
+    assert set(hard.unique().tolist()) == {0.0, 1.0}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e5)
+    torch.testing.assert_close(model(bits, 6), hard, rtol=0, atol=1e-6)
+
+
+def test_a_periodic_automaton_commutes_with_shifts_and_one_with_a_border_does_not() -> None:
+    for config, commutes in ((PERIODIC, True), (SYNC, False)):
+        model, x = trained(config), inputs(config, 2)
+        shifted = model(x.roll((2, 1), (2, 3)), 3)
+        assert torch.allclose(shifted, model(x, 3).roll((2, 1), (2, 3)), atol=1e-14) == commutes
+
+
+def test_a_fresh_automaton_hands_values_on() -> None:
+    model = LogicCA(LogicCAConfig.checkerboard_small()).double()
+    x = torch.rand(1, 8, 4, 4, dtype=torch.float64)
+    assert torch.isin(model(x, 1, hard=True), torch.cat([x.flatten(), torch.zeros(1)])).all()
+
+
+def test_a_saved_automaton_brings_its_wiring_along() -> None:
+    source = trained(SYNC)
+    other = LogicCA(replace(SYNC, seed=99)).double()
+    x = inputs(SYNC, 2)
+    assert source.wiring_hash != other.wiring_hash
+    other.load_state_dict(copy.deepcopy(source.state_dict()))
+    assert source.wiring_hash == other.wiring_hash
+    assert torch.equal(source(x, 4), other(x, 4))
+    assert not [name for name in source.state_dict() if "rows" in name]
+
+
+def test_all_logits_are_learned() -> None:
+    for config in CONFIGS.values():
+        model, x = trained(config), inputs(config, 2)
+        _, _, *of_logits = gradient(model, x, 2, masks_of(config, 2, x))
+        assert all((part.abs().amax(-1) > 0).any() for part in of_logits)
+        assert of_logits[0].shape == (8, config.kernels, len(gates.NAMES))
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "ways", "told"),
+    [
+        ((2, 3, 5, 4), 1, {}, r"x has shape \[2, 3, 5, 4\]: give \[batch, 2,"),
+        ((2, 5, 4), 1, {}, r"x has shape \[2, 5, 4\]"),
+        ((2, 2, 5, 4), 0, {}, "steps is 0: give 1 or more"),
+        ((2, 2, 5, 4), 3, {"recompute": 0}, "recompute is 0: give 1 step or more"),
+    ],
+)
+def test_impossible_input_is_refused(
+    shape: tuple[int, ...], steps: int, ways: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        LogicCA(SYNC)(torch.zeros(shape), steps, **ways)

@@ -1,0 +1,187 @@
+"""A circuit computes what its truth tables say, comes back from JSON, and is the hard automaton."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from astkit import rng
+from astkit.logic_ca.automaton import LogicCA
+from astkit.logic_ca.circuit import FALSE, TABLES, TRUE, Circuit, from_automaton
+from astkit.logic_ca.config import LogicCAConfig
+from tests.logic_ca import circuits
+from tests.logic_ca.circuits import Builder, drawn, output
+
+
+def test_an_op_is_its_truth_table_read_as_a_number():
+    for op in range(16):
+        table = [output(op, a, b) for a in (False, True) for b in (False, True)]
+        assert TABLES[op].tolist() == table
+        assert int("".join(f"{bit:d}" for bit in table), 2) == op
+
+
+@given(circuits.circuits())
+@settings(max_examples=60, deadline=None)
+def test_evaluate_is_the_plain_way(circuit):
+    wires = circuits.patches(np.random.default_rng(0), circuit.inputs)[:, ::16]
+    slow = [circuits.cell(circuit, column.tolist()) for column in wires.T]
+    np.testing.assert_array_equal(circuit.evaluate(wires), np.array(slow).T)
+
+
+def test_evaluate_keeps_the_shape_of_a_grid_and_refuses_other_wires():
+    circuit = Builder(2).done([13, TRUE])
+    wires = np.zeros((18, 2, 3), bool)
+    wires[13, 1, 2] = True
+    assert np.argwhere(~circuit.evaluate(wires)[0]).tolist() == [
+        [0, 0],
+        [0, 1],
+        [0, 2],
+        [1, 0],
+        [1, 1],
+    ]
+    assert circuit.evaluate(wires)[1].all()
+    with pytest.raises(ValueError, match=r"shape \(9, 2\): give \[18"):
+        circuit.evaluate(np.zeros((9, 2), bool))
+
+
+def test_life_by_hand_is_life():
+    wires = circuits.patches(np.random.default_rng(0), 9)
+    count = wires.sum(0) - wires[4]
+    wanted = (count == 3) | ((count == 2) & wires[4])
+    np.testing.assert_array_equal(circuits.life().evaluate(wires)[0], wanted)
+
+
+def test_counts_and_depths():
+    make = Builder(1)
+    first = make.op(1, 0, 1)
+    passed = make.op(3, first, 2)
+    make.op(0, 0, 0)
+    last = make.op(6, passed, first)
+    circuit = make.done([last])
+    assert (circuit.inputs, circuit.gates, circuit.active) == (9, 4, 2)
+    assert dict(enumerate(circuit.by_op().tolist())) == {
+        i: {0: 1, 1: 1, 3: 1, 6: 1}.get(i, 0) for i in range(16)
+    }
+    assert circuit.depths().tolist() == [0] * 9 + [1, 2, 1, 3]
+
+
+@given(circuits.circuits())
+@settings(max_examples=40, deadline=None)
+def test_json_comes_back(circuit):
+    again = Circuit.from_json(circuit.to_json())
+    assert again.to_json() == circuit.to_json()
+    for name in ("ops", "a", "b", "outputs"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(circuit, name))
+        assert not getattr(again, name).flags.writeable
+
+
+def test_a_saved_circuit_loads_with_how_it_was_made(tmp_path):
+    circuit = dataclasses.replace(circuits.life("zero"), fire_rate=0.5, meta={"from": ["a", None]})
+    path = circuit.save(tmp_path / "new" / "life.json")
+    again = Circuit.load(path)
+    assert again.to_json() == circuit.to_json()
+    assert again.meta == {"from": ["a", None]}
+    assert (again.boundary, again.fire_rate) == ("zero", 0.5)
+
+
+def test_the_arrays_are_its_own():
+    ops = np.array([1])
+    circuit = Circuit(1, ops, np.array([0]), np.array([1]), np.array([9]))
+    ops[0] = 7
+    assert circuit.ops.tolist() == [1]
+
+
+BROKEN = {
+    "format is not": {"format": "something"},
+    "version is 2, and this astkit reads 1": {"version": 2},
+    "keys surplus": {"surplus": 1},
+    "channels is 0": {"channels": 0},
+    "channels is True": {"channels": True},
+    "channels is '1'": {"channels": "1"},
+    "outputs has 1 entries: give one for each of 2": {"channels": 2},
+    "boundary is 'open'": {"boundary": "open"},
+    r"boundary is \[\]": {"boundary": []},
+    "fire_rate is 0: give a share": {"fire_rate": 0},
+    "fire_rate is nan: give a share": {"fire_rate": float("nan")},
+    "fire_rate is True": {"fire_rate": True},
+    "fire_rate is '1'": {"fire_rate": "1"},
+    r"ops\[0\] is 16: it must be at least 0 and below 16": {"ops": [16, 6]},
+    r"ops\[1\] is -1": {"ops": [1, -1]},
+    "3, 2 and 2 entries": {"ops": [1, 6, 6]},
+    r"a\[0\] is 9: it must be at least 0 and below 9": {"a": [9, 0]},  # its own output
+    r"a\[0\] is 10": {"a": [10, 0]},  # a later gate
+    r"b\[0\] is 9: it must be at least 0 and below 9": {"b": [9, 0]},
+    r"b\[1\] is -1": {"b": [1, -1]},
+    r"outputs\[0\] is 11: it must be at least -2 and below 11": {"outputs": [11]},
+    r"outputs\[0\] is -3": {"outputs": [-3]},
+    "b holds something that is no whole number": {"b": [1, 2.0]},
+    "a holds something that is no whole number": {"a": [True, 2]},
+    "ops holds something that is no whole number": {"ops": [[1], [2]]},
+    "outputs holds something": {"outputs": [None]},
+    "ops holds a number beyond 64 bits": {"ops": [1, 10**30]},
+    r"ops is object of shape \(\)": {"ops": {"0": 1}},
+    "b is .* of shape": {"b": "ab"},
+    "meta is no JSON object": {"meta": [1]},
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_file_that_is_no_circuit_is_refused_in_a_sentence(fault, tmp_path):
+    make = Builder(1)
+    good = json.loads(make.done([make.op(6, make.op(1, 0, 1), 2)]).to_json())
+    path = tmp_path / "circuit.json"
+    path.write_text(json.dumps({**good, **BROKEN[fault]}))
+    with pytest.raises(ValueError, match=f"circuit.json: .*{fault}") as caught:
+        Circuit.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", "null", "\xff", "[" * 100_000, b"\xff\xfe\x00"]
+)
+def test_text_that_is_no_json_object_is_refused(text):
+    with pytest.raises(ValueError, match="this is no circuit"):
+        Circuit.from_json(text)
+
+
+def test_a_missing_key_is_named():
+    content = json.loads(circuits.life().to_json())
+    del content["b"]
+    with pytest.raises(ValueError, match="the keys b"):
+        Circuit.from_json(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LogicCAConfig(1, 8, (8, 4, 2, 1), (10, 6, 3, 2, 1)),
+        LogicCAConfig(2, 3, (8, 4, 2), (12, 8, 4, 2), boundary="zero", fire_rate=0.6),
+        LogicCAConfig(3, 2, (8, 5), (20, 30, 15, 8, 4, 3), seed=5),
+    ],
+)
+def test_the_exported_circuit_is_the_hard_automaton(config):
+    model = drawn(config)
+    circuit = from_automaton(model)
+    assert circuit.gates == config.gates_per_cell
+    assert circuit.meta == {"config": config.to_dict(), "wiring_hash": model.wiring_hash}
+    assert (circuit.boundary, circuit.fire_rate) == (config.boundary, config.fire_rate)
+    assert Circuit.from_json(circuit.to_json()).meta == circuit.meta
+    size = (2, config.channels, 5, 4)
+    x = torch.randint(2, size, generator=rng.generator(1, "x"))
+    mask = torch.ones(1, 2, 1, 5, 4, dtype=torch.bool)
+    new = model(x.float(), 1, mask, hard=True)
+    np.testing.assert_array_equal(circuits.step(circuit, x.numpy().astype(bool)), new.numpy())
+    assert 0 < new.mean() < 1
+
+
+def test_a_fresh_automaton_passes_one_wire_on():
+    circuit = from_automaton(LogicCA(LogicCAConfig.game_of_life()))
+    assert circuit.gates == 2543
+    assert circuit.active == 0
+    assert circuit.by_op()[3] == 2543
+    assert FALSE not in circuit.outputs

@@ -1,0 +1,59 @@
+"""Sizes: those of the source, and a sentence for any that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from astkit.logic_ca.automaton import LogicCA
+from astkit.logic_ca.config import LogicCAConfig
+
+LIFE, SYNC = LogicCAConfig.game_of_life(), LogicCAConfig.checkerboard()
+ASYNC = LogicCAConfig.checkerboard_async()
+
+
+@pytest.mark.parametrize(
+    ("config", "gates", "inputs"),
+    [(LIFE, (240, 2303), 17), (SYNC, (224, 2816), 264), (ASYNC, (224, 3840), 264)],
+)
+def test_the_presets_have_the_gates_of_the_source(
+    config: LogicCAConfig, gates: tuple[int, int], inputs: int
+) -> None:
+    assert config.gates == gates
+    assert config.update_inputs == inputs
+    logits = sum(p.numel() for p in LogicCA(config).parameters())
+    assert logits == 16 * sum(gates)
+
+
+def test_the_gates_that_a_cell_computes() -> None:
+    assert LIFE.gates_per_cell == 2543
+    assert SYNC.gates_per_cell == 8 * 224 + 2816
+
+
+def test_a_configuration_is_plain_values_and_back() -> None:
+    for config in (LIFE, SYNC, ASYNC):
+        assert LogicCAConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    with pytest.raises(ValueError, match="unknown setting kernel: choose from"):
+        LogicCAConfig.from_dict({"kernel": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"kernels": 0}, "has a size below 1"),
+        ({"update_layers": ()}, "has a size below 1 or no layers"),
+        ({"kernel_layers": (4, 2)}, "kernel_layers begins with 4"),
+        ({"update_layers": (128, 64)}, "update_layers ends with 64"),
+        ({"boundary": "open"}, "boundary is 'open': choose one of periodic, zero"),
+        ({"fire_rate": 0.0}, "fire_rate is 0.0: give a share in (0, 1]"),
+        ({"fire_rate": 1.5}, "fire_rate is 1.5"),
+        ({"update_layers": (100, 8)}, "a layer of 100 gates cannot follow 264 values"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        replace(SYNC, **changes)

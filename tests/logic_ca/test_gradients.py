@@ -1,0 +1,163 @@
+"""Four ways, one gradient: in float64 to rounding, and a dropped sample does not go unseen."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from astkit.logic_ca import gradients as module
+from astkit.logic_ca.automaton import LogicCA
+from astkit.logic_ca.gradients import denormals_flushed, gradients, per_sample_gradients
+from astkit.logic_ca.training import apply_gradients
+from tests.logic_ca.examples import CONFIGS, SYNC, inputs, masks_of, trained
+
+BATCH, STEPS = 5, 4
+WAYS: list[dict[str, Any]] = [
+    {"parallel": "batch"},
+    {"parallel": "batch", "recompute": 3},
+    {"parallel": "vmap"},
+    {"parallel": "vmap", "chunk_size": 2},
+    {"parallel": "chunk", "chunk_size": 1},
+    {"parallel": "chunk", "chunk_size": 2},
+    {"parallel": "chunk", "chunk_size": BATCH},
+    {"parallel": "chunk", "chunk_size": 2, "recompute": 2},
+]
+
+
+def case(name: str, seed: int = 0) -> tuple[LogicCA, Tensor, Tensor, int, Tensor | None]:
+    config = CONFIGS[name]
+    x = inputs(config, BATCH + seed)[:BATCH]
+    targets = inputs(config, BATCH + seed + 1)[:BATCH, 0].round()
+    return trained(config), x, targets, STEPS, masks_of(config, STEPS, x)
+
+
+def assert_equal(found: Any, wanted: Any, bound: float = 1e-12) -> None:
+    assert found[0].shape == wanted[0].shape == (BATCH,)
+    for a, b in zip([found[0], *found[1].values()], [wanted[0], *wanted[1].values()], strict=True):
+        assert (a - b).abs().max() <= bound * b.abs().max()
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+@pytest.mark.parametrize("ways", WAYS, ids=str)
+def test_every_way_gives_the_losses_and_gradients_of_the_loop(
+    name: str, ways: dict[str, Any]
+) -> None:
+    arguments = case(name)
+    wanted = gradients(*arguments, parallel="loop")
+    assert all(part.abs().max() > 1e-9 for part in wanted[1].values())
+    assert list(wanted[1]) == [name for name, _ in arguments[0].named_parameters()]
+    assert_equal(gradients(*arguments, **ways), wanted)
+    counts = torch.tensor([1, 0, 2, 0.5, 1], dtype=torch.float64)
+    weighted = gradients(*arguments, parallel="loop", weight=counts)
+    assert_equal(gradients(*arguments, weight=counts, **ways), weighted)
+    assert torch.equal(weighted[0], wanted[0])
+
+
+@pytest.mark.parametrize("name", ["sync", "async"])
+@pytest.mark.parametrize("ways", [WAYS[0], WAYS[2], WAYS[5]], ids=str)
+def test_after_five_updates_the_weights_are_the_same(name: str, ways: dict[str, Any]) -> None:
+    ends = []
+    for way in ({"parallel": "loop"}, ways):
+        model = copy.deepcopy(case(name)[0])
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, betas=(0.9, 0.99))
+        for i in range(5):
+            _, x, targets, steps, masks = case(name, i)
+            apply_gradients(model, optimizer, gradients(model, x, targets, steps, masks, **way)[1])
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    start = torch.cat([p.detach().flatten() for p in case(name)[0].parameters()])
+    assert (ends[0] - start).abs().max() > 0.1
+    assert (ends[1] - ends[0]).abs().max() <= 1e-8 * ends[0].abs().max()
+
+
+@pytest.mark.parametrize("dropped", range(BATCH))
+def test_a_dropped_sample_is_seen(dropped: int) -> None:
+    """The comparison above fails where one sample's gradient is missing, whichever it is."""
+    arguments = case("async")
+    wanted = gradients(*arguments, parallel="loop")
+    counts = torch.ones(BATCH, dtype=torch.float64)
+    counts[dropped] = 0
+    mutant = gradients(*arguments, weight=counts)
+    with pytest.raises(AssertionError):
+        assert_equal(mutant, wanted)
+    assert_equal((mutant[0], wanted[1]), wanted)  # it is the gradient that tells
+
+
+def test_a_way_that_drops_its_last_chunk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant of the code itself: every chunk but the first forgets to add its gradient."""
+    arguments = case("sync")
+    wanted = gradients(*arguments, parallel="batch")
+    monkeypatch.setattr(module.torch, "_foreach_add_", lambda total, new: None)
+    with pytest.raises(AssertionError):
+        assert_equal(gradients(*arguments, parallel="chunk", chunk_size=4), wanted)
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_gradients_of_single_samples_are_those_of_the_samples(name: str) -> None:
+    model, x, targets, steps, masks = case(name)
+    losses, each = per_sample_gradients(model, x, targets, steps, masks)
+    for i in range(BATCH):
+        one = slice(i, i + 1)
+        mask = None if masks is None else masks[:, one]
+        loss, alone = gradients(model, x[one], targets[one], steps, mask)
+        torch.testing.assert_close(loss[0], losses[i], rtol=1e-12, atol=0)
+        for key, gradient in alone.items():
+            assert (each[key][i] - gradient).abs().max() <= 1e-12 * gradient.abs().max()
+
+
+def test_gradients_that_are_there_stay_as_they_are() -> None:
+    arguments = case("sync")
+    for parameter in arguments[0].parameters():
+        parameter.grad = torch.full_like(parameter, 7)
+    for ways in WAYS:
+        gradients(*arguments, **ways)
+    assert all((parameter.grad == 7).all() for parameter in arguments[0].parameters())
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    for name in CONFIGS:
+        gradients(*case(name), parallel="vmap")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_denormals_are_zero_within_the_block_alone(before: bool) -> None:
+    small = torch.tensor([1e-39, 2.0])
+    if not torch.set_flush_denormal(before):
+        pytest.skip("this CPU cannot flush denormals")
+    try:
+        with denormals_flushed():
+            assert (small * 1.0).tolist() == [0.0, 2.0]
+        assert ((small * 1.0)[0].item() == 0.0) == before
+        with pytest.raises(RuntimeError, match="boom"), denormals_flushed():
+            raise RuntimeError("boom")
+        assert ((small * 1.0)[0].item() == 0.0) == before
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(
+    ("ways", "told"),
+    [
+        ({"parallel": "threads"}, "parallel is 'threads': choose one of batch, vmap, chunk, loop"),
+        ({"parallel": "chunk"}, 'parallel is "chunk", but chunk_size is None'),
+        ({"parallel": "batch", "chunk_size": 2}, "chunk_size is 2 with parallel='batch'"),
+        ({"parallel": "chunk", "chunk_size": 0}, "chunk_size is 0 with parallel='chunk'"),
+        ({"parallel": "vmap", "recompute": 2}, 'recompute is 2, but parallel is "vmap"'),
+    ],
+)
+def test_impossible_ways_are_refused(ways: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        gradients(*case("sync"), **ways)
+
+
+def test_no_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="x has no samples"):
+        gradients(trained(SYNC), torch.zeros(0, 2, 5, 4), torch.zeros(0, 5, 4), 1)
+    assert math.isfinite(gradients(*case("sync"))[0].sum().item())

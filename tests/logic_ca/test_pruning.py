@@ -1,0 +1,136 @@
+"""Pruning changes no output on any input, and leaves no gate that could go by its rules."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from astkit.logic_ca.circuit import FALSE, TRUE, Circuit
+from astkit.logic_ca.pruning import negate_a, negate_b, prune, swap
+from tests.logic_ca import circuits
+from tests.logic_ca.circuits import Builder, output
+
+BITS = (False, True)
+
+
+def equal(one: Circuit, other: Circuit) -> None:
+    wires = circuits.patches(np.random.default_rng(0), one.inputs)
+    np.testing.assert_array_equal(one.evaluate(wires), other.evaluate(wires))
+
+
+@pytest.mark.parametrize("op", range(16))
+def test_turned_and_swapped_ops(op):
+    for a, b in itertools.product(BITS, BITS):
+        assert output(negate_a(op), a, b) == output(op, not a, b)
+        assert output(negate_b(op), a, b) == output(op, a, not b)
+        assert output(swap(op), a, b) == output(op, b, a)
+
+
+@given(circuits.circuits(gates=60))
+@settings(max_examples=200, deadline=None)
+def test_pruned_equals_unpruned(circuit):
+    pruned = prune(circuit)
+    equal(circuit, pruned)
+    assert pruned.gates <= circuit.gates
+    assert prune(pruned).to_json() == pruned.to_json()
+    assert (pruned.boundary, pruned.meta) == (circuit.boundary, circuit.meta)
+
+
+@given(circuits.circuits(gates=60))
+@settings(max_examples=100, deadline=None)
+def test_every_gate_left_is_read_works_and_is_no_twin(circuit):
+    pruned = prune(circuit)
+    gates = list(zip(pruned.ops.tolist(), pruned.a.tolist(), pruned.b.tolist(), strict=True))
+    read = {wire for _, a, b in gates for wire in (a, b)} | set(pruned.outputs.tolist())
+    assert set(range(pruned.inputs, pruned.inputs + pruned.gates)) <= read
+    for op, a, b in gates:
+        assert (op == 12) if a == b else (op in circuits.ACTIVE)
+    twins = [(frozenset((a, b)), op if a < b else swap(op)) for op, a, b in gates]
+    assert len(set(twins)) == len(twins)
+
+
+@pytest.mark.parametrize("first", range(16))
+def test_gates_of_the_same_two_wires_become_one(first):
+    for op, second in itertools.product(range(16), (0, 1, 4, 6, 11)):
+        for order in (1, -1):
+            make = Builder(1)
+            # the other wire is one of the two itself, or another gate of them
+            pair = (make.op(first, 0, 1), second if second < 2 else make.op(second, 1, 0))
+            circuit = make.done([make.op(op, *pair[::order])])
+            pruned = prune(circuit)
+            equal(circuit, pruned)
+            assert pruned.gates <= 1  # two variables' worth of function never needs a second
+
+
+def test_negations_cost_nothing_on_the_way_to_an_output():
+    make = Builder(1)
+    nand = make.op(14, 0, 1)
+    nor = make.op(8, nand, make.op(12, 2, 7))
+    circuit = make.done([make.op(12, nor, 3)])
+    pruned = prune(circuit)
+    equal(circuit, pruned)
+    assert pruned.gates == 2
+
+
+def test_an_output_and_its_negation_share_a_gate_and_a_not():
+    make = Builder(3)
+    gate = make.op(1, 0, 10)
+    twin = make.op(14, 10, 0)
+    circuit = make.done([gate, twin, make.op(10, 5, twin)])
+    pruned = prune(circuit)
+    equal(circuit, pruned)
+    assert pruned.ops.tolist() == [1, 12]
+    assert pruned.outputs.tolist() == [27, 28, 27]
+
+
+def test_a_gate_turned_for_its_output_is_read_rightly_on_either_side():
+    make = Builder(3)
+    nand = make.op(14, 3, 4)
+    as_b = make.op(1, 0, nand)
+    as_a = make.op(7, nand, make.op(6, 5, 6))
+    circuit = make.done([nand, as_b, as_a])
+    pruned = prune(circuit)
+    equal(circuit, pruned)
+    assert pruned.ops.tolist() == [14, 1, 6, 7]
+
+
+def test_an_opposite_twin_is_found():
+    make = Builder(1)
+    one, other = make.op(2, 3, 8), make.op(11, 8, 3)  # A & !B, and B | !A
+    same = make.op(6, one, other)
+    pruned = prune(make.done([same]))
+    assert (pruned.gates, pruned.outputs.tolist()) == (0, [TRUE])
+
+
+def test_constants_go_all_the_way():
+    make = Builder(1)
+    true = make.op(15, 0, 1)
+    gone = make.op(8, true, 3)
+    kept = make.op(7, gone, 4)
+    circuit = make.done([kept])
+    assert prune(circuit).outputs.tolist() == [4]
+    assert prune(make.done([gone])).outputs.tolist() == [FALSE]
+
+
+def test_an_input_turned_costs_one_not():
+    make = Builder(2)
+    circuit = make.done([make.op(10, 3, 17), make.op(12, 17, 0)])
+    pruned = prune(circuit)
+    equal(circuit, pruned)
+    assert (pruned.ops.tolist(), pruned.outputs.tolist()) == ([12], [18, 18])
+
+
+def test_life_by_hand_gets_smaller_and_stays_life():
+    circuit = circuits.life()
+    padded = Circuit(
+        1,
+        [*circuit.ops, 1, 7],
+        [*circuit.a, 0, 1],
+        [*circuit.b, 1, 2],
+        circuit.outputs,
+    )
+    assert prune(padded).gates == prune(circuit).gates <= circuit.gates
+    equal(padded, prune(padded))

@@ -1,0 +1,241 @@
+"""Training with the kit's own loop: the update by hand, ledger, checkpoints, gate, and that it
+learns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from astkit.gating import Gate, RandomSubset
+from astkit.logic_ca import tasks, training
+from astkit.logic_ca.automaton import LogicCA
+from astkit.logic_ca.config import LogicCAConfig
+from astkit.logic_ca.evaluation import EVALUATION, evaluate
+from astkit.logic_ca.gradients import first_channel_loss, gradients
+from astkit.logic_ca.training import LogicStep, apply_gradients, logic_trainer
+from astkit.trainers import Budget, Checkpoints, TrainConfig, Trainer
+
+TINY = LogicCAConfig(2, 2, (8, 4, 2), (6, 4, 2), boundary="zero", fire_rate=0.6)
+ASYNC = tasks.Task("tiny", "checkerboard", TINY, 5, 6, 4, 3, 12, every=4, held_out=5)
+PAPER = replace(training.SETTINGS, weight_decay=0.01)
+LIFE = replace(
+    tasks.game_of_life(), config=LogicCAConfig(1, 4, (8, 4, 2, 1), (8, 8, 4, 2, 1)), iterations=25
+)
+
+
+def weights(trainer: Trainer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def cpu(task: tasks.Task, **options: Any) -> Trainer:
+    return logic_trainer(task, device="cpu", **options)
+
+
+def test_gradients_are_clipped_element_by_element() -> None:
+    model = torch.nn.Linear(3, 1, bias=False)
+    seen: list[list[float]] = []
+
+    class Look(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            seen.append(model.weight.grad.flatten().tolist())  # type: ignore[union-attr]
+
+    found = {"weight": torch.tensor([[50.0, 200.0, -300.0]])}
+    apply_gradients(model, Look(model.parameters()), found)
+    assert seen == [[50.0, 100.0, -100.0]]
+    assert model.weight.grad is None
+
+
+def test_updates_are_those_of_the_formula() -> None:
+    model = LogicCA(LIFE.config).double()
+    optimizer = training._optimizer(model, PAPER)
+    before = [p.detach().clone() for p in model.parameters()]
+    mean = [torch.zeros_like(p) for p in before]
+    square = [torch.zeros_like(p) for p in before]
+    x, y = (part.double() for part in tasks.life_table())
+    lr, decay, (b1, b2), eps = 0.05, 0.01, (0.9, 0.99), 1e-8
+    for t in (1, 2, 3):
+        _, found = gradients(model, x, y, 1)
+        found = {name: 500 * gradient for name, gradient in found.items()}
+        assert max(g.abs().max().item() for g in found.values()) > 100
+        apply_gradients(model, optimizer, dict(found))
+        for i, g in enumerate(found.values()):
+            g = g.clamp(-100, 100)
+            mean[i] = b1 * mean[i] + (1 - b1) * g
+            square[i] = b2 * square[i] + (1 - b2) * g * g
+            m, v = mean[i] / (1 - b1**t), square[i] / (1 - b2**t)
+            before[i] = before[i] * (1 - lr * decay) - lr * m / (v.sqrt() + eps)
+    for parameter, wanted in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(parameter.detach(), wanted, rtol=0, atol=1e-12)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    model = LogicCA(LIFE.config)
+    before = [p.detach().clone() for p in model.parameters()]
+    found = {name: torch.full_like(p, torch.nan) for name, p in model.named_parameters()}
+    with pytest.raises(FloatingPointError, match="the gradient became nan"):
+        apply_gradients(model, training._optimizer(model, PAPER), found)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("task", [ASYNC, LIFE], ids=["async", "life"])
+def test_the_trainer_does_what_a_plain_loop_does(task: tasks.Task) -> None:
+    trainer = cpu(task, seed=3, iterations=6)
+    trainer.run()
+    model = LogicCA(replace(task.config, seed=3))
+    settings = replace(training.SETTINGS, weight_decay=task.weight_decay)
+    optimizer = training._optimizer(model, settings)
+    done = 0
+    for epoch in range(2):
+        for batch in task.source(3).batches(epoch):
+            if done < 6:
+                masks = task.masks(batch.index, 3, done)
+                _, found = gradients(model, batch.x, batch.y, task.steps, masks)
+                apply_gradients(model, optimizer, found)
+                done += 1
+    assert torch.equal(weights(trainer), torch.cat([p.flatten() for p in model.parameters()]))
+    assert trainer.position.step == 6
+    assert [step["trained"] for step in trainer.history.steps] == [task.batch_size] * 6
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [{"parallel": "vmap"}, {"parallel": "chunk", "chunk_size": 2}, {"recompute": 3}],
+    ids=str,
+)
+def test_the_switch_changes_nothing_but_the_way(ways: dict[str, Any]) -> None:
+    ends = []
+    for way in ({}, ways):
+        model = LogicCA(TINY).double()
+        trainer = cpu(ASYNC, iterations=5, model=model, **way)
+        trainer.run()
+        ends.append(weights(trainer))
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-8)
+
+
+def test_a_pass_is_evaluated_hard_beside_soft() -> None:
+    trainer = cpu(ASYNC)
+    history = trainer.run()
+    assert [epoch["step"] for epoch in history.epochs] == [4, 8, 12]
+    last, model = history.epochs[-1], trainer.model
+    assert isinstance(model, LogicCA)
+    found = evaluate(model, ASYNC)
+    assert {name: last[f"val_{name}"] for name in found} == found
+    batch = ASYNC.evaluation()
+    masks = ASYNC.masks(batch.index, 0, EVALUATION)
+    soft, hard = (model(batch.x, 4, masks, way) for way in (False, True))
+    assert found["loss"] == pytest.approx(first_channel_loss(soft, batch.y).mean().item())
+    assert found["hard_loss"] == pytest.approx(first_channel_loss(hard, batch.y).mean().item())
+    assert found["wrong"] == int((hard[:, 0] != batch.y).sum())
+    assert found["accuracy"] == pytest.approx(1 - found["wrong"] / (5 * 5 * 6))
+    assert model.training
+    other = trainer.evaluate(ASYNC.source(7))
+    assert set(other) == set(found)
+
+
+def test_the_ledger_counts_gates() -> None:
+    trainer = cpu(LIFE, iterations=5)
+    trainer.run()
+    gates = LIFE.config.gates_per_cell * 9
+    ledger = trainer.ledger
+    assert ledger.samples.trained == 100
+    assert ledger.flops.forward == 100 * 6 * gates
+    assert ledger.flops.backward == 100 * 16 * gates
+    assert ledger.samples.evaluated == 2 * 512
+    assert {"gradients", "optimizer"} <= set(ledger.phases)
+    assert trainer.learner.updates.steps == 5
+
+
+def test_a_resumed_run_is_one_that_was_never_left(tmp_path: Path) -> None:
+    def gate() -> Gate:
+        return Gate(0.5, criterion=first_channel_loss)
+
+    whole = cpu(ASYNC, gate=gate())
+    whole.run()
+    for stop in (5, 9, None):
+        checkpoints = Checkpoints(tmp_path, every=1)
+        part = cpu(ASYNC, gate=gate(), checkpoints=checkpoints, resume=True)
+        steps = part.steps()
+        for record in steps:
+            if record.step == stop:
+                steps.close()
+                break
+    assert torch.equal(weights(part), weights(whole))
+    assert part.ledger.samples == whole.ledger.samples
+    assert [e["val_loss"] for e in part.history.epochs] == [
+        e["val_loss"] for e in whole.history.epochs
+    ]
+
+
+def test_the_gate_trains_on_the_rows_of_highest_loss() -> None:
+    gate = Gate(0.25, controller="top_k", criterion=first_channel_loss)
+    trainer = cpu(LIFE, gate=gate, iterations=1)
+    batch = next(iter(LIFE.source(0).batches(0)))
+    model = LogicCA(replace(LIFE.config, seed=0))
+    scores = first_channel_loss(model(batch.x), batch.y).detach()
+    result = trainer.step(trainer.learner, batch, None, trainer.ledger)
+    assert len(result.rows) == 5
+    assert result.scores is not None
+    torch.testing.assert_close(result.scores, scores)
+    left = [i for i in range(20) if i not in result.rows.tolist()]
+    assert scores[result.rows].min() >= scores[left].max()
+    optimizer = training._optimizer(model, training.SETTINGS)
+    rows = batch.x[result.rows], batch.y[result.rows]
+    apply_gradients(model, optimizer, gradients(model, *rows, 1)[1])
+    assert torch.equal(weights(trainer), torch.cat([p.flatten() for p in model.parameters()]))
+    trainer.steer("target_rate", 0.5)
+    trainer.run()
+    assert gate.target_rate == 0.5
+
+
+def test_a_gate_that_chooses_nothing_changes_nothing() -> None:
+    gate = Gate(0.04, controller="top_k", criterion=first_channel_loss, fallback=0)
+    trainer = cpu(LIFE, gate=gate, iterations=1)  # which grants 0.8 of a row
+    before = weights(trainer)
+    trainer.run()
+    assert torch.equal(weights(trainer), before)
+    assert trainer.ledger.samples.trained == 0
+    assert trainer.ledger.samples.scored == 20
+
+
+def test_a_sampler_chooses_before_loading() -> None:
+    trainer = cpu(LIFE, sampler=RandomSubset(0.25), budget=Budget(epochs=2))
+    trainer.run()
+    assert trainer.ledger.samples.trained == 2 * 120  # 128 rows, of which 8 fill no batch
+    assert trainer.ledger.samples.unloaded == 2 * 384
+
+
+@pytest.mark.parametrize(
+    ("iterations", "loss", "accuracy"),
+    [(250, 13, 0.6), pytest.param(500, 4, 0.8, marks=pytest.mark.full)],
+)
+def test_the_small_checkerboard_learns(iterations: int, loss: float, accuracy: float) -> None:
+    """A smoke test on one seed, which decides how far so few updates lead, hard above all."""
+    trainer = cpu(tasks.checkerboard_small(), seed=23, iterations=iterations)
+    epochs = trainer.run().epochs
+    assert epochs[0]["val_loss"] > 14  # 16 for a guess of 1/2 in each of 64 cells
+    assert epochs[-1]["val_loss"] < loss
+    assert epochs[-1]["val_accuracy"] > accuracy
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (TrainConfig(), "settings.clip_norm is 1.0"),
+        (replace(training.SETTINGS, precision="bf16"), "settings.precision is 'bf16'"),
+        (replace(training.SETTINGS, accumulation_steps=2), "settings.accumulation_steps is 2"),
+    ],
+)
+def test_settings_that_mean_nothing_here_are_refused(settings: TrainConfig, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        logic_trainer(LIFE, settings=settings)
+
+
+def test_iterations_and_a_budget_are_too_much() -> None:
+    with pytest.raises(ValueError, match="iterations is 5, but a budget is given too"):
+        logic_trainer(LIFE, iterations=5, budget=Budget(epochs=1))
+    assert isinstance(cpu(LIFE, budget=Budget(epochs=1)).step, LogicStep)

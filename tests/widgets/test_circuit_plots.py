@@ -1,0 +1,162 @@
+"""The diagram holds each gate, wire and negation of a circuit once; the histogram its counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
+
+from astkit.logic_ca.circuit import TABLES, TRUE
+from astkit.logic_ca.pruning import prune
+from astkit.widgets.circuit_plots import OPS, circuit_diagram, gate_histogram, soft_and_hard
+from astkit.widgets.style import PAPER
+from tests.logic_ca import circuits
+from tests.logic_ca.circuits import Builder
+
+
+def scattered(axis, colour=None):
+    """Label to places of what was scattered, or the places of the markers of one fill."""
+    marks = [c for c in axis.collections if not isinstance(c, LineCollection)]
+    if colour is None:
+        return {c.get_label(): np.asarray(c.get_offsets()) for c in marks}
+    return [c for c in marks if np.allclose(c.get_facecolor(), to_rgba(colour))]
+
+
+def lines(axis):
+    (found,) = [c for c in axis.collections if isinstance(c, LineCollection)]
+    return np.array(found.get_segments())
+
+
+@pytest.fixture
+def small():
+    make = Builder(2)
+    only_4 = make.op(2, 4, 13)
+    nand = make.op(14, only_4, 1)
+    turned = make.op(12, make.op(8, 0, 10), 0)
+    return make.done([make.op(9, nand, turned), TRUE])
+
+
+def test_each_gate_is_in_its_family_at_its_depth(small):
+    picture = circuit_diagram(small)
+    (axis,) = picture.axes
+    places = scattered(axis)
+    assert {k: v[:, 0].tolist() for k, v in places.items() if not k.startswith("_")} == {
+        "∧ and, 2": [1, 2],
+        "∨ or, 1": [1],
+        "⊕ xor, 1": [3],
+        "¬ not, 1": [2],
+    }
+    assert axis.get_title() == "circuit of one cell: 5 gates, depth 3"
+    assert {t.get_text() for t in picture.legends[0].get_texts()} == {
+        "∧ and, 2",
+        "∨ or, 1",
+        "⊕ xor, 1",
+        "¬ not, 1",
+    }
+
+
+def test_wires_go_from_what_is_read_to_the_gate(small):
+    axis = circuit_diagram(small).axes[0]
+    segments = lines(axis)
+    assert len(segments) == 2 + 2 + 2 + 1 + 2 + 1  # a NOT reads one wire; a constant none
+    cells = {p.get_xy(): p for p in axis.patches}
+    assert len(cells) == 18
+    starts = [begin for begin, _ in segments if begin[0] < 0.5]
+    filled = [p for p in axis.patches if p.get_facecolor() != to_rgba(PAPER)]
+    assert len(filled) == 5  # 4, 13, 1, 0 and 10
+    for patch in filled:
+        middle = patch.get_x() + patch.get_width() / 2, patch.get_y() + patch.get_height() / 2
+        assert any(np.allclose(middle, start) for start in starts)
+    assert sum(p.get_linewidth() > 1 for p in axis.patches) == 2  # the cell itself, twice
+
+
+def test_a_ring_for_each_negation(small):
+    axis = circuit_diagram(small).axes[0]
+    rings, outputs = scattered(axis, PAPER)
+    # b of A & !B, and the outputs of NAND, NOR and XNOR
+    assert len(rings.get_offsets()) == 4
+    assert len(outputs.get_offsets()) == 2
+    assert sorted(rings.get_offsets()[:, 0]) == pytest.approx([0.76, 1.24, 2.24, 3.24])
+    texts = [t.get_text() for t in axis.texts]
+    assert texts.count("1 = 1") == 1
+    assert sorted(t for t in texts if t in "∧∨⊕¬") == sorted("∧∧∨⊕¬")
+
+
+def test_many_gates_have_no_symbols_and_fit(small):
+    make = Builder(8)
+    wires = [make.op(1 + i % 2, i % 72, (i * 7 + 1) % 72) for i in range(300)]
+    many = make.done([make.op(6, wires[i], wires[-1 - i]) for i in range(8)])
+    picture = circuit_diagram(many)
+    axis = picture.axes[0]
+    assert not [t for t in axis.texts if t.get_text() in OPS[1:15]]
+    places = np.concatenate([v for v in scattered(axis).values() if len(v)])
+    left, right, low, high = *axis.get_xlim(), *axis.get_ylim()
+    assert ((places > [left, low]) & (places < [right, high])).all()
+    assert picture.get_figwidth() <= 16
+    assert picture.get_figheight() <= 11
+
+
+def test_two_gates_never_share_a_place():
+    axis = circuit_diagram(prune(circuits.life())).axes[0]
+    gates = np.concatenate([v for k, v in scattered(axis).items() if not k.startswith("_")])
+    assert len(np.unique(gates, axis=0)) == len(gates) == prune(circuits.life()).gates
+
+
+def test_a_circuit_without_gates_is_drawn():
+    picture = circuit_diagram(Builder(1).done([4]))
+    assert len(lines(picture.axes[0])) == 1
+    assert picture.legends == []
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+def test_the_names_of_the_ops_say_what_they_do():
+    symbols = {"∧": "and", "∨": "or", "¬": "not ", "≡": "==", "⊕": "!="}
+    bare = {"∧": "a∧b", "∨": "a∨b", "⊕": "a⊕b", "≡": "a≡b", "⊽": "¬(a∨b)", "⊼": "¬(a∧b)"}
+    for name, table in zip(OPS, TABLES, strict=True):
+        text = bare.get(name, name)
+        for symbol, word in symbols.items():
+            text = text.replace(symbol, f" {word} ")
+        values = [bool(eval(text, {}, {"a": a, "b": b})) for a in (0, 1) for b in (0, 1)]
+        assert values == table.tolist(), name
+
+
+def test_bars_are_shares_and_say_their_counts():
+    before, after = np.zeros(16, int), np.zeros(16, int)
+    before[3], after[[1, 3, 7]] = 40, [10, 25, 5]
+    picture = gate_histogram({"before": before, "after": after})
+    (axis,) = picture.axes
+    heights = [[bar.get_height() for bar in bars] for bars in axis.containers]
+    np.testing.assert_allclose(heights, [before / 40, after / 40])
+    assert [t.get_text() for t in axis.texts] == ["40", "10", "25", "5"]
+    assert [t.get_text() for t in axis.get_xticklabels()] == list(OPS)
+    assert axis.get_yscale() == "log"
+    assert axis.get_ylim()[0] < 1 / 40
+    texts = [t.get_text() for t in picture.legends[0].get_texts()]
+    assert texts == ["before, 40 gates", "after, 40 gates"]
+    assert len({bars[0].get_hatch() for bars in axis.containers}) == 2
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({}, "counts is empty"),
+        ({"x": [1] * 15}, r"counts\['x'\] is .*16 ops"),
+        ({"x": [0] * 16}, "at least one in all"),
+        ({"x": [-1, *[1] * 15]}, r"counts\['x'\]"),
+    ],
+)
+def test_counts_that_are_none_are_refused(counts, message):
+    with pytest.raises(ValueError, match=message):
+        gate_histogram(counts)
+
+
+def test_soft_and_hard_losses_are_drawn_as_they_are_told():
+    rows = {"step": [25, 50], "val_loss": [2.0, 0.1], "val_hard_loss": [3.0, 0.0]}
+    losses, right = soft_and_hard(pd.DataFrame({**rows, "val_accuracy": [0.5, 1.0]})).axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in losses.lines}
+    assert drawn == {"soft": [2.0, 0.1], "hard": [3.0, 0.0]}
+    assert list(right.lines[0].get_xydata().ravel()) == [25, 0.5, 50, 1.0]
+    with pytest.raises(ValueError, match="history has no rows"):
+        soft_and_hard(pd.DataFrame())
