@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# most tests two at a time, then those that want the machine for themselves
-TEST = $(BIN)/python -m pytest -n 2 -m "not alone" && $(BIN)/python -m pytest -m alone
+# most tests two at a time, a thread each; then those that want the machine for themselves
+TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" && \
+	$(BIN)/python -m pytest -m alone
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lab lint clean
