@@ -35,12 +35,13 @@ ALONE = (
 )
 """Tests that compare times, watch memory or end processes, and want no others beside them."""
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # xdist hands its own path on to all that a test starts
+    os.environ.pop("PYTHONPATH", None)
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def pytest_sessionstart() -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:  # xdist hands its own path on to all that a test starts
-        os.environ.pop("PYTHONPATH", None)
     # a shell's "&" starts what it starts with SIGINT ignored, and children inherit that
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
