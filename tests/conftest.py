@@ -35,16 +35,15 @@ ALONE = (
 )
 """Tests that compare times, watch memory or end processes, and want no others beside them."""
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # xdist hands its own path on to all that a test starts
-    os.environ.pop("PYTHONPATH", None)
-
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
 def pytest_sessionstart() -> None:
-    # a shell's "&" starts what it starts with SIGINT ignored, and children inherit that
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # a shell's "&" and nohup start what they start with these ignored, and children inherit that
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    for number, handler in usual.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,6 +32,8 @@ from astkit.datasets.cifar10 import search_places
 from astkit.files import write_atomic
 
 FILE = "docs_pairs.jsonl.gz"
+# beside the package, not in it: what an editable install copies there would hide the checkout
+SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
 WORDS = re.compile(r"\w+")
 VALIDATION_SHARE = 0.15
 MIN_WORDS, MAX_WORDS = 3, 80
@@ -74,13 +76,13 @@ def in_validation(source: bytes | str, share: float = VALIDATION_SHARE) -> bool:
 
 def docs_pairs(root: str | os.PathLike[str] | None = None) -> list[TextPair]:
     """The frozen pairs, from the first of: ``root``, the folder that ``ASTKIT_DATA`` names, the
-    package (a wheel carries them), ``data/`` of the checkout, ``data/`` of the current folder.
+    place where a wheel puts them, ``data/`` of the checkout, ``data/`` of the current folder.
 
     Raises ``FileNotFoundError`` that says how to write them where none has the file, and
     ``ValueError`` for a damaged one.
     """
     places = search_places(None if root is None else Path(root))
-    places.insert(len(places) - 1, Path(__file__).parent)
+    places.insert(len(places) - 1, SHARE)
     for place in places:
         if (place / FILE).is_file():
             return read_pairs(place / FILE)

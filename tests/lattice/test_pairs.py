@@ -120,11 +120,11 @@ def test_damaged_and_empty_files_are_refused(tmp_path):
 
 
 def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs, "__file__", str(tmp_path / "lattice" / "pairs.py"))
+    monkeypatch.setattr(pairs, "SHARE", tmp_path / "share")
     monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "data"])
     with pytest.raises(FileNotFoundError, match="ASTKIT_DATA"):
         docs_pairs()
-    for n, folder in enumerate(("data", "lattice")):  # the package goes before the current folder
+    for n, folder in enumerate(("data", "share")):  # an installation goes before the current folder
         some = [TextPair("a", f"b{n}")]
         write_pairs(tmp_path / folder / pairs.FILE, some)
         assert docs_pairs() == some
