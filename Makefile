@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # most tests two at a time, a thread each; then those that want the machine for themselves
-TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" && \
+TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" && \
 	$(BIN)/python -m pytest -m alone
 
 .DEFAULT_GOAL := help

@@ -35,6 +35,8 @@ ALONE = (
 )
 """Tests that compare times, watch memory or end processes, and want no others beside them."""
 
+LONGEST = ("notebooks/test_runs.py", "export/test_runs.py")
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 
@@ -47,9 +49,12 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.relative_to(HERE).as_posix().startswith(ALONE):
+    places = {item: item.path.relative_to(HERE).as_posix() for item in items}
+    for item, place in places.items():
+        if place.startswith(ALONE):
             item.add_marker("alone")
+    # the longest modules first: at the end one process would wait for another
+    items.sort(key=lambda item: not places[item].startswith(LONGEST))
     if os.environ.get("ASTKIT_FULL") == "1":
         return
     for item in items:
