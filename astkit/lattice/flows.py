@@ -50,8 +50,14 @@ class Flows(NamedTuple):
         )
 
 
-class Tally(NamedTuple):
-    """What has happened in each sample: int64 ``[batch]``, ``running`` bool ``[batch]``."""
+@dataclass(frozen=True)
+class FlowStats:
+    """Per-sample counters, int64 ``[batch]`` on the model's device; nothing is read off them here.
+
+    ``created = completed + died + merged + left``. ``merged`` flows went on as part of another one,
+    ``left`` ones were alive when their sample stopped. ``dropped`` children found no slot and were
+    never made.
+    """
 
     created: Tensor
     completed: Tensor
@@ -60,8 +66,6 @@ class Tally(NamedTuple):
     dropped: Tensor
     left: Tensor
     steps: Tensor
-    stale: Tensor
-    running: Tensor
 
     @property
     def done(self) -> Tensor:
@@ -72,6 +76,14 @@ class Tally(NamedTuple):
     def alive(self) -> Tensor:
         """The other ones, int64 ``[batch]``."""
         return self.created - self.done
+
+
+@dataclass(frozen=True)
+class Tally(FlowStats):
+    """The counters while flows go on: also steps without an arrival, and bool, who goes on."""
+
+    stale: Tensor
+    running: Tensor
 
 
 class Moved(NamedTuple):
@@ -224,7 +236,8 @@ class Stepper:
         Also which samples stop, bool ``[batch]``.
         """
         config = self.config
-        after = tally._replace(
+        after = replace(
+            tally,
             created=tally.created + born,
             completed=tally.completed + here[0],
             died=tally.died + here[1],
@@ -239,7 +252,7 @@ class Stepper:
             stop = stop | (after.done >= config.tau * after.created) | (stale >= config.patience)
         stop = stop & tally.running
         left = torch.where(stop, after.alive, tally.left)
-        return after._replace(left=left, stale=stale, running=tally.running & ~stop), stop
+        return replace(after, left=left, stale=stale, running=tally.running & ~stop), stop
 
     def _wanted(self, gate: Tensor) -> Tensor:
         threshold, most = self.config.spawn_threshold, self.config.max_children
@@ -300,7 +313,7 @@ class Stepper:
         fewer = Flows(slot, mean(flows.place), mean(flows.age), hidden)
         gone = torch.zeros_like(tally.merged).index_add(0, sample, torch.ones_like(sample))
         gone = gone.index_add(0, cells[:, 0], torch.full_like(cells[:, 0], -1))
-        return fewer, tally._replace(merged=tally.merged + gone)
+        return fewer, replace(tally, merged=tally.merged + gone)
 
     def _slots(self, flows: Flows, fates: _Fates, sample: Tensor, rank: Tensor) -> Tensor:
         """The ``rank``-th free slot of ``sample``, where slots of ended flows are free again."""

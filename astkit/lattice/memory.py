@@ -29,9 +29,9 @@ def estimate_memory(
 
     The pass is made on the meta device, where tensors have shapes but no memory, and the bytes that
     would be alive are counted. In training that is forward, backward and AdamW's two averages.
-    What the allocator keeps for itself comes on top: nothing to speak of in a first pass, but up to
-    40 % after a few steps on a CPU with glibc, whose heap breaks up as its mmap threshold grows;
-    with the environment variable ``MALLOC_MMAP_THRESHOLD_=65536`` that does not happen.
+    What the allocator keeps for itself comes on top: little in a first pass, more after a few steps
+    on a CPU with glibc, whose heap breaks up as its mmap threshold grows; with the environment
+    variable ``MALLOC_MMAP_THRESHOLD_=65536`` that does not happen.
 
     Args:
         config: of the lattice.

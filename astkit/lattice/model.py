@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -14,30 +13,12 @@ from torch.utils.checkpoint import checkpoint
 from astkit import rng
 from astkit.lattice.carrier import Carrier, Neuron
 from astkit.lattice.config import LatticeConfig
-from astkit.lattice.flows import Flows, Stepper, Tally
+from astkit.lattice.flows import Flows, FlowStats, Stepper, Tally
 from astkit.lattice.mapper import Collector, Mapper
 from astkit.lattice.surface import Landing, deposit
 
 Observer = Callable[[int, Flows], None]
 """Told the steps so far and the flows alive."""
-
-
-@dataclass(frozen=True)
-class FlowStats:
-    """Per-sample counters, int64 ``[batch]`` on the model's device; nothing is read off them here.
-
-    ``created = completed + died + merged + left``. ``merged`` flows went on as part of another one,
-    ``left`` ones were alive when their sample stopped. ``dropped`` children found no slot and were
-    never made.
-    """
-
-    created: Tensor
-    completed: Tensor
-    died: Tensor
-    merged: Tensor
-    dropped: Tensor
-    left: Tensor
-    steps: Tensor
 
 
 class LatticeOutput(NamedTuple):
@@ -137,7 +118,7 @@ class EnergyFlowLattice(nn.Module):
         )
         landings, tally = self._flow(stepper, surface.to(self.extent.dtype), observer)
         landed = deposit(landings, len(x), config.width, config.height)
-        return LatticeOutput(self.collector(landed), landed, FlowStats(*tally[:7]))
+        return LatticeOutput(self.collector(landed), landed, tally)
 
     def surface_target(self, y: Tensor) -> Tensor:
         """``mapper(y)`` as a target, ``[batch, height * width]``: no gradient flows into it."""

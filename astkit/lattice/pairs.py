@@ -89,7 +89,7 @@ def docs_pairs(root: str | os.PathLike[str] | None = None) -> list[TextPair]:
     raise FileNotFoundError(
         f"the frozen text pairs, {FILE}, are in none of {', '.join(map(str, places))}: copy the"
         " file from the project's data/ folder to one of them, name its folder in ASTKIT_DATA, or"
-        f" write pairs of the packages installed here with python -m astkit.lattice.pairs"
+        " write pairs of the packages installed here with python -m astkit.lattice.pairs"
         f" data/{FILE}"
     )
 

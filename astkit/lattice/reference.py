@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.lattice.model import EnergyFlowLattice, FlowStats, LatticeOutput
+from astkit.lattice.flows import FlowStats
+from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
 
 
 @dataclass

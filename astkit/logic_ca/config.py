@@ -125,7 +125,7 @@ class LogicCAConfig:
 
     @classmethod
     def checkerboard_small(cls, seed: int = 23) -> LogicCAConfig:
-        """A synchronous checkerboard that trains in a minute: 4 kernels, 64 gates a layer."""
+        """A small synchronous checkerboard: 4 kernels, 64 gates a layer."""
         return cls(8, 4, (8, 4, 2), (64,) * 4 + (32, 16, 8), boundary="zero", seed=seed)
 
     def _layers(self) -> list[tuple[int, int]]:

@@ -59,13 +59,16 @@ class LogicEvaluator(Evaluator):
 
     def found(self) -> dict[str, Any]:
         """The metrics of the fixed samples, on the evaluation clock."""
-        return {f"val_{name}": value for name, value in self.evaluate(None).items()}
+        metrics = self._evaluated([self._task.evaluation()])
+        return {f"val_{name}": value for name, value in metrics.items()}
 
     def evaluate(
-        self, source: BatchSource | None, way: Way | Literal["auto"] = "in_turn"
+        self, source: BatchSource, way: Way | Literal["auto"] = "in_turn"
     ) -> dict[str, Any]:
         """The same without ``val_`` for one pass of ``source``; ``way`` is always in turn."""
-        batches = [self._task.evaluation()] if source is None else list(source.batches(0))
+        return self._evaluated(list(source.batches(0)))
+
+    def _evaluated(self, batches: list[Batch]) -> dict[str, Any]:
         with self.ledger.clock("evaluation"):
             for batch in batches:  # a soft and a hard rollout
                 self.ledger.note(self._cost(batch), evaluated=2 * len(batch.y))

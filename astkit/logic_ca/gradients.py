@@ -135,8 +135,8 @@ def denormals_flushed() -> Iterator[None]:
     """Numbers below 1e-38 (float32) are 0 within the block, on CPUs that can.
 
     A fresh automaton hands its inputs on, so gradients through what a gate does not take fade to
-    such numbers within a few layers, and each costs a CPU some hundred cycles. Other devices flush
-    them as they are or do not slow down.
+    such numbers within a few layers, and a CPU is slow with each. Other devices flush them as they
+    are or do not slow down.
     """
     before = _flushing()
     torch.set_flush_denormal(True)

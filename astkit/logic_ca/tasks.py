@@ -84,8 +84,8 @@ def game_of_life() -> Task:
 def game_of_life_paper() -> Task:
     """The same with the paper's first logit and weight decay, as a control.
 
-    Decay pulls undecided gates towards a mixture of all; the soft automaton then learns to compute
-    with values in between, where the hard one cannot follow.
+    Decay pulls all gates towards a mixture of the sixteen, and with mixtures the soft automaton can
+    come to be right where the hard one is not.
     """
     config = replace(LogicCAConfig.game_of_life(), first_logit=PAPERS_FIRST_LOGIT)
     return game_of_life().scaled(name="life_paper", config=config, weight_decay=0.01)

@@ -221,7 +221,7 @@ def logic_trainer(
     step = (
         LogicStep(task, seed, **ways) if gate is None else GatedLogicStep(task, gate, seed, **ways)
     )
-    made = Trainer(
+    return Trainer(
         model,
         source,
         step=step,
@@ -229,10 +229,9 @@ def logic_trainer(
         criterion=first_channel_loss,
         optimizer=_optimizer(model, settings),
         evaluator=partial(LogicEvaluator, task=task),
+        costs=partial(GateCosts, task=task),
         **trainer,
     )
-    made.costs = GateCosts(made.learner, task)
-    return made
 
 
 def _optimizer(model: LogicCA, settings: TrainConfig) -> torch.optim.Optimizer:

@@ -22,7 +22,7 @@ def unique(inputs: int, outputs: int, generator: torch.Generator) -> Tensor:
     """Different pairs of ``inputs`` values for ``outputs`` gates: int64 ``[2, outputs]``.
 
     The pairs are (0, 1), (2, 3), ..., then (1, 2), (3, 4), ..., then those 2, 3, ... apart, as many
-    as there are gates, in random order: without that order, deep networks of them do not learn.
+    as there are gates, in random order.
 
     Raises ``ValueError`` where the gates cannot read all inputs, or there are too few pairs.
     """

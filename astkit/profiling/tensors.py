@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from torch.profiler import ProfilerActivity, profile
+
+from astkit.profiling.window import quieten
 
 _EVENT = "[memory]"
 
@@ -16,8 +17,7 @@ def peak_tensor_bytes(run: Callable[[], object]) -> int:
     Counted where torch takes and gives back memory, so that what an allocator keeps for later does
     not hide a small peak, as it hides it from `peak_memory`. Runs several times slower meanwhile.
     """
-    # the profiler's own library reports its starts and stops as if they were errors
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    quieten()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as window:
         run()
     held = most = 0

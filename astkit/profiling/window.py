@@ -85,8 +85,7 @@ class ProfilerWindow:
                 self.close()
         elif self.batches == self.wait:
             plan = schedule(wait=0, warmup=self.warmup, active=self.active, repeat=1)
-            # the profiler's own library reports its starts and stops as if they were errors
-            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            quieten()
             self._profiler = profile(schedule=plan, on_trace_ready=self._collect)
             self._profiler.start()
 
@@ -155,3 +154,8 @@ def _trace(profiler: profile) -> bytes:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         return gzip.compress(path.read_bytes())
+
+
+def quieten() -> None:
+    """Silence the profiler's own library, which reports its starts and stops as errors."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -47,6 +47,7 @@ def _interval(found: Report) -> str:
 
 
 def over_batched(network: str, report: Report) -> Measured | None:
+    """The origin's loop over the batched gate, on ``network``."""
     found = _entry(report["figures"], "name", "sample by sample (per_sample) / batched")
     if found is None or network not in found["meaning"]:
         return None
@@ -54,6 +55,7 @@ def over_batched(network: str, report: Report) -> Measured | None:
 
 
 def accuracy_gap(report: Report) -> Measured | None:
+    """Test accuracy of the batched gate minus that of the origin's loop, paired by seed."""
     if _arms(report, GATE, BY_SAMPLE) is None:
         return None
     gap = tables.difference(report["results"], GATE, BY_SAMPLE)
@@ -88,6 +90,7 @@ def span(key: str, form: str, report: Report) -> Measured | None:
 
 
 def least_loss(report: Report) -> Measured | None:
+    """The smallest mean loss of a pass in the gate's runs."""
     found = _arms(report, GATE)
     if found is None:
         return None
@@ -96,6 +99,7 @@ def least_loss(report: Report) -> Measured | None:
 
 
 def gate(key: str, form: str, report: Report) -> Measured | None:
+    """A value of the gate's runs, their mean."""
     found = _arms(report, GATE)
     if found is None:
         return None
@@ -103,6 +107,7 @@ def gate(key: str, form: str, report: Report) -> Measured | None:
 
 
 def epoch(arm: str, report: Report) -> Measured | None:
+    """Seconds a pass of an arm."""
     found = _arms(report, arm)
     if found is None:
         return None
@@ -120,6 +125,7 @@ def claimed(claim: str, report: Report) -> Measured | None:
 
 
 def over_dense(report: Report) -> Measured | None:
+    """Speed of the gate over dense training: a batch, and the whole run."""
     whole = claimed("speed over dense, whole run", report)
     batch = claimed("speed over dense, a batch, interleaved", report)
     if batch is None or whole is None:
@@ -159,6 +165,7 @@ def memory(name: str, report: Report) -> Measured | None:
 
 
 def effective(name: str, report: Report) -> Measured | None:
+    """Samples a step over samples loaded at a time, with the switch ``name``."""
     arm = report["dense"]["reports"].get(name)
     if arm is None:
         return None
@@ -167,8 +174,9 @@ def effective(name: str, report: Report) -> Measured | None:
 
 
 def loading(report: Report) -> Measured | None:
-    ratio = "DataLoader over torchvision transforms / device-resident data"
-    found = _entry(report["figures"], "name", ratio)
+    """What workers, and data on the device, buy over a DataLoader without workers."""
+    name = "DataLoader over torchvision transforms / device-resident data"
+    found = _entry(report["figures"], "name", name)
     if found is None:
         return None
     best, seconds = found["best"], found["seconds"]
@@ -178,6 +186,7 @@ def loading(report: Report) -> Measured | None:
 
 
 def together(report: Report) -> Measured | None:
+    """All that "auto" picks over plain dense training."""
     found = _entry(report.get("speed", ()), "kind", "dense")
     if found is None:
         return None
@@ -198,36 +207,39 @@ def at_batch(size: int, part: str, report: Report) -> Measured | None:
     found = _entry(report.get(part, ()), "batch", size)
     if found is None:
         return None
-    ratio = found["ratios"]["batch"]
-    return Measured(f"{_interval(ratio)}, {part}, {device(report)}", ratio["n"])
+    batch = found["ratios"]["batch"]
+    return Measured(f"{_interval(batch)}, {part}, {device(report)}", batch["n"])
 
 
 def apart(report: Report) -> Measured | None:
     """How far losses and gradients of the four ways are apart, of the largest element."""
-    found = [
-        each["difference"].values() for part in ("life", "checkerboard") for each in report[part]
-    ]
-    most = max(value for values in found for value in values)
+    found = [*report.get("life", ()), *report.get("checkerboard", ())]
+    if not found:
+        return None
+    most = max(value for each in found for value in each["difference"].values())
     return Measured(f"{most:.0e}, gradients too, of the largest", len(found))
 
 
 def logits_apart(report: Report) -> Measured | None:
     """How far logits are apart after 5 updates."""
-    return Measured(f"{report['updates_apart']:.0e} after 5 updates", 1)
+    found = report.get("updates_apart")
+    return None if found is None else Measured(f"{found:.0e} after 5 updates", 1)
 
 
 def stopping(report: Report) -> Measured | None:
     """Early stopping of lattices: what it buys, and how far it is off."""
-    found = ratio("early_stop", "all steps / early stop", "", report)
-    if found is None:
+    if "early_stop" not in report:
         return None
     off = report["early_stop"]["surface_error"]
-    return Measured(f"{found.text.replace(' ,', ',')}, surface off by {off:.2%}", found.n)
+    said = f"with the surface off by {off:.2%}"
+    return ratio("early_stop", "all steps / early stop", said, report)
 
 
 def loop_seconds(report: Report) -> Measured | None:
     """A batch of the lattice, flow by flow."""
-    case = report["at_once"]
+    case = report.get("at_once")
+    if case is None:
+        return None
     seconds, size = case["seconds"]["loop"]["loop"], case["config"]
     lattice = f"{size['width']}x{size['height']}x{size['depth']}"
     text = f"{median(seconds):.3g} s, {case['batch']} samples, {lattice}, {device(report)}"
@@ -236,7 +248,9 @@ def loop_seconds(report: Report) -> Measured | None:
 
 def samples_a_second(report: Report) -> Measured | None:
     """Of the lattice: flow by flow, and all flows at once."""
-    case = report["at_once"]
+    case = report.get("at_once")
+    if case is None:
+        return None
     slow, fast = (
         case["batch"] / median(case["seconds"]["loop"][arm]) for arm in ("loop", "at once")
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
@@ -152,16 +151,12 @@ def logic_ca() -> str:
         rows[name] = {
             "n": str(len(runs)),
             "updates": str(runs[0]["iterations"]),
-            "cells right, hard": _each(f"{run['final']['accuracy']:.2%}" for run in runs),
-            "first all right, update": _each("–" if at is None else str(at) for at in solved),
-            "training, s": _each(f"{run['seconds']['training']:.0f}" for run in runs),
+            "cells right, hard": ", ".join(f"{run['final']['accuracy']:.2%}" for run in runs),
+            "first all right, update": ", ".join("–" if at is None else str(at) for at in solved),
+            "training, s": ", ".join(f"{run['seconds']['training']:.0f}" for run in runs),
         }
     table = pd.DataFrame(rows).T.rename_axis("task, seed by seed")
     return f"{markdown(table)}\n\n{describe(next(iter(report.values()))['stamp'])}"
-
-
-def _each(values: Iterable[str]) -> str:
-    return ", ".join(values)
 
 
 def claims() -> str:

@@ -52,3 +52,7 @@ class Costs:
     def load_state_dict(self, state: list[Any]) -> None:
         """Count what was counted in ``state`` no more."""
         self._known = {tuple(shape): FlopsPerSample(**cost) for shape, cost in state}
+
+
+CostsMaker = Callable[[Learner], Costs]
+"""Makes costs from a trainer's learner: a subclass of `Costs`, or a partial one."""

@@ -22,7 +22,7 @@ from astkit.trainers import loop_state
 from astkit.trainers.budget import SCHEDULES, Budget
 from astkit.trainers.checkpoint import Checkpoints, begun
 from astkit.trainers.config import TrainConfig
-from astkit.trainers.costs import Costs
+from astkit.trainers.costs import Costs, CostsMaker
 from astkit.trainers.deadline import TimeIsUp, time_is_up
 from astkit.trainers.evaluator import Evaluator, EvaluatorMaker
 from astkit.trainers.feed import Feed
@@ -58,6 +58,7 @@ class Trainer:
         replay: events of a steered run, to be steered the same way again.
         meter: measures the energy of training and evaluation; none by default.
         evaluator: makes what finds the metrics of a pass; by default those of a classifier.
+        costs: makes what counts a sample's FLOPs; by default it traces the model's operations.
         device: "auto" takes the accelerator that torch sees.
         checkpoints: where to save the run's state while it goes on, or a folder for that.
         resume: go on from the newest checkpoint there, or begin if there is none.
@@ -84,6 +85,7 @@ class Trainer:
         replay: Iterable[Event | Mapping[str, Any]] = (),
         meter: EnergyMeter | None = None,
         evaluator: EvaluatorMaker = Evaluator,
+        costs: CostsMaker = Costs,
         device: str | torch.device = "auto",
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         resume: bool = False,
@@ -107,7 +109,7 @@ class Trainer:
         self.history = History()
         rate = Throughput(self.ledger, self.device, level=logs.PERFORMANCE)
         self.observers: list[Observer] = [self.history, rate, *observers]
-        self.costs = Costs(self.learner)
+        self.costs = costs(self.learner)
         self.evaluator = evaluator(self.learner, self.ledger, self._cost)
         self.checkpoints = begun(checkpoints, self, resume)
 

@@ -71,7 +71,7 @@ class Picture(Figure):
         return self.png()
 
     def png(self, dpi: float | None = None) -> bytes:
-        """The picture as a PNG of 256 colours, a third of the bytes: notebooks carry many."""
+        """The picture as a PNG of 256 colours, for fewer bytes: notebooks carry many."""
         from PIL import Image
 
         full, small = BytesIO(), BytesIO()

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,31 +55,34 @@ def picked(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def accuracy(
-    auto: dict[str, Any], seeds: int, epochs: float, root: str | None, lr: float
-) -> dict[str, Any]:
-    """Test accuracy with the settings ``auto`` minus that with plain ones, for the same seeds."""
-    dataset = "digits" if root is None else "cifar10"
-    results = []
+    asked: dict[str, Any],
+    seeds: int,
+    root: str | None,
+    before: dict[str, Any],
+    save: Callable[[dict[str, Any]], None],
+) -> None:
+    """Test accuracy with the settings ``auto`` minus that with plain ones, for the same seeds.
+
+    Saved after each seed; where ``before`` holds seeds of what is ``asked``, it goes on after them.
+    """
+    results = before["results"] if all(before.get(key) == asked[key] for key in asked) else []
     changes: dict[str, Any] = {} if root is None else {"root": root, "augment": ()}
     gate = {"score": "loss", "controller": "log_integral"}
-    task = arms.task(dataset, RATE, epochs=epochs, gate=gate, config={"lr": lr}, **changes)
-    tasks = {"plain": task, "auto": replace(task, config=replace(task.config, **auto))}
-    for seed in range(seeds):
+    config = {"lr": asked["lr"]}
+    task = arms.task(
+        asked["dataset"], RATE, epochs=asked["epochs"], gate=gate, config=config, **changes
+    )
+    tasks = {"plain": task, "auto": replace(task, config=replace(task.config, **asked["auto"]))}
+    done = {result["seed"] for result in results}
+    for seed in (each for each in range(seeds) if each not in done):
         for name, changed in tasks.items():
             for arm in BOUNDS:
                 result = {**arms.run(changed, arm, seed), "arm": f"{arm}, {name}"}
                 results.append({key: result[key] for key in _KEPT})
                 print(seed, result["arm"], f"{result['test_accuracy']:.2%}", flush=True)
-    gaps = {arm: tables.difference(results, f"{arm}, auto", f"{arm}, plain") for arm in BOUNDS}
-    return {
-        "dataset": dataset,
-        "epochs": epochs,
-        "lr": lr,
-        "auto": auto,
-        "margin": MARGIN,
-        "differences": {arm: gap._asdict() for arm, gap in gaps.items()},
-        "results": results,
-    }
+        gaps = {arm: tables.difference(results, f"{arm}, auto", f"{arm}, plain") for arm in BOUNDS}
+        found = {arm: gap._asdict() for arm, gap in gaps.items()}
+        save({**asked, "margin": MARGIN, "differences": found, "results": results})
 
 
 _KEPT = ("arm", "seed", "test_accuracy", "rate", "flops", "steered", "setting_up")
@@ -97,16 +102,24 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", choices=("speed", "accuracy"))
     options = parser.parse_args(arguments)
     report = json.loads(options.out.read_text()) if options.out.exists() else {}
-    report["stamp"] = stamp()
-    report["threads"] = torch.get_num_threads()
+
+    def save(part: str, found: Any) -> None:
+        report.update(stamp=stamp(), threads=torch.get_num_threads())
+        report[part] = found
+        write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+
     if options.only != "accuracy":
-        report["speed"] = [
-            speed(kind, options.rounds, options.batches, options.model) for kind in BOUNDS
-        ]
+        rounds = (options.rounds, options.batches, options.model)
+        save("speed", [speed(kind, *rounds) for kind in BOUNDS])
     if options.only != "speed":
-        auto = picked(report)
-        report["accuracy"] = accuracy(auto, options.seeds, options.epochs, options.root, options.lr)
-    write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+        asked = {
+            "dataset": "digits" if options.root is None else "cifar10",
+            "epochs": options.epochs,
+            "lr": options.lr,
+            "auto": picked(report),
+        }
+        before = report.get("accuracy", {})
+        accuracy(asked, options.seeds, options.root, before, partial(save, "accuracy"))
     print(describe(report["stamp"]))
     for found in report.get("speed", []):
         print(found["kind"], found["speed"], "bound", found["bound"])

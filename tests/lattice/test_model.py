@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from astkit.lattice.carrier import GATE
-from astkit.lattice.model import EnergyFlowLattice, FlowStats, LatticeOutput
+from astkit.lattice.flows import FlowStats
+from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
 from astkit.lattice.trajectory import trajectory
 from tests.gating.syncs import Syncs
 from tests.lattice.examples import COUNTERS, config, gradients, inputs, loss, model, two_speeds

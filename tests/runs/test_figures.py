@@ -10,7 +10,7 @@ from statistics import mean, median
 import pytest
 
 from astkit.profiling import Comparison
-from astkit.runs import figures, readings
+from astkit.runs import figures
 from astkit.runs.figures import NOT_RUN, ROOT
 from astkit.runs.switches import COMPILED, SWITCHES, Bench, Measured
 
@@ -170,26 +170,6 @@ def test_memory_that_was_not_told_is_not_run(lay):
     assert row(table, "mixed precision, memory saved")["measured"] == NOT_RUN
 
 
-def test_a_gpu_is_named():
-    assert readings.device({"stamp": {"devices": ["NVIDIA H100"]}}) == "NVIDIA H100"
-    assert readings.device({"stamp": STAMP}) == "CPU"
-
-
-def test_decisions_are_compared_seed_by_seed(lay):
-    def run(arm, seed, trained):
-        return {"arm": arm, "seed": seed, "samples_trained": trained}
-
-    by_batch = "sample by sample, per batch"
-    runs = [run(figures.GATE, 0, 10), run(figures.GATE, 1, 20)]
-    runs += [run(by_batch, 0, 20), run(by_batch, 1, 20)]
-    runs += [run(figures.BY_SAMPLE, 0, 7), run(figures.BY_SAMPLE, 1, 8)]
-    found = readings.same_decisions({"results": runs})
-    assert found is not None
-    assert found.text.startswith("as many trained in 1 of 2 runs with a step a batch, 0 with")
-    steered = [{**each, "steered": True} for each in runs]
-    assert readings.same_decisions({"results": steered}) is None
-
-
 def test_a_finder_is_added_by_naming_a_file_and_a_function(lay, monkeypatch):
     figure = next(each for each in figures.FIGURES if each.claim == "flash attention")
     added = replace(
@@ -209,36 +189,3 @@ def test_the_readme_links_each_run():
     links = re.findall(r"\]\((\S+?\.json)\)", block[1])
     assert links
     assert all((ROOT / link).is_file() for link in links)
-
-
-def test_a_lattice_is_read_from_its_ratios(lay):
-    ratio = {"median": 2.5, "low": 2.0, "high": 3.0, "n": 7}
-    seconds = {"loop": {"loop": [8.0, 10.0, 12.0], "at once": [0.1, 0.2, 0.1]}}
-    size = {"width": 3, "height": 4, "depth": 5}
-    names = ("loop / at once", "chunks of 16 / at once")
-    report = {
-        "stamp": STAMP,
-        "at_once": {
-            "config": size,
-            "batch": 20,
-            "seconds": seconds,
-            "ratios": dict.fromkeys(names, ratio),
-        },
-        "early_stop": {"ratios": {"all steps / early stop": ratio}, "surface_error": 0.0026},
-    }
-    found = figures.table(lay(figures.LATTICE, report)).set_index("claim")["measured"]
-    assert found["lattice, a batch before"] == "10 s, 20 samples, 3x4x5, CPU"
-    assert found["flows all at once"] == "2.5 x [2, 3] over chunks of 16, CPU"
-    assert found["adaptive stopping"] == "2.5 x [2, 3], CPU, surface off by 0.26%"
-    assert found["lattice, all together, samples / s"] == "2 to 200, CPU"
-    assert found["text bridge batched"] == NOT_RUN
-
-
-def test_the_four_ways_are_read_at_their_batch(lay):
-    ratio = {"median": 1.1, "low": 1.0, "high": 1.2, "n": 11}
-    entry = {"batch": 2, "ratios": {"batch": ratio}, "difference": {"batch": 3e-14, "loop": 0.0}}
-    report = {"stamp": STAMP, "life": [entry], "checkerboard": [entry], "updates_apart": 2e-12}
-    found = figures.table(lay(figures.LOGIC, report)).set_index("claim")["measured"]
-    assert found["samples in parallel, batch of 2"] == "1.1 x [1, 1.2], checkerboard, CPU"
-    assert found["parallel and sequential losses agree to"].startswith("3e-14,")
-    assert found["parallel and sequential logits agree to"] == "2e-12 after 5 updates"
