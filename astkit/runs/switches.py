@@ -199,11 +199,8 @@ def _work(pipe: Connection, bench: Bench, switch: Switch, threads: int) -> None:
 
 
 def _one_pass(work: Trainer, records: Iterator[Any]) -> None:
-    epoch = work.position.epoch
-    while work.position.epoch == epoch:
+    for _ in range(work.feed.batches_in_pass()):
         next(records)
-        if work.position.batch >= work.feed.batches_in_pass():
-            break
 
 
 def _time(work: Trainer) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from astkit.runs import switches
 from astkit.runs.switches import Bench, Switch
 
-BENCH = Bench("digits_cnn", batches=1)
+BENCH = Bench("digits_cnn", batches=2)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def measured():
 
 def test_every_arm_trains_one_pass_a_round(measured):
     for report in measured.reports.values():
-        assert report["time"]["training_steps"] == 3  # the warm-up round is left out
+        assert report["time"]["training_steps"] == 3 * 2  # the warm-up round is left out
         assert report["memory"] > 0
     assert measured.reports["small"]["settings"]["micro_batch"] == 32
     assert measured.reports["plain"]["settings"]["fused"] is False
