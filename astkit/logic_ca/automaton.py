@@ -87,7 +87,7 @@ class LogicCA(nn.Module):
         x: Tensor,
         steps: int = 1,
         masks: Tensor | None = None,
-        hard: bool = False,
+        hard: bool | Tensor = False,
         *,
         fused: bool = True,
         recompute: int | None = None,
@@ -99,7 +99,9 @@ class LogicCA(nn.Module):
             steps: how many.
             masks: bool ``[steps, batch, 1, height, width]``, true where a cell changes; see
                 `fire_masks`. Needed where the fire rate is below 1.
-            hard: gates of 0 and 1, without gradients of the logits.
+            hard: gates of 0 and 1, without gradients of the logits. As bool ``[gates]``: which
+                of them, kernels' first, are hard but have the gradients of soft ones; see
+                `hard_gates`.
             fused: false for plain operations, which ``torch.func`` can take.
             recompute: keep the state of every so many steps alone for the backward pass, and
                 compute the rest again: less memory, one more forward pass.
@@ -107,7 +109,7 @@ class LogicCA(nn.Module):
         Returns ``[batch, channels, height, width]``. Raises ``ValueError`` for shapes that do not
         fit, or masks that are missing.
         """
-        self._check(x, steps, masks)
+        self._check(x, steps, masks, hard)
         rule, state = self._rule(hard, fused), self._inside(x)
         size = recompute if recompute is not None and torch.is_grad_enabled() else steps
         if size < 1:
@@ -146,13 +148,19 @@ class LogicCA(nn.Module):
                     state = state * alive[t].transpose(0, 1)
             yield state.transpose(0, 1)
 
-    def _check(self, x: Tensor, steps: int, masks: Tensor | None) -> None:
+    def _check(
+        self, x: Tensor, steps: int, masks: Tensor | None, hard: bool | Tensor = False
+    ) -> None:
         if x.ndim != 4 or x.shape[1] != self.config.channels:
             raise ValueError(
                 f"x has shape {list(x.shape)}: give [batch, {self.config.channels}, height, width]"
             )
         if steps < 1:
             raise ValueError(f"steps is {steps}: give 1 or more")
+        if isinstance(hard, Tensor) and list(hard.shape) != [sum(self.config.gates)]:
+            raise ValueError(
+                f"hard has shape {list(hard.shape)}: give [{sum(self.config.gates)}], a bool a gate"
+            )
         if masks is None:
             if self.config.fire_rate < 1:
                 raise ValueError(
@@ -168,7 +176,7 @@ class LogicCA(nn.Module):
         """Features first, in the precision of the logits."""
         return x.transpose(0, 1).to(self.update_logits[0].dtype)
 
-    def _rule(self, hard: bool, fused: bool) -> _Rule:
+    def _rule(self, hard: bool | Tensor, fused: bool) -> _Rule:
         """Coefficients of all gates in one go, cut into layers."""
         logits = [*self.kernel_logits, *self.update_logits]
         rows = [p.shape[:-1].numel() for p in logits]

@@ -62,10 +62,18 @@ def initial_logits(*shape: int, first: float = FIRST_LOGIT) -> Tensor:
     return logits
 
 
-def coefficients(logits: Tensor, hard: bool = False) -> Tensor:
-    """``[..., 4]`` of ``logits [..., 16]``: of the softmax mixture, or hard, of one gate."""
-    if hard:
-        shares = nn.functional.one_hot(logits.argmax(-1), len(NAMES)).to(logits.dtype)
-    else:
-        shares = logits.softmax(-1)
+def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:
+    """``[..., 4]`` of ``logits [..., 16]``: of the softmax mixture, or hard, of one gate.
+
+    ``hard`` as a bool tensor ``[...]`` says which gates are hard; their gradients are those of the
+    mixture all the same (straight through). Source: Bengio et al., "Estimating or Propagating
+    Gradients Through Stochastic Neurons for Conditional Computation", 2013.
+    """
+    shares = logits.softmax(-1)
+    if hard is not False:
+        chosen = nn.functional.one_hot(logits.argmax(-1), len(NAMES)).to(logits.dtype)
+        if hard is True:
+            shares = chosen
+        else:
+            shares = shares + (chosen - shares).detach() * hard.unsqueeze(-1)
     return shares @ tensor(BASIS, dtype=logits.dtype, device=logits.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ def gradients(
     steps: int,
     masks: Tensor | None = None,
     *,
+    hard: bool | Tensor = False,
     loss: Loss = first_channel_loss,
     parallel: Parallel = "batch",
     chunk_size: int | None = None,
@@ -51,6 +52,7 @@ def gradients(
         targets: ``[batch, ...]``, what ``loss`` compares with.
         steps: of the rollout.
         masks: bool ``[steps, batch, 1, height, width]``; see `LogicCA.forward`.
+        hard: bool ``[gates]``, which of them are hard; see `LogicCA.forward`.
         loss: one loss a sample.
         parallel: "batch": all samples in one rollout. "vmap": the gradient of each sample by
             ``torch.func``, then their sum. "chunk": so many samples at a time, which bounds memory.
@@ -67,12 +69,13 @@ def gradients(
     with denormals_flushed():
         if parallel == "vmap":
             losses, each = per_sample_gradients(
-                model, x, targets, steps, masks, loss=loss, chunk_size=chunk_size
+                model, x, targets, steps, masks, hard=hard, loss=loss, chunk_size=chunk_size
             )
             count = torch.ones_like(losses) if weight is None else weight.to(losses)
             return losses, {name: torch.tensordot(count, g, 1) for name, g in each.items()}
         size = {"batch": len(x), "loop": 1}.get(parallel, chunk_size or 1)
-        return _summed(model, x, targets, steps, masks, loss, weight, size, recompute)
+        options = {"hard": hard, "recompute": recompute}
+        return _summed(model, x, targets, steps, masks, loss, weight, size, options)
 
 
 def per_sample_gradients(
@@ -82,6 +85,7 @@ def per_sample_gradients(
     steps: int,
     masks: Tensor | None = None,
     *,
+    hard: bool | Tensor = False,
     loss: Loss = first_channel_loss,
     chunk_size: int | None = None,
 ) -> tuple[Tensor, Gradients]:
@@ -91,8 +95,8 @@ def per_sample_gradients(
     """
 
     def of_one(weights: Gradients, x: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        options = {"steps": steps, "masks": None if mask is None else mask[:, None], "fused": False}
-        states = functional_call(model, weights, (x[None],), options)
+        fires = None if mask is None else mask[:, None]
+        states = functional_call(model, weights, (x[None], steps, fires, hard), {"fused": False})
         return loss(states, target[None])[0]
 
     where = (None, 0, 0, None if masks is None else 1)
@@ -110,7 +114,7 @@ def _summed(
     loss: Loss,
     weight: Tensor | None,
     size: int,
-    recompute: int | None,
+    options: dict[str, Any],
 ) -> tuple[Tensor, Gradients]:
     """``size`` samples at a time, their gradients added up as they come."""
     named = dict(model.named_parameters())
@@ -119,7 +123,7 @@ def _summed(
     for first in range(0, len(x), size):
         part = slice(first, first + size)
         fires = None if masks is None else masks[:, part]
-        found = loss(model(x[part], steps, fires, recompute=recompute), targets[part])
+        found = loss(model(x[part], steps, fires, **options), targets[part])
         summed = found.sum() if weight is None else (found * weight[part]).sum()
         new = torch.autograd.grad(summed, list(named.values()))
         losses.append(found.detach())

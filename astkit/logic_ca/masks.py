@@ -1,7 +1,7 @@
-"""Which cells fire: drawn before a rollout and passed as data.
+"""Which cells fire and which gates are hard: drawn before a rollout and passed as data.
 
-So a batch, its chunks, its samples one by one and their hard rollouts all see the same masks, on
-every device.
+So a batch, its chunks and its samples one by one all see the same, on every device, and hard
+rollouts the same fires as soft ones.
 """
 
 from __future__ import annotations
@@ -41,3 +41,17 @@ def fire_masks(
         raise ValueError("samples is empty: give the number of each sample of the batch")
     # of numbers in [0, 1): at a rate of 1 every cell fires
     return torch.stack(drawn, 1) < fire_rate
+
+
+def hard_gates(share: float, gates: int, *, seed: int, iteration: int) -> Tensor:
+    """Bool ``[gates]`` on the CPU: each gate is hard with probability ``share``.
+
+    Trained so, a gate cannot count on its neighbours' values in between, and the hard automaton
+    follows the soft one. Source of the random share: Fan et al., "Training with Quantization Noise
+    for Extreme Model Compression", ICLR 2021.
+
+    Raises ``ValueError`` for a share outside [0, 1].
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"hard_share is {share}: give a share in [0, 1]")
+    return torch.rand(gates, generator=rng.generator(seed, "hard", iteration)) < share

@@ -60,10 +60,16 @@ class Weights:
         self.kernel_wires = [table.tolist() for table in model.kernel_wires]
         self.update_wires = [table.tolist() for table in model.update_wires]
 
-    def mixed(self, hard: bool) -> None:
-        """Work out ``shares``."""
-        turn = _one_hot if hard else _softmax
-        self.shares = {name: [turn(row) for row in rows] for name, rows in self.logits.items()}
+    def mixed(self, hard: bool | Sequence[bool]) -> None:
+        """Work out ``shares``; ``hard`` for all gates, or for each one, then straight through."""
+        if isinstance(hard, bool):
+            turns = [_one_hot if hard else _softmax] * sum(map(len, self.logits.values()))
+        else:
+            turns = [_straight_through if each else _softmax for each in hard]
+        turn = iter(turns)
+        self.shares = {
+            name: [next(turn)(row) for row in rows] for name, rows in self.logits.items()
+        }
 
 
 def rollout(
@@ -71,7 +77,7 @@ def rollout(
     x: Tensor,
     steps: int,
     masks: Tensor | None = None,
-    hard: bool = False,
+    hard: bool | Sequence[bool] = False,
 ) -> list[Grid]:
     """The states of all samples after ``steps`` steps, as nested lists.
 
@@ -89,11 +95,16 @@ def rollout(
 
 
 def loss(
-    weights: Weights, x: Tensor, targets: Tensor, steps: int, masks: Tensor | None = None
+    weights: Weights,
+    x: Tensor,
+    targets: Tensor,
+    steps: int,
+    masks: Tensor | None = None,
+    hard: bool | Sequence[bool] = False,
 ) -> Number:
     """Sum of squares of channel 0 minus ``targets [batch, height, width]``, over all samples."""
     total: Number = 0.0
-    for grid, target in zip(rollout(weights, x, steps, masks), targets.tolist(), strict=True):
+    for grid, target in zip(rollout(weights, x, steps, masks, hard), targets.tolist(), strict=True):
         for row, wanted in zip(grid[0], target, strict=True):
             total += sum((value - goal) ** 2 for value, goal in zip(row, wanted, strict=True))
     return total
@@ -106,13 +117,14 @@ def derivative(
     targets: Tensor,
     steps: int,
     masks: Tensor | None = None,
+    hard: bool | Sequence[bool] = False,
 ) -> float:
     """Of `loss` by one logit: ``place`` is (name of the parameter, gate, operation)."""
     name, gate, operation = place
     before = weights.logits[name][gate][operation]
     weights.logits[name][gate][operation] = before + 1j * STEP
     try:
-        return complex(loss(weights, x, targets, steps, masks)).imag / STEP
+        return complex(loss(weights, x, targets, steps, masks, hard)).imag / STEP
     finally:
         weights.logits[name][gate][operation] = before
 
@@ -184,3 +196,10 @@ def _softmax(logits: Sequence[Number]) -> list[Number]:
 def _one_hot(logits: Sequence[Number]) -> list[Number]:
     real = [complex(logit).real for logit in logits]
     return [float(i == real.index(max(real))) for i in range(len(real))]
+
+
+def _straight_through(logits: Sequence[Number]) -> list[Number]:
+    """The value of the hard gate with the derivative of the soft one."""
+    soft = _softmax(logits)
+    pairs = zip(_one_hot(logits), soft, strict=True)
+    return [complex(complex(value).real, complex(share).imag) for value, share in pairs]

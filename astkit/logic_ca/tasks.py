@@ -13,9 +13,12 @@ from astkit import rng
 from astkit.datasets.loaders import Batch, check_start
 from astkit.logic_ca.config import LogicCAConfig
 from astkit.logic_ca.gates import PAPERS_FIRST_LOGIT
-from astkit.logic_ca.masks import fire_masks
+from astkit.logic_ca.masks import fire_masks, hard_gates
 
 NEIGHBOURHOODS = 512
+
+HARD_SHARE = 0.5
+"""Of the gates, in an iteration on a checkerboard, whose many steps soft gates alone would blur."""
 
 Kind = Literal["life", "checkerboard"]
 
@@ -33,6 +36,7 @@ class Task:
         batch_size: samples an iteration.
         iterations: updates of the weights in a whole training.
         weight_decay: of AdamW.
+        hard_share: probability of a gate to be hard in an iteration; see `hard_gates`.
         every: iterations a pass, after each of which the automaton is evaluated.
         held_out: samples that it is evaluated on; Life's are all its neighbourhoods.
     """
@@ -46,6 +50,7 @@ class Task:
     batch_size: int
     iterations: int
     weight_decay: float = 0.0
+    hard_share: float = 0.0
     every: int = 25
     held_out: int = 16
 
@@ -60,11 +65,11 @@ class Task:
             return TruthTable(*life_table(), size, seed)
         return RandomBits(self, size, seed)
 
-    def evaluation(self) -> Batch:
-        """Fixed samples, the same whatever the seed of the training."""
+    def evaluation(self, purpose: str = "held out") -> Batch:
+        """Fixed samples, the same whatever the seed of the training; others for another purpose."""
         if self.kind == "life":
             return Batch(torch.arange(NEIGHBOURHOODS), *life_table())
-        return RandomBits(self, self.held_out, 0, "held out").samples(torch.arange(self.held_out))
+        return RandomBits(self, self.held_out, 0, purpose).samples(torch.arange(self.held_out))
 
     def masks(self, index: Tensor, seed: int, iteration: int) -> Tensor | None:
         """Fire masks of the samples ``index [batch]`` on the CPU; ``None`` where all cells fire."""
@@ -74,6 +79,12 @@ class Task:
         size = (self.height, self.width)
         numbers = index.tolist()
         return fire_masks(rate, self.steps, numbers, *size, seed=seed, iteration=iteration)
+
+    def hard(self, seed: int, iteration: int) -> Tensor | Literal[False]:
+        """Gates that are hard in an iteration, bool ``[gates]``; ``False`` where none ever is."""
+        if self.hard_share == 0:
+            return False
+        return hard_gates(self.hard_share, sum(self.config.gates), seed=seed, iteration=iteration)
 
 
 def game_of_life() -> Task:
@@ -94,19 +105,23 @@ def game_of_life_paper() -> Task:
 def checkerboard() -> Task:
     """A checkerboard of 2x2 squares in 20 steps, all cells at once."""
     config = LogicCAConfig.checkerboard()
-    return Task("checkerboard", "checkerboard", config, 16, 16, 20, 2, 500)
+    return Task("checkerboard", "checkerboard", config, 16, 16, 20, 2, 500, hard_share=HARD_SHARE)
 
 
 def checkerboard_async() -> Task:
     """The same in 50 steps in which 60 % of the cells change."""
     config = LogicCAConfig.checkerboard_async()
-    return Task("checkerboard_async", "checkerboard", config, 14, 14, 50, 1, 800)
+    return Task(
+        "checkerboard_async", "checkerboard", config, 14, 14, 50, 1, 800, hard_share=HARD_SHARE
+    )
 
 
 def checkerboard_small() -> Task:
     """The same on 8x8 in 10 steps, with a small automaton: a smoke test."""
     config = LogicCAConfig.checkerboard_small()
-    return Task("checkerboard_small", "checkerboard", config, 8, 8, 10, 4, 500)
+    return Task(
+        "checkerboard_small", "checkerboard", config, 8, 8, 10, 4, 500, hard_share=HARD_SHARE
+    )
 
 
 TASKS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,13 @@ SETTINGS = TrainConfig(lr=0.05, weight_decay=0.0, clip_norm=None, schedule="cons
 BETAS, EPS = (0.9, 0.99), 1e-8
 
 
+class Drawn(NamedTuple):
+    """What is drawn for an iteration: fire masks of its samples, and gates that are hard."""
+
+    masks: Tensor | None
+    hard: Tensor | Literal[False]
+
+
 class LogicStep:
     """Trains on a batch: the gradient of the summed losses, clipped element by element, one step.
 
@@ -44,7 +51,7 @@ class LogicStep:
 
     Args:
         task: gives steps and masks.
-        seed: of the masks.
+        seed: of the masks and of the gates that are hard.
         parallel, chunk_size, recompute: see `gradients`.
     """
 
@@ -64,21 +71,26 @@ class LogicStep:
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        masks = self._masks(batch, ledger)
-        losses = self._train(learner, batch, masks, weight, ledger)
+        drawn = self._draw(batch, ledger)
+        losses = self._train(learner, batch, drawn, weight, ledger)
         return StepResult(torch.arange(len(losses)), losses)
 
-    def _masks(self, batch: Batch, ledger: Ledger) -> Tensor | None:
+    def _draw(self, batch: Batch, ledger: Ledger) -> Drawn:
         with ledger.phase("load"):
             masks = self.task.masks(batch.index, self.seed, self.iteration)
+            hard = self.task.hard(self.seed, self.iteration)
             self.iteration += 1
-            return None if masks is None else masks.to(batch.x.device)
+            device = batch.x.device
+            return Drawn(
+                None if masks is None else masks.to(device),
+                hard if hard is False else hard.to(device),
+            )
 
     def _train(
         self,
         learner: Learner,
         batch: Batch,
-        masks: Tensor | None,
+        drawn: Drawn,
         weight: Tensor | None,
         ledger: Ledger,
     ) -> Tensor:
@@ -90,7 +102,8 @@ class LogicStep:
                 batch.x,
                 batch.y,
                 self.task.steps,
-                masks,
+                drawn.masks,
+                hard=drawn.hard,
                 loss=learner.criterion,
                 parallel=self.parallel,
                 chunk_size=self.chunk_size,
@@ -103,7 +116,7 @@ class LogicStep:
         return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of the next iteration, which masks are drawn for."""
+        """The number of the next iteration, which masks and gates are drawn for."""
         return {"iteration": self.iteration}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -121,18 +134,19 @@ class GatedLogicStep(LogicStep):
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        masks, model = self._masks(batch, ledger), learner.model
+        drawn, model = self._draw(batch, ledger), learner.model
         with ledger.phase("score"), denormals_flushed():
             scores = self.gate.score(
-                model, batch.x, batch.y, batch.index, lambda x: model(x, self.task.steps, masks)
+                model, batch.x, batch.y, batch.index, lambda x: model(x, self.task.steps, *drawn)
             )
         with ledger.phase("gate"):
             chosen = self.gate.select(scores, batch.index)
             counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
-            rows, fires = chosen.take(batch), None if masks is None else masks[:, chosen.index]
+            rows, masks = chosen.take(batch), drawn.masks
+            drawn = drawn._replace(masks=None if masks is None else masks[:, chosen.index])
         losses = scores[:0]
         if len(chosen):
-            losses = self._train(learner, rows, fires, counts, ledger)
+            losses = self._train(learner, rows, drawn, counts, ledger)
         return StepResult(chosen.index, losses, len(scores), chosen, scores, self.gate.passes)
 
     def steer(self, name: str, value: Any) -> None:

@@ -199,7 +199,7 @@ def _work(pipe: Connection, bench: Bench, switch: Switch, threads: int) -> None:
 
 
 def _one_pass(work: Trainer, records: Iterator[Any]) -> None:
-    for _ in range(work.feed.batches_in_pass()):
+    for _ in range(len(work.train)):
         next(records)
 
 

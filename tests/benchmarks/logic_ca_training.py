@@ -57,10 +57,15 @@ def train(task: Task, seed: int, options: argparse.Namespace) -> dict[str, Any]:
         checkpoints=checkpoints,
         resume=True,
     )
-    for record in trainer.steps():
-        if record.step % (4 * task.every) == 0 and trainer.history.epochs:
-            last = trainer.history.epochs[-1]
-            print(task.name, seed, last["step"], last["val_loss"], last["val_wrong"], flush=True)
+    said = 0
+    for _ in trainer.steps():
+        epochs = trainer.history.epochs
+        if len(epochs) == said:
+            continue
+        said, last = len(epochs), epochs[-1]
+        print(task.name, seed, last["step"], last["val_loss"], last["val_wrong"], flush=True)
+        if options.until_learnt and last["val_wrong"] == 0:
+            break
     epochs = trainer.history.epochs
     solved = [epoch for epoch in epochs if epoch["val_wrong"] == 0]
     model = trainer.model
@@ -76,6 +81,7 @@ def train(task: Task, seed: int, options: argparse.Namespace) -> dict[str, Any]:
         "seconds": dict(trainer.ledger.seconds),
         "phases": dict(trainer.ledger.phases),
         "final": evaluate(model, task),
+        "fresh": evaluate(model, task, [task.evaluation("fresh")]),
         "active_gates": active_gates(model),
         "epochs": [{k: e[k] for k in _KEPT} for e in epochs],
         "after": after_life(model) if task.kind == "life" else after_board(model, task),
@@ -163,6 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--task", choices=[*TASKS, "gated"], default="life")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--iterations", type=int, help="those of the task by default")
+    parser.add_argument("--until-learnt", action="store_true", help="stop when no cell is wrong")
     parser.add_argument("--recompute", type=int, help="steps between two states that are kept")
     parser.add_argument("--rate", type=float, default=0.25, help="of the gate")
     parser.add_argument("--device", default="auto")

@@ -100,6 +100,17 @@ def test_hard_gates_keep_bits_bits_and_soft_ones_tend_to_them() -> None:
     torch.testing.assert_close(model(bits, 6), hard, rtol=0, atol=1e-6)
 
 
+def test_some_gates_are_hard_and_learn_as_if_they_were_soft() -> None:
+    model, x = trained(SYNC), inputs(SYNC, 2)
+    all_of_them = torch.ones(sum(SYNC.gates), dtype=torch.bool)
+    torch.testing.assert_close(model(x, 4, None, all_of_them), model(x, 4, hard=True))
+    assert torch.equal(model(x, 4, None, ~all_of_them), model(x, 4))
+    model(x, 4, None, all_of_them).sum().backward()
+    assert all(parameter.grad.any() for parameter in model.parameters())  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"hard has shape \[3\]: give \[64\]"):
+        model(x, 4, None, all_of_them[:3])
+
+
 def test_a_periodic_automaton_commutes_with_shifts_and_one_with_a_border_does_not() -> None:
     for config, commutes in ((PERIODIC, True), (SYNC, False)):
         model, x = trained(config), inputs(config, 2)

@@ -14,6 +14,7 @@ from torch import Tensor
 from astkit.logic_ca import gradients as module
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.gradients import denormals_flushed, gradients, per_sample_gradients
+from astkit.logic_ca.masks import hard_gates
 from astkit.logic_ca.training import apply_gradients
 from tests.logic_ca.examples import CONFIGS, SYNC, inputs, masks_of, trained
 
@@ -57,6 +58,15 @@ def test_every_way_gives_the_losses_and_gradients_of_the_loop(
     weighted = gradients(*arguments, parallel="loop", weight=counts)
     assert_equal(gradients(*arguments, weight=counts, **ways), weighted)
     assert torch.equal(weighted[0], wanted[0])
+
+
+@pytest.mark.parametrize("ways", WAYS, ids=str)
+def test_every_way_is_hard_in_the_same_gates(ways: dict[str, Any]) -> None:
+    arguments = case("async")
+    hard = hard_gates(0.5, sum(CONFIGS["async"].gates), seed=0, iteration=0)
+    wanted = gradients(*arguments, parallel="loop", hard=hard)
+    assert_equal(gradients(*arguments, hard=hard, **ways), wanted)
+    assert (wanted[0] - gradients(*arguments)[0]).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["sync", "async"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from astkit.logic_ca.automaton import LogicCA
-from astkit.logic_ca.masks import fire_masks
+from astkit.logic_ca.masks import fire_masks, hard_gates
 from tests.logic_ca.examples import ASYNC, trained
 
 
@@ -32,7 +32,19 @@ def test_a_samples_masks_depend_on_its_own_key_alone() -> None:
     assert not torch.equal(masks[0], masks[1])
 
 
+def test_the_share_of_hard_gates_is_as_asked_and_drawn_anew_each_iteration() -> None:
+    drawn = [hard_gates(0.3, 100_000, seed=1, iteration=i) for i in (0, 1)]
+    for one in drawn:
+        assert abs(one.float().mean().item() - 0.3) <= 0.01
+    assert abs((drawn[0] & drawn[1]).float().mean().item() - 0.09) <= 0.01
+    assert torch.equal(drawn[0], hard_gates(0.3, 100_000, seed=1, iteration=0))
+    assert hard_gates(1, 9, seed=0, iteration=0).all()
+    assert not hard_gates(0, 9, seed=0, iteration=0).any()
+
+
 def test_impossible_draws_are_refused() -> None:
+    with pytest.raises(ValueError, match="hard_share is 2: give a share"):
+        hard_gates(2, 9, seed=0, iteration=0)
     with pytest.raises(ValueError, match="fire_rate is 0: give a share"):
         fire_masks(0, 1, [0], 2, 2, seed=0, iteration=0)
     with pytest.raises(ValueError, match="samples is empty"):

@@ -7,6 +7,7 @@ import pytest
 from astkit import rng
 from astkit.logic_ca import reference
 from astkit.logic_ca.gradients import gradients
+from astkit.logic_ca.masks import hard_gates
 from tests.logic_ca.examples import CONFIGS, inputs, masks_of, trained
 
 BOUND = 1e-10
@@ -25,13 +26,16 @@ def test_states_are_those_of_the_plain_loops(name: str, hard: bool) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))
-def test_gradients_are_those_of_complex_steps(name: str) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_gradients_are_those_of_complex_steps(name: str, share: float) -> None:
     config = CONFIGS[name]
     model, x = trained(config), inputs(config, 2, (3, 4))
     masks, targets = masks_of(config, 2, x), inputs(config, 2, (3, 4))[:, 0].flip(0)
-    losses, found = gradients(model, x, targets, 2, masks)
+    hard = hard_gates(share, sum(config.gates), seed=0, iteration=0)
+    losses, found = gradients(model, x, targets, 2, masks, hard=hard)
     weights = reference.Weights(model)
-    total = complex(reference.loss(weights, x, targets, 2, masks)).real
+    arguments = (x, targets, 2, masks, hard.tolist())
+    total = complex(reference.loss(weights, *arguments)).real
     assert abs(losses.sum().item() - total) <= BOUND * total
     for number, (parameter, gradient) in enumerate(found.items()):
         rows = gradient.flatten(0, -2)
@@ -39,5 +43,5 @@ def test_gradients_are_those_of_complex_steps(name: str) -> None:
             key = rng.permutation(rows.numel(), number, draw)[0].item()
             gate, operation = divmod(int(key), 16)
             place = (parameter, gate, operation)
-            wanted = reference.derivative(weights, place, x, targets, 2, masks)
+            wanted = reference.derivative(weights, place, *arguments)
             assert abs(rows[gate, operation].item() - wanted) <= BOUND * rows.abs().max(), place

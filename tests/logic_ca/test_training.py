@@ -22,6 +22,7 @@ from astkit.trainers import Budget, Checkpoints, TrainConfig, Trainer
 
 TINY = LogicCAConfig(2, 2, (8, 4, 2), (6, 4, 2), boundary="zero", fire_rate=0.6)
 ASYNC = tasks.Task("tiny", "checkerboard", TINY, 5, 6, 4, 3, 12, every=4, held_out=5)
+HARDENED = ASYNC.scaled(hard_share=0.5)
 PAPER = replace(training.SETTINGS, weight_decay=0.01)
 LIFE = replace(
     tasks.game_of_life(), config=LogicCAConfig(1, 4, (8, 4, 2, 1), (8, 8, 4, 2, 1)), iterations=25
@@ -82,7 +83,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
-@pytest.mark.parametrize("task", [ASYNC, LIFE], ids=["async", "life"])
+@pytest.mark.parametrize("task", [ASYNC, HARDENED, LIFE], ids=["async", "hardened", "life"])
 def test_the_trainer_does_what_a_plain_loop_does(task: tasks.Task) -> None:
     trainer = cpu(task, seed=3, iterations=6)
     trainer.run()
@@ -94,7 +95,8 @@ def test_the_trainer_does_what_a_plain_loop_does(task: tasks.Task) -> None:
         for batch in task.source(3).batches(epoch):
             if done < 6:
                 masks = task.masks(batch.index, 3, done)
-                _, found = gradients(model, batch.x, batch.y, task.steps, masks)
+                hard = task.hard(3, done)
+                _, found = gradients(model, batch.x, batch.y, task.steps, masks, hard=hard)
                 apply_gradients(model, optimizer, found)
                 done += 1
     assert torch.equal(weights(trainer), torch.cat([p.flatten() for p in model.parameters()]))
@@ -111,7 +113,7 @@ def test_the_switch_changes_nothing_but_the_way(ways: dict[str, Any]) -> None:
     ends = []
     for way in ({}, ways):
         model = LogicCA(TINY).double()
-        trainer = cpu(ASYNC, iterations=5, model=model, **way)
+        trainer = cpu(HARDENED, iterations=5, model=model, **way)
         trainer.run()
         ends.append(weights(trainer))
     torch.testing.assert_close(*ends, rtol=0, atol=1e-8)
@@ -154,11 +156,11 @@ def test_a_resumed_run_is_one_that_was_never_left(tmp_path: Path) -> None:
     def gate() -> Gate:
         return Gate(0.5, criterion=first_channel_loss)
 
-    whole = cpu(ASYNC, gate=gate())
+    whole = cpu(HARDENED, gate=gate())
     whole.run()
     for stop in (5, 9, None):
         checkpoints = Checkpoints(tmp_path, every=1)
-        part = cpu(ASYNC, gate=gate(), checkpoints=checkpoints, resume=True)
+        part = cpu(HARDENED, gate=gate(), checkpoints=checkpoints, resume=True)
         steps = part.steps()
         for record in steps:
             if record.step == stop:
