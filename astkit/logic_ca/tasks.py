@@ -124,12 +124,18 @@ def checkerboard_small() -> Task:
     )
 
 
+def checkerboard_small_soft() -> Task:
+    """The small one with all gates soft in training, as the paper has it: a control."""
+    return checkerboard_small().scaled(name="checkerboard_small_soft", hard_share=0.0)
+
+
 TASKS = {
     "life": game_of_life,
     "life_paper": game_of_life_paper,
     "checkerboard": checkerboard,
     "checkerboard_async": checkerboard_async,
     "checkerboard_small": checkerboard_small,
+    "checkerboard_small_soft": checkerboard_small_soft,
 }
 
 

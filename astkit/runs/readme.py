@@ -148,15 +148,25 @@ def logic_ca() -> str:
         if not runs:
             continue
         solved = [run["first_without_error"] for run in runs]
+        large, healed = zip(*(_on_larger_grids(run["after"]) for run in runs), strict=True)
         rows[name] = {
             "n": str(len(runs)),
             "updates": str(runs[0]["iterations"]),
             "cells right, hard": ", ".join(f"{run['final']['accuracy']:.2%}" for run in runs),
             "first all right, update": ", ".join("–" if at is None else str(at) for at in solved),
+            "larger grid": ", ".join(large),
+            "after damage": ", ".join(filter(None, healed)),
             "training, s": ", ".join(f"{run['seconds']['training']:.0f}" for run in runs),
         }
     table = pd.DataFrame(rows).T.rename_axis("task, seed by seed")
     return f"{markdown(table)}\n\n{describe(next(iter(report.values()))['stamp'])}"
+
+
+def _on_larger_grids(after: dict[str, float]) -> tuple[str, str]:
+    """Share of cells that are right, of Life over all steps; of a board also after damage."""
+    if "mismatches" in after:
+        return f"{1 - after['mismatches'] / (after['steps'] * after['side'] ** 2):.2%}", ""
+    return f"{after['accuracy']:.2%}", f"{after['healed']:.2%}"
 
 
 def claims() -> str:
