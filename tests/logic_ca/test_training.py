@@ -211,17 +211,13 @@ def test_a_sampler_chooses_before_loading() -> None:
     assert trainer.ledger.samples.unloaded == 2 * 384
 
 
-@pytest.mark.parametrize(
-    ("iterations", "loss", "accuracy"),
-    [(250, 13, 0.6), pytest.param(500, 4, 0.8, marks=pytest.mark.full)],
-)
-def test_the_small_checkerboard_learns(iterations: int, loss: float, accuracy: float) -> None:
-    """A smoke test on one seed, which decides how far so few updates lead, hard above all."""
-    trainer = cpu(tasks.checkerboard_small(), seed=23, iterations=iterations)
+def test_the_small_checkerboard_learns() -> None:
+    """A smoke test on one seed, which decides how soon it is learnt."""
+    trainer = cpu(tasks.checkerboard_small(), seed=3, iterations=400)
     epochs = trainer.run().epochs
     assert epochs[0]["val_loss"] > 14  # 16 for a guess of 1/2 in each of 64 cells
-    assert epochs[-1]["val_loss"] < loss
-    assert epochs[-1]["val_accuracy"] > accuracy
+    assert epochs[-1]["val_loss"] < 4
+    assert epochs[-1]["val_accuracy"] > 0.8
 
 
 @pytest.mark.parametrize(
