@@ -117,7 +117,8 @@ def speed() -> str:
             ),
         }
     table = pd.DataFrame(rows).T.rename_axis(report["speed"][0]["model"])
-    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
+    stamps = f"{describe(report['stamp'])}; accuracy: {describe(quality['stamp'])}"
+    return f"{markdown(table)}\n\n{stamps}"
 
 
 def lattice() -> str:

@@ -12,7 +12,6 @@ import argparse
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,12 @@ def accuracy(
                 print(seed, result["arm"], f"{result['test_accuracy']:.2%}", flush=True)
         gaps = {arm: tables.difference(results, f"{arm}, auto", f"{arm}, plain") for arm in BOUNDS}
         found = {arm: gap._asdict() for arm, gap in gaps.items()}
-        save({**asked, "margin": MARGIN, "differences": found, "results": results})
+        measured = {"margin": MARGIN, "differences": found, "results": results}
+        save({**asked, **_circumstances(), **measured})
+
+
+def _circumstances() -> dict[str, Any]:
+    return {"stamp": stamp(), "threads": torch.get_num_threads()}
 
 
 _KEPT = ("arm", "seed", "test_accuracy", "rate", "flops", "steered", "setting_up")
@@ -103,14 +107,13 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     report = json.loads(options.out.read_text()) if options.out.exists() else {}
 
-    def save(part: str, found: Any) -> None:
-        report.update(stamp=stamp(), threads=torch.get_num_threads())
-        report[part] = found
+    def save(**parts: Any) -> None:
+        report.update(parts)
         write_atomic(options.out, json.dumps(report, indent=1) + "\n")
 
     if options.only != "accuracy":
         rounds = (options.rounds, options.batches, options.model)
-        save("speed", [speed(kind, *rounds) for kind in BOUNDS])
+        save(**_circumstances(), speed=[speed(kind, *rounds) for kind in BOUNDS])
     if options.only != "speed":
         asked = {
             "dataset": "digits" if options.root is None else "cifar10",
@@ -119,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
             "auto": picked(report),
         }
         before = report.get("accuracy", {})
-        accuracy(asked, options.seeds, options.root, before, partial(save, "accuracy"))
+        accuracy(asked, options.seeds, options.root, before, lambda part: save(accuracy=part))
     print(describe(report["stamp"]))
     for found in report.get("speed", []):
         print(found["kind"], found["speed"], "bound", found["bound"])
