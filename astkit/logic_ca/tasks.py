@@ -124,8 +124,13 @@ def checkerboard_small() -> Task:
     )
 
 
+def checkerboard_soft() -> Task:
+    """The synchronous one with all gates soft in training, as the paper has it: a control."""
+    return checkerboard().scaled(name="checkerboard_soft", hard_share=0.0)
+
+
 def checkerboard_small_soft() -> Task:
-    """The small one with all gates soft in training, as the paper has it: a control."""
+    """The same control for the small one."""
     return checkerboard_small().scaled(name="checkerboard_small_soft", hard_share=0.0)
 
 
@@ -133,6 +138,7 @@ TASKS = {
     "life": game_of_life,
     "life_paper": game_of_life_paper,
     "checkerboard": checkerboard,
+    "checkerboard_soft": checkerboard_soft,
     "checkerboard_async": checkerboard_async,
     "checkerboard_small": checkerboard_small,
     "checkerboard_small_soft": checkerboard_small_soft,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from astkit.logic_ca import tasks
 from astkit.logic_ca.automaton import LogicCA
@@ -37,9 +38,19 @@ def test_a_board_is_read_on_larger_grids(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(script, "PIECE", 3)
     task = replace(tasks.checkerboard_small(), height=6, width=6, steps=2)
     after = script.after_board(LogicCA(task.config), task, storm_steps=6)
-    assert (after["side"], after["steps"]) == (24, 8)
+    assert (after["side"], after["steps"]) == (26, 8)  # 24 is where the inverse would fit
     assert 0 <= after["held"] <= after["healed"] <= 1
     assert after["storm"]["steps"] == 6
+    assert 0 <= after["storm"]["wrong_share"] <= 1
+
+
+def test_a_larger_board_ends_as_the_one_of_the_training_does() -> None:
+    for task in (tasks.checkerboard(), tasks.checkerboard_async()):
+        side = script.in_phase(64, task)
+        assert side - 64 in range(4)
+        large, small = (tasks.checkerboard_target(each, each) for each in (side, task.height))
+        corners = (slice(None, None, side - 1),) * 2, (slice(None, None, task.height - 1),) * 2
+        assert torch.equal(large[corners[0]], small[corners[1]])
 
 
 @pytest.fixture
