@@ -46,9 +46,9 @@ def fire_masks(
 def hard_gates(share: float, gates: int, *, seed: int, iteration: int) -> Tensor:
     """Bool ``[gates]`` on the CPU: each gate is hard with probability ``share``.
 
-    Trained so, a gate cannot count on its neighbours' values in between, and the hard automaton
-    follows the soft one. Source of the random share: Fan et al., "Training with Quantization Noise
-    for Extreme Model Compression", ICLR 2021.
+    Trained so, a gate cannot count on values in between from those before it, with which a hard
+    automaton does not follow the soft one. Source of the random share: Fan et al., "Training with
+    Quantization Noise for Extreme Model Compression", ICLR 2021.
 
     Raises ``ValueError`` for a share outside [0, 1].
     """

@@ -18,7 +18,7 @@ from astkit.logic_ca.masks import fire_masks, hard_gates
 NEIGHBOURHOODS = 512
 
 HARD_SHARE = 0.5
-"""Of the gates, in an iteration on a checkerboard, whose many steps soft gates alone would blur."""
+"""Of the gates, in an iteration on a checkerboard; `checkerboard_soft` is the control."""
 
 Kind = Literal["life", "checkerboard"]
 
