@@ -87,6 +87,19 @@ def test_a_checkerboard_was_learned(committed: dict[str, Any]) -> None:
     assert run["after"]["healed"] >= 0.99
 
 
+def test_a_board_of_cells_that_change_at_random_withstands_more(committed: dict[str, Any]) -> None:
+    by_task = {
+        name: {run["seed"]: run for run in committed[name]["runs"]}[23]
+        for name in ("checkerboard", "checkerboard_async")
+    }
+    run = by_task["checkerboard_async"]
+    assert run["iterations"] <= 1100
+    assert run["fresh"]["accuracy"] >= 0.99
+    assert run["after"]["accuracy"] >= 0.99
+    storms = {name: run["after"]["storm"]["wrong_share"] for name, run in by_task.items()}
+    assert storms["checkerboard_async"] < storms["checkerboard"]
+
+
 def test_hard_gates_in_training_make_hard_boards_right(committed: dict[str, Any]) -> None:
     by_seed = [
         {run["seed"]: run["final"]["accuracy"] for run in committed[name]["runs"]}
