@@ -158,9 +158,11 @@ def logic_ca() -> str:
             "larger grid": ", ".join(large),
             "after damage": ", ".join(filter(None, healed)),
             "training, s": ", ".join(f"{run['seconds']['training']:.0f}" for run in runs),
+            "commit": str(part["stamp"]["commit"])[:8],
         }
     table = pd.DataFrame(rows).T.rename_axis("task, seed by seed")
-    return f"{markdown(table)}\n\n{describe(next(iter(report.values()))['stamp'])}"
+    first = next(iter(report))
+    return f"{markdown(table)}\n\n{first}: {describe(report[first]['stamp'])}"
 
 
 def _on_larger_grids(after: dict[str, float]) -> tuple[str, str]:

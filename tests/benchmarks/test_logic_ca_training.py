@@ -100,7 +100,9 @@ def test_a_board_of_cells_that_change_at_random_withstands_more(committed: dict[
     assert storms["checkerboard_async"] < storms["checkerboard"]
 
 
-def test_hard_gates_in_training_make_hard_boards_right(committed: dict[str, Any]) -> None:
+def test_small_boards_are_right_in_more_cells_on_the_mean_with_hard_gates(
+    committed: dict[str, Any],
+) -> None:
     by_seed = [
         {run["seed"]: run["final"]["accuracy"] for run in committed[name]["runs"]}
         for name in ("checkerboard_small", "checkerboard_small_soft")
