@@ -1,0 +1,246 @@
+"""A batch of any structure, and how a model is called with it.
+
+A data loader may yield pairs ``(x, y)``, longer tuples ``(x1, x2, ..., y)``, mappings, or a bare
+tensor; each part may be nested. Rows are the first dimension that its tensors share.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+class Args(tuple[Any, ...]):
+    """Several inputs of one batch: ``model(*args)``."""
+
+
+class Batch(NamedTuple):
+    """Rows of a data set, as a training loop sees them.
+
+    Attributes:
+        index: int64 ``[rows]``, which samples of the data set these are; ``None`` if unknown.
+        x: what the model is called with.
+        y: what the criterion compares with the outputs; ``x`` itself where the batch came as a
+            whole (a mapping or a bare tensor).
+    """
+
+    index: Tensor | None  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    x: Any
+    y: Any
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return count_rows(self.y)
+
+    def take(self, rows: Tensor | slice) -> Batch:
+        """The rows ``rows``: int64 ``[n]``, which may repeat, or a slice."""
+        return self.map(lambda part: take_rows(part, rows, self.rows))
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Every tensor on ``device``."""
+        return self.map(lambda part: map_tensors(_mover(device), part))
+
+    def map(self, change: Callable[[Any], Any]) -> Batch:
+        """``change`` applied to each part; a batch that came as a whole stays one."""
+        x = change(self.x)
+        y = x if self.y is self.x else change(self.y)
+        return Batch(None if self.index is None else change(self.index), x, y)
+
+
+def as_batch(item: Any, index: Tensor | None = None) -> Batch:
+    """What a data loader yielded, as a `Batch`.
+
+    Raises ``ValueError`` where its parts have no rows, or different numbers of them.
+    """
+    if isinstance(item, tuple | list) and not hasattr(item, "_fields") and item:
+        parts = list(item)
+        inputs = parts[0] if len(parts) < 3 else Args(parts[:-1])
+        batch = Batch(index, inputs, parts[-1])
+    else:
+        batch = Batch(index, item, item)
+    if batch.y is not batch.x and count_rows(batch.x) != count_rows(batch.y):
+        raise ValueError(
+            f"the loader yielded inputs of {count_rows(batch.x)} rows with targets of"
+            f" {count_rows(batch.y)}: give each row one target"
+        )
+    if index is not None and len(index) != batch.rows:
+        raise ValueError(
+            f"the loader yielded {len(index)} indices for {batch.rows} rows: give one a row"
+        )
+    return batch
+
+
+def count_rows(part: Any) -> int:
+    """Length of the first dimension of the first tensor in ``part``.
+
+    Raises ``ValueError`` where there is no such tensor.
+    """
+    for tensor in tensors(part):
+        if tensor.ndim:
+            return len(tensor)
+    raise ValueError(
+        f"a batch holds {type(part).__name__} without a tensor of shape [rows, ...]: collate it to"
+        " tensors whose first dimension is the row"
+    )
+
+
+def tensors(part: Any) -> Iterator[Tensor]:
+    """The tensors in ``part``, in order."""
+    if isinstance(part, Tensor):
+        yield part
+        return
+    for child in _children(part):
+        yield from tensors(child)
+
+
+def map_tensors(change: Callable[[Tensor], Any], part: Any) -> Any:
+    """``part`` with ``change`` applied to each of its tensors; a mapping becomes a dict."""
+    return _rebuilt(part, lambda child: map_tensors(change, child), change)
+
+
+def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
+    """The rows ``rows`` of every tensor and list of length ``count`` in ``part``.
+
+    Everything else, such as a number that belongs to the whole batch, is passed through.
+    """
+
+    def change(tensor: Tensor) -> Tensor:
+        if tensor.ndim == 0 or len(tensor) != count:
+            return tensor
+        if isinstance(rows, slice):
+            return tensor[rows]
+        return tensor.index_select(0, rows.to(tensor.device))
+
+    def visit(child: Any) -> Any:
+        if _plain_list(child, count):
+            chosen = child[rows] if isinstance(rows, slice) else [child[i] for i in rows.tolist()]
+            return type(child)(chosen)
+        return _rebuilt(child, visit, change)
+
+    return visit(part)
+
+
+def call(model: Callable[..., Any], x: Any, y: Any = None) -> Any:
+    """``model``'s outputs for the inputs ``x`` of a batch whose targets are ``y``.
+
+    A mapping that is a whole batch (``y is x``) is passed as keywords where ``forward`` names its
+    keys, else, like everything but `Args`, as one argument.
+    """
+    args, keywords = arguments(model, x, y)
+    return model(*args, **keywords)
+
+
+def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[Any, ...], Any]:
+    """Positional arguments and keywords of `call`."""
+    if isinstance(x, Args):
+        return tuple(x), {}
+    if isinstance(x, Mapping) and y is x:
+        names = _named(_forward(model), tuple(map(str, x)))
+        if names:
+            return (), {name: x[name] for name in names}
+    return (x,), {}
+
+
+def join(parts: list[Any]) -> Any:
+    """Outputs of consecutive parts of a batch as those of the whole: tensors are concatenated.
+
+    Objects that are neither mappings, tuples nor known to torch's pytree keep their type; their
+    attributes are joined.
+    """
+    first = parts[0]
+    if len(parts) == 1 or first is None:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(parts) if first.ndim else torch.stack(parts).mean()
+    if isinstance(first, Mapping):
+        joined = {key: join([part[key] for part in parts]) for key in first}
+        return _like(first, joined)
+    if isinstance(first, tuple | list):
+        columns = [join(list(column)) for column in zip(*parts, strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+    if not hasattr(first, "__dict__"):
+        return first
+    whole = object.__new__(type(first))
+    whole.__dict__.update({name: join([vars(p)[name] for p in parts]) for name in vars(first)})
+    return whole
+
+
+def _like(first: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    try:
+        return type(first)(values)  # type: ignore[call-arg]
+    except TypeError:
+        return type(first)(**values)
+
+
+def _children(part: Any) -> Iterator[Any]:
+    if isinstance(part, Mapping):
+        yield from part.values()
+    elif isinstance(part, tuple | list):
+        yield from part
+    else:
+        leaves = pytree.tree_leaves(part)
+        if len(leaves) != 1 or leaves[0] is not part:
+            yield from leaves
+
+
+def _rebuilt(part: Any, visit: Callable[[Any], Any], change: Callable[[Tensor], Any]) -> Any:
+    if isinstance(part, Tensor):
+        return change(part)
+    if isinstance(part, Mapping):
+        return {key: visit(value) for key, value in part.items()}
+    if isinstance(part, tuple | list):
+        values = [visit(value) for value in part]
+        return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
+    leaves, spec = pytree.tree_flatten(part)
+    if len(leaves) == 1 and leaves[0] is part:
+        return part
+    return pytree.tree_unflatten([visit(leaf) for leaf in leaves], spec)
+
+
+def _plain_list(part: Any, count: int) -> bool:
+    return (
+        isinstance(part, tuple | list)
+        and len(part) == count
+        and not hasattr(part, "_fields")
+        and all(isinstance(value, str | bytes | int | float) for value in part)
+    )
+
+
+def _mover(device: torch.device | str) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor.to(device, non_blocking=True)
+
+
+def _forward(model: Any) -> Any:
+    while not hasattr(type(model), "forward") or hasattr(model, "_orig_mod"):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "model", None)
+        if inner is None or inner is model:
+            return model
+        model = inner
+    # DistributedDataParallel and its kind take anything and pass it on
+    module = getattr(model, "module", None)
+    wraps = isinstance(module, torch.nn.Module) and type(model).__module__.startswith("torch.")
+    return _forward(module) if wraps else type(model).forward
+
+
+@lru_cache(maxsize=256)
+def _named(forward: Any, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of ``keys`` that ``forward`` takes by name; none where one that it needs is missing."""
+    try:
+        found = list(inspect.signature(forward).parameters.values())
+    except (TypeError, ValueError):
+        return ()
+    if found and found[0].name == "self":
+        found = found[1:]
+    variadic = any(each.kind is each.VAR_KEYWORD for each in found)
+    named = [each for each in found if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if any(each.default is each.empty and each.name not in keys for each in named):
+        return ()
+    known = {each.name for each in named}
+    return keys if variadic else tuple(key for key in keys if key in known)

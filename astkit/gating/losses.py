@@ -1,0 +1,182 @@
+"""From a model's outputs to one loss a row: the default criterion, token losses, class outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from astkit.batch import count_rows, tensors
+
+Criterion = Callable[[Any, Any], Any]
+"""``(outputs, targets)`` to one loss a row ``[rows]``, one a token ``[rows, ...]``, or a pair of
+token losses and a mask of the same shape that is true for real tokens."""
+
+IGNORED = -100
+"""The label that cross-entropy leaves out, as in torch."""
+
+
+def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
+    """Cross-entropy of each row or token; the criterion of whoever names none.
+
+    ``outputs``: logits ``[rows, classes]``, ``[rows, classes, ...]`` or ``[rows, ..., classes]``,
+    or an object, mapping or tuple that holds such ``logits``. One that holds a ``loss`` of shape
+    ``[rows]`` has said itself what its rows lose. ``targets``: class indices, -100 where there is
+    nothing to learn; class shares; or a mapping with such ``labels``. Several labels a row give
+    token losses with their mask.
+
+    Raises ``ValueError`` where no logits or labels are found, or their shapes do not fit.
+    """
+    own = _part(outputs, "loss")
+    if isinstance(own, Tensor) and own.ndim == 1 and len(own) == count_rows(targets):
+        return own
+    logits, labels = logits_of(outputs), labels_of(targets)
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    if labels.is_floating_point():
+        return F.cross_entropy(logits, labels, reduction="none")
+    labels = labels.long()
+    if labels.ndim > 1:
+        losses = F.cross_entropy(_classes_second(logits, labels), labels, reduction="none")
+        return losses, labels != IGNORED
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
+    """One loss a row, float32 or float64 ``[rows]``: the mean over its real tokens, if it has some.
+
+    Raises ``ValueError`` when the model's outputs, the labels or the criterion do not give that.
+    """
+    losses, mask = token_losses(criterion, outputs, targets)
+    if losses.ndim == 1:
+        return losses
+    losses = losses.flatten(1)
+    if mask is None:
+        return losses.mean(1)
+    real = mask.flatten(1).to(losses.dtype)
+    # a product would keep the NaN of a token that is left out
+    kept = torch.where(real > 0, losses, 0.0)
+    return (kept * real).sum(1) / real.sum(1).clamp_min(1)
+
+
+def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
+    """What the criterion gave, ``[rows]`` or ``[rows, ...]``, and the mask that came with it."""
+    rows = count_rows(targets)
+    if isinstance(outputs, Tensor) and outputs.dtype in (torch.float16, torch.bfloat16):
+        outputs = outputs.float()
+    try:
+        found = criterion(outputs, targets)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if "memory" in str(error):  # no mismatch: whoever called may try again with fewer rows
+            raise
+        raise ValueError(_mismatch(outputs, targets, error)) from error
+    losses, mask = found if isinstance(found, tuple) else (found, None)
+    if not isinstance(losses, Tensor):
+        raise ValueError(
+            f"the criterion returned {type(losses).__name__} for {rows} rows: let it return one"
+            " loss a row, as a tensor of shape [rows]"
+        )
+    if losses.ndim == 0 or len(losses) != rows:
+        raise ValueError(
+            f"the criterion returned shape {list(losses.shape)} for {rows} rows, so it has averaged"
+            " already: build it with reduction='none', so that each row keeps its own loss"
+        )
+    if mask is not None and mask.shape != losses.shape:
+        raise ValueError(
+            f"the criterion returned a mask of shape {list(mask.shape)} for losses of shape"
+            f" {list(losses.shape)}: give both the same shape"
+        )
+    return losses, mask
+
+
+def logits_of(outputs: Any) -> Tensor:
+    """The logits in a model's outputs; raises ``ValueError`` where there are none."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    found = _part(outputs, "logits")
+    if found is None and isinstance(outputs, tuple | list):
+        found = next((each for each in tensors(outputs) if each.ndim > 1), None)
+    if isinstance(found, Tensor):
+        return found
+    raise ValueError(
+        f"the model returned {type(outputs).__name__} without logits or one loss a row: return a"
+        " tensor or an object with logits, or pass criterion=(outputs, targets) -> [rows]"
+    )
+
+
+def labels_of(targets: Any) -> Tensor:
+    """The labels in a batch's targets; raises ``ValueError`` where there are none."""
+    if isinstance(targets, Tensor):
+        return targets
+    found = targets.get("labels") if isinstance(targets, Mapping) else None
+    if isinstance(found, Tensor):
+        return found
+    raise ValueError(
+        f"the targets are {_shown(targets)} without labels: give the batch a key 'labels', or pass"
+        " criterion=(outputs, batch) -> [rows]"
+    )
+
+
+def class_outputs(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
+    """Logits ``[rows, classes]`` and labels int ``[rows]`` of a classifier; ``None`` of others."""
+    try:
+        logits, labels = logits_of(outputs), labels_of(targets)
+    except ValueError:
+        return None
+    whole = not labels.is_floating_point() and labels.dtype != torch.bool
+    if logits.ndim != 2 or labels.ndim != 1 or len(logits) != len(labels) or not whole:
+        return None
+    return logits, labels
+
+
+def check_labels(targets: Tensor, classes: int) -> None:
+    """Raises ``ValueError`` for a class index in ``targets`` outside ``0..classes - 1``."""
+    real = targets[targets != IGNORED]
+    if not len(real):
+        return
+    low, high = int(real.min()), int(real.max())
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"targets hold the label {high if high >= classes else low}, but the model has"
+            f" {classes} outputs: labels must lie in 0..{classes - 1}; correct them or build the"
+            " model with more classes"
+        )
+
+
+def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
+    """``logits`` as torch's cross-entropy wants them, ``[rows, classes, ...]``."""
+    last = logits.shape[:-1] == labels.shape
+    second = logits.shape[:1] + logits.shape[2:] == labels.shape
+    if last and second:
+        raise ValueError(
+            f"logits of shape {list(logits.shape)} may hold the classes second or last: pass a"
+            " criterion that says which"
+        )
+    return logits.movedim(-1, 1) if last else logits
+
+
+def _mismatch(outputs: Any, targets: Any, error: Exception) -> str:
+    if isinstance(error, ValueError) and "criterion" in str(error):
+        return str(error)
+    found = class_outputs(outputs, targets)
+    if found is not None:
+        check_labels(found[1], found[0].shape[1])
+    return (
+        f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
+        f" give the model the outputs that the criterion expects ({error})"
+    )
+
+
+def _part(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"shape {list(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a mapping with keys {', '.join(map(str, value))}"
+    return f"type {type(value).__name__}"
