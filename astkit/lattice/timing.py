@@ -16,7 +16,7 @@ from astkit import rng
 from astkit.lattice.config import LatticeConfig
 from astkit.lattice.model import EnergyFlowLattice
 from astkit.lattice.reference import run_reference
-from astkit.profiling import Comparison, compare
+from astkit.profiling import Timings, interleaved
 
 CHUNK = 16
 """Flows a call that the origin made: it cut them by its batch size."""
@@ -49,10 +49,10 @@ def stepper(config: LatticeConfig, batch: int, way: str) -> Callable[[], None]:
 
 def measure(
     config: LatticeConfig, batch: int, ways: Sequence[str] = WAYS, rounds: int = 5
-) -> Comparison:
+) -> Timings:
     """The ways timed in turns, the first of ``ways`` the baseline."""
     arms = {way: stepper(config, batch, way) for way in ways}
-    return compare(arms, rounds=rounds, warmup=1, baseline=ways[0])
+    return interleaved(arms, rounds=rounds, warmup=1, baseline=ways[0])
 
 
 def grown(

@@ -1,6 +1,6 @@
 """Saying what it cost: samples, FLOPs, seconds and joules, counted or timed and never guessed."""
 
-from astkit.profiling.benchmark import Comparison, Ratio, bootstrap_interval, compare
+from astkit.profiling.benchmark import Ratio, Timings, bootstrap_interval, interleaved
 from astkit.profiling.energy import (
     EnergyComparison,
     EnergyMeter,
@@ -17,7 +17,6 @@ from astkit.profiling.throughput import Throughput
 from astkit.profiling.window import ProfilerWindow
 
 __all__ = [
-    "Comparison",
     "EnergyComparison",
     "EnergyMeter",
     "EnergyReading",
@@ -29,11 +28,12 @@ __all__ = [
     "Ratio",
     "Samples",
     "Throughput",
+    "Timings",
     "bootstrap_interval",
-    "compare",
     "compare_energy",
     "count_flops",
     "estimated",
+    "interleaved",
     "peak_memory",
     "peak_tensor_bytes",
     "resident",

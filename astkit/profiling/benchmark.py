@@ -35,7 +35,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Timings:
     """Seconds of each arm, one number a round; the i-th numbers of all arms share a round.
 
     ``baseline`` is the arm that ``table`` compares the others with.
@@ -97,7 +97,7 @@ class Comparison:
         return self.seconds[name]
 
 
-def compare(
+def interleaved(
     arms: Mapping[str, Callable[[], object]],
     *,
     rounds: int = 15,
@@ -106,7 +106,7 @@ def compare(
     clock: Callable[[], float] = time.perf_counter,
     synchronize: Callable[[], None] | None = None,
     seed: int = 0,
-) -> Comparison:
+) -> Timings:
     """Run every arm once a round, each round in another random order, and time each run.
 
     The first ``warmup`` rounds are not kept. ``baseline`` is the first arm unless named.
@@ -131,7 +131,7 @@ def compare(
             spent = _time(arms[name], clock, synchronize)
             if number >= 0:
                 seconds[name].append(spent)
-    return Comparison({name: tuple(values) for name, values in seconds.items()}, baseline, seed)
+    return Timings({name: tuple(values) for name, values in seconds.items()}, baseline, seed)
 
 
 def bootstrap_interval(

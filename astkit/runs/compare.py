@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from astkit import files
-from astkit.profiling import compare as interleaved
+from astkit.profiling import interleaved
 from astkit.runs import arms
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from astkit.profiling import Comparison
+from astkit.profiling import Timings
 from astkit.runs import claims, tables
 
 NOT_RUN = "not run"
@@ -145,12 +145,12 @@ def switch(name: str, report: Report) -> Measured | None:
     return Measured(f"{_interval(vars(ratio))}, {where}", ratio.n)
 
 
-def _timed(name: str, report: Report) -> Comparison | None:
+def _timed(name: str, report: Report) -> Timings | None:
     dense = report["dense"]
     if name not in dense["seconds"]:
         return None
     seconds = {arm: tuple(values) for arm, values in dense["seconds"].items()}
-    return Comparison(seconds, dense["baseline"])
+    return Timings(seconds, dense["baseline"])
 
 
 def memory(name: str, report: Report) -> Measured | None:

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset
 from astkit import models, rng
 from astkit.datasets import Images, Loader
 from astkit.gating import Gate
-from astkit.profiling import Comparison, compare
+from astkit.profiling import Timings, interleaved
 from astkit.profiling.memory import peak_memory
 from astkit.trainers import Budget, DenseStep, GatedStep, TrainConfig, Trainer
 
@@ -241,7 +241,7 @@ class Measured:
 
     bench: Bench
     switches: Sequence[Switch]
-    seconds: Comparison
+    seconds: Timings
     reports: Mapping[str, dict[str, Any]]
 
     def table(self) -> pd.DataFrame:
@@ -280,7 +280,7 @@ def measure(
 ) -> Measured:
     """Time one pass of every arm in each of ``rounds`` interleaved rounds."""
     with running(bench, switches) as arms:
-        seconds = compare(arms, rounds=rounds, warmup=warmup, baseline=switches[0].name)
+        seconds = interleaved(arms, rounds=rounds, warmup=warmup, baseline=switches[0].name)
         reports = {name: arm.ask("report") for name, arm in arms.items()}
     return Measured(bench, switches, seconds, reports)
 

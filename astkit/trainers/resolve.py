@@ -14,7 +14,7 @@ from torch import nn
 from astkit import rng
 from astkit.datasets import Batch
 from astkit.gating import Criterion
-from astkit.profiling import compare
+from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import stamp
 from astkit.trainers.config import TrainConfig
@@ -152,7 +152,9 @@ def _precision_and_layout(
     if len(pairs) > 1:
         arms = {_label(*pair): stepper(config, scene, *pair) for pair in pairs}
         wait = synchronizer(scene.device)
-        timed = compare(arms, rounds=ROUNDS, warmup=2, baseline=_label(*plain), synchronize=wait)
+        timed = interleaved(
+            arms, rounds=ROUNDS, warmup=2, baseline=_label(*plain), synchronize=wait
+        )
         speed = {pair: timed.ratio(_label(*plain), _label(*pair)).median for pair in pairs}
     best = max(pairs, key=speed.__getitem__)
     best = best if speed[best] >= FASTER else plain

@@ -21,7 +21,7 @@ from torch import Tensor
 from astkit.datasets import Batch, BatchSource
 from astkit.datasets.prefetch import Prefetched
 from astkit.gating import evaluating, row_losses
-from astkit.profiling.benchmark import compare
+from astkit.profiling.benchmark import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.trainers.learner import Learner
 from astkit.trainers.validation_sample import wilson_interval
@@ -250,7 +250,7 @@ def choose(
     }
     truth = runs["in_turn"]()
     equal = {name: run for name, run in runs.items() if _agree(run(), truth)}
-    measured = compare(
+    measured = interleaved(
         equal, rounds=rounds, warmup=1, baseline="in_turn", synchronize=synchronizer(learner.device)
     )
     ratios = {name: measured.ratio("in_turn", name) for name in equal if name != "in_turn"}

@@ -28,7 +28,7 @@ from astkit import models
 from astkit.datasets import Splits
 from astkit.files import write_atomic
 from astkit.gating import DeviceGate, Gate, cross_entropy_rows
-from astkit.profiling import Comparison, compare
+from astkit.profiling import Timings, interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.runs import arms
 from astkit.runs import switches as speed
@@ -112,7 +112,7 @@ def against_rows(device: torch.device, quick: bool) -> Part:
         work = arms.trainer(task, "batched gate", 0, Budget(epochs=1e9))
         work.step, work.validation = GatedStep(DeviceGate(RATE, rule)), None
         runs[f"device gate, {rule}"] = work.steps().__next__
-    times = compare(runs, rounds=3 if quick else 31, synchronize=synchronizer(device))
+    times = interleaved(runs, rounds=3 if quick else 31, synchronize=synchronizer(device))
     return {
         "meaning": "wall seconds of one training step; ratios are taken within a round",
         "batch": task.batch_size,
@@ -140,7 +140,7 @@ def noise(model: str, device: torch.device, rows: int, batch_size: int) -> arms.
     )
 
 
-def ratio(times: Comparison, a: str, b: str) -> Part:
+def ratio(times: Timings, a: str, b: str) -> Part:
     """Seconds of ``a`` over those of ``b``, as plain values."""
     return vars(times.ratio(a, b))
 
@@ -154,7 +154,7 @@ def overhead(device: torch.device, quick: bool) -> Part:
             for number in range(calls)
         ]
         clocks = {name: decisions(build(), scores) for name, build in GATES.items()}
-        times = compare(clocks, rounds=rounds, synchronize=synchronizer(device))
+        times = interleaved(clocks, rounds=rounds, synchronize=synchronizer(device))
         for row in times.table():
             figures = {
                 f"microseconds{name}": 1e6 * float(str(row[f"seconds{name}"])) / calls

@@ -29,7 +29,7 @@ from astkit.lattice.config import LatticeConfig
 from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
 from astkit.lattice.reference import run_reference
 from astkit.lattice.text import TextBridge, Vocabulary
-from astkit.profiling import compare
+from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
 from tests.lattice.examples import inputs, two_speeds
 
@@ -62,8 +62,8 @@ def flows_at_once(rounds: int, loop_rounds: int, config: LatticeConfig, batch: i
         "at once": arms["at once"],
         "loop": lambda: train(model, lambda: run_reference(model, x)),
     }
-    chunked = compare(arms, rounds=rounds, warmup=1)
-    looped = compare(loop, rounds=loop_rounds, warmup=0 if loop_rounds < 3 else 1)
+    chunked = interleaved(arms, rounds=rounds, warmup=1)
+    looped = interleaved(loop, rounds=loop_rounds, warmup=0 if loop_rounds < 3 else 1)
     return {
         "config": asdict(config),
         "batch": batch,
@@ -91,7 +91,7 @@ def early_stop(rounds: int, config: LatticeConfig, batch: int) -> dict[str, Any]
         "early stop": lambda: train(model, lambda: model(x)),
         "all steps": lambda: train(model, lambda: model.run(x, adaptive=False)),
     }
-    timed = compare(arms, rounds=rounds, warmup=1)
+    timed = interleaved(arms, rounds=rounds, warmup=1)
     return {
         "config": asdict(config),
         "batch": batch,
@@ -124,7 +124,7 @@ def step_time(rounds: int, config: LatticeConfig, batches: list[int]) -> dict[st
     for batch in batches:
         x = inputs(batch, config.dim).float()
         arms[str(batch * config.cells)] = lambda x=x: train(model, lambda: model(x))
-    timed = compare(arms, rounds=rounds, warmup=1)
+    timed = interleaved(arms, rounds=rounds, warmup=1)
     names = list(arms)
     growth = [
         {"flows": int(b), "times_the_flows": int(b) / int(a), **asdict(timed.ratio(b, a))}
@@ -141,7 +141,9 @@ def precision(rounds: int, config: LatticeConfig, batch: int) -> dict[str, Any]:
         with torch.autocast("cpu", torch.bfloat16):
             train(model, lambda: model(x))
 
-    timed = compare({"bf16": bf16, "fp32": lambda: train(model, lambda: model(x))}, rounds=rounds)
+    timed = interleaved(
+        {"bf16": bf16, "fp32": lambda: train(model, lambda: model(x))}, rounds=rounds
+    )
     return {
         "config": asdict(config),
         "batch": batch,
@@ -155,7 +157,7 @@ def words(rounds: int, config: LatticeConfig, batch: int, size: int = 2000) -> d
     vocabulary = Vocabulary.of([f"word{number}" for number in range(size)], size)
     bridge = TextBridge(vocabulary, config.dim, config.cells)
     surface = inputs(batch, config.cells).float()
-    timed = compare(
+    timed = interleaved(
         {
             "a batch": lambda: bridge.decode(surface),
             "a sample": lambda: [bridge.decode(row[None]) for row in surface],

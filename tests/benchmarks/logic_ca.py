@@ -28,7 +28,7 @@ from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.gradients import denormals_flushed, first_channel_loss, gradients
 from astkit.logic_ca.tasks import Task, checkerboard, game_of_life
 from astkit.logic_ca.training import logic_trainer
-from astkit.profiling import Comparison, compare, peak_tensor_bytes
+from astkit.profiling import Timings, interleaved, peak_tensor_bytes
 from astkit.stamp import describe, stamp
 from tests.benchmarks import packed
 from tests.logic_ca.circuits import drawn
@@ -66,7 +66,7 @@ def over_batches(
     for size in sizes:
         model = LogicCA(task.config)
         arms = {name: arm for name, arm in arms_of(task, size, model).items() if name in ways}
-        timed = compare(arms, rounds=rounds, warmup=2)
+        timed = interleaved(arms, rounds=rounds, warmup=2)
         found.append(
             {
                 "task": task.name,
@@ -114,7 +114,7 @@ def where_time_goes(task: Task, size: int, rounds: int) -> dict[str, Any]:
         "denormals kept": partial(whole, True, False),
         "plain gates": partial(whole, False, True),
     }
-    timed = compare(arms, rounds=rounds, warmup=1)
+    timed = interleaved(arms, rounds=rounds, warmup=1)
     cells, values = task.height * task.width * size, task.config.gates_per_cell
     return {
         "task": task.name,
@@ -130,7 +130,7 @@ def _cut(model: LogicCA, task: Task, x: Tensor, y: Tensor) -> None:
     gradients(model, x[: len(x) // 2], y[: len(y) // 2], task.steps)
 
 
-def _plain(timed: Comparison, over: str) -> dict[str, Any]:
+def _plain(timed: Timings, over: str) -> dict[str, Any]:
     """Seconds, and the ratio of ``over`` to each arm (above 1: the arm is faster)."""
     ratios = {name: asdict(timed.ratio(over, name)) for name in timed.seconds if name != over}
     return {"seconds": dict(timed.seconds), "over": over, "ratios": ratios}

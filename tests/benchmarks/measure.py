@@ -29,7 +29,7 @@ from astkit import models
 from astkit.datasets import Batch, Images, Loader, load
 from astkit.files import write_atomic
 from astkit.gating import Gate, RandomSubset, Sampler
-from astkit.profiling import Comparison, Ledger, bootstrap_interval, compare, count_flops
+from astkit.profiling import Ledger, Timings, bootstrap_interval, count_flops, interleaved
 from astkit.runs.switches import ENDLESS, STATS, synthetic
 from astkit.stamp import describe, stamp
 from astkit.trainers import (
@@ -144,7 +144,7 @@ def random_before_loading(rounds: int) -> Figure:
     dense = Run("simple_cnn", loader, steps)
     random = Run("simple_cnn", loader, steps, sampler=RandomSubset(RATE))
     short = Run("simple_cnn", cifar_loader(8 * steps, batch_size=8), steps)
-    times = compare({"dense": dense, "random": random, "short": short}, rounds=rounds, warmup=1)
+    times = interleaved({"dense": dense, "random": random, "short": short}, rounds=rounds, warmup=1)
     seconds = _arrays(times)
     per_sample = {
         name: seconds[name] / run.spent("trained", rounds)
@@ -195,7 +195,7 @@ def _sample_by_sample(
         update: Run("digits_cnn", loader, steps, SampleStep(gate(), update)),
         "batched": Run("digits_cnn", loader, steps, GatedStep(gate())),
     }
-    times = compare(arms, rounds=rounds, warmup=1)
+    times = interleaved(arms, rounds=rounds, warmup=1)
     seconds = _arrays(times)
     return figure(
         f"sample by sample ({update}) / batched",
@@ -246,7 +246,7 @@ def gated_step(rounds: int) -> Figure:
         torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm or 0.0)
         adamw.step()
 
-    times = compare({"gated step": gated, "forward": forward, "train": train}, rounds=rounds)
+    times = interleaved({"gated step": gated, "forward": forward, "train": train}, rounds=rounds)
     seconds = _arrays(times)
     return figure(
         "gated step / (forward of the batch + training step on the active rows)",
@@ -275,7 +275,7 @@ def _bookkeeping(
 ) -> Figure:
     step = GatedStep(Gate(RATE, "loss_and_contrast", "log_integral"))
     gated = Run(model, loader, steps, step)
-    times = compare({"gated": gated}, rounds=rounds, warmup=1)
+    times = interleaved({"gated": gated}, rounds=rounds, warmup=1)
     share = gated.spent("bookkeeping", rounds) / gated.spent("training", rounds)
     return figure(
         f"gate, controller and logging / training, {model}",
@@ -332,7 +332,7 @@ def loading(rounds: int) -> Figure:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more than CPUs: may win
         workers = {f"DataLoader, {n} workers": feeder(n) for n in range(most_workers + 1)}
-        times = compare({"resident": feed, **workers}, rounds=rounds, warmup=1)
+        times = interleaved({"resident": feed, **workers}, rounds=rounds, warmup=1)
     seconds = _arrays(times)
     best = min(workers, key=times.median)
     return figure(
@@ -364,11 +364,11 @@ def _simple_cnn() -> torch.nn.Module:
     return models.build("simple_cnn", (3, 32, 32), 10)
 
 
-def _arrays(times: Comparison) -> dict[str, np.ndarray]:
+def _arrays(times: Timings) -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in times.seconds.items()}
 
 
-def _medians(times: Comparison) -> Figure:
+def _medians(times: Timings) -> Figure:
     return {"seconds": {name: times.median(name) for name in times.seconds}}
 
 

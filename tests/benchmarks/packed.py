@@ -18,7 +18,7 @@ from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.circuit import Circuit, from_automaton
 from astkit.logic_ca.config import LogicCAConfig
 from astkit.logic_ca.packed import PackedCircuit
-from astkit.profiling import compare
+from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
 from tests.logic_ca.circuits import drawn
 
@@ -55,7 +55,7 @@ def ratio(
         with torch.no_grad():
             model(x, taken)
 
-    times = compare({"soft": soft, "packed": lambda: packed.rollout(x, steps)}, rounds=rounds)
+    times = interleaved({"soft": soft, "packed": lambda: packed.rollout(x, steps)}, rounds=rounds)
     found, scale = times.ratio("soft", "packed"), steps / taken
     return {
         "name": f"soft / packed rollout, {size} x {size}, {steps} steps",

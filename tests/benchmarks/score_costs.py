@@ -23,7 +23,7 @@ from astkit.datasets import Images, load
 from astkit.files import write_atomic
 from astkit.gating import Gate, evaluating
 from astkit.names import REGISTRIES
-from astkit.profiling import compare
+from astkit.profiling import interleaved
 from astkit.profiling.flops import counter
 from astkit.stamp import describe, stamp
 from tests.benchmarks.measure import BATCH, synthetic
@@ -50,7 +50,7 @@ def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
     batch = (data.images / 255, data.labels, torch.arange(len(data)))
     names = (*REGISTRIES["score"], *SUMS)
     arms = {name: _scoring(name, model, *batch) for name in names}
-    times = compare({"by loss": _scoring("loss", model, *batch), **arms}, rounds=rounds)
+    times = interleaved({"by loss": _scoring("loss", model, *batch), **arms}, rounds=rounds)
     with counter() as counted, evaluating(model):
         model(batch[0])
     forward = counted.get_total_flops() / len(data)

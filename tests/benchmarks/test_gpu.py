@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from astkit.profiling import Comparison
+from astkit.profiling import Timings
 from astkit.runs.switches import Switch
 from tests.benchmarks import gpu
 
@@ -25,7 +25,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> None:
         plain, switch = (each.name for each in pair)
         if switch == "fp16":
             raise RuntimeError("an arm failed: fp16 needs an accelerator")
-        seconds = Comparison({plain: (2.0,) * rounds, switch: (1.0,) * rounds}, plain)
+        seconds = Timings({plain: (2.0,) * rounds, switch: (1.0,) * rounds}, plain)
         return SimpleNamespace(seconds=seconds, to_dict=dict)
 
     monkeypatch.setattr(gpu.speed, "measure", measure)

@@ -7,7 +7,7 @@ import pytest
 from astkit.logic_ca.circuit import from_automaton
 from astkit.logic_ca.config import LogicCAConfig
 from astkit.logic_ca.pruning import prune
-from astkit.profiling import Comparison
+from astkit.profiling import Timings
 from tests.benchmarks import packed
 from tests.logic_ca.circuits import drawn, life
 
@@ -24,9 +24,9 @@ def test_a_ratio_is_scaled_to_equal_steps(monkeypatch):
     def timed(arms, rounds):
         for run in arms.values():
             run()
-        return Comparison({"soft": (2.0,) * rounds, "packed": (1.0,) * rounds}, "soft")
+        return Timings({"soft": (2.0,) * rounds, "packed": (1.0,) * rounds}, "soft")
 
-    monkeypatch.setattr(packed, "compare", timed)
+    monkeypatch.setattr(packed, "interleaved", timed)
     model = drawn(LogicCAConfig(1, 8, (8, 4, 2, 1), (10, 6, 3, 2, 1)))
     measured = packed.ratio(model, size=16, steps=8, soft_steps=2, rounds=3)
     assert [measured[name] for name in ("median", "low", "high")] == [8.0, 8.0, 8.0]

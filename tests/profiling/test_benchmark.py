@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astkit.profiling.benchmark import Comparison, bootstrap_interval, compare
+from astkit.profiling.benchmark import Timings, bootstrap_interval, interleaved
 
 
 class Machine:
@@ -37,7 +37,7 @@ class Machine:
 def test_ratios_are_exact() -> None:
     machine = Machine()
     arms = {"dense": machine.arm("dense", 4.0), "gated": machine.arm("gated", 1.0)}
-    result = compare(arms, rounds=5, clock=machine.clock)
+    result = interleaved(arms, rounds=5, clock=machine.clock)
     ratio = result.ratio("dense", "gated")
     assert (ratio.median, ratio.low, ratio.high, ratio.n) == (4.0, 4.0, 4.0, 5)
     assert str(ratio) == "4.00x [4.00, 4.00]"
@@ -49,7 +49,7 @@ def test_ratios_are_exact() -> None:
 def test_every_round_runs_every_arm_once_in_a_changing_order() -> None:
     machine = Machine()
     arms = {name: machine.arm(name, 1.0) for name in "abc"}
-    compare(arms, rounds=40, warmup=3, clock=machine.clock)
+    interleaved(arms, rounds=40, warmup=3, clock=machine.clock)
     rounds = machine.rounds(3)
     assert len(rounds) == 43
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
@@ -62,7 +62,7 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     def calls(seed: int) -> list[str]:
         machine = Machine()
         arms = {name: machine.arm(name, 1.0) for name in "abc"}
-        compare(arms, clock=machine.clock, seed=seed)
+        interleaved(arms, clock=machine.clock, seed=seed)
         return machine.calls
 
     assert calls(0) == calls(0) != calls(1)
@@ -75,7 +75,7 @@ def test_warm_up_rounds_are_not_kept() -> None:
         machine.now += 100.0 if len(machine.calls) < 2 else 1.0
         machine.calls.append("cold")
 
-    result = compare({"cold": cold}, rounds=4, warmup=2, clock=machine.clock)
+    result = interleaved({"cold": cold}, rounds=4, warmup=2, clock=machine.clock)
     assert result.seconds["cold"] == (1.0,) * 4
     assert len(machine.calls) == 6
 
@@ -92,7 +92,7 @@ def test_a_machine_that_doubles_its_speed_halfway_leaves_the_ratio_right() -> No
         return run
 
     arms = {"slow": drifting(slow), "fast": drifting(fast)}
-    result = compare(arms, rounds=20, warmup=0, clock=machine.clock)
+    result = interleaved(arms, rounds=20, warmup=0, clock=machine.clock)
     assert len(set(result.seconds["slow"])) == 2
     ratio = result.ratio("slow", "fast")
     assert ratio.median == ratio.low == ratio.high == pytest.approx(1.5)
@@ -109,14 +109,14 @@ def test_synchronize_charges_queued_work_to_its_arm() -> None:
         return lambda: queue.append(seconds)
 
     arms = {"a": launch(2.0), "b": launch(6.0)}
-    result = compare(arms, rounds=3, clock=machine.clock, synchronize=synchronize)
+    result = interleaved(arms, rounds=3, clock=machine.clock, synchronize=synchronize)
     assert (result.median("a"), result.median("b")) == (2.0, 6.0)
 
 
 def test_the_table_and_the_json_hold_the_same_numbers() -> None:
     machine = Machine()
     arms = {"dense": machine.arm("dense", 4.0), "gated": machine.arm("gated", 2.0)}
-    result = compare(arms, rounds=3, baseline="dense", clock=machine.clock)
+    result = interleaved(arms, rounds=3, baseline="dense", clock=machine.clock)
     dense, gated = result.table()
     assert (dense["arm"], dense["seconds"], dense["speedup"]) == ("dense", 4.0, 1.0)
     assert (gated["arm"], gated["speedup"], gated["rounds"]) == ("gated", 2.0, 3)
@@ -126,7 +126,7 @@ def test_the_table_and_the_json_hold_the_same_numbers() -> None:
 
 
 def test_the_real_clock_runs() -> None:
-    result = compare({"sum": lambda: sum(range(2_000))}, rounds=2, warmup=0)
+    result = interleaved({"sum": lambda: sum(range(2_000))}, rounds=2, warmup=0)
     assert result.median("sum") > 0
 
 
@@ -140,13 +140,13 @@ def test_the_real_clock_runs() -> None:
 )
 def test_impossible_comparisons_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        compare({"a": int, "b": int}, **options)  # type: ignore[arg-type]
+        interleaved({"a": int, "b": int}, **options)  # type: ignore[arg-type]
 
 
 def test_no_arms_and_unknown_arms_are_refused() -> None:
     with pytest.raises(ValueError, match="no arms"):
-        compare({})
-    result = Comparison({"a": (1.0, 2.0), "b": (0.0, 0.0)}, "a")
+        interleaved({})
+    result = Timings({"a": (1.0, 2.0), "b": (0.0, 0.0)}, "a")
     with pytest.raises(ValueError, match="Unknown arm 'c'"):
         result.ratio("a", "c")
     with pytest.raises(ValueError, match="Unknown arm 'c'"):

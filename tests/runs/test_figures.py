@@ -9,7 +9,7 @@ from statistics import mean, median
 
 import pytest
 
-from astkit.profiling import Comparison
+from astkit.profiling import Timings
 from astkit.runs import figures
 from astkit.runs.figures import NOT_RUN, ROOT
 from astkit.runs.switches import COMPILED, SWITCHES, Bench, Measured
@@ -140,7 +140,7 @@ def switched(**changes):
         for name in names
     }
     taken = [switch for switch in SWITCHES if switch.name in names]
-    done = Measured(Bench(), taken, Comparison(seconds, "plain"), reports)
+    done = Measured(Bench(), taken, Timings(seconds, "plain"), reports)
     return {"dense": {**done.to_dict(), **changes}, "gated": {}}
 
 

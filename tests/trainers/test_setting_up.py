@@ -38,13 +38,13 @@ def scene(model, batch, **changes):
 @pytest.fixture
 def fast_bf16(monkeypatch):
     """A machine on which bf16 in NHWC is twice as fast: the seconds of arms are made up."""
-    from astkit.profiling.benchmark import Comparison
+    from astkit.profiling.benchmark import Timings
 
-    def compare(arms, rounds, baseline, **options):
+    def interleaved(arms, rounds, baseline, **options):
         speed = {name: 2.0 if name == "bf16, channels_last" else 1.0 for name in arms}
-        return Comparison({name: (1 / speed[name],) * rounds for name in arms}, baseline)
+        return Timings({name: (1 / speed[name],) * rounds for name in arms}, baseline)
 
-    monkeypatch.setattr(resolve, "compare", compare)
+    monkeypatch.setattr(resolve, "interleaved", interleaved)
     monkeypatch.setattr(resolve, "stamp", lambda: {"bf16_native": True})
 
 
@@ -76,7 +76,7 @@ def test_what_is_said_outright_is_not_probed(monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("probed")
 
-    monkeypatch.setattr(resolve, "compare", refuse)
+    monkeypatch.setattr(resolve, "interleaved", refuse)
     work = trainer(TrainConfig(precision="fp32", channels_last=True, compile="auto"))
     work.run()
     assert [decision.name for decision in work.setting_up.decisions] == ["compile"]
@@ -115,7 +115,7 @@ def test_a_resumed_run_decides_nothing_anew(fast_bf16, monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("probed again")
 
-    monkeypatch.setattr(resolve, "compare", refuse)
+    monkeypatch.setattr(resolve, "interleaved", refuse)
     second = trainer(config)
     second.model.load_state_dict(weights)
     second.learner.optimizer.load_state_dict(optimizer)
