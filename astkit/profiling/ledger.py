@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from astkit.profiling.energy.meter import EnergyMeter
-from astkit.profiling.energy.reading import EnergyReading
+from astkit.profiling.energy import EnergyMeter, EnergyReading
 from astkit.profiling.flops import FlopsPerSample
 
 Clock = Literal["training", "evaluation"]

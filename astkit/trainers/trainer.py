@@ -14,7 +14,7 @@ from torch import nn
 from astkit import logs, rng
 from astkit.datasets import Batch, BatchSource, as_loader
 from astkit.gating import Criterion, Sampler, cross_entropy_rows
-from astkit.profiling.energy.meter import EnergyMeter
+from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.profiling.throughput import Throughput
