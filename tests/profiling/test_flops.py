@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import flop_counter
 
-from astkit.profiling.flops import FlopsPerSample, attention_mapping, count_flops, counter
+from astkit.batch import Args
+from astkit.profiling.flops import FlopsPerSample, count_flops, counter
+from astkit.profiling.formulas import formulas
 
 
 class Attention(nn.Module):
@@ -32,14 +35,15 @@ class Attention(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """An RNN of the given kind over [batch, steps, 4], classes from its last step."""
+    """The outputs of an RNN over [batch, steps, 4], flat."""
 
-    def __init__(self, kind: Callable[..., nn.Module]) -> None:
+    def __init__(self, kind: Callable[..., nn.Module], **options: object) -> None:
         super().__init__()
-        self.rnn, self.head = kind(4, 5, batch_first=True), nn.Linear(5, 3)
+        self.rnn, self.first = kind(4, 5, **options), options.get("batch_first")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.rnn(x)[0][:, -1])
+        out = self.rnn(x if self.first else x.transpose(0, 1))[0]
+        return (out if self.first else out.transpose(0, 1)).flatten(1)
 
 
 def small_cnn() -> nn.Sequential:
@@ -115,7 +119,7 @@ def test_attention_is_counted_where_torch_has_no_formula(monkeypatch: pytest.Mon
     for name in ("", "_backward"):
         op = getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention_for_cpu{name}")
         monkeypatch.delitem(flop_counter.flop_registry, op, raising=False)
-    assert len(attention_mapping()) == 2
+        assert op in formulas()
     assert count_flops(model, x, y, F.cross_entropy) == expected
 
 
@@ -132,29 +136,172 @@ def test_the_fused_transformer_layer_is_counted(training: bool) -> None:
     assert torch.backends.mha.get_fastpath_enabled() == fastpath
 
 
-def test_an_lstm_is_listed_and_a_gru_is_counted() -> None:
-    x, y = torch.randn(4, 7, 4), torch.zeros(4, dtype=torch.long)
-    lstm = count_flops(Recurrent(nn.LSTM), x, y, F.cross_entropy)
-    assert any("rnn" in name or "lstm" in name for name in lstm.uncounted)
-    assert lstm.forward == 2 * 5 * 3
-    gru = count_flops(Recurrent(nn.GRU), x, y, F.cross_entropy)
-    assert gru.uncounted == ()
-    assert gru.forward == 2 * 7 * 15 * (4 + 5) + 2 * 5 * 3
-    # weights of input and state, and the gradient of the state
-    assert gru.backward > 1.9 * 2 * 7 * 15 * 5 + 2 * 7 * 15 * 4
+GATES = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}
+STEPS = 7
 
 
-def test_vector_products_are_listed() -> None:
-    matrix, vector = torch.randn(3, 4), torch.randn(4)
+def by_hand(kind: type, layers: int, directions: int, proj: int, fused: bool) -> tuple[int, int]:
+    """Forward and backward FLOPs of one row through an RNN of 5 units over 4 inputs."""
+    gates, state = 5 * GATES[kind], proj or 5
+    forward = backward = 0
+    for layer in range(layers):
+        width = directions * state if layer else 4
+        for step in range(STEPS):
+            for rows, columns, wanted in (
+                (gates, width, layer > 0),  # the data need no gradient,
+                (gates, state, step > 0),  # nor does the first state
+                (proj, 5, True),
+            ):
+                product = 2 * rows * columns * directions
+                forward += product
+                backward += product * (1 + (wanted or fused))
+    return forward, backward
+
+
+def total(outputs: Tensor, y: Tensor) -> Tensor:
+    return outputs.sum(1)
+
+
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"batch_first": True}, {"bidirectional": True}, {"bias": False}, {"proj_size": 3}],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_recurrent_layers_agree_with_a_count_by_hand(
+    kind: type, layers: int, options: dict[str, int]
+) -> None:
+    if kind is not nn.LSTM and "proj_size" in options:
+        return
+    model, x = Recurrent(kind, num_layers=layers, **options), torch.randn(4, STEPS, 4)
+    directions, proj = 1 + options.get("bidirectional", 0), options.get("proj_size", 0)
+    # oneDNN, which computes all gradients, has LSTMs without projections, of float32
+    for dtype in (torch.float32, torch.float64):
+        fused = kind is nn.LSTM and not proj and dtype is torch.float32
+        flops = count_flops(model.to(dtype), x.to(dtype), x, total)
+        expected = by_hand(kind, layers, directions, proj, fused)
+        assert (flops.forward, flops.backward) == expected
+        assert flops.uncounted == ()
+
+
+def test_an_lstm_of_ordinary_size_is_counted() -> None:
+    model = nn.LSTM(28, 32, batch_first=True)
+    x = torch.randn(2, 28, 28)
+    flops = count_flops(model, x, x, lambda outputs, y: outputs[0].flatten(1).sum(1))
+    assert flops.forward == 2 * 28 * 4 * 32 * (28 + 32)
+
+
+@pytest.mark.parametrize("kind", GATES)
+def test_packed_sequences_cost_their_real_steps(kind: type) -> None:
+    model, x = kind(4, 5, batch_first=True), torch.randn(3, STEPS, 4)
+    packed = nn.utils.rnn.pack_padded_sequence(x, [7, 5, 2], batch_first=True)
+    for context in (torch.no_grad, torch.inference_mode):
+        with context(), counter() as counted:
+            model(packed)
+        assert counted.get_total_flops() == (7 + 5 + 2) * by_hand(kind, 1, 1, 0, False)[0] // STEPS
+        with context(), counter() as counted:
+            model(x)
+        assert counted.get_total_flops() == 3 * by_hand(kind, 1, 1, 0, False)[0]
+
+
+def formula(name: str, **values: object) -> int:
+    """The formula of an operation, called with shapes at the places where its schema has them."""
+    op = getattr(torch.ops.aten, name)
+    places = [argument.name for argument in op.default._schema.arguments]
+    assert values.keys() <= set(places)
+    return formulas()[op](*map(values.get, places), out_shape=None)
+
+
+@pytest.mark.parametrize("x", [(7, 2, 4), (14, 4)])
+def test_recurrent_layers_of_other_devices_are_counted(x: tuple[int, ...]) -> None:
+    layers = nn.LSTM(4, 5, 2, bidirectional=True, proj_size=3)
+    weights = [tuple(weight.shape) for weight in layers._flat_weights]
+    forward = 2 * by_hand(nn.LSTM, 2, 2, 3, True)[0]
+    for name in ("_cudnn_rnn", "miopen_rnn"):
+        assert formula(name, input=x, weight=weights) == forward
+        for wanted, products in ((True, 2), (False, 1)):
+            mask = [False, False, False, wanted]
+            cost = formula(f"{name}_backward", input=x, weight=weights, output_mask=mask)
+            assert cost == products * forward
+    assert formula("_lstm_mps", input=x, params=weights) == forward
+    assert formula("lstm_mps_backward", input=x, params=weights) == 2 * forward
+
+
+def test_products_without_a_formula_in_torch_are_counted() -> None:
+    m, v = torch.randn(3, 4), torch.randn(4)
+    batch = torch.randn(5, 3, 4)
+    ints, stack = torch.ones(32, 32, dtype=torch.int8), torch.randn(2, 16, 8)
+    ends = torch.tensor([16, 32], dtype=torch.int32)
+    for product, flops in (
+        (lambda: m @ v, 2 * 12),
+        (lambda: v @ v, 2 * 4),
+        (lambda: torch.vdot(v, v), 2 * 4),
+        (lambda: torch.addmv(torch.zeros(3), m, v), 2 * 12),
+        (lambda: torch.zeros(3).addmv_(m, v), 2 * 12),
+        (lambda: torch.zeros(3, 3).addmm_(m, m.T), 2 * 36),
+        (lambda: torch.zeros(5, 3, 3).baddbmm_(batch, batch.mT), 2 * 5 * 36),
+        (lambda: torch.addbmm(torch.zeros(3, 3), batch, batch.mT), 2 * 5 * 36),
+        (lambda: torch._int_mm(ints, ints), 2 * 32**3),
+        (lambda: torch._grouped_mm(torch.randn(32, 16), stack, ends), 2 * 32 * 16 * 8),
+    ):
+        with counter() as counted:
+            product()
+        assert (counted.get_total_flops(), counted.uncounted()) == (flops, ())
+
+
+def test_what_has_no_formula_is_listed() -> None:
+    m = torch.randn(4, 4)
     with counter() as counted:
-        matrix @ vector
-        vector @ vector
-        F.bilinear(matrix, matrix, torch.randn(2, 4, 4))
+        F.bilinear(m, m, torch.randn(2, 4, 4))
+        torch.fft.fft(m)
+        torch.linalg.inv(m)
     assert counted.get_total_flops() == 0
-    assert counted.uncounted() == ("_trilinear", "dot", "mv")
+    assert counted.uncounted() == ("_fft_r2c", "_trilinear", "linalg_inv_ex")
     with counted:
-        matrix @ matrix.T
-    assert (counted.get_total_flops(), counted.uncounted()) == (2 * 3 * 4 * 3, ())
+        m @ m
+    assert (counted.get_total_flops(), counted.uncounted()) == (2 * 4**3, ())
+
+
+class Keyed(nn.Module):
+    """A linear layer over the mean of ``pixels`` and ``others``; returns an object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, pixels: Tensor, others: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.layer((pixels + others) / 2))
+
+
+def test_any_batch_and_any_criterion_count_the_same() -> None:
+    x, y = torch.randn(5, 8), torch.tensor([0, 1, 2, 0, 1])
+    expected = count_flops(nn.Linear(8, 3), x, y, F.cross_entropy)
+
+    def losses(outputs: SimpleNamespace, labels: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.logits, labels, reduction="none")
+
+    def masked(outputs: SimpleNamespace, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return losses(outputs, labels), labels > 0
+
+    whole = {"pixels": x, "others": x, "labels": y, "names": list("abcde")}
+    nested = {"labels": [y], "weight": 1.0}
+    for inputs, targets, criterion in (
+        (Args((x, x)), y, losses),
+        (Args((x, x)), y, masked),
+        (whole, whole, lambda outputs, batch: losses(outputs, batch["labels"])),
+        (Args((x, x)), nested, lambda outputs, batch: masked(outputs, batch["labels"][0])),
+    ):
+        assert count_flops(Keyed(), inputs, targets, criterion) == expected
+    for model, batch in ((lambda b: b["x"][0], {"x": (x, 1)}), (lambda b: b, x)):
+
+        class Whole(nn.Linear):
+            def forward(self, batch: object, pick: Callable[..., Tensor] = model) -> Tensor:
+                return super().forward(pick(batch))
+
+        found = count_flops(Whole(8, 3), batch, batch, lambda outputs, _: outputs.sum(1))
+        assert found == expected
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
