@@ -11,19 +11,28 @@ from typing import TYPE_CHECKING, Any
 from astkit.names import PUBLIC
 
 if TYPE_CHECKING:
+    from astkit.datasets.foreign import indexed as indexed
     from astkit.datasets.loaders import Loader as Loader
     from astkit.gating.gate import Gate as Gate
-    from astkit.gating.samplers import RandomSubset as RandomSubset
+    from astkit.gating.policy import Policy as Policy
+    from astkit.gating.policy import RunInfo as RunInfo
+    from astkit.gating.policy import Visit as Visit
+    from astkit.gating.random_subset import RandomSubset as RandomSubset
+    from astkit.gating.scored import Scored as Scored
+    from astkit.gating.scored import ScoredBatches as ScoredBatches
     from astkit.gating.selection import Selection as Selection
     from astkit.lattice.config import LatticeConfig as LatticeConfig
     from astkit.lattice.model import EnergyFlowLattice as EnergyFlowLattice
     from astkit.logic_ca.automaton import LogicCA as LogicCA
     from astkit.logic_ca.config import LogicCAConfig as LogicCAConfig
-    from astkit.trainers.budget import Budget as Budget
     from astkit.trainers.checkpoint import Checkpoints as Checkpoints
     from astkit.trainers.config import TrainConfig as TrainConfig
     from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
     from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
+    from astkit.trainers.metrics import Metric as Metric
+    from astkit.trainers.sample_by_sample import SampleStep as SampleStep
+    from astkit.trainers.state import Budget as Budget
+    from astkit.trainers.steps import GatedStep as GatedStep
     from astkit.trainers.trainer import Trainer as Trainer
     from astkit.widgets.board import LiveBoard as LiveBoard
     from astkit.widgets.dashboard import Dashboard as Dashboard

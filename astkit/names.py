@@ -1,7 +1,8 @@
 """The one table from a name to the module that defines it.
 
-Lazy imports, the registries of scores, controllers and models, and anything that must know what a
-name needs (an exporter, say) read this table. It is a literal, so it can be read without importing.
+Lazy imports, the registries of policies, scores, controllers and models, and anything that must
+know what a name needs (an exporter, say) read this table. It is a literal, so it can be read
+without importing.
 """
 
 from __future__ import annotations
@@ -11,24 +12,37 @@ from typing import Any
 
 PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
-    "Budget": "astkit.trainers.budget",
+    "Budget": "astkit.trainers.state",
     "Checkpoints": "astkit.trainers.checkpoint",
     "Dashboard": "astkit.widgets.dashboard",
     "EnergyFlowLattice": "astkit.lattice.model",
     "Gate": "astkit.gating.gate",
+    "GatedStep": "astkit.trainers.steps",
     "LatticeConfig": "astkit.lattice.config",
     "LiveBoard": "astkit.widgets.board",
     "Loader": "astkit.datasets.loaders",
     "LogicCA": "astkit.logic_ca.automaton",
     "LogicCAConfig": "astkit.logic_ca.config",
-    "RandomSubset": "astkit.gating.samplers",
+    "Metric": "astkit.trainers.metrics",
+    "Policy": "astkit.gating.policy",
+    "RandomSubset": "astkit.gating.random_subset",
+    "RunInfo": "astkit.gating.policy",
     "SampleAdaptiveSparseTrainer": "astkit.trainers.dropin",
+    "SampleStep": "astkit.trainers.sample_by_sample",
+    "Scored": "astkit.gating.scored",
+    "ScoredBatches": "astkit.gating.scored",
     "Selection": "astkit.gating.selection",
     "TrainConfig": "astkit.trainers.config",
     "Trainer": "astkit.trainers.trainer",
+    "Visit": "astkit.gating.policy",
+    "indexed": "astkit.datasets.foreign",
 }
 
 REGISTRIES: dict[str, dict[str, str]] = {
+    "policy": {
+        "gate": "astkit.gating.gate:Gate",
+        "random": "astkit.gating.random_subset:RandomSubset",
+    },
     "score": {
         "confidence": "astkit.gating.uncertainty:Confidence",
         "contrast": "astkit.gating.significance:Contrast",
@@ -64,7 +78,8 @@ REGISTRIES: dict[str, dict[str, str]] = {
 
 
 def resolve(kind: str, name: str) -> Any:
-    """The object registered as ``name`` under ``kind`` ("score", "controller", "model", "dataset").
+    """The object registered as ``name`` under ``kind`` ("policy", "score", "controller", "model",
+    "dataset").
 
     Raises ``ValueError`` for a name that the table does not hold.
     """

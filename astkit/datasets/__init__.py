@@ -1,8 +1,9 @@
 """Real inputs: digits, CIFAR-10 and image folders, split fairly and fed in batches."""
 
-from astkit.datasets.foreign import ForeignLoader, as_loader
+from astkit.batch import Batch
+from astkit.datasets.foreign import ForeignLoader, as_loader, indexed, resized
 from astkit.datasets.images import Images
-from astkit.datasets.loaders import Batch, BatchSource, Loader
+from astkit.datasets.loaders import BatchSource, Loader
 from astkit.datasets.mapped import MappedImages, open_mapped, write_mapped
 from astkit.datasets.prefetch import Prefetched
 from astkit.datasets.settings import LoaderSettings, loader_settings
@@ -22,9 +23,11 @@ __all__ = [
     "Prefetched",
     "Splits",
     "as_loader",
+    "indexed",
     "load",
     "loader_settings",
     "open_mapped",
+    "resized",
     "split",
     "stratified",
     "write_mapped",

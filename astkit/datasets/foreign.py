@@ -1,23 +1,68 @@
-"""Loaders that were made elsewhere, behind the same protocol."""
+"""Loaders and data sets that were made elsewhere, behind the same protocol."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from astkit.datasets.images import Images, check_label_range
-from astkit.datasets.loaders import Batch, BatchSource, check_start
-from astkit.datasets.streams import as_labels
+from astkit.batch import Batch, as_batch
+from astkit.datasets.images import Images
+from astkit.datasets.loaders import BatchSource, Loader, check_labels_of, check_start
+
+BATCH_SIZE = 128
+
+
+class Indexed(Dataset[Any]):
+    """A data set whose item ``i`` is ``(i, data[i])``; see `indexed`."""
+
+    def __init__(self, data: Any) -> None:
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise ValueError(
+                f"data is a {type(data).__name__}, which has no length, so its rows have no index:"
+                " pass a map-style data set"
+            )
+        self.indexed_data = data
+
+    def __len__(self) -> int:
+        return len(self.indexed_data)
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self.indexed_data[index]
+
+    def __getitems__(self, rows: list[int]) -> list[tuple[int, Any]]:
+        fetch = getattr(self.indexed_data, "__getitems__", None)
+        items = [self.indexed_data[row] for row in rows] if fetch is None else fetch(rows)
+        return list(zip(rows, items, strict=True))
+
+    def collate(self, collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """``collate_fn``, which takes items without an index, for a DataLoader of this data set."""
+        return partial(_collate_indexed, collate_fn)
+
+
+def indexed(data: Any) -> Indexed:
+    """``data`` with each item's index: a DataLoader of it yields ``(index, batch)``.
+
+    For policies that remember samples, in loops of one's own and in `Trainer`. ``data`` is anything
+    with a length and ``[i]``; raises ``ValueError`` for others.
+    """
+    return Indexed(data)
+
+
+def _collate_indexed(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> tuple[Any, Any]:
+    index, items = zip(*pairs, strict=True)
+    return torch.tensor(index), collate_fn(list(items))
 
 
 class ForeignLoader:
-    """An ordinary loader of ``(x, y)`` or ``(index, x, y)`` batches, such as a torch DataLoader.
+    """An ordinary loader of batches of any structure, such as a torch DataLoader.
 
-    ``index`` is the running position within the pass where the loader gives none. Tensors are moved
+    The samples' indices are known where its data set is `indexed`, else ``None``. Tensors are moved
     to ``device`` and otherwise left as they are; order and epochs are the loader's own affair.
     Raises ``ValueError`` when ``loader`` cannot be iterated.
     """
@@ -26,10 +71,11 @@ class ForeignLoader:
         if not isinstance(loader, Iterable):
             raise ValueError(
                 f"loader is a {type(loader).__name__}, which cannot be iterated; "
-                "pass a DataLoader or another iterable of (x, y) batches."
+                "pass a DataLoader or another iterable of batches."
             )
         self.loader = loader
         self.device = torch.device(device)
+        self._indexed = isinstance(getattr(loader, "dataset", None), Indexed)
         self._outputs: int | None = None
 
     def to(self, device: torch.device | str) -> ForeignLoader:
@@ -64,13 +110,13 @@ class ForeignLoader:
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
         """One pass; the first ``start`` batches are loaded and dropped.
 
-        Raises ``ValueError`` for an ``order`` and, while iterating, for a batch that is not a pair,
-        a label out of range, or a loader that yields nothing.
+        Raises ``ValueError`` for an ``order`` and, while iterating, for a batch without rows, a
+        label out of range, or a loader that yields nothing.
         """
         if order is not None:
             raise ValueError(
-                "order was given for an ordinary loader, which loads every row itself; to select "
-                "rows before they are loaded, pass the data set in an astkit.datasets.Loader."
+                "an ordinary loader loads every row itself, so none can be chosen before loading:"
+                " pass its data set instead, with batch_size=..."
             )
         check_start(start)
         return self._deliver(start)
@@ -80,16 +126,15 @@ class ForeignLoader:
         self._outputs = num_outputs
 
     def _deliver(self, start: int) -> Iterator[Batch]:
-        position = 0
         number = -1
         for number, item in enumerate(self.loader):
-            index, x, y = _parts(item, position)
-            position += len(y)
             if number < start:
                 continue
-            if self._outputs is not None and len(y):
-                check_label_range(y, self._outputs, f"batch {number}")
-            yield Batch(*(part.to(self.device, non_blocking=True) for part in (index, x, y)))
+            index, parts = item if self._indexed else (None, item)
+            batch = as_batch(parts, index)
+            if self._outputs is not None and batch.rows:
+                check_labels_of(parts, self._outputs, f"batch {number}")
+            yield batch.to(self.device)
         if number < 0:
             raise ValueError(
                 "The loader yielded no batch; check that its data set is not empty and that it can "
@@ -97,35 +142,49 @@ class ForeignLoader:
             )
 
 
-def as_loader(obj: object, device: torch.device | str = "cpu") -> BatchSource:
-    """``obj`` as a source of batches on ``device``.
+def as_loader(
+    obj: Any,
+    device: torch.device | str = "cpu",
+    batch_size: int | None = None,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> BatchSource:
+    """``obj`` as a source of batches on ``device``; ``obj`` itself stays as it is.
 
-    A ``Loader`` or another source of batches is moved there if it has ``to``, and an iterable of
-    batches is wrapped. Raises ``ValueError`` for a bare data set or anything else.
+    A `Loader` or another source of batches is taken as it is, an iterable of batches is wrapped,
+    and a data set gets batches of ``batch_size`` (128) rows, shuffled with ``seed``.
+
+    Raises ``ValueError`` for anything else, and for a loader with a policy's sampler.
     """
     if isinstance(obj, BatchSource):
-        return obj.to(device) if hasattr(obj, "to") else obj
+        source: Any = copy.copy(obj)
+        if hasattr(source, "to") and getattr(source, "device", None) != torch.device(device):
+            source = source.to(device)
+        return resized(source, batch_size)
+    if isinstance(obj, IterableDataset):
+        return ForeignLoader(DataLoader(obj, batch_size=batch_size or BATCH_SIZE), device)
+    if isinstance(obj, Indexed):  # whoever makes the batches here knows the rows
+        obj = obj.indexed_data
     if isinstance(obj, Images | Dataset):
+        size = batch_size or BATCH_SIZE
+        return Loader(obj, size, device=device, shuffle=shuffle, seed=seed)
+    if hasattr(getattr(obj, "sampler", None), "policy"):
         raise ValueError(
-            f"Got a {type(obj).__name__}, which does not say how to batch its rows; "
-            "wrap it first: Loader(data, batch_size=128)."
+            "the loader has a policy's sampler, which is for loops of one's own: give the trainer"
+            " the data set, batch_size=... and policy=..."
         )
-    return ForeignLoader(obj, device)  # type: ignore[arg-type]
+    return resized(ForeignLoader(obj, device), batch_size)
 
 
-def _parts(item: object, position: int) -> tuple[Tensor, Tensor, Tensor]:
-    parts = tuple(item) if isinstance(item, tuple | list) else ()
-    if len(parts) not in (2, 3) or not all(isinstance(part, Tensor) for part in parts):
-        kinds = ", ".join(type(part).__name__ for part in parts) or type(item).__name__
+def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
+    """``source``, with its batch size set; ``ValueError`` where that is its own affair."""
+    if batch_size is None or batch_size == getattr(source, "batch_size", None):
+        return source
+    if not isinstance(source, Loader):
         raise ValueError(
-            f"The loader yielded ({kinds}); it must yield tensor pairs (x, y) "
-            "or triples (index, x, y)."
+            f"batch_size is {batch_size}, but the training data come in batches of their own"
+            " loader: leave batch_size None, or pass the data set itself"
         )
-    x, y = parts[-2], as_labels(parts[-1])
-    if y.ndim == 0 or len(x) != len(y):
-        raise ValueError(
-            f"The loader yielded x of shape {list(x.shape)} with y of shape {list(y.shape)}; "
-            "it must yield batches with one label for each row."
-        )
-    index = parts[0].long() if len(parts) == 3 else torch.arange(position, position + len(y))
-    return index, x, y
+    source.batch_size = batch_size
+    return source

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from astkit.batch import Batch, as_batch, map_tensors
 from astkit.datasets.augment import Augment
 from astkit.datasets.images import Images, check_label_range
 from astkit.datasets.normalize import Normalize, Statistic
 from astkit.datasets.settings import TIMEOUT_S, loader_settings
 from astkit.datasets.streams import Stream
 from astkit.rng import permutation
-
-
-class Batch(NamedTuple):
-    """``index`` int64 ``[B]``: rows of the data set; ``x`` ``[B, ...]``; ``y`` int64 ``[B]``.
-
-    All three lie on the loader's device.
-    """
-
-    index: Tensor  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    x: Tensor
-    y: Tensor
 
 
 @runtime_checkable
@@ -41,7 +31,10 @@ class BatchSource(Protocol):
         """Batches in a full pass; raises ``TypeError`` when the source cannot tell."""
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches of pass ``epoch``, visiting rows ``order``, without the first ``start``."""
+        """The batches of an epoch, visiting rows ``order``, without the first ``start``.
+
+        A source that can visit chosen rows has ``order(epoch)`` as well, the rows of an epoch.
+        """
 
     def check_labels(self, num_outputs: int) -> None:
         """Raise ``ValueError``, now or at the batch, for a label outside ``0..num_outputs-1``."""
@@ -50,10 +43,12 @@ class BatchSource(Protocol):
 class Loader:
     """Batches of ``data`` whose order and augmentation are functions of (seed, epoch, row) alone.
 
-    ``data``: ``Images``, or a map-style torch dataset of ``(x, y)`` items. uint8 ``x`` becomes
-    float32: ``(x / 255 - mean) / std`` with ``normalize=(mean, std)`` (numbers or ``[C]``, units
-    0..1), ``x / 255`` with None; any other ``x`` is passed on as it is. ``augment``: of ``"crop"``
-    (``pad`` black pixels on each side) and ``"flip"``. ``resident``: keep all images on ``device``
+    ``data``: ``Images``, or a map-style torch dataset of items of any structure, see
+    `astkit.batch.as_batch`; ``collate_fn`` makes a batch of its items, torch's own by default. An
+    image tensor ``x`` of uint8 becomes float32: ``(x / 255 - mean) / std`` with
+    ``normalize=(mean, std)`` (numbers or ``[C]``, units 0..1), ``x / 255`` with None; any other
+    ``x`` is passed on as it is. ``augment``: of ``"crop"`` (``pad`` black pixels on each side) and
+    ``"flip"``. ``resident``: keep all images on ``device``
     as uint8; ``"auto"`` does so when they are there already or take at most a quarter of its free
     memory. ``num_workers``: processes that fetch rows when the data are not resident; ``"auto"``
     decides as ``loader_settings`` does, and ``settings`` says what and why. ``timeout_s``: seconds
@@ -76,8 +71,10 @@ class Loader:
         normalize: tuple[Statistic, Statistic] | None = None,
         drop_last: bool = False,
         timeout_s: float = TIMEOUT_S,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self.data = data
+        self.collate_fn = collate_fn
         self.batch_size = batch_size
         self.shuffle = shuffle
         self.seed = seed
@@ -98,14 +95,18 @@ class Loader:
         self._stream: Stream | None = None
         self.to(device)
 
-    def to(self, device: torch.device | str) -> Loader:
+    def to(self, device: torch.device | str) -> Self:
         """Deliver on ``device`` from the next pass on; decides residency anew. Returns itself."""
         self.device = torch.device(device)
         self.settings = self._choose(self.device)
-        self._stored = None
-        self._stream = None
-        self._normalize.to(self.device)
+        self._stored = self._stream = None
+        self._normalize = self._normalize.on(self.device)
         return self
+
+    def order(self, epoch: int) -> Tensor:
+        """The rows of ``epoch`` as they are visited: int64 ``[num_samples]``, on the CPU."""
+        n = self.num_samples
+        return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
 
     @property
     def num_workers(self) -> int:
@@ -147,8 +148,7 @@ class Loader:
         """
         check_start(start)
         if order is None:
-            n = self.num_samples
-            order = permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
+            order = self.order(epoch)
         else:
             _check_order(order, self.num_samples)
         if self.drop_last:
@@ -172,9 +172,12 @@ class Loader:
         chunks = index.split(self.batch_size)
         fetched = self._gather(chunks) if self.resident else self._fetch(order, epoch)
         first = 0
-        for rows, (x, y) in zip(chunks, fetched, strict=True):
-            x = self._augment.apply(x, moves.rows(first, first + len(rows)))
-            yield Batch(rows, self._normalize(x), y)
+        for rows, item in zip(chunks, fetched, strict=True):
+            batch = as_batch(item, rows)
+            if isinstance(batch.x, Tensor) and batch.y is not batch.x:
+                x = self._augment.apply(batch.x, moves.rows(first, first + len(rows)))
+                batch = batch._replace(x=self._normalize(x))
+            yield batch
             first += len(rows)
 
     def _gather(self, chunks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -185,14 +188,22 @@ class Loader:
         for rows in chunks:
             yield images.index_select(0, rows), labels.index_select(0, rows)
 
-    def _fetch(self, order: Tensor, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _fetch(self, order: Tensor, epoch: int) -> Iterator[Any]:
         if self._stream is None:
-            self._stream = Stream(self.data, self.settings, self.seed)
+            self._stream = Stream(self.data, self.settings, self.seed, self.collate_fn)
         chunks = order.cpu().split(self.batch_size)
-        for x, y in self._stream.batches(chunks, epoch):
+        for item in self._stream.batches(chunks, epoch):
             if self._outputs is not None and not isinstance(self.data, Images):
-                check_label_range(y, self._outputs, "a batch")
-            yield x.to(self.device, non_blocking=True), y.to(self.device, non_blocking=True)
+                check_labels_of(item, self._outputs, "a batch")
+            yield map_tensors(lambda part: part.to(self.device, non_blocking=True), item)
+
+
+def check_labels_of(item: Any, outputs: int, where: str) -> None:
+    """Raise ``ValueError`` where class labels in a collated batch exceed ``outputs``."""
+    y = as_batch(item).y
+    labels = y.get("labels") if isinstance(y, Mapping) else y
+    if isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point():
+        check_label_range(labels, outputs, where)
 
 
 def _check_order(order: Tensor, samples: int) -> None:

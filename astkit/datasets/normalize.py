@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -22,10 +23,12 @@ class Normalize:
     ) -> None:
         self._scale, self._bias = _scale_and_bias(normalize, channels)
 
-    def to(self, device: torch.device) -> None:
-        """Normalise on ``device`` from now on."""
-        self._scale = self._scale.to(device)
-        self._bias = None if self._bias is None else self._bias.to(device)
+    def on(self, device: torch.device) -> Normalize:
+        """The same on ``device``."""
+        other = copy.copy(self)
+        other._scale = self._scale.to(device)
+        other._bias = None if self._bias is None else self._bias.to(device)
+        return other
 
     def __call__(self, x: Tensor) -> Tensor:
         """``x`` ``[B, C, H, W]`` as float32 when it is uint8, else as it is."""

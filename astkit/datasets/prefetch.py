@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import warnings
 from collections.abc import Generator, Iterator
@@ -11,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from astkit.datasets.images import check_label_range
-from astkit.datasets.loaders import Batch, BatchSource
+from astkit.batch import Batch, tensors
+from astkit.datasets.loaders import BatchSource, check_labels_of
 
 
 class Prefetched:
@@ -74,6 +75,11 @@ class Prefetched:
         """Classes the source names, ``None`` when it names none."""
         return getattr(self.source, "num_classes", None)
 
+    def order(self, epoch: int) -> Tensor:
+        """The rows of an epoch, where the source can visit chosen ones."""
+        rows: Tensor = self.source.order(epoch)  # type: ignore[attr-defined]
+        return rows
+
     def __len__(self) -> int:
         """Batches in a full pass; raises ``TypeError`` when the source cannot tell."""
         return len(self.source)
@@ -81,7 +87,7 @@ class Prefetched:
     def to(self, device: torch.device | str) -> Prefetched:
         """Have the source deliver on ``device``, where it can. Returns itself."""
         if hasattr(self.source, "to"):
-            self.source.to(device)
+            self.source = copy.copy(self.source).to(device)
         return self
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
@@ -103,7 +109,7 @@ class Prefetched:
             ahead.start()
             while made is not None:
                 if made.outputs != self.outputs and self.outputs is not None:
-                    check_label_range(made.batch.y, self.outputs, "a batch")
+                    check_labels_of(made.batch[1:], self.outputs, "a batch")
                 yield ahead.hand_over(made)
                 made = ahead.take()
         finally:
@@ -160,7 +166,7 @@ class _Ahead:
         if made.ready is not None:
             stream = torch.cuda.current_stream(self._source.device)
             stream.wait_event(made.ready)
-            for part in made.batch:
+            for part in tensors(tuple(made.batch)):
                 part.record_stream(stream)  # its memory is not reused before the consumer is done
         return made.batch
 

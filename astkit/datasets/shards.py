@@ -104,7 +104,7 @@ class ParquetLoader:
     def to(self, device: torch.device | str) -> ParquetLoader:
         """Deliver on ``device`` from now on. Returns itself."""
         self.device = torch.device(device)
-        self._normalize.to(self.device)
+        self._normalize = self._normalize.on(self.device)
         return self
 
     @property

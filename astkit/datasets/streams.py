@@ -23,8 +23,15 @@ class Stream:
     Workers stay alive from pass to pass. torch's global generators are neither read nor moved.
     """
 
-    def __init__(self, data: Images | Dataset[Any], settings: LoaderSettings, seed: int) -> None:
+    def __init__(
+        self,
+        data: Images | Dataset[Any],
+        settings: LoaderSettings,
+        seed: int,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
         self._data = data
+        self._collate = collate_fn or _collated
         self._settings = settings
         self._seed = seed
         self._passes = 0
@@ -32,8 +39,8 @@ class Stream:
         self._generator = torch.Generator()
         self._loader = self._new_loader()
 
-    def batches(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """``(x [B, ...], y [B])`` on the CPU for each int64 tensor of rows in ``chunks``.
+    def batches(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[Any]:
+        """The collated items, on the CPU, of each int64 tensor of rows in ``chunks``.
 
         Raises ``RuntimeError`` when a later pass has taken the workers over, when a worker died,
         and when no worker has delivered the next batch in ``timeout_s`` seconds.
@@ -61,7 +68,7 @@ class Stream:
 
     def _new_loader(self) -> DataLoader[Any]:
         data, settings = self._data, self._settings
-        collate: Callable[[Any], Any] = _whole if isinstance(data, Images) else _pairs
+        collate: Callable[[Any], Any] = _whole if isinstance(data, Images) else self._collate
         return DataLoader(
             _Rows(data) if isinstance(data, Images) else data,
             batch_sampler=self._chunks,
@@ -74,7 +81,7 @@ class Stream:
             generator=self._generator,
         )
 
-    def _next(self, iterator: Iterator[Any]) -> tuple[Tensor, Tensor] | None:
+    def _next(self, iterator: Iterator[Any]) -> Any:
         """The next batch, None at the end; renews the workers before it reports their failure."""
         limit = self._settings.timeout_s
         deadline = time.monotonic() + limit
@@ -144,33 +151,12 @@ def _whole(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     return batch
 
 
-def _pairs(items: list[Any]) -> tuple[Tensor, Tensor]:
-    first = items[0]
-    if not isinstance(first, tuple | list) or len(first) != 2:
-        raise ValueError(
-            f"The dataset returned a {_describe(first)} for one row; "
-            "return a pair (x, y) of an input tensor and an integer label."
-        )
+def _collated(items: list[Any]) -> Any:
     try:
-        x, y = default_collate(items)
+        return default_collate(items)
     except (TypeError, RuntimeError) as error:
         raise ValueError(
             f"The dataset's rows cannot be stacked into a batch ({error}); return tensors of one "
-            "shape, for instance with torchvision's PILToTensor and Resize as the transform."
+            "shape, for instance with torchvision's PILToTensor and Resize as the transform, or "
+            "pass collate_fn."
         ) from error
-    if not isinstance(x, Tensor):
-        raise ValueError(f"The dataset's x is a {_describe(first[0])}; return one tensor.")
-    return x, as_labels(y)
-
-
-def as_labels(y: object) -> Tensor:
-    """Labels of a batch as int64; raises ``ValueError`` for anything but an integer tensor."""
-    if not isinstance(y, Tensor) or y.is_floating_point() or y.is_complex():
-        kind = y.dtype if isinstance(y, Tensor) else _describe(y)
-        raise ValueError(f"The labels of a batch are {kind}; pass integer class numbers.")
-    return y.long()
-
-
-def _describe(value: object) -> str:
-    length = f" of length {len(value)}" if isinstance(value, tuple | list) else ""
-    return f"{type(value).__name__}{length}"

@@ -1,25 +1,31 @@
-"""Deciding which samples are trained on: scores, controllers, gates, and samplers."""
+"""Deciding which samples are trained on: scores, controllers, gates and policies."""
 
 from astkit.gating.combine import WeightedSum, named_score
 from astkit.gating.controllers import Controller, LogIntegral, TopK
 from astkit.gating.density import density, log_density
 from astkit.gating.device import DeviceGate
-from astkit.gating.gate import Gate, evaluating
+from astkit.gating.gate import Gate
+from astkit.gating.losses import (
+    Criterion,
+    check_labels,
+    cross_entropy_rows,
+    row_losses,
+    token_losses,
+)
 from astkit.gating.origin import OriginPI, OriginStochastic
-from astkit.gating.samplers import RandomSubset, Sampler
+from astkit.gating.policy import Cost, Policy, PolicyCard, RunInfo, Visit, as_policy
+from astkit.gating.random_subset import RandomSubset
+from astkit.gating.sampler import PolicySampler
+from astkit.gating.scored import Scored, ScoredBatches, evaluating
 from astkit.gating.selection import Selection
 from astkit.gating.significance import (
     ContextScore,
     Contrast,
-    Criterion,
     Loss,
     LossAndContrast,
     LossContrastConstant,
     RelativeScore,
     Score,
-    Scored,
-    cross_entropy_rows,
-    row_losses,
     score_rows,
 )
 from astkit.gating.teacher import Disagreement
@@ -33,6 +39,7 @@ __all__ = [
     "ContextScore",
     "Contrast",
     "Controller",
+    "Cost",
     "Criterion",
     "DeviceGate",
     "Disagreement",
@@ -47,16 +54,23 @@ __all__ = [
     "Margin",
     "OriginPI",
     "OriginStochastic",
+    "Policy",
+    "PolicyCard",
+    "PolicySampler",
     "QuantileEMA",
     "RandomSubset",
     "RelativeScore",
-    "Sampler",
+    "RunInfo",
     "Score",
     "Scored",
+    "ScoredBatches",
     "Selection",
     "TopK",
     "VelocityPI",
+    "Visit",
     "WeightedSum",
+    "as_policy",
+    "check_labels",
     "cross_entropy_rows",
     "density",
     "evaluating",
@@ -64,4 +78,5 @@ __all__ = [
     "named_score",
     "row_losses",
     "score_rows",
+    "token_losses",
 ]

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from astkit.gating.losses import Criterion, cross_entropy_rows
+from astkit.gating.scored import Scored
 from astkit.gating.significance import (
     ContextScore,
-    Criterion,
     MeanRelative,
     RelativeScore,
     Score,
-    Scored,
-    cross_entropy_rows,
     finite_only,
     score_rows,
 )
@@ -94,6 +93,7 @@ class WeightedSum(MeanRelative):
                     f"{_name(term)} compares a row with its batch already, so it cannot be a term"
                     f" of a weighted score: {_usable()}"
                 )
+        self.needs_index = any(getattr(term, "needs_index", False) for _, term in self.terms)
         self.extra_forwards = sum(getattr(term, "extra_forwards", 0) for _, term in self.terms)
 
     def features(self, batch: Scored) -> Tensor:

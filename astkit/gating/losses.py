@@ -50,7 +50,11 @@ def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
 
     Raises ``ValueError`` when the model's outputs, the labels or the criterion do not give that.
     """
-    losses, mask = token_losses(criterion, outputs, targets)
+    return reduced(*token_losses(criterion, outputs, targets))
+
+
+def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
+    """Token losses ``[rows, ...]`` to the mean over each row's real tokens, ``[rows]``."""
     if losses.ndim == 1:
         return losses
     losses = losses.flatten(1)

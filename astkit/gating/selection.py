@@ -1,47 +1,73 @@
-"""What was chosen: rows and their weights, whether chosen before loading or after scoring."""
+"""What was chosen: rows, what each counts for, and what their weighted losses are divided by."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from astkit.batch import count_rows, take_rows, tensors
+
 
 @dataclass(frozen=True)
 class Selection:
-    """The rows to train on.
+    """Rows to train on. Their loss is ``sum(weight * loss) / normaliser``.
 
     Attributes:
-        index: int64 ``[chosen]``: rows of the batch (a gate) or of the data set (a sampler).
-        weight: float32 ``[chosen]``: what each row counts for in ``mean``; 1 unless a policy
-            corrects for its own bias.
+        index: int64 ``[n]``: rows of the data set (a plan) or of a batch (a choice); may repeat.
+        weight: float ``[n]``, 0 or more; 1 each by default. ``[n, ...]`` weighs tokens.
+        normaliser: what the weighted sum is divided by; by default the sum of the weights. With the
+            number of rows in its place, weights such as 1 / (1 - r) keep the gradient unbiased. A
+            plan's covers all its n rows: a batch of b of them divides by normaliser * b / n.
+        score_only: of a plan, int64 ``[m]``: rows that are scored, and not trained on, when the
+            round is over; the policy observes them.
+        lr_factor: of a plan: the learning rate is multiplied by it during the round.
         candidates: how many rows were chosen from.
         rate: share of the candidates that the decision made active; fallback rows do not count.
         threshold: the score that a row had to exceed; ``None`` where nothing was scored.
         fallback: whether rows were added at random because too few were active.
-        target_rate: the rate that was wanted; ``None`` where nobody steered by one.
+        target_rate: the rate that was wanted; ``None`` where none was.
+        active: bool ``[n]``: false for rows that only a fallback or padding added; ``None``: all.
     """
 
     index: Tensor
-    weight: Tensor
-    candidates: int
-    rate: float
+    weight: Tensor = None  # type: ignore[assignment]
+    normaliser: float | Tensor | None = None
+    score_only: Tensor | None = None
+    lr_factor: float = 1.0
+    candidates: int | None = None
+    rate: float | None = None
     threshold: float | None = None
     fallback: bool = False
     target_rate: float | None = None
+    active: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.weight is None:
+            weight = torch.ones(len(self.index), device=self.index.device)
+            object.__setattr__(self, "weight", weight)
 
     def __len__(self) -> int:
         return len(self.index)
 
+    @property
+    def total(self) -> float | Tensor:
+        """The normaliser: the one that was given, else the sum of the weights."""
+        return self.weight.sum() if self.normaliser is None else self.normaliser
+
+    @property
+    def scale(self) -> Tensor:
+        """Weights ``[n, ...]`` of a loss that is divided by its number of rows."""
+        return self.weight * (len(self) / self.total)
+
     def mean(self, losses: Tensor) -> Tensor:
-        """Weighted mean of one loss a chosen row: ``sum(weight * loss) / sum(weight)``, 0-dim.
+        """``sum(weight * loss) / normaliser`` of one loss a chosen row, 0-dim.
 
         Zero, with zero gradients, where nothing was chosen.
 
-        Raises ``ValueError`` unless ``losses`` is ``[chosen]``.
+        Raises ``ValueError`` unless ``losses`` has the shape of the weights.
         """
         if losses.shape != self.weight.shape:
             raise ValueError(
@@ -49,33 +75,55 @@ class Selection:
                 " loss a chosen row, from a criterion built with reduction='none'"
             )
         total = (losses * self.weight).sum()
-        return total / self.weight.sum() if len(self) else total
+        return total / self.total if len(self) else total
 
     def take(self, batch: Any) -> Any:
-        """The chosen rows of every tensor in ``batch``: a tensor, tuple, list or mapping of such.
+        """The chosen rows of every tensor in ``batch``, a nested structure of tensors.
 
         Anything that is not a tensor is passed through. Raises ``ValueError`` for a tensor whose
         first dimension is not the number of candidates.
         """
-        if isinstance(batch, Tensor):
-            return self._rows(batch)
-        if isinstance(batch, Mapping):
-            return {key: self.take(value) for key, value in batch.items()}
-        if isinstance(batch, tuple | list):
-            parts = [self.take(value) for value in batch]
-            return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-        return batch
+        for tensor in tensors(batch):
+            if self.candidates is not None and tensor.shape[:1] != (self.candidates,):
+                raise ValueError(
+                    f"batch holds a tensor of shape {list(tensor.shape)}, but the selection was"
+                    f" made from {self.candidates} rows: pass the batch that was scored"
+                )
+        rows = count_rows(batch) if self.candidates is None else self.candidates
+        return take_rows(batch, self.index, rows)
 
-    def _rows(self, tensor: Tensor) -> Tensor:
-        if tensor.ndim == 0 or tensor.shape[0] != self.candidates:
+    def check(self, rows: int, policy: object) -> Selection:
+        """This selection, if it can be made from ``rows`` rows.
+
+        Raises ``ValueError`` for rows that do not exist, or weights or a normaliser that no loss
+        can have; ``policy`` is named in the sentence.
+        """
+        name = type(policy).__name__
+        for what, index in (("index", self.index), ("score_only", self.score_only)):
+            if index is not None:
+                _check_index(name, what, index, rows)
+        weight = self.weight
+        if len(weight) != len(self) or not bool((weight >= 0).all() & weight.isfinite().all()):
             raise ValueError(
-                f"batch holds a tensor of shape {list(tensor.shape)}, but the selection was made"
-                f" from {self.candidates} rows: pass the batch that was scored"
+                f"{name} gave weights of shape {list(weight.shape)} that are not all finite and 0"
+                f" or more to {len(self)} rows: give one such weight a row"
             )
-        return tensor.index_select(0, self.index.to(tensor.device))
+        if self.normaliser is not None and not 0 < float(self.normaliser) < float("inf"):
+            raise ValueError(
+                f"{name} gave the normaliser {float(self.normaliser)}: give a number above 0, or"
+                " None for the sum of the weights"
+            )
+        return self
 
 
-def everything(index: Tensor, rate: float = 1.0, candidates: int | None = None) -> Selection:
-    """A selection of ``index`` with weight 1 each."""
-    weight = torch.ones(len(index), device=index.device)
-    return Selection(index, weight, len(index) if candidates is None else candidates, rate)
+def _check_index(name: str, what: str, index: Tensor, rows: int) -> None:
+    if index.dtype != torch.int64 or index.ndim != 1:
+        raise ValueError(
+            f"{name} gave {what} as {index.dtype} of shape {list(index.shape)}: give int64 rows of"
+            " shape [n]"
+        )
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
+        raise ValueError(
+            f"{name} chose rows {int(index.min())} to {int(index.max())} of {rows}, some of which"
+            f" do not exist: choose from 0 to {rows - 1}"
+        )

@@ -1,4 +1,4 @@
-"""Significance: one score a sample; the larger, the more worth training on.
+"""Significance: one score a sample; higher means more important.
 
 A score is any callable ``(outputs, targets, inputs) -> [batch]``; one that needs to know which
 samples it sees, or the model, is a `ContextScore`. The origin compared below is
@@ -10,68 +10,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-Criterion = Callable[[Tensor, Tensor], Tensor]
-Score = Callable[[Tensor, Tensor, Tensor], Tensor]
+from astkit.gating.losses import Criterion, cross_entropy_rows, row_losses
+from astkit.gating.scored import Scored
 
-
-def cross_entropy_rows(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each row: ``outputs [batch, classes, ...]``, class indices or shares."""
-    return F.cross_entropy(outputs, targets, reduction="none")
-
-
-def row_losses(criterion: Criterion, outputs: Tensor, targets: Tensor) -> Tensor:
-    """One loss a row, float32 or float64 ``[batch]``; dimensions after the first are averaged.
-
-    Raises ``ValueError`` when the model's outputs, the labels or the criterion do not give that.
-    """
-    rows = len(targets)
-    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != rows:
-        what = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise ValueError(
-            f"the model returned {what} for a batch of {rows} rows: it must return one tensor whose"
-            " first dimension is the batch"
-        )
-    if outputs.dtype in (torch.float16, torch.bfloat16):
-        outputs = outputs.float()
-    try:
-        losses = criterion(outputs, targets)
-    except (IndexError, RuntimeError, ValueError) as error:
-        if "memory" in str(error):  # no mismatch: whoever called may try again with fewer rows
-            raise
-        raise ValueError(_mismatch(outputs, targets, error)) from error
-    if losses.ndim == 0 or len(losses) != rows:
-        raise ValueError(
-            f"the criterion returned shape {list(losses.shape)} for {rows} rows, so it has averaged"
-            " already: build it with reduction='none', so that each row keeps its own loss"
-        )
-    return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
-
-
-def check_labels(targets: Tensor, classes: int) -> None:
-    """Raises ``ValueError`` for a class index in ``targets`` outside ``0..classes - 1``."""
-    low, high = int(targets.min()), int(targets.max())
-    if low < 0 or high >= classes:
-        raise ValueError(
-            f"targets hold the label {high if high >= classes else low}, but the model has"
-            f" {classes} outputs: labels must lie in 0..{classes - 1}; mend them or build the model"
-            " with more classes"
-        )
-
-
-def _mismatch(outputs: Tensor, targets: Tensor, error: Exception) -> str:
-    indices = outputs.ndim > 1 and outputs.shape[:1] + outputs.shape[2:] == targets.shape
-    if indices and not targets.is_floating_point():
-        check_labels(targets, outputs.shape[1])
-    return (
-        f"the criterion refused outputs of shape {list(outputs.shape)} and targets of shape"
-        f" {list(targets.shape)}: give the model the outputs that the criterion expects ({error})"
-    )
+Score = Callable[[Any, Any, Any], Tensor]
 
 
 class Loss:
@@ -80,26 +27,8 @@ class Loss:
     def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
         self.criterion = criterion
 
-    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
         return row_losses(self.criterion, outputs, targets)
-
-
-class Scored(NamedTuple):
-    """A batch, as a score sees it.
-
-    Attributes:
-        outputs: the model's, in eval mode, ``[batch, ...]``.
-        targets: ``[batch, ...]``.
-        inputs: what the model was given.
-        index: int64 ``[batch]``, which samples of the data set these are; ``None`` if unknown.
-        model: the model that made the outputs; ``None`` if unknown.
-    """
-
-    outputs: Tensor
-    targets: Tensor
-    inputs: Any
-    index: Tensor | None = None  # type: ignore[assignment]  # hides tuple.index, unneeded here
-    model: nn.Module | None = None
 
 
 class ContextScore(ABC):
@@ -112,9 +41,11 @@ class ContextScore(ABC):
     Attributes:
         extra_forwards: forward passes that a sample's score takes beyond the model's own; the
             trainers charge them to the ledger.
+        needs_index: whether the score remembers samples, so that data must say which they are.
     """
 
     extra_forwards: int = 0
+    needs_index: bool = False
 
     @abstractmethod
     def score(self, batch: Scored) -> Tensor:
@@ -123,7 +54,7 @@ class ContextScore(ABC):
         Raises ``ValueError`` where ``batch`` lacks the index or the model that the score needs.
         """
 
-    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Any) -> Tensor:
+    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
         return self.score(Scored(outputs, targets, inputs))
 
     def settled(self, index: Tensor | None, chosen: Tensor) -> None:  # noqa: B027
@@ -139,7 +70,9 @@ class ContextScore(ABC):
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
     """``score`` of ``batch``, ``[batch]``, with the context if it is of the kind to need it."""
-    return score.score(batch) if isinstance(score, ContextScore) else score(*batch[:3])
+    if isinstance(score, ContextScore):
+        return score.score(batch)
+    return score(batch.outputs, batch.targets, batch.inputs)
 
 
 class RelativeScore(ContextScore):
@@ -212,7 +145,7 @@ class Contrast:
     def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
         pass
 
-    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
+    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
         return row_contrasts(inputs)
 
 
@@ -230,7 +163,7 @@ class LossAndContrast(MeanRelative):
         contrast_weight: float = 0.3,
     ) -> None:
         self.criterion = criterion
-        self.weights = (loss_weight, contrast_weight)
+        self.loss_weight, self.contrast_weight = loss_weight, contrast_weight
 
     def features(self, batch: Scored) -> Tensor:
         losses = row_losses(self.criterion, batch.outputs, batch.targets)
@@ -239,7 +172,10 @@ class LossAndContrast(MeanRelative):
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         half = (features / (reference + 1e-6)).clamp(0, 2) / 2
-        return finite_only(half @ half.new_tensor(self.weights), features)
+        return finite_only(half @ self._weights(half), features)
+
+    def _weights(self, features: Tensor) -> Tensor:
+        return features.new_tensor((self.loss_weight, self.contrast_weight))
 
 
 class LossContrastConstant(LossAndContrast):
@@ -261,4 +197,4 @@ class LossContrastConstant(LossAndContrast):
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         share = features / (reference + 1e-6)
-        return finite_only(share @ share.new_tensor(self.weights) + 0.2, features)
+        return finite_only(share @ self._weights(share) + 0.2, features)

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from astkit.gating.gate import evaluating
-from astkit.gating.significance import ContextScore, Criterion, Scored, cross_entropy_rows
+from astkit.batch import call
+from astkit.gating.losses import Criterion, cross_entropy_rows
+from astkit.gating.scored import Scored, evaluating
+from astkit.gating.significance import ContextScore
 from astkit.gating.uncertainty import class_logits, log_shares
 
 
@@ -61,11 +63,11 @@ class Disagreement(ContextScore):
                 "Disagreement compares the model with a teacher made of it, but got no model: score"
                 " with gate(model, x, y) or gate.score(model, x, y)"
             )
-        rows, first = len(batch.targets), self.teacher is None and not self._saved
+        rows, first = batch.rows, self.teacher is None and not self._saved
         student = log_shares(class_logits(batch.outputs, rows))
         teacher = self._follow(getattr(batch.model, "_orig_mod", batch.model))  # if compiled
         with evaluating(teacher, student.device):
-            outputs = teacher(batch.inputs)
+            outputs = call(teacher, batch.inputs, batch.targets)
         # equal weights: what differs at the first call is rounding, which is no scale to start at
         shares = student if first else log_shares(class_logits(outputs, rows))
         return jensen_shannon(shares, student)

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from astkit.gating.significance import Criterion, check_labels, cross_entropy_rows
+from astkit.batch import count_rows
+from astkit.gating.losses import (
+    Criterion,
+    check_labels,
+    cross_entropy_rows,
+    labels_of,
+    logits_of,
+)
 
 
-def class_logits(outputs: Tensor, rows: int) -> Tensor:
+def class_logits(outputs: Any, rows: int) -> Tensor:
     """``outputs`` as ``[rows, classes]``, in float32 at least.
 
     Raises ``ValueError`` for another shape or fewer than two classes.
     """
+    with suppress(ValueError):
+        outputs = logits_of(outputs)
     tensor = isinstance(outputs, Tensor)
     if not tensor or outputs.ndim != 2 or len(outputs) != rows or outputs.shape[1] < 2:
         what = list(outputs.shape) if tensor else type(outputs).__name__
         raise ValueError(
             f"the model returned {what} for a batch of {rows} rows, but this score compares classes"
-            " and needs [batch, classes] with at least two of them: mend the model, or choose"
+            " and needs [batch, classes] with at least two of them: change the model, or choose"
             " score='loss'"
         )
     return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
@@ -72,11 +82,11 @@ class OutputScore(ABC):
     def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:  # noqa: B027
         pass
 
-    def __call__(self, outputs: Tensor, targets: Tensor, inputs: Any) -> Tensor:
-        return self.of(class_logits(outputs, len(targets)), targets)
+    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
+        return self.of(class_logits(outputs, count_rows(targets)), targets)
 
     @abstractmethod
-    def of(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def of(self, logits: Tensor, targets: Any) -> Tensor:
         """Scores ``[batch]`` of ``logits [batch, classes]``, float32 or float64."""
 
 
@@ -87,7 +97,7 @@ class Entropy(OutputScore):
     to look at, Settles, "Active Learning Literature Survey" (2009), section 3.1.
     """
 
-    def of(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def of(self, logits: Tensor, targets: Any) -> Tensor:
         logs = log_shares(logits)
         return -(logs.exp() * logs).sum(1)
 
@@ -99,7 +109,7 @@ class Margin(OutputScore):
     (2001), turned round so that larger is less sure. Labels play no part.
     """
 
-    def of(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def of(self, logits: Tensor, targets: Any) -> Tensor:
         first, second = logits.softmax(1).topk(2, dim=1).values.unbind(1)
         return 1 - (first - second)
 
@@ -110,7 +120,7 @@ class Confidence(OutputScore):
     Source: Lewis and Gale, "A Sequential Algorithm for Training Text Classifiers" (1994).
     """
 
-    def of(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def of(self, logits: Tensor, targets: Any) -> Tensor:
         return 1 - logits.softmax(1).amax(1)
 
 
@@ -123,5 +133,5 @@ class GradientNorm(OutputScore):
     Samples Are Created Equal" (ICML 2018), section 3.2.
     """
 
-    def of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return gradient_norms(logits, targets)
+    def of(self, logits: Tensor, targets: Any) -> Tensor:
+        return gradient_norms(logits, labels_of(targets))

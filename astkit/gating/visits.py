@@ -1,8 +1,7 @@
 """Scores that remember earlier visits: one number for each sample of the data set.
 
-A sample is told by its index in the data set. A `Loader` gives it; an ordinary DataLoader of
-``(x, y)`` pairs does not, and its rows are numbered by their place in the pass, which is the same
-sample only without shuffling: let it yield ``(index, x, y)``.
+A sample is told by its index in the data set. A `Loader` gives it, and so does an ordinary
+DataLoader of `indexed` data.
 """
 
 from __future__ import annotations
@@ -13,13 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.gating.significance import (
-    ContextScore,
-    Criterion,
-    Scored,
-    cross_entropy_rows,
-    row_losses,
-)
+from astkit.gating.losses import Criterion, cross_entropy_rows, labels_of, row_losses
+from astkit.gating.scored import Scored
+from astkit.gating.significance import ContextScore
 from astkit.gating.uncertainty import class_logits, gradient_norms
 
 
@@ -31,9 +26,8 @@ def sample_index(score: object, index: Tensor | None, rows: int | None = None) -
     name = type(score).__name__
     if index is None:
         raise ValueError(
-            f"{name} remembers each sample by its index in the data set, but got none: pass"
-            " index=... to the gate (gate(model, x, y, index), gate.select(scores, index)), as the"
-            " kit's trainers do"
+            f"{name} remembers each sample by its index in the data set, but got none: let a"
+            " DataLoader load indexed(data), and in a loop of your own pass index=... to the gate"
         )
     index = index.detach().cpu()
     whole = not (index.is_floating_point() or index.dtype == torch.bool)
@@ -85,11 +79,14 @@ class EL2N(ContextScore):
     by every registered score, and not used.
     """
 
+    needs_index = True
+
     def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
         self.norms, self.visits = PerSample(), PerSample()
 
     def score(self, batch: Scored) -> Tensor:
-        norms = gradient_norms(class_logits(batch.outputs, len(batch.targets)), batch.targets)
+        logits = class_logits(batch.outputs, batch.rows)
+        norms = gradient_norms(logits, labels_of(batch.targets))
         index = sample_index(self, batch.index, len(norms))
         finite = norms.isfinite()
         known = index[finite.cpu()]
@@ -119,6 +116,8 @@ class LossAge(ContextScore):
 
     Raises ``ValueError`` for a negative ``bonus``.
     """
+
+    needs_index = True
 
     def __init__(self, criterion: Criterion = cross_entropy_rows, bonus: float = 0.1) -> None:
         if not bonus >= 0:

@@ -23,7 +23,7 @@ class Samples:
     """How often a sample was scored, trained on, skipped after scoring, never loaded, evaluated.
 
     ``overflowed``: its gradient was computed and then thrown away, because an fp16 step overflowed;
-    such a sample was not trained on.
+    ``padded``: it filled a batch of fixed size with weight 0. Such samples were not trained on.
     """
 
     scored: int = 0
@@ -32,44 +32,62 @@ class Samples:
     unloaded: int = 0
     evaluated: int = 0
     overflowed: int = 0
+    padded: int = 0
 
 
 @dataclass
 class Flops:
-    """FLOPs, 2 per multiply-add; ``evaluation`` is not part of ``total``."""
+    """FLOPs, 2 per multiply-add; ``evaluation`` is not part of ``total``.
+
+    ``helper``: of a policy's own models, scoring and training them.
+    """
 
     scoring: float = 0.0
     forward: float = 0.0
     backward: float = 0.0
     evaluation: float = 0.0
+    helper: float = 0.0
 
     @property
     def total(self) -> float:
-        """FLOPs spent on training: scoring, forward and backward."""
-        return self.scoring + self.forward + self.backward
+        """FLOPs spent on training: scoring, forward, backward and helper models."""
+        return self.scoring + self.forward + self.backward + self.helper
 
 
 @dataclass
 class Ledger:
-    """Counts what was really spent; it estimates nothing and saves nothing.
+    """Measured counts of what was spent, and nothing else.
 
     ``seconds`` holds two clocks that never run together, "training" and "evaluation"; ``phases``
     splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log").
     On an accelerator both are read after ``synchronize``, so that they hold the work and not its
     launch. While ``waiting`` is false neither waits: a stretch of batches is then timed as a whole,
     by the first reading after it that does. ``flops_dense`` is what training on all of the same
-    samples would take: a line to compare with, not spent. ``meter`` measures joules while a clock
-    runs; without one they are not measured.
+    samples would take: a line to compare with, not spent. ``uncounted`` names operations that ran
+    and whose FLOPs are not counted: where there are some, ``flops`` is a lower bound, and no ratio
+    may be formed from it. ``meter`` measures joules while a clock runs; without one they are not
+    measured.
     """
 
-    samples: Samples = field(default_factory=Samples)
+    counts: Samples = field(default_factory=Samples)
     flops: Flops = field(default_factory=Flops)
     seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
     phases: dict[str, float] = field(default_factory=dict)
     flops_dense: float = 0.0
+    uncounted: set[str] = field(default_factory=set)
+    padding: torch.Tensor | None = field(default=None, repr=False, compare=False)
     waiting: bool = field(default=True, repr=False, compare=False)
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def samples(self) -> Samples:
+        """How often samples were scored, trained on and so on; may wait for the device."""
+        if self.padding is not None:
+            padded, self.padding = int(self.padding), None
+            self.counts.padded += padded
+            self.counts.trained -= padded
+        return self.counts
 
     def note(
         self,
@@ -81,20 +99,30 @@ class Ledger:
         evaluated: int = 0,
         overflowed: int = 0,
         passes: int = 1,
+        padded: torch.Tensor | None = None,
     ) -> None:
         """Book one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each.
 
-        ``overflowed`` of those that were booked as trained, now or before, were not.
+        ``overflowed`` of those that were booked as trained, now or before, were not; neither were
+        ``padded`` (0-dim, read when somebody asks), whose FLOPs were spent all the same.
         """
-        self.samples.scored += scored
-        self.samples.trained += trained - overflowed
-        self.samples.overflowed += overflowed
-        self.samples.skipped += skipped
-        self.samples.evaluated += evaluated
+        self.counts.scored += scored
+        self.counts.trained += trained - overflowed
+        self.counts.overflowed += overflowed
+        self.counts.skipped += skipped
+        self.counts.evaluated += evaluated
+        self.uncounted.update(cost.uncounted)
+        if padded is not None:
+            self.padding = padded if self.padding is None else self.padding + padded
         self.flops.scoring += scored * passes * cost.scoring
         self.flops.forward += trained * cost.forward
         self.flops.backward += trained * cost.backward
         self.flops.evaluation += evaluated * cost.scoring
+
+    def note_helper(self, cost: FlopsPerSample, rows: int, trained: bool) -> None:
+        """Book a pass of a policy's own model over ``rows`` rows."""
+        self.uncounted.update(cost.uncounted)
+        self.flops.helper += rows * (cost.training if trained else cost.scoring)
 
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
@@ -144,16 +172,18 @@ class Ledger:
             "seconds": dict(self.seconds),
             "phases": dict(self.phases),
             "flops_dense": self.flops_dense,
+            "uncounted": sorted(self.uncounted),
             "meter": None if self.meter is None else self.meter.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
-        self.samples = Samples(**state["samples"])
+        self.counts, self.padding = Samples(**state["samples"]), None
         self.flops = Flops(**state["flops"])
         self.seconds = dict(state["seconds"])
         self.phases = dict(state["phases"])
-        self.flops_dense = state.get("flops_dense", 0.0)
+        self.flops_dense = state["flops_dense"]
+        self.uncounted = set(state["uncounted"])
         if self.meter is not None and state.get("meter"):
             self.meter.load_state_dict(state["meter"])
 

@@ -158,7 +158,7 @@ def trainer(
         task.loader("validation"),
         budget=budget or Budget(epochs=task.epochs),
         step=_step(task, arm, seed),
-        sampler=RandomSubset(task.gate["target_rate"], seed) if arm == "random" else None,
+        policy=RandomSubset(task.gate["target_rate"], seed) if arm == "random" else None,
         config=replace(task.config, seed=seed),
         observers=observers,
         meter=EnergyMeter(choose_device(task.device)),

@@ -1,19 +1,24 @@
 """Running the epochs: one loop, three kinds of step."""
 
-from astkit.trainers.budget import Budget
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
-from astkit.trainers.deadline import TimeIsUp
 from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
-from astkit.trainers.history import History, Observer
 from astkit.trainers.learner import Learner, choose_device
+from astkit.trainers.metrics import Metric
 from astkit.trainers.metrics_file import MetricsFile
-from astkit.trainers.position import Position, StepRecord
 from astkit.trainers.progress import Progress
 from astkit.trainers.resolve import Decision
 from astkit.trainers.sample_by_sample import SampleStep
 from astkit.trainers.snapshot import snapshot
-from astkit.trainers.steering import Event
+from astkit.trainers.state import (
+    Budget,
+    Event,
+    History,
+    Observer,
+    Position,
+    StepRecord,
+    TimeIsUp,
+)
 from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
 from astkit.trainers.trainer import Trainer
 from astkit.trainers.watch import Watch
@@ -28,6 +33,7 @@ __all__ = [
     "GatedStep",
     "History",
     "Learner",
+    "Metric",
     "MetricsFile",
     "Observer",
     "Position",

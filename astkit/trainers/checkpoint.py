@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run, saved while it goes on, and gone on from after a crash.
+"""Checkpoints: the whole state of a run, saved while it goes on, to be resumed after a crash.
 
 A resumed run ends with the weights, threshold, metrics and counts of one that was never
 interrupted, to the bit where the device computes the same bits each time.
@@ -6,26 +6,47 @@ interrupted, to the bit where the device computes the same bits each time.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
+
+import torch
+from torch import nn
 
 from astkit.background import BackgroundWriter
 from astkit.files import write_atomic
 from astkit.trainers import state_file
-from astkit.trainers.metrics_file import MetricsFile, read
 from astkit.trainers.snapshot import snapshot
-
-if TYPE_CHECKING:
-    from astkit.trainers.trainer import Trainer
+from astkit.trainers.state import Position
 
 _NAME = re.compile(r"(best_)?(\d+)_step(\d+)_[0-9a-f]+\.safetensors(\.gz)?")
-_LOWEST = ("val_loss", "val_ece")  # metrics of which less is better
+BEST = ("val_accuracy", "val_loss")
+
+
+class Run(Protocol):
+    """What is saved and resumed: a `Trainer`."""
+
+    position: Position
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+    @property
+    def done(self) -> bool: ...
+    def identity(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def restart(self) -> None: ...
+    def sync(self) -> list[BackgroundWriter]: ...
+    def latest(self) -> Mapping[str, Any]: ...
+    def direction(self, metric: str) -> bool | None: ...
 
 
 class Checkpoints:
@@ -43,8 +64,9 @@ class Checkpoints:
         every: training batches between two; ``None`` for passes alone.
         pause: seconds between two, at least; the end of a run, and leaving it, wait for none.
         keep: of the newest, so many are kept; at least 2 help when the newest is damaged.
-        best: metric of a pass whose best checkpoint is kept beside them, of those that are made,
-            such as "val_accuracy" (the highest) or "val_loss" (the lowest); ``None`` for none.
+        best: metric of an epoch whose best checkpoint is kept beside them, of those that are
+            made; it must say whether higher is better. "auto" takes "val_accuracy" where there is
+            one, else "val_loss"; ``None`` for none. A value that is not finite is never the best.
         compress: gzip the files, which takes longer than it saves unless the disk is slow.
         writer: whose thread writes; of its own by default. Give a `MetricsFile` the same one.
 
@@ -57,7 +79,7 @@ class Checkpoints:
         every: int | None = None,
         pause: float = 0.0,
         keep: int = 2,
-        best: str | None = "val_accuracy",
+        best: str | None = "auto",
         compress: bool = False,
         writer: BackgroundWriter | None = None,
     ) -> None:
@@ -73,13 +95,19 @@ class Checkpoints:
         self._saved: tuple[object, ...] | None = None
         self._last = time.monotonic()
 
-    def begin(self, trainer: Trainer, resume: bool) -> None:
-        """Take a new trainer on: go on from the newest checkpoint if ``resume`` and there is one.
+    def begin(self, trainer: Run, resume: bool) -> None:
+        """Take a new trainer on: continue from the newest checkpoint if ``resume`` says so.
 
         Raises ``ValueError`` for checkpoints of an earlier run without
-        ``resume``, for ones made with other settings, or when all of them are damaged.
+        ``resume``, for ones made with other settings, when all of them are damaged, and for a
+        metric without a direction.
         """
-        self._identity = identity(trainer)
+        if self.best not in (None, "auto") and trainer.direction(self.best or "") is None:
+            raise ValueError(
+                f"best is {self.best!r}, but nothing says whether higher is better of it: give"
+                " Metric(name, function, higher_is_better=...), or choose 'val_loss'"
+            )
+        self._identity = trainer.identity()
         self.folder.mkdir(parents=True, exist_ok=True)
         for torn in self.folder.glob(".*_step*"):  # of a process that was killed while writing
             torn.unlink()
@@ -87,16 +115,15 @@ class Checkpoints:
         self._number = 1 + max((_number(path) for path in found), default=0)
         if found and not resume:
             raise ValueError(
-                f"{self.folder} holds checkpoints of an earlier run: pass resume=True to go on with"
+                f"{self.folder} holds checkpoints of an earlier run: pass resume=True to continue"
                 " it, or name another folder"
             )
         if found:
             self._load(trainer, *newest(self.folder))
         elif resume:  # it was killed before its first one, maybe not before its first metrics
-            for metrics in _metrics_files(trainer):
-                metrics.load_state_dict({"lines": 0})
+            trainer.restart()
 
-    def after_batch(self, trainer: Trainer, pass_ended: bool) -> None:
+    def after_batch(self, trainer: Run, pass_ended: bool) -> None:
         """Make a checkpoint if one is due."""
         position = trainer.position
         due = self.every is not None and position.phase == "train" and position.batch > 0
@@ -105,7 +132,7 @@ class Checkpoints:
         if rested and (pass_ended or due):
             self.save(trainer, pass_ended)
 
-    def save(self, trainer: Trainer, pass_ended: bool = False) -> None:
+    def save(self, trainer: Run, pass_ended: bool = False) -> None:
         """Have a checkpoint written of the state as it is now, unless there is one.
 
         Raises `BackgroundError` when an earlier one could not be written.
@@ -116,14 +143,12 @@ class Checkpoints:
             return
         self._saved, self._last = here, time.monotonic()
         best = pass_ended and self._is_best(trainer)
-        metrics = _metrics_files(trainer)
-        for lines in metrics:
-            lines.sync()
+        others = [writer for writer in trainer.sync() if writer is not self.writer]
         state = {
             "identity": self._identity,
             "best": self._record,
             "model": trainer.model.state_dict(),
-            "optimizer": trainer.learner.optimizer.state_dict(),
+            "optimizer": trainer.optimizer.state_dict(),
             "loop": trainer.state_dict(),
         }
         taken, stem = snapshot(state), f"{self._number:06}_step{position.step:08}"
@@ -131,9 +156,8 @@ class Checkpoints:
         self._number += 1
 
         def write() -> None:
-            for lines in metrics:
-                if lines.writer is not self.writer:  # it may be behind
-                    lines.writer.flush()
+            for writer in others:  # they may be behind
+                writer.flush()
             # the best one's own name comes first: what it says of itself holds from then on
             path = state_file.write(self.folder, prefix + stem, taken.state(), self.compress)
             if best:
@@ -147,22 +171,23 @@ class Checkpoints:
         """Wait until all of them are written; raises `BackgroundError` if one could not be."""
         self.writer.flush()
 
-    def _is_best(self, trainer: Trainer) -> bool:
-        epochs = trainer.history.epochs
-        value = epochs[-1].get(self.best) if epochs and self.best else None
-        if value is None:
+    def _is_best(self, trainer: Run) -> bool:
+        latest = trainer.latest()
+        names = BEST if self.best == "auto" else (self.best or "",)
+        name = next((name for name in names if latest.get(name) is not None), None)
+        if name is None or not math.isfinite(value := latest[name]):
             return False
-        sign = -1 if self.best in _LOWEST else 1
+        sign = 1 if trainer.direction(name) else -1
         if self._record is not None and sign * value <= sign * self._record:
             return False
         self._record = value
         return True
 
-    def _load(self, trainer: Trainer, path: Path, state: dict[str, Any]) -> None:
+    def _load(self, trainer: Run, path: Path, state: dict[str, Any]) -> None:
         _compare(state["identity"], self._identity, path)
         try:
             trainer.model.load_state_dict(state["model"])
-            trainer.learner.optimizer.load_state_dict(state["optimizer"])
+            trainer.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
             first = str(error).splitlines()[-1].strip()
             raise ValueError(
@@ -171,8 +196,6 @@ class Checkpoints:
             ) from error
         trainer.load_state_dict(state["loop"])
         self._record = state["best"]
-        for metrics in _metrics_files(trainer):
-            trainer.history.restore_steps(read(metrics.path))
         position = trainer.position
         self._saved = (position.step, position.phase, position.validated)
 
@@ -184,9 +207,9 @@ class Checkpoints:
 
 
 def begun(
-    where: Checkpoints | str | os.PathLike[str] | None, trainer: Trainer, resume: bool
+    where: Checkpoints | str | os.PathLike[str] | None, trainer: Run, resume: bool
 ) -> Checkpoints | None:
-    """The checkpoints of a new trainer, which goes on from the newest of them if it shall.
+    """The checkpoints of a new trainer, which continues from the newest of them if requested.
 
     Raises ``ValueError`` for ``resume`` without a place, and what `Checkpoints.begin` raises.
     """
@@ -225,43 +248,31 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
     )
 
 
-def identity(trainer: Trainer) -> dict[str, Any]:
-    """What a resumed run must have in common with the one that it goes on with, plain values."""
-    gate = getattr(trainer.step, "gate", None)
-    settings = {**trainer.config.to_dict(), "budget": asdict(trainer.budget)}
-    settings |= {"step": type(trainer.step).__name__, "update": getattr(trainer.step, "update", "")}
-    settings |= {"sampler": type(trainer.sampler).__name__, "rows": trainer.train.num_samples}
-    if gate is not None:
-        settings |= {"target_rate": gate.target_rate, "fallback": gate.fallback}
-        settings |= {"score": type(gate.significance).__name__, "gate_seed": gate.seed}
-        settings |= {"controller": type(gate.controller).__name__, **_gains(gate)}
-    if trainer.config.batch_size is None:
-        settings["loader_batch_size"] = getattr(trainer.train, "batch_size", None)
-    for name in ("seed", "shuffle", "drop_last"):
-        settings[f"loader_{name}"] = getattr(trainer.train, name, None)
-    return settings
-
-
-def _metrics_files(trainer: Trainer) -> list[MetricsFile]:
-    return [observer for observer in trainer.observers if isinstance(observer, MetricsFile)]
-
-
-def _gains(gate: Any) -> dict[str, Any]:
-    # a gain of "auto" moves by itself
-    values = {name: getattr(gate.controller, name) for name in gate.controller.gains}
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
-
-
 def _compare(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    other = [name for name in then.keys() | now.keys() if then.get(name) != now.get(name)]
+    before, after = _flat(then), _flat(now)
+    other = sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
     if other:
-        told = ", ".join(
-            f"{name} was {then.get(name)!r} and is {now.get(name)!r}" for name in sorted(other)
-        )
+        told = ", ".join(f"{n} was {before.get(n)!r} and is {after.get(n)!r}" for n in other[:8])
         raise ValueError(
-            f"{path} was made with other settings ({told}): go on with those, or name another"
+            f"{path} was made with other settings ({told}): resume with those, or name another"
             " folder for a new run"
         )
+
+
+def _flat(settings: Any, name: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    if isinstance(settings, Mapping):
+        pairs = list(settings.items())
+    elif isinstance(settings, list | tuple):
+        pairs = list(enumerate(settings))
+    else:
+        return {name: settings}
+    flat: dict[str, Any] = {}
+    for key, value in pairs:
+        flat |= _flat(value, f"{name}.{key}" if name else str(key))
+    return flat
 
 
 def _number(path: Path) -> int:

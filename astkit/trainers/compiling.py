@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from astkit.batch import tensors as _tensors
 from astkit.rng import isolated
 
 
@@ -45,49 +46,53 @@ class Compiled:
         except RuntimeError as error:  # a Python or a system that torch cannot compile for
             self._give_up(error)
 
-    def __call__(self, x: Any) -> Any:
-        """The model's outputs for a batch ``x``: a tensor, or a tuple, list or mapping of such.
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """The model's outputs for a batch: nested structures of tensors.
 
         Batches of 0 or 1 rows go to the eager model: either size would have a graph of its own.
         """
+        x = (args, keywords)
         tensors = [tensor for tensor in _tensors(x) if tensor.ndim]
         if self.reason is not None or not tensors or len(tensors[0]) < 2:
-            return self.model(x)
+            return self.model(*args, **keywords)
         from torch._dynamo import exc, maybe_mark_dynamic  # seconds to load
 
         for tensor in tensors:
             maybe_mark_dynamic(tensor, 0)
         try:
-            return self._call(x)
+            return self._call(*x)
         except (exc.TorchDynamoException, _TrialError) as error:
-            outputs = self.model(x)  # a mistake in the model or its inputs is raised here instead
+            outputs = self.model(
+                *args, **keywords
+            )  # a mistake in the model or its inputs is raised here instead
             self._give_up(error.__cause__ if isinstance(error, _TrialError) else error)
             return outputs
 
-    def _call(self, x: Any) -> Any:
+    def _call(self, args: Any, keywords: Any) -> Any:
         from torch._dynamo.utils import counters
 
         before = counters["stats"]["unique_graphs"]
         if torch.is_grad_enabled() and not self._tried:
             try:
-                self._try(x)
+                self._try(args, keywords)
             except (torch.OutOfMemoryError, MemoryError):
                 raise
             except Exception as error:  # compilers fail in many ways
                 raise _TrialError from error
             self._tried = True
-        outputs = self._compiled(x)
+        outputs = self._compiled(*args, **keywords)
         self.graphs += counters["stats"]["unique_graphs"] - before
         return outputs
 
-    def _try(self, x: Any) -> None:
+    def _try(self, args: Any, keywords: Any) -> None:
         """Forward and backward once, without a trace: a backward may be compiled only when run.
 
         What fails there could not be caught any more once the caller holds the outputs.
         """
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         with _quiet(), isolated(self.device), _buffers_kept(self.model):
-            outputs = [tensor for tensor in _tensors(self._compiled(x)) if tensor.requires_grad]
+            found = self._compiled(*args, **keywords)
+            outputs = [tensor for tensor in _tensors(found) if tensor.requires_grad]
             if trained and outputs:
                 total = torch.stack([tensor.sum() for tensor in outputs]).sum()
                 torch.autograd.grad(total, trained, allow_unused=True)
@@ -120,14 +125,6 @@ def compiled(model: nn.Module, device: torch.device | str = "cpu") -> Compiled:
     Where it fails (no C++ compiler), one warning says so and the eager model runs from then on.
     """
     return Compiled(model, device)
-
-
-def _tensors(x: Any) -> Iterator[Tensor]:
-    if isinstance(x, Tensor):
-        yield x
-    elif isinstance(x, Mapping | tuple | list):
-        for part in x.values() if isinstance(x, Mapping) else x:
-            yield from _tensors(part)
 
 
 @contextmanager

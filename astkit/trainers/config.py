@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from astkit.trainers.budget import SCHEDULES
 from astkit.trainers.memory_saving import ATTENTION
+from astkit.trainers.state import SCHEDULES
 
 PRECISIONS = ("fp32", "bf16", "fp16", "auto")
 ALLOCATOR = ("auto", "on", "off")

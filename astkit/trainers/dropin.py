@@ -8,10 +8,10 @@ from typing import Any, Literal
 from torch import nn
 
 from astkit.gating import Gate
-from astkit.trainers.budget import Budget
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleStep
+from astkit.trainers.state import Budget
 from astkit.trainers.steps import GatedStep, Step
 from astkit.trainers.trainer import Trainer
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.datasets import Batch, BatchSource
+from astkit.batch import Batch
+from astkit.datasets import BatchSource
 from astkit.gating import evaluating
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
-from astkit.trainers.position import Position
+from astkit.trainers.metrics import Metric
+from astkit.trainers.state import Position
 from astkit.trainers.validation import ValidationMetrics, Way, batch_sums, choose, validate
 
 
@@ -27,12 +29,26 @@ class Evaluator:
         learner: model, criterion, precision.
         ledger: keeps what evaluation costs, which is no part of training.
         cost: FLOPs a sample of a batch.
+        metrics: beside the loss, and what integer labels bring by themselves.
+
+    Attributes:
+        higher_is_better: directions of what an epoch's metrics hold.
     """
 
+    higher_is_better: ClassVar[dict[str, bool]] = {
+        "val_accuracy": True,
+        "val_loss": False,
+        "val_ece": False,
+    }
+
     def __init__(
-        self, learner: Learner, ledger: Ledger, cost: Callable[[Batch], FlopsPerSample]
+        self,
+        learner: Learner,
+        ledger: Ledger,
+        cost: Callable[[Batch], FlopsPerSample],
+        metrics: tuple[Metric, ...] = (),
     ) -> None:
-        self.learner, self.ledger, self._cost = learner, ledger, cost
+        self.learner, self.ledger, self._cost, self.metrics = learner, ledger, cost, metrics
         self._batches: Iterator[Batch] | None = None
         self._ways: WeakKeyDictionary[BatchSource, tuple[Way, int]] = WeakKeyDictionary()
         self._sums: Tensor | None = None  # of the pass so far, on the device: nothing waits for it
@@ -46,7 +62,7 @@ class Evaluator:
             if batch is None:
                 return False
             with evaluating(self.learner.model, self.learner.device):
-                sums = batch_sums(self.learner, self._booked(batch))
+                sums = batch_sums(self.learner, self._booked(batch), self.metrics)
         self._sums = sums if self._sums is None else self._sums.add_(sums)
         position.validated += 1
         return True
@@ -55,12 +71,20 @@ class Evaluator:
         """What the pass has found, named for the record; nothing before its first batch."""
         if self._sums is None:
             return {}
-        result = ValidationMetrics.from_sums(self._sums)
-        metrics = {"val_accuracy": result.accuracy, "val_loss": result.loss, "val_ece": result.ece}
+        result = ValidationMetrics.from_sums(self._sums, self.metrics)
+        metrics: dict[str, Any] = {"val_loss": result.loss}
+        if result.accuracy is not None:
+            metrics |= {"val_accuracy": result.accuracy, "val_ece": result.ece}
+        metrics |= {f"val_{name}": value for name, value in result.metrics.items()}
         if self.learner.config.validation_fraction < 1 and result.accuracy_interval is not None:
             low, high = result.accuracy_interval
             metrics |= {"val_accuracy_low": low, "val_accuracy_high": high}
         return metrics
+
+    def direction(self, metric: str) -> bool | None:
+        """Whether higher is better of ``metric``; ``None`` where it does not say."""
+        own = {f"val_{each.name}": each.higher_is_better for each in self.metrics}
+        return own.get(metric, self.higher_is_better.get(metric))
 
     def end_pass(self, position: Position) -> None:
         """Forget the pass: the next one begins anew."""
@@ -79,7 +103,14 @@ class Evaluator:
         if way == "auto":
             way, threads = self._chosen(source)
         with self.ledger.clock("evaluation"), self._random():
-            found = validate(self.learner, source, way, threads=threads, prepare=self._booked)
+            found = validate(
+                self.learner,
+                source,
+                way,
+                threads=threads,
+                prepare=self._booked,
+                metrics=self.metrics,
+            )
         return found.to_dict()
 
     def _chosen(self, source: BatchSource) -> tuple[Way, int]:
@@ -103,8 +134,8 @@ class Evaluator:
 
     def _booked(self, batch: Batch) -> Batch:
         """A batch to evaluate, its cost noted."""
-        batch = batch._replace(x=self.learner.prepare(batch.x))
-        self.ledger.note(self._cost(batch), evaluated=len(batch.y))
+        batch = self.learner.prepare(batch)
+        self.ledger.note(self._cost(batch), evaluated=batch.rows)
         return batch
 
     def _random(self) -> AbstractContextManager[None]:

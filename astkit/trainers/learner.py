@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from astkit.gating import Criterion, Gate, cross_entropy_rows, row_losses
+from astkit.batch import Batch, call, count_rows, join, take_rows
+from astkit.gating import Criterion, Scored, cross_entropy_rows, row_losses, token_losses
+from astkit.gating.losses import reduced
+from astkit.gating.scored import correctness
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.compiling import compiled
 from astkit.trainers.config import TrainConfig
@@ -44,15 +47,18 @@ class Learner:
     """Model, criterion, optimizer and precision: what every kind of step trains.
 
     Args:
-        model: outputs ``[batch, ...]`` for inputs ``[batch, ...]``; moved to ``device``.
+        model: called with a batch's inputs as `astkit.batch.call` does; moved to ``device``.
         config: learning rate, clipping, precision and so on, nothing of it "auto" but ``fused``.
-        criterion: ``(outputs, targets) -> [batch]``, one loss a row.
+        criterion: ``(outputs, targets) -> [batch]``, one loss a row; see `Criterion`.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
         device: where the model lives.
 
     Attributes:
         forward: what is called in the model's place: the model itself, or a compiled one.
         micro_batch: rows that are in the model at a time; ``None`` for all.
+        watching: whether what rows were classified as is kept, for `take_watched`.
+        base_lr: of each parameter group, as it was given.
+        book: told of every pass of a policy's own model: the model, the batch, whether trained.
         shrunk: numbers that ``micro_batch`` was lowered to when memory ran out, not yet reported.
     """
 
@@ -72,8 +78,11 @@ class Learner:
         self.optimizer = optimizer or torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=fused
         )
-        self._base_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.shrunk: list[int] = []
+        self.watching = False
+        self.book: Callable[[nn.Module, Batch, bool], None] | None = None
+        self._watched: list[tuple[Tensor | None, Tensor | None]] = []
         self.adopt(config)
 
     def adopt(self, config: TrainConfig) -> None:
@@ -99,14 +108,16 @@ class Learner:
 
     def set_lr(self, factor: float) -> None:
         """Scale each parameter group's own learning rate by ``factor``."""
-        for group, base in zip(self.optimizer.param_groups, self._base_lr, strict=True):
+        for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = base * factor
 
-    def prepare(self, x: Any) -> Any:
-        """Inputs in the memory format that the model wants."""
-        if self.config.channels_last is True and isinstance(x, Tensor) and x.ndim == 4:
-            return x.contiguous(memory_format=torch.channels_last)
-        return x
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch`` with its inputs in the memory format that the model takes."""
+        x = batch.x
+        if self.config.channels_last is not True or not isinstance(x, Tensor) or x.ndim != 4:
+            return batch
+        ordered = x.contiguous(memory_format=torch.channels_last)
+        return batch._replace(x=ordered, y=ordered if batch.y is x else batch.y)
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -119,59 +130,88 @@ class Learner:
         ):
             yield
 
-    def outputs(self, x: Any) -> Any:
+    def outputs(self, x: Any, y: Any = None) -> Any:
         """The model's outputs, one micro-batch after the other, in its present mode."""
         with self.autocast():
-            return self._fitting(lambda: self._in_parts(x), len(x))
+            return self._fitting(lambda: self._in_parts(x, y), count_rows(x))
 
-    def losses(self, x: Any, y: Tensor) -> Tensor:
-        """One loss a row ``[batch]``, with gradients, in the model's present mode."""
-        with self.saving, self.autocast():
-            outputs = self.forward(x)
-        return row_losses(self.criterion, outputs, y)
-
-    def scores(self, gate: Gate, x: Any, y: Tensor, index: Tensor | None = None) -> Tensor:
-        """The gate's scores ``[batch]``, computed in the training precision."""
-        with self.autocast():
-            return gate.score(self.model, x, y, index, forward=self.outputs)
+    def scored(self, batch: Batch) -> Scored:
+        """``batch`` as a policy sees it: scored when it is looked at, in the training precision."""
+        return Scored(
+            None,
+            batch.y,
+            batch.x,
+            batch.index,
+            self.model,
+            criterion=self.criterion,
+            run=self._score,
+            book=self.book,
+        )
 
     def train(
-        self, x: Any, y: Tensor, weight: Tensor | None = None, ledger: Ledger | None = None
+        self,
+        x: Any,
+        y: Any,
+        weight: Tensor | None = None,
+        ledger: Ledger | None = None,
+        normaliser: float | Tensor | None = None,
     ) -> Tensor:
         """Train on one batch: its gradients, and the optimizer's step when it is due.
 
         Args:
-            x, y: the rows, ``[batch, ...]`` each.
-            weight: float ``[batch]``: what each row counts for; 1 by default.
+            x, y: inputs and targets of the rows; the same object for a batch that came as a whole.
+            weight: float ``[batch]``: what each row counts for; 1 by default. ``[batch, tokens]``
+                weighs token losses.
             ledger: keeps the time of forward, backward and optimizer apart.
+            normaliser: what the weighted sum of losses is divided by; the sum of the weights by
+                default.
 
         Returns the losses ``[batch]`` before the step.
         """
         ledger = ledger or Ledger()
-        losses = self.gradients(x, y, weight, ledger)
+        losses = self.gradients(x, y, weight, ledger, normaliser)
         self.end_batch(ledger)
         return losses
 
     def gradients(
-        self, x: Any, y: Tensor, weight: Tensor | None = None, ledger: Ledger | None = None
+        self,
+        x: Any,
+        y: Any,
+        weight: Tensor | None = None,
+        ledger: Ledger | None = None,
+        normaliser: float | Tensor | None = None,
     ) -> Tensor:
         """Add the gradients of ``sum(weight * loss)``; returns the losses ``[batch]``.
 
         Where memory runs out, the micro-batch is halved and the rows are tried again. Raises
         ``FloatingPointError`` for a loss that is not finite.
         """
-        ledger = ledger or Ledger()
+        ledger, rows = ledger or Ledger(), count_rows(y)
+        if normaliser is None:
+            normaliser = float(rows) if weight is None else weight.sum()
 
         def attempt() -> Tensor:
+            self._watched = []
             with self.updates.attempt():
-                size = self.micro_batch or len(y)
-                parts = [
-                    self._part(x, y, weight, slice(first, first + size), ledger)
-                    for first in range(0, len(y), size)
-                ]
+                size = self.micro_batch or rows
+                parts = []
+                for first in range(0, rows, size):
+                    part = slice(first, min(first + size, rows))
+                    whole = part.stop - part.start == rows
+                    total = normaliser if whole else normaliser * ((part.stop - first) / rows)
+                    count = None if weight is None else weight[part]
+                    parts.append(self._part(*_rows(x, y, part, rows), count, total, ledger))
             return torch.cat(parts) if len(parts) != 1 else parts[0]
 
-        return self._fitting(attempt, len(y))
+        return self._fitting(attempt, rows)
+
+    def take_watched(self) -> tuple[Tensor | None, Tensor | None]:
+        """Of the batch trained last: which rows were right, and the largest probabilities."""
+        watched, self._watched = self._watched, []
+        if not watched or watched[0][0] is None:
+            return None, None
+        right, confidence = zip(*watched, strict=True)
+        return torch.cat(right), torch.cat(confidence)
 
     def end_batch(self, ledger: Ledger) -> None:
         """A batch's gradients are complete: step if its turn has come."""
@@ -179,21 +219,37 @@ class Learner:
             self.updates.end_batch()
 
     def _part(
-        self, x: Any, y: Tensor, weight: Tensor | None, rows: slice, ledger: Ledger
+        self, x: Any, y: Any, weight: Tensor | None, total: float | Tensor, ledger: Ledger
     ) -> Tensor:
-        count = None if weight is None else weight[rows]
         with ledger.phase("forward"):
-            losses = self.losses(x[rows], y[rows])
+            with self.saving, self.autocast():
+                outputs = call(self.forward, x, y)
+            if weight is not None and weight.ndim > 1:
+                tokens, mask = token_losses(self.criterion, outputs, y)
+                losses = reduced(tokens, mask)
+                weighted = tokens if mask is None else torch.where(mask, tokens, 0.0)
+            else:
+                weighted = losses = row_losses(self.criterion, outputs, y)
+            if self.watching:
+                self._watched.append(correctness(outputs, y))
         with ledger.phase("backward"):
-            summed = losses.sum() if count is None else (losses * count).sum()
-            total = float(len(losses)) if count is None else count.sum()
+            summed = weighted.sum() if weight is None else (weighted * weight).sum()
             self.updates.backward(summed, total, len(losses))
         return losses.detach()
 
-    def _in_parts(self, x: Any) -> Any:
-        if self.micro_batch is None or len(x) <= self.micro_batch:
-            return self.forward(x)
-        return torch.cat([self.forward(part) for part in x.split(self.micro_batch)])
+    def _score(self, model: nn.Module, batch: Batch) -> Any:
+        if model is self.model:
+            return self.outputs(batch.x, batch.y)
+        with self.autocast():
+            return call(model, batch.x, batch.y)
+
+    def _in_parts(self, x: Any, y: Any) -> Any:
+        rows = count_rows(x)
+        if self.micro_batch is None or rows <= self.micro_batch:
+            return call(self.forward, x, y)
+        firsts = range(0, rows, self.micro_batch)
+        parts = (_rows(x, y, slice(first, first + self.micro_batch), rows) for first in firsts)
+        return join([call(self.forward, *part) for part in parts])
 
     def _fitting(self, attempt: Callable[[], T], rows: int) -> T:
         """What ``attempt`` returns, with the micro-batch halved as often as memory runs out."""
@@ -209,3 +265,11 @@ class Learner:
             self.shrunk.append(self.micro_batch)
             if self.device.type != "cpu":
                 torch.accelerator.empty_cache()
+
+
+def _rows(x: Any, y: Any, part: slice, rows: int) -> tuple[Any, Any]:
+    """A part of a batch; one that came as a whole stays one."""
+    if part.start == 0 and part.stop >= rows:
+        return x, y
+    inputs = take_rows(x, part, rows)
+    return inputs, inputs if y is x else take_rows(y, part, rows)

@@ -53,9 +53,10 @@ class MetricsFile:
         self.lines += 1
         self._gathered.put(line)
 
-    def sync(self) -> None:
-        """Have all lines so far put on the disk for good; put before a checkpoint's own job."""
+    def sync(self) -> BackgroundWriter:
+        """Have all lines so far put on the disk for good, before a checkpoint; by whom."""
         self.writer.put(self._finish, f"writing metrics to {self.path}")
+        return self.writer
 
     def close(self) -> None:
         """Wait until every line is on the disk."""
@@ -63,6 +64,10 @@ class MetricsFile:
             self.sync()
         finally:
             self.writer.flush()
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the file holds."""
+        return read(self.path)
 
     def state_dict(self) -> dict[str, Any]:
         """How many lines there are."""

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from astkit import rng
-from astkit.datasets import Batch
-from astkit.gating import Criterion
+from astkit.batch import Batch, call
+from astkit.datasets.settings import free_memory
+from astkit.gating import Criterion, row_losses
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import stamp
@@ -96,7 +97,7 @@ def _prefetch(config: TrainConfig, scene: Scene) -> Decision:
 
 
 def _batch_size(config: TrainConfig, scene: Scene) -> Decision:
-    per_row = activation_bytes(scene) / len(scene.batch.y)
+    per_row = activation_bytes(scene) / scene.batch.rows
     free = _free_memory(scene.device)
     fits = max(1, int(0.5 * free / max(per_row, 1.0)))
     limit = fits if scene.rows is None else min(fits, max(1, scene.rows // 32))
@@ -127,7 +128,8 @@ def activation_bytes(scene: Scene) -> int:
 
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     with rng.isolated(scene.device, 0), hooks:
-        kept = scene.criterion(model(scene.batch.x), scene.batch.y)  # alive, or addresses repeat
+        outputs = call(model, scene.batch.x, scene.batch.y)
+        kept = row_losses(scene.criterion, outputs, scene.batch.y)  # alive, or addresses repeat
     del kept
     return sum(seen.values())
 
@@ -135,7 +137,7 @@ def activation_bytes(scene: Scene) -> int:
 def _free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return free_memory() or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _precision_and_layout(
@@ -143,7 +145,8 @@ def _precision_and_layout(
 ) -> list[Decision]:
     """Both at once, because bf16 gains most in NHWC: every pair is timed on training steps."""
     precisions, why_not = _precisions(config, scene.device)
-    layouts = [False, True] if scene.batch.x.ndim == 4 else [False]
+    images = isinstance(scene.batch.x, torch.Tensor) and scene.batch.x.ndim == 4
+    layouts = [False, True] if images else [False]
     if "channels_last" not in names:
         layouts = [bool(config.channels_last)]
     plain = (precisions[0], layouts[0])
@@ -187,10 +190,10 @@ def stepper(
     fixed = replace(config, precision=precision, channels_last=channels_last, compile=False)
     model = copy.deepcopy(scene.model).train()
     learner = Learner(model, fixed, criterion=scene.criterion, device=scene.device)
-    x, y = learner.prepare(scene.batch.x), scene.batch.y
+    batch = learner.prepare(scene.batch)
 
     def step() -> None:
         with rng.isolated(scene.device, config.seed, "probe"):
-            learner.train(x, y)
+            learner.train(batch.x, batch.y)
 
     return step

@@ -1,4 +1,4 @@
-"""Training row by row, as the origin did: slow on purpose, since it is what batching is held to."""
+"""Training row by row, as the original did: the slow reference that batching is compared with."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from astkit.datasets.loaders import Batch
-from astkit.gating import Gate, RelativeScore, Scored, evaluating, score_rows
+from astkit.batch import Batch, call, join
+from astkit.gating import Gate, RelativeScore, Scored, evaluating
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 from astkit.trainers.steps import GatedStep, StepResult
 
 
 class SampleStep(GatedStep):
-    """Forwards rows one at a time, as the origin did. Slow on purpose: it is the measure.
+    """Forwards rows one at a time, as the original did: the slow reference implementation.
 
     ``update="per_batch"`` normalises and decides over the batch, sums the gradients of the active
     rows and divides by their number, then takes one step: the exact twin of `GatedStep` for models
-    whose rows do not meet (no BatchNorm). ``update="per_sample"`` decides each row as it comes and
-    takes an optimizer step for each active one; batch references of the score are replaced by
-    running ones of the rows before.
+    without cross-sample operations (such as BatchNorm). ``update="per_sample"`` decides each row as
+    it comes and takes an optimizer step for each active one; batch references of the score are
+    replaced by running ones of the rows before.
 
     Raises ``ValueError`` for another ``update``, or for per-sample updates with a controller that
     needs the whole batch.
@@ -54,15 +54,17 @@ class SampleStep(GatedStep):
     ) -> StepResult:
         model = learner.model
         with ledger.phase("score"), learner.autocast(), evaluating(model, learner.device):
-            outputs = torch.cat([model(row.x) for row in _rows(batch)])
-            seen = Scored(outputs, batch.y, batch.x, batch.index, model)
-            scores = score_rows(self.gate.significance, seen)
+            outputs = join([call(model, row.x, row.y) for row in _rows(batch)])
+            seen = Scored(
+                outputs, batch.y, batch.x, batch.index, model, criterion=learner.criterion
+            )
+            scores = self.gate.scores(seen)
         with ledger.phase("gate"):
             chosen = self.gate.select(scores, batch.index)
         counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
-        rows = list(_rows(batch))
+        rows, share = list(_rows(batch)), chosen.total / max(1, len(chosen))
         losses = [
-            learner.gradients(rows[row].x, rows[row].y, count[None], ledger)
+            learner.gradients(rows[row].x, rows[row].y, count[None], ledger, share)
             for row, count in zip(chosen.index.tolist(), counts, strict=True)
         ]
         learner.end_batch(ledger)
@@ -84,13 +86,13 @@ class SampleStep(GatedStep):
             with ledger.phase("score"):
                 scores.append(self.score(learner, row))
             if torch.isfinite(scores[i]) and self.gate.admits(scores[i]):
-                losses[i] = learner.train(row.x, row.y, counts[i : i + 1], ledger)
+                losses[i] = learner.train(row.x, row.y, counts[i : i + 1], ledger, 1.0)
         with ledger.phase("gate"):
-            active = torch.tensor([i in losses for i in range(len(rows))], device=batch.y.device)
+            active = torch.tensor([i in losses for i in range(len(rows))], device=learner.device)
             together = torch.stack(scores)
             chosen = self.gate.settle(together, active, batch.index)
         for i in sorted(set(chosen.index.tolist()) - set(losses)):  # the fallback's rows
-            losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger)
+            losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger, 1.0)
         trained = _joined([losses[i] for i in sorted(losses)], together)
         return StepResult(chosen.index, trained, scored, chosen, together, self.gate.passes)
 
@@ -121,9 +123,11 @@ class RunningScore:
         """The score of one row, a batch of one; 0-dim."""
         score, model = self.gate.significance, learner.model
         with learner.autocast(), evaluating(model, learner.device):
-            seen = Scored(model(row.x), row.y, row.x, row.index, model)
+            outputs = call(model, row.x, row.y)
+            seen = Scored(outputs, row.y, row.x, row.index, model, criterion=learner.criterion)
             if not isinstance(score, RelativeScore):
-                return score_rows(score, seen)[0]
+                return self.gate.scores(seen)[0]
+            self.gate.use(learner.criterion)
             features = score.features(seen)
         reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]
@@ -143,8 +147,8 @@ class RunningScore:
 
 
 def _rows(batch: Batch) -> Iterator[Batch]:
-    for i in range(len(batch.y)):
-        yield Batch(*(part[i : i + 1] for part in batch))
+    for i in range(batch.rows):
+        yield batch.take(slice(i, i + 1))
 
 
 def _joined(losses: list[Tensor], like: Tensor) -> Tensor:

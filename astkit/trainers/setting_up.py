@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from astkit import system
-from astkit.datasets import Loader, Prefetched
+from astkit.datasets import Prefetched, resized
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.feed import Feed
 from astkit.trainers.learner import Learner
@@ -74,12 +74,7 @@ class SettingUp:
         self.config = config
         source = self._feed.source
         if isinstance(config.batch_size, int):
-            if not isinstance(source, Loader):
-                raise ValueError(
-                    f"batch_size is {config.batch_size}, but the training data come in batches of"
-                    " their own loader: leave batch_size None, or pass an astkit Loader"
-                )
-            source.batch_size = config.batch_size
+            resized(source, config.batch_size)
         if config.prefetch is True and not isinstance(source, Prefetched):
             self._feed.source = Prefetched(source)
 

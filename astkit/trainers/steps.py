@@ -1,4 +1,4 @@
-"""What is done with one batch: train on all of it, on the gate's choice, or row by row.
+"""What is done with one batch: train on all of it, on a policy's choice, or row by row.
 
 The three kinds of training differ in nothing but their step; the third, row by row, lives in
 `astkit.trainers.sample_by_sample`.
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from astkit.datasets.loaders import Batch
-from astkit.gating import Gate, Selection
+from astkit.batch import Batch
+from astkit.gating import Gate, Policy, Scored, Selection
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 
@@ -20,12 +20,20 @@ from astkit.trainers.learner import Learner
 class StepResult(NamedTuple):
     """What one step did: which rows of the batch it trained on, at what loss, what it scored."""
 
-    rows: Tensor  # int64 [trained]
-    losses: Tensor  # [trained], before the update
+    rows: Tensor  # int64 [computed], those of weight 0 among them
+    losses: Tensor  # [computed], before the update
     scored: int = 0
     selection: Selection | None = None
     scores: Tensor | None = None  # [batch], what the gate decided on
     passes: int = 1  # forward passes of the model that each score took
+    seen: Scored | None = None  # the batch as the policy saw it
+
+    @property
+    def padded(self) -> Tensor | None:
+        """How many rows only filled the selection, 0-dim; ``None`` where none can have."""
+        chosen = self.selection
+        fixed = chosen is not None and isinstance(chosen.rate, Tensor)  # decided on the device
+        return (chosen.weight == 0).sum() if fixed and chosen is not None else None
 
     def metrics(self, due: bool) -> dict[str, Any]:
         """Loss, rate and threshold for the record; what lies on a device only when ``due``."""
@@ -33,7 +41,9 @@ class StepResult(NamedTuple):
         if due and len(self.losses):  # rows that pad a selection weigh nothing in its mean
             chosen = self.selection
             loss = float(self.losses.mean() if chosen is None else chosen.mean(self.losses))
-        found: dict[str, Any] = {"loss": loss, "trained": len(self.rows)}
+        padded = self.padded
+        trained = len(self.rows) - (int(padded) if due and padded is not None else 0)
+        found: dict[str, Any] = {"loss": loss, "trained": trained}
         if self.selection is not None:
             for name in ("rate", "threshold", "target_rate"):
                 value = getattr(self.selection, name)
@@ -44,7 +54,11 @@ class StepResult(NamedTuple):
 
 
 class Step(Protocol):
-    """Trains a learner on one batch; ``weight [batch]`` comes from selection before loading."""
+    """Trains a learner on one batch.
+
+    ``weight [batch]``, from selection before loading, scales the losses of a mean over the rows;
+    ``None`` stands for 1 each.
+    """
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
@@ -61,7 +75,7 @@ class DenseStep:
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        losses = learner.train(batch.x, batch.y, weight, ledger)
+        losses = learner.train(batch.x, batch.y, weight, ledger, normaliser=batch.rows)
         return StepResult(torch.arange(len(losses)), losses)
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,30 +86,41 @@ class DenseStep:
 
 
 class GatedStep:
-    """Scores the whole batch in one pass and trains on the rows that the gate chooses."""
+    """Trains on the rows that a policy chooses of the loaded batch, such as a `Gate`."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Policy) -> None:
         self.gate = gate
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        with ledger.phase("score"):
-            scores = learner.scores(self.gate, batch.x, batch.y, batch.index)
-        with ledger.phase("gate"):
-            chosen = self.gate.select(scores, batch.index)
-        scoring = (len(scores), chosen, scores, self.gate.passes)
+        gate, seen = self.gate, learner.scored(batch)
+        scores = None
+        if isinstance(gate, Gate):
+            with ledger.phase("score"):
+                scores = gate.scores(seen)
+            with ledger.phase("gate"):
+                chosen = gate.select(scores, batch.index)
+        else:
+            with ledger.phase("score"):
+                found = gate.choose(seen)
+                chosen = Selection(torch.arange(batch.rows)) if found is None else found
+                chosen.check(batch.rows, gate)
+        passes = gate.passes if isinstance(gate, Gate) else 1
+        scoring = (batch.rows if seen.read else 0, chosen, scores, passes, seen)
         if not len(chosen):
             learner.end_batch(ledger)
-            return StepResult(chosen.index, scores[:0], *scoring)
+            return StepResult(chosen.index, torch.empty(0), *scoring)
         with ledger.phase("gate"):
-            x, y = chosen.take((batch.x, batch.y))
-            counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
-        losses = learner.train(x, y, counts, ledger)
+            x, y = taken(batch, chosen.index)
+            counts, rows = chosen.weight, chosen.index.to(chosen.weight.device)
+            if weight is not None:
+                counts = counts * weight.to(counts.device).index_select(0, rows)
+        losses = learner.train(x, y, counts, ledger, normaliser=chosen.total)
         return StepResult(chosen.index, losses, *scoring)
 
     def steer(self, name: str, value: Any) -> None:
-        """Change a setting of the gate; see `Gate.steer`."""
+        """Change a setting of the policy; see `Gate.steer`."""
         self.gate.steer(name, value)
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,3 +128,9 @@ class GatedStep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.gate.load_state_dict(state["gate"])
+
+
+def taken(batch: Batch, rows: Tensor) -> tuple[Any, Any]:
+    """Inputs and targets of the rows ``rows``."""
+    chosen = batch.take(rows)
+    return chosen.x, chosen.y

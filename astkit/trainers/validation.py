@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal
@@ -18,16 +18,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from astkit.datasets import Batch, BatchSource
+from astkit.batch import Batch
+from astkit.datasets import BatchSource
 from astkit.datasets.prefetch import Prefetched
 from astkit.gating import evaluating, row_losses
+from astkit.gating.losses import class_outputs
 from astkit.profiling.benchmark import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.trainers.learner import Learner
+from astkit.trainers.metrics import Metric
 from astkit.trainers.validation_sample import wilson_interval
 
 Way = Literal["in_turn", "ahead", "threads"]
 Prepare = Callable[[Batch], Batch]
+Sums = Callable[[Batch], Tensor]
 BINS = 15  # of the calibration error, as in its source
 GAIN = 1.05  # times the speed of the plain way that another one has to have
 _HEAD = 2  # the sums before those of classes and bins: of losses, of rows
@@ -46,6 +50,7 @@ class ValidationMetrics:
         ece: expected calibration error over 15 bins of equal width of the largest softmax output:
             the mean over rows of |accuracy - confidence| of the row's bin. Source: Guo et al., "On
             Calibration of Modern Neural Networks", ICML 2017.
+        metrics: means of the metrics that were asked for, by name.
     """
 
     samples: int
@@ -54,14 +59,17 @@ class ValidationMetrics:
     accuracy_interval: tuple[float, float] | None = None
     class_accuracy: tuple[float | None, ...] | None = None
     ece: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_sums(cls, sums: Tensor) -> ValidationMetrics:
+    def from_sums(cls, sums: Tensor, metrics: tuple[Metric, ...] = ()) -> ValidationMetrics:
         """From added-up vectors of `batch_sums`; the one copy to the host."""
         values = sums.tolist()
         loss, rows = values[0], round(values[1])
+        own = {m.name: value / rows for m, value in zip(metrics, values[_HEAD:], strict=False)}
+        values = [*values[:_HEAD], *values[_HEAD + len(metrics) :]]
         if len(values) == _HEAD:
-            return cls(rows, loss / rows)
+            return cls(rows, loss / rows, metrics=own)
         classes = torch.tensor(values[_HEAD : -3 * BINS], dtype=torch.float64).view(-1, 2).tolist()
         bins = torch.tensor(values[-3 * BINS :], dtype=torch.float64).view(BINS, 3)
         right = round(sum(of_class[0] for of_class in classes))
@@ -72,6 +80,7 @@ class ValidationMetrics:
             wilson_interval(right, rows),
             tuple(hits / count if count else None for hits, count in classes),
             float((bins[:, 1] - bins[:, 2]).abs().sum() / rows),
+            own,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,27 +88,31 @@ class ValidationMetrics:
         return asdict(self)
 
 
-def batch_sums(learner: Learner, batch: Batch) -> Tensor:
+def batch_sums(learner: Learner, batch: Batch, metrics: tuple[Metric, ...] = ()) -> Tensor:
     """What a batch adds to the metrics, as one vector on the device; nothing waits for it.
 
-    float64 ``[2 + 2 classes + 45]`` (float32 on MPS, which has no float64): sum of losses and rows;
-    right answers and rows of each class; rows, right answers and summed confidence of each bin.
-    Without class labels ``[2]``. In eval mode, without gradients; call it so.
+    float64 ``[2 + metrics + 2 classes + 45]`` (float32 on MPS, which has no float64): sum of losses
+    and rows; sums of the metrics; right answers and rows of each class; rows, right answers and
+    summed confidence of each bin. Without class labels ``[2 + metrics]``. In eval mode, without
+    gradients; call it so.
     """
-    outputs = learner.outputs(batch.x)
+    outputs = learner.outputs(batch.x, batch.y)
     losses = row_losses(learner.criterion, outputs, batch.y)
     dtype = torch.float32 if losses.device.type == "mps" else torch.float64
     losses = losses.to(dtype)
     ones = torch.ones_like(losses)
-    head = torch.stack([losses.sum(), ones.sum()])
-    if outputs.ndim != 2 or batch.y.ndim != 1 or batch.y.is_floating_point():
+    own = [each.rows(outputs, batch.y).to(dtype).sum() for each in metrics]
+    head = torch.stack([losses.sum(), ones.sum(), *own])
+    found = class_outputs(outputs, batch.y)
+    if found is None:
         return head
-    right = (outputs.argmax(1) == batch.y).to(dtype)
-    confidence = outputs.to(dtype).softmax(1).amax(1)
+    logits, labels = found
+    right = (logits.argmax(1) == labels).to(dtype)
+    confidence = logits.to(dtype).softmax(1).amax(1)
     # bin m holds (m / 15, (m + 1) / 15]
     places = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
-    classes = losses.new_zeros(outputs.shape[1], 2)
-    classes.index_add_(0, batch.y, torch.stack([right, ones], 1))
+    classes = losses.new_zeros(logits.shape[1], 2)
+    classes.index_add_(0, labels.long(), torch.stack([right, ones], 1))
     bins = losses.new_zeros(BINS, 3)
     bins.index_add_(0, places, torch.stack([ones, right, confidence], 1))
     return torch.cat([head, classes.flatten(), bins.flatten()])
@@ -112,6 +125,7 @@ def validate(
     *,
     threads: int = 2,
     prepare: Prepare | None = None,
+    metrics: tuple[Metric, ...] = (),
 ) -> ValidationMetrics:
     """Evaluate the model on one pass of ``source``.
 
@@ -124,6 +138,7 @@ def validate(
         threads: of the last way.
         prepare: what is done with a batch first; by default the learner's memory format. It is
             called with one batch at a time, in their order, and may count them.
+        metrics: beside the loss.
 
     Raises ``ValueError`` for an unknown way, fewer than 1 thread, or a source without a batch. A
     model that draws random numbers in eval mode has no defined result with "threads".
@@ -134,31 +149,30 @@ def validate(
         raise ValueError(f"threads is {threads}: give 1 or more")
     total: Tensor | None = None
     with evaluating(learner.model, learner.device):
-        for sums in _sums(learner, source, way, threads, prepare or partial(_format, learner)):
+        prepared = prepare or learner.prepare
+        for sums in _sums(
+            partial(batch_sums, learner, metrics=metrics), source, way, threads, prepared
+        ):
             total = sums if total is None else total.add_(sums)
     if total is None:
         raise ValueError(
             "the validation data gave no batch: lower batch_size or leave drop_last out"
         )
-    return ValidationMetrics.from_sums(total)
+    return ValidationMetrics.from_sums(total, metrics)
 
 
 def _sums(
-    learner: Learner, source: BatchSource, way: Way, threads: int, prepare: Prepare
+    of: Sums, source: BatchSource, way: Way, threads: int, prepare: Prepare
 ) -> Iterable[Tensor]:
     batches = (Prefetched(source) if way == "ahead" else source).batches(0)
     if way == "threads":
         # workers of a loader are best started in this thread, by its first batch
         first = list(islice(batches, 1))
-        return _threaded(learner, map(prepare, chain(first, batches)), threads)
-    return (batch_sums(learner, prepare(batch)) for batch in batches)
+        return _threaded(of, map(prepare, chain(first, batches)), threads)
+    return (of(prepare(batch)) for batch in batches)
 
 
-def _format(learner: Learner, batch: Batch) -> Batch:
-    return batch._replace(x=learner.prepare(batch.x))
-
-
-def _threaded(learner: Learner, batches: Iterator[Batch], threads: int) -> list[Tensor]:
+def _threaded(of: Sums, batches: Iterator[Batch], threads: int) -> list[Tensor]:
     """The sums of each batch, in order, computed in threads that take the next one in turn."""
     found: dict[int, Tensor] = {}
     numbered, lock, stop = enumerate(batches), threading.Lock(), threading.Event()
@@ -171,7 +185,7 @@ def _threaded(learner: Learner, batches: Iterator[Batch], threads: int) -> list[
                         number, batch = next(numbered, (-1, None))
                     if batch is None:
                         return
-                    found[number] = batch_sums(learner, batch)
+                    found[number] = of(batch)
         except BaseException:
             stop.set()  # the others need not finish the pass
             raise

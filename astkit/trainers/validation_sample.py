@@ -9,7 +9,8 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from astkit.datasets import Batch, BatchSource, stratified
+from astkit.batch import Batch
+from astkit.datasets import BatchSource, stratified
 
 
 def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, float]:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from astkit.datasets.loaders import Batch
+from astkit.batch import Batch
+from astkit.gating.losses import labels_of
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 from astkit.trainers.steps import Step, StepResult
@@ -125,7 +126,7 @@ class Watch:
                 _number(None if chosen is None else chosen.threshold),
                 _number(None if chosen is None else chosen.rate),
                 scores,
-                _by_class(batch.y, _active(result)),
+                _by_class(batch, _active(result)),
             )
         )
 
@@ -149,16 +150,16 @@ def _number(value: float | Tensor | None) -> float | None:
 
 def _active(result: StepResult) -> Tensor:
     """Those of ``result.rows`` that the decision made active, int64 ``[active]``."""
-    if result.selection is None or result.scores is None:
-        return result.rows
-    count = round(float(result.selection.rate) * int(result.scores.isfinite().sum()))
-    # no row that the fallback drew has a higher score than an active one
-    best = result.scores[result.rows].argsort(descending=True)[:count]
-    return result.rows[best]
+    active = None if result.selection is None else result.selection.active
+    return result.rows if active is None else result.rows[active]
 
 
-def _by_class(targets: Tensor, active: Tensor) -> dict[int, tuple[int, int]]:
-    """Rows of each class in ``targets [batch]``, and how many of them are among ``active``."""
+def _by_class(batch: Batch, active: Tensor) -> dict[int, tuple[int, int]]:
+    """Rows of each class in ``batch``, and how many of them are among ``active``."""
+    try:
+        targets = labels_of(batch.y)
+    except ValueError:
+        return {}
     if targets.ndim != 1 or targets.is_floating_point():
         return {}
     chosen = torch.zeros(len(targets), dtype=torch.int64, device=targets.device)

@@ -1,0 +1,274 @@
+"""The one interface for choosing samples: before loading, after scoring, or both.
+
+A policy subclasses `Policy` and overrides ``plan``, ``choose``, or both; one that learns overrides
+``observe``. The same object serves the kit's `Trainer` and any other loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from astkit.gating.losses import cross_entropy_rows
+from astkit.gating.scored import Scored, correctness
+from astkit.gating.selection import Selection
+from astkit.identity import arguments
+from astkit.names import resolve
+
+if TYPE_CHECKING:
+    from astkit.gating.sampler import PolicySampler
+
+
+class PolicyCard(NamedTuple):
+    """A policy in words.
+
+    Attributes:
+        law: how rows are chosen, one line.
+        source: where the law comes from.
+        cost: what a sample costs that is not trained on.
+        bias: what the choice does to the gradient, and how that is corrected.
+        avoid: when not to use it.
+    """
+
+    law: str
+    source: str
+    cost: str
+    bias: str
+    avoid: str
+
+
+class Cost(NamedTuple):
+    """What choosing costs, a candidate row, in forward passes.
+
+    Attributes:
+        forwards: of the model in training.
+        helpers: of helper models, each pass counted with that model's own FLOPs.
+    """
+
+    forwards: float = 0.0
+    helpers: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a policy knows of a run when it plans a round.
+
+    Attributes:
+        samples: rows of the data set.
+        rows: int64, the round's candidates, shuffled: the share of an epoch that the round covers.
+        epoch, round: numbers from 0; rounds are counted within the epoch.
+        progress: share of the budget that is spent, in [0, 1].
+        labels: int64 ``[samples]`` where the data set holds class labels, else ``None``.
+        seed: of the policy's draws, with epoch and round.
+    """
+
+    samples: int
+    rows: Tensor
+    epoch: int
+    round: int
+    progress: float
+    labels: Tensor | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What training or scoring just found out about samples.
+
+    Attributes:
+        index: int64 ``[n]``: which samples, on the CPU.
+        losses: ``[n]``, before any step on them.
+        correct: bool ``[n]``, and
+        confidence: ``[n]``, the largest class probability: where the policy ``needs_outputs`` and
+            the task has classes, else ``None``.
+        trained: whether they were trained on, or only scored.
+    """
+
+    index: Tensor
+    losses: Tensor
+    correct: Tensor | None = None
+    confidence: Tensor | None = None
+    trained: bool = True
+
+
+class Policy:
+    """Chooses what is trained on. As it stands: everything.
+
+    A constructor keeps each argument in an attribute of its name, which makes them part of what a
+    resumed run must have in common.
+
+    Attributes:
+        rounds: plans an epoch; each covers as many candidates as the others. An epoch is one
+            iteration of the loader.
+        needs_index: whether the policy remembers samples, so that data must say which they are.
+        needs_outputs: whether ``observe`` needs ``correct`` and ``confidence``.
+        state: names of the attributes that are its memory: tensors, numbers, strings or ``None``.
+        cost: what choosing costs.
+        card: the policy in words.
+        seed: of its draws.
+    """
+
+    rounds: int = 1
+    needs_index: bool = False
+    needs_outputs: bool = False
+    state: ClassVar[tuple[str, ...]] = ()
+    cost: Cost = Cost()
+    card: ClassVar[PolicyCard]
+    seed: int = 0
+    _sampler: PolicySampler | None = None
+    _begun: int = 0  # iterations of a sampler so far
+
+    def plan(self, run: RunInfo) -> Selection | None:
+        """The rows of the next round, before anything is loaded; ``None``: all its candidates."""
+        return None
+
+    def choose(self, batch: Scored) -> Selection | None:
+        """The rows of a loaded batch to train on; ``None``: all of them."""
+        return None
+
+    def observe(self, visit: Visit) -> None:
+        """Told what training or scoring found out about samples."""
+
+    def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
+        """Called once before training, on the clock: the place to train helper models.
+
+        Args:
+            make_model: gives an untrained copy of the model in training.
+            data: the training data as `Scored` batches; iterable more than once.
+        """
+
+    def steer(self, name: str, value: Any) -> None:
+        """Change a setting while the run goes on; ``ValueError`` for one that cannot be."""
+        raise ValueError(f"{type(self).__name__} has no setting {name!r} to steer")
+
+    def expected_rows(self, samples: int) -> int:
+        """Rows of an epoch, as far as they are known without a plan."""
+        rate = getattr(self, "rate", 1.0)
+        return max(1, round(rate * samples)) if overrides(self, "plan") else samples
+
+    def config(self) -> dict[str, Any]:
+        """The arguments that it was made with, by name."""
+        return arguments(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that later choices depend on."""
+        return {"begun": self._begun, **{name: getattr(self, name) for name in self.state}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state``; ``KeyError`` if it lacks an entry."""
+        self._begun = state["begun"]
+        for name in self.state:
+            value = state[name]
+            setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
+
+    # --- in a loop of one's own ---
+
+    def __call__(
+        self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
+    ) -> Selection:
+        """Choose from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is a whole batch.
+
+        Raises ``ValueError`` for a policy that chooses before loading.
+        """
+        if not overrides(self, "choose"):
+            raise ValueError(
+                f"{type(self).__name__} chooses before loading: pass"
+                " sampler=policy.sampler(data, epochs=...) to a DataLoader of indexed(data)"
+            )
+        criterion = getattr(self, "criterion", None) or cross_entropy_rows
+        batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
+        rows = batch.rows
+        chosen = self.choose(batch)
+        return everything(rows) if chosen is None else chosen.check(rows, self)
+
+    def sampler(self, data: Any, epochs: float) -> PolicySampler:
+        """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.
+
+        Each iteration of the loader is an epoch of ``epochs``; train with ``policy.mean(losses,
+        index)``. ``data`` is anything with a length.
+        """
+        from astkit.gating.sampler import PolicySampler
+
+        self._sampler = PolicySampler(self, data, epochs)
+        return self._sampler
+
+    def mean(
+        self, losses: Tensor, index: Tensor, outputs: Any = None, targets: Any = None
+    ) -> Tensor:
+        """The loss of a batch that the policy's sampler drew, 0-dim; the policy observes it.
+
+        Args:
+            losses: one a row, ``[rows]``, in the order of ``index``.
+            index: int64 ``[rows]``, as the `indexed` data set gave it.
+            outputs, targets: for a policy that ``needs_outputs``.
+
+        Raises ``ValueError`` for rows that were not drawn, or a policy without a sampler.
+        """
+        if self._sampler is None:
+            raise ValueError(
+                f"{type(self).__name__} has drawn nothing: give the DataLoader"
+                " sampler=policy.sampler(data, epochs=...) first"
+            )
+        if self.needs_outputs and (outputs is None or targets is None):
+            raise ValueError(
+                f"{type(self).__name__} needs to know which samples were right: call"
+                " policy.mean(losses, index, outputs=outputs, targets=y)"
+            )
+        total = self._sampler.mean(losses, index)
+        if overrides(self, "observe"):
+            known = correctness(outputs, targets) if self.needs_outputs else (None, None)
+            self.observe(visit_of(index, losses, known, trained=True))
+        return total
+
+
+def overrides(policy: object, method: str) -> bool:
+    """Whether ``policy``'s class has a ``method`` of its own."""
+    return getattr(type(policy), method, None) is not getattr(Policy, method)
+
+
+def everything(rows: int, device: torch.device | str = "cpu") -> Selection:
+    """All ``rows`` rows, with weight 1 each."""
+    return Selection(torch.arange(rows, device=device), candidates=rows, rate=1.0)
+
+
+def visit_of(
+    index: Tensor,
+    losses: Tensor,
+    known: tuple[Tensor | None, Tensor | None],
+    trained: bool,
+) -> Visit:
+    """A `Visit` with everything detached and on the CPU."""
+    parts = (None if part is None else part.detach().cpu() for part in known)
+    return Visit(index.detach().cpu(), losses.detach().float().cpu(), *parts, trained)
+
+
+def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:
+    """A policy by name, or by ``{"name": ..., argument: value, ...}``, or the object itself.
+
+    ``seed`` is given to one that is named and takes a seed, unless the mapping says another.
+
+    Raises ``ValueError`` for an unknown name or impossible arguments.
+    """
+    if policy is None or isinstance(policy, Policy):
+        return policy
+    options = {"name": policy} if isinstance(policy, str) else dict(policy)
+    if "name" not in options:
+        raise ValueError(f'policy {options} has no name: give {{"name": "random", "rate": 0.1}}')
+    name = options.pop("name")
+    made: Any = resolve("policy", name)
+    names = inspect.signature(made).parameters
+    if "seed" in names:
+        options.setdefault("seed", seed)
+    try:
+        inspect.signature(made).bind(**options)
+    except TypeError as error:
+        raise ValueError(
+            f"policy {name!r} cannot be made with {options} ({error}): its arguments are"
+            f" {', '.join(names)}"
+        ) from None
+    return made(**options)

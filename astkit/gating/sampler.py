@@ -1,0 +1,170 @@
+"""A policy's plans: as selections of one round, and as a sampler for torch's DataLoader."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from astkit import rng
+from astkit.gating.policy import Policy, RunInfo, overrides
+from astkit.gating.selection import Selection
+
+
+def plan_round(
+    policy: Policy | None,
+    order: Tensor,
+    samples: int,
+    *,
+    epoch: int,
+    number: int,
+    progress: float,
+    labels: Tensor | None = None,
+) -> Selection:
+    """What round ``number`` of an epoch trains on, whose shuffled candidates are ``order``."""
+    rounds = 1 if policy is None else policy.rounds
+    first, last = (len(order) * each // rounds for each in (number, number + 1))
+    rows = order[first:last]
+    chosen = None
+    if policy is not None and overrides(policy, "plan"):
+        run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed)
+        chosen = policy.plan(run)
+    if chosen is None:
+        return Selection(rows, candidates=len(rows))
+    return chosen.check(samples, policy)
+
+
+def class_labels(data: Any, samples: int) -> Tensor | None:
+    """The class labels that a data set holds as ``labels`` or ``targets``, int64 ``[samples]``."""
+    while hasattr(data, "indexed_data"):
+        data = data.indexed_data
+    for name in ("labels", "targets"):
+        held = getattr(data, name, None)
+        if held is None or not hasattr(held, "__len__") or len(held) != samples:
+            continue
+        try:
+            labels = torch.as_tensor(held)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+        if labels.ndim == 1 and not labels.is_floating_point():
+            return labels.cpu().long()
+    return None
+
+
+class PolicySampler(Sampler[int]):
+    """The rows that ``policy`` plans, one after the other; an iteration is an epoch.
+
+    Weights belong to visits: a batch that a worker drew before a new plan keeps those it was drawn
+    with. Resuming is exact between two iterations: save ``policy.state_dict()`` there.
+
+    Args:
+        policy: one that plans.
+        data: anything with a length.
+        epochs: iterations to come, for the progress that the policy sees.
+
+    Attributes:
+        score_only: int64: rows of the latest plan that the policy wants scored and not trained.
+        lr_factor: of the latest plan, for the learning rate.
+
+    Raises ``ValueError`` for data without a length, or a policy that does not plan.
+    """
+
+    def __init__(self, policy: Policy, data: Any, epochs: float) -> None:
+        if not hasattr(data, "__len__") or not len(data):
+            raise ValueError(
+                f"data is a {type(data).__name__} without rows or without a length, so no rows can"
+                " be chosen before loading: pass a map-style data set"
+            )
+        if not overrides(policy, "plan"):
+            raise ValueError(
+                f"{type(policy).__name__} chooses after scoring: call chosen = policy(model, x, y)"
+                " on each batch instead"
+            )
+        if not epochs > 0:
+            raise ValueError(f"epochs is {epochs}: give the iterations to come, above 0")
+        self.policy, self.epochs, self.samples = policy, epochs, len(data)
+        self.labels = class_labels(data, self.samples)
+        self.score_only = torch.empty(0, dtype=torch.int64)
+        self.lr_factor = 1.0
+        self._length = policy.expected_rows(self.samples)
+        self._forget()
+
+    def __len__(self) -> int:
+        """Rows of the latest whole epoch; before one, what the policy expects."""
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        policy = self.policy
+        epoch, policy._begun = policy._begun, policy._begun + 1
+        if epoch == int(self.epochs) == self.epochs:
+            warnings.warn(
+                f"{type(policy).__name__} was told of {self.epochs:g} epochs, which are over: its"
+                " schedule stays at its end; raise epochs",
+                stacklevel=2,
+            )
+        self._forget()
+        order = rng.permutation(self.samples, policy.seed, "order", epoch)
+        for number in range(policy.rounds):
+            progress = min(1.0, (epoch + number / policy.rounds) / self.epochs)
+            chosen = plan_round(
+                policy,
+                order,
+                self.samples,
+                epoch=epoch,
+                number=number,
+                progress=progress,
+                labels=self.labels,
+            )
+            self.lr_factor = chosen.lr_factor
+            self.score_only = order[:0] if chosen.score_only is None else chosen.score_only
+            self._rows = torch.cat([self._rows, chosen.index])
+            self._scale = torch.cat([self._scale, chosen.scale.float()])
+            yield from chosen.index.tolist()
+        self._length = len(self._rows)
+
+    def mean(self, losses: Tensor, index: Tensor) -> Tensor:
+        """``sum(scale * loss) / rows`` of a batch that was drawn, with the scales of its plans.
+
+        Raises ``ValueError`` for rows that were not drawn, or drawn and used already.
+        """
+        if losses.shape != index.shape or losses.ndim != 1:
+            raise ValueError(
+                f"losses has shape {list(losses.shape)} and index {list(index.shape)}: pass one"
+                " loss and one index a row, from a criterion built with reduction='none'"
+            )
+        first = self._find(index.detach().cpu())
+        scale = self._scale[first : first + len(index)]
+        return (losses * scale.to(losses.device)).sum() / len(index)
+
+    def _find(self, index: Tensor) -> int:
+        """Where the rows ``index`` stand among those drawn; they are used up then."""
+        count = len(index)
+        while self._next in self._used:
+            self._next = self._used.pop(self._next)
+        if self._at(self._next, index):
+            self._next += count
+            return self._next - count
+        # batches may come in another order than they were drawn in
+        for place in (self._rows[self._next :] == index[:1]).nonzero().flatten().tolist():
+            first = self._next + place
+            if first not in self._used and self._at(first, index):
+                self._used[first] = first + count
+                return first
+        raise ValueError(
+            f"the {count} rows of this batch were not drawn by this sampler in this iteration: give"
+            " the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass each"
+            " batch's index once"
+        )
+
+    def _at(self, first: int, index: Tensor) -> bool:
+        return torch.equal(self._rows[first : first + len(index)], index)
+
+    def _forget(self) -> None:
+        # what an earlier iteration drew and nobody trained on: drop_last, or a loop that was left
+        self._rows = torch.empty(0, dtype=torch.int64)
+        self._scale = torch.empty(0)
+        self._next, self._used = 0, dict[int, int]()

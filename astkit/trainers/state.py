@@ -1,0 +1,266 @@
+"""The state of a run: what it may spend, where it stands, what was changed and what happened."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from astkit.profiling.ledger import Ledger
+
+Schedule = Callable[[float], float]
+TIME_BUDGET = "ASTKIT_TIME_BUDGET_H"
+_BEGUN = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Exactly one of: epochs, batches, FLOPs of training, seconds of training.
+
+    An epoch is one iteration of the loader; under a policy with a rate it has rate x N rows.
+    Schedules run on the share of the budget that is spent, so every run's schedule ends where its
+    budget ends, whatever the budget is counted in. Evaluation is never charged.
+
+    Raises ``ValueError`` unless exactly one limit is given and it is positive.
+    """
+
+    epochs: float | None = None
+    flops: float | None = None
+    seconds: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: limit for name, limit in asdict(self).items() if limit is not None}
+        if len(given) != 1:
+            raise ValueError(
+                f"budget names {sorted(given) or 'no limit'}: give exactly one of epochs, steps,"
+                " flops and seconds"
+            )
+        for name, limit in given.items():
+            if not 0 < limit < math.inf:
+                raise ValueError(f"budget {name} is {limit}: give a positive, finite number")
+
+    def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
+        """Share of the budget that is spent, in [0, 1], after ``epochs`` epochs, ``steps`` batches.
+
+        Raises ``ValueError`` for a budget of FLOPs where some cannot be counted.
+        """
+        if self.epochs is not None:
+            share = epochs / self.epochs
+        elif self.steps is not None:
+            share = steps / self.steps
+        elif self.flops is not None:
+            if ledger.uncounted:
+                raise ValueError(
+                    f"budget flops is {self.flops:g}, but the FLOPs of"
+                    f" {', '.join(sorted(ledger.uncounted))} cannot be counted: give epochs, steps"
+                    " or seconds"
+                )
+            share = ledger.flops.total / self.flops
+        else:
+            share = ledger.seconds["training"] / (self.seconds or math.inf)
+        return min(1.0, share)
+
+
+def cosine(progress: float) -> float:
+    """Half a cosine from 1 to 0. Source: Loshchilov and Hutter, "SGDR", ICLR 2017."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def constant(progress: float) -> float:
+    """Always 1."""
+    return 1.0
+
+
+SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "constant": constant}
+
+
+class TimeIsUp(RuntimeError):  # noqa: N818 - an end, not an error
+    """The process's time budget is over; what the run has done is in its checkpoints."""
+
+    def __init__(self, step: int, folder: Path | None) -> None:
+        saved = (
+            "nothing was saved, since it had no checkpoints"
+            if folder is None
+            else f"saved in {folder}: run it again with resume=True to continue"
+        )
+        hours = os.environ.get(TIME_BUDGET)
+        super().__init__(f"the time budget of {hours} h is over after step {step}; {saved}")
+
+
+def time_is_up() -> bool:
+    """Whether the process's time budget is over, as hosted notebooks have one.
+
+    ``ASTKIT_TIME_BUDGET_H`` gives it in hours, counted from the import of the trainers. Raises
+    ``ValueError`` for one that is no number of hours.
+    """
+    hours = os.environ.get(TIME_BUDGET)
+    if not hours:
+        return False
+    try:
+        limit = float(hours) * 3600
+    except ValueError:
+        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give hours, such as 8.5") from None
+    return limit > 0 and time.monotonic() - _BEGUN >= limit
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What ``Trainer.steps`` yields after each batch."""
+
+    step: int
+    phase: str  # "train" or "validate"
+    metrics: dict[str, Any]
+
+
+@dataclass
+class Position:
+    """Where a run stands, as plain numbers.
+
+    Attributes:
+        step: training batches so far; ``batch`` of them in the present ``epoch``.
+        round: plans made in this epoch; ``taken``: batches taken since the latest one.
+        spent: share of the budget.
+        phase: "train", "validate" or "done".
+        validated: batches of the present validation; ``sums``: what they have added up.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    round: int = 0
+    taken: int = 0
+    spent: float = 0.0
+    phase: str = "train"
+    validated: int = 0
+    sums: list[float] = field(default_factory=list)
+
+    def end_epoch(self) -> None:
+        """Stand before the first batch of the next epoch."""
+        self.epoch, self.batch, self.round, self.taken = self.epoch + 1, 0, 0, 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """A setting that was changed: before training step ``step + 1``, ``name`` became ``value``."""
+
+    step: int
+    name: str
+    value: Any
+
+
+class Steering:
+    """Changes that were asked for while a run goes on, and those that were made.
+
+    ``put`` may be called from any thread; it only sets a value. Of several values for one name that
+    arrive between two batches the last one counts.
+
+    Args:
+        replay: events of an earlier run, or its record's, which come up at their own steps.
+
+    Attributes:
+        events: the changes that were made, in order.
+    """
+
+    def __init__(self, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
+        self.events: list[Event] = []
+        events = (each if isinstance(each, Event) else Event(**each) for each in replay)
+        self._replay = sorted(events, key=lambda event: event.step)
+        self._wanted: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def put(self, name: str, value: Any) -> None:
+        """Ask for a change before the next batch."""
+        with self._lock:
+            self._wanted[name] = value
+
+    def due(self, step: int) -> list[tuple[str, Any]]:
+        """The changes to make now, after ``step`` batches."""
+        if not self._wanted and not self._replay:
+            return []
+        changes = []
+        while self._replay and self._replay[0].step <= step:
+            event = self._replay.pop(0)
+            if event.step == step:  # earlier ones are part of a state that was loaded
+                changes.append((event.name, event.value))
+        with self._lock:
+            changes += self._wanted.items()
+            self._wanted = {}
+        return changes
+
+    def note(self, step: int, name: str, value: Any) -> None:
+        """Keep a change that was made."""
+        self.events.append(Event(step, name, value))
+
+
+class Observer(Protocol):
+    """Told what happened; the loop knows nothing else of it.
+
+    One with ``state_dict`` and ``load_state_dict`` is part of checkpoints; ``sync`` is called
+    before a checkpoint is written, and ``records``, after one was loaded, gives what was logged.
+    """
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Metrics of one batch ("train", "validate") or "epoch", or a change ("event")."""
+
+    def close(self) -> None:
+        """The run has ended or was left."""
+
+
+class History:
+    """Metrics of training batches, epochs and changes of settings, in the order they came in.
+
+    At most ``limit`` training batches are kept: when there are more, every second one is dropped,
+    and from then on only every second one (fourth, ...) comes in.
+
+    Attributes:
+        steps: one mapping a training batch.
+        epochs: one mapping an epoch, with validation metrics as ``val_accuracy`` and ``val_loss``.
+        events: one mapping a change made while the run went on, with ``name`` and ``value``.
+    """
+
+    def __init__(self, limit: int = 20_000) -> None:
+        self.limit, self.every = limit, 1
+        self.steps: list[dict[str, Any]] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Keep what came, the batches of validation excepted."""
+        if phase == "train":
+            # a batch that was not due has neither loss nor rate to show
+            if metrics.pop("due", True) and step % self.every == 0:
+                self.steps.append({"step": step, **metrics})
+                self._thin()
+        elif phase == "epoch":
+            self.epochs.append({"step": step, **metrics})
+        elif phase == "event":
+            self.events.append({"step": step, **metrics})
+
+    def _thin(self) -> None:
+        while len(self.steps) > self.limit:
+            self.every *= 2
+            self.steps = [each for each in self.steps if each["step"] % self.every == 0]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epochs and events; a run has too many batches for each checkpoint to hold them all."""
+        return {"epochs": list(self.epochs), "events": list(self.events)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after ``state``; the batches before it are known to a metrics file alone."""
+        self.epochs, self.events = list(state["epochs"]), list(state["events"])
+        self.steps = []
+
+    def restore_steps(self, records: list[dict[str, Any]]) -> None:
+        """Take the training batches out of the records of a metrics file."""
+        train = [record for record in records if record["phase"] == "train"]
+        self.steps = [{k: v for k, v in record.items() if k != "phase"} for record in train]
+        self._thin()

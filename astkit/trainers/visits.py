@@ -1,0 +1,108 @@
+"""What policies are told: the rows that were trained on and those that were only scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from astkit.batch import Batch
+from astkit.datasets import BatchSource
+from astkit.gating import Policy, Scored
+from astkit.gating.policy import overrides, visit_of
+from astkit.trainers.learner import Learner
+from astkit.trainers.steps import StepResult
+
+
+class Visits:
+    """Tells policies what training and scoring found out.
+
+    Args:
+        policies: of the run; ``None`` and what occurs twice are left out.
+        learner: keeps what rows were classified as, if a policy needs it.
+    """
+
+    def __init__(self, policies: Iterable[Policy | None], learner: Learner) -> None:
+        self.policies = [each for each in dict.fromkeys(policies) if each is not None]
+        self.learner, self._observing = learner, self.overriding("observe")
+        learner.watching = any(policy.needs_outputs for policy in self._observing)
+
+    def overriding(self, method: str) -> list[Policy]:
+        """The policies that have a ``method`` of their own."""
+        return [policy for policy in self.policies if overrides(policy, method)]
+
+    def check(self, batch: Batch) -> None:
+        """Raise ``ValueError`` where a policy remembers samples and the batch has no index."""
+        for policy in self.policies:
+            if policy.needs_index and batch.index is None:
+                raise ValueError(
+                    f"{type(policy).__name__} remembers samples, but the training data do not say"
+                    " which ones a batch holds: pass the data set itself with batch_size=..., or"
+                    " let the DataLoader load indexed(data)"
+                )
+
+    def trained(self, batch: Batch, result: StepResult) -> None:
+        """A step on ``batch`` was made."""
+        if not self._observing:
+            return
+        watched = self.learner.take_watched()
+        rows, losses = result.rows, result.losses
+        chosen = result.selection
+        if result.padded is not None and chosen is not None:  # rows that only fill the selection
+            kept = chosen.weight > 0
+            rows, losses = rows[kept], losses[kept]
+            watched = tuple(None if part is None else part[kept] for part in watched)  # type: ignore[assignment]
+        self._tell(batch.index, rows, losses, watched, trained=True)
+        seen = result.seen
+        if seen is not None and seen.known_losses is not None:
+            rest = torch.ones(batch.rows, dtype=torch.bool)
+            rest[rows.cpu()] = False
+            only = rest.nonzero().squeeze(1).to(seen.known_losses.device)
+            known = self._known(seen, only)
+            self._tell(batch.index, only, seen.known_losses[only], known, trained=False)
+
+    def scored(self, seen: Scored) -> None:
+        """The rows of ``seen`` are scored, and not trained on."""
+        rows = torch.arange(seen.rows, device=seen.losses.device)
+        self._tell(seen.index, rows, seen.losses, self._known(seen, rows), trained=False)
+
+    def _known(self, seen: Scored, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if not self.learner.watching or seen.correct is None or seen.confidence is None:
+            return None, None
+        return seen.correct[rows], seen.confidence[rows]
+
+    def _tell(
+        self,
+        index: Tensor | None,
+        rows: Tensor,
+        losses: Tensor,
+        known: tuple[Tensor | None, Tensor | None],
+        trained: bool,
+    ) -> None:
+        if not len(rows):
+            return
+        samples = None if index is None else index[rows.to(index.device)]
+        visit = visit_of(samples, losses, known, trained)
+        for policy in self._observing:
+            policy.observe(visit)
+
+
+class TrainingData:
+    """The training data as `Scored` batches, their cost booked when they are used.
+
+    For ``Policy.prepare``; every iteration has an order of its own.
+    """
+
+    def __init__(self, source: BatchSource, learner: Learner) -> None:
+        self.source, self.learner, self._passes = source, learner, 0
+
+    def __iter__(self) -> Iterator[Scored]:
+        passes, self._passes = self._passes, self._passes + 1
+        for batch in self.source.batches(passes):
+            yield self.learner.scored(self.learner.prepare(batch))
+
+    @property
+    def samples(self) -> int | None:
+        """Rows of the data set, ``None`` if unknown."""
+        return self.source.num_samples
