@@ -1,4 +1,4 @@
-"""Cards: what each registered controller does, for a table or a page.
+"""Cards: what each registered controller and policy does, for a table or a page.
 
 Names, defaults and meanings of parameters are read from signatures and docstrings, so that they
 are written down once.
@@ -50,50 +50,46 @@ def parameters(kind: type) -> list[dict[str, str]]:
 
 def _args(docstring: str) -> dict[str, str]:
     section = re.search(r"^Args:\n((?:    .*\n?|\n)*)", inspect.cleandoc(docstring), re.M)
-    entries = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section[1] if section else "", re.M)
-    return {name: " ".join(text.split()) for name, text in entries}
+    entries = re.findall(
+        r"^    (\w[\w, ]*): (.*(?:\n     .*)*)", section[1] if section else "", re.M
+    )
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def controllers() -> list[dict[str, str]]:
     """A row for each registered controller: its name, parameters, gains to turn, and card."""
-    return [_row(name) for name in REGISTRIES["controller"]]
+    return _rows("controller")
 
 
-def _row(name: str) -> dict[str, str]:
-    kind: Any = resolve("controller", name)
-    optional = [each for each in parameters(kind) if each["default"] != "required"]
-    return {
-        "controller": name,
-        "parameters": ", ".join(f"{each['name']}={each['default']}" for each in optional),
-        "gains": ", ".join(kind.gains),
-        **kind.card._asdict(),
-    }
+def policies() -> list[dict[str, str]]:
+    """A row for each registered policy: its name, parameters, and card."""
+    return _rows("policy")
 
 
-def markdown(name: str) -> str:
-    """The card of the controller registered as ``name``, as Markdown.
+def _rows(kind: str) -> list[dict[str, str]]:
+    rows = []
+    for name in REGISTRIES[kind]:
+        made: Any = resolve(kind, name)
+        optional = [each for each in parameters(made) if each["default"] != "required"]
+        defaults = ", ".join(f"{each['name']}={each['default']}" for each in optional)
+        gains = {"gains": ", ".join(made.gains)} if hasattr(made, "gains") else {}
+        rows.append({kind: name, "parameters": defaults, **gains, **made.card._asdict()})
+    return rows
 
-    Raises ``ValueError`` for a name that is not registered.
+
+def markdown(kind: str, name: str) -> str:
+    """The card of the controller or policy registered as ``name``, as Markdown.
+
+    ``kind`` is "controller" or "policy". Raises ``ValueError`` for a name that is not registered.
     """
-    kind: Any = resolve("controller", name)
-    card: Card = kind.card
-    rows = [
-        f"| `{each['name']}` | {each['default']} | {each['meaning']} |" for each in parameters(kind)
-    ]
-    turn = ", ".join(f"`{gain}`" for gain in ("target_rate", *kind.gains))
-    return "\n".join(
-        [
-            f"### {name} (`{kind.__name__}`)",
-            "",
-            f"    {card.law}",
-            "",
-            f"- **Good for:** {card.good_for}.",
-            f"- **Stability:** {card.stability}.",
-            f"- **Source:** {card.source}.",
-            f"- **May be turned while running:** {turn}.",
-            "",
-            "| parameter | default | meaning |",
-            "| --- | --- | --- |",
-            *rows,
-        ]
-    )
+    made: Any = resolve(kind, name)
+    facts = made.card._asdict()
+    lines = [f"### {name} (`{made.__name__}`)", "", f"    {facts.pop('law')}", ""]
+    lines += [f"- **{key.replace('_', ' ').capitalize()}:** {text}." for key, text in facts.items()]
+    if hasattr(made, "gains"):
+        gains = ", ".join(f"`{gain}`" for gain in ("target_rate", *made.gains))
+        lines.append(f"- **May be changed while training:** {gains}.")
+    lines += ["", "| parameter | default | meaning |", "| --- | --- | --- |"]
+    for each in parameters(made):
+        lines.append(f"| `{each['name']}` | {each['default']} | {each['meaning']} |")
+    return "\n".join(lines)

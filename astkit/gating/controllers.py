@@ -1,8 +1,7 @@
 """Controllers: they move a threshold so that the wanted share of samples exceeds it.
 
-One small interface: ``threshold(scores, quota)`` before a decision, ``update(rate, scores)`` after
-it, and a state of plain numbers. Here are the default controller and the exact one; others live in
-`astkit.gating.tracking` and `astkit.gating.origin`.
+The interface, the default controller and the exact one; others are in `astkit.gating.tracking` and
+`astkit.gating.origin`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from astkit.gating.cards import Card
 from astkit.gating.density import density
-from astkit.gating.gains import Gain, positive
 
 Draw = Callable[[str], Tensor]
 
@@ -32,16 +30,44 @@ def check_rate(name: str, rate: float) -> float:
     return float(rate)
 
 
+_RULES: dict[str, Callable[[float], bool]] = {  # comparisons also refuse NaN
+    "above 0": lambda value: 0 < value < math.inf,
+    "0 or above": lambda value: 0 <= value < math.inf,
+    "above 0 and at most 1": lambda value: 0 < value <= 1,
+}
+
+
+def checked(rule: str, advice: str) -> Any:
+    """A number as an attribute of a class: values outside ``rule`` of `_RULES` are refused."""
+    return _Checked(rule, advice)
+
+
+class _Checked:
+    def __init__(self, rule: str, advice: str) -> None:
+        self.rule, self.advice = rule, advice
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __set__(self, instance: Any, value: float) -> None:
+        if not isinstance(value, int | float) or not _RULES[self.rule](value):
+            name = self.name.lstrip("_")
+            raise ValueError(f"{name} is {value}, but it must be {self.rule}: {self.advice}")
+        vars(instance)[self.name] = float(value)
+
+
 class Controller(ABC):
     """A threshold that follows a target rate.
 
-    ``held`` says whether the threshold is known before a batch is scored; a controller that needs
-    the whole batch first cannot steer a sample-by-sample pass. ``gains`` names the attributes that
-    a user may turn while running, besides the target rate; ``state`` those that make up the saved
-    state, besides these. ``card`` describes the controller for tables, see `astkit.gating.cards`.
-
     Args:
-        target_rate: set point: wanted share of samples, in (0, 1]; may be turned while running.
+        target_rate: set point: wanted share of samples, in (0, 1]; may be changed while training.
+
+    Attributes:
+        held: whether the threshold is known before a batch is scored, so that samples can be
+            decided one by one.
+        gains: attributes that may be changed while training, besides the target rate.
+        state: attributes that make up the saved state, besides these.
+        card: the controller in words.
     """
 
     held: ClassVar[bool] = True
@@ -69,8 +95,8 @@ class Controller(ABC):
         """Which rows of finite ``scores [batch]`` are active, bool ``[batch]``.
 
         ``None``, the default, leaves it to the gate: active above the threshold, ties drawn up to
-        the quota. ``draw(purpose)`` gives one number in [0, 1) a row, float32 ``[batch]``: other
-        ones for each purpose and batch, and the same again for the same gate's seed.
+        the quota. ``draw(purpose)`` gives one uniform number in [0, 1) a row, float32 ``[batch]``,
+        that depends on the purpose, the batch and the gate's seed alone.
         """
         return None
 
@@ -92,27 +118,30 @@ class Controller(ABC):
 class ScaleFree(Controller):
     """A threshold that starts at the first batch's quantile and moves in units of the scores' own.
 
-    Scores that are never negative move it on a log scale. Others have no logarithm: then the
-    threshold itself moves, in units of the scores' spread, a running mean absolute deviation.
+    Scores that are never negative move it on a log scale. Negative scores have no logarithm: from
+    the first batch that holds one, the threshold itself moves, in units of the scores' spread, a
+    running mean absolute deviation.
 
     Args:
-        signed: whether scores can be negative; ``None`` looks at the first batch.
+        signed: whether scores can be negative; ``None`` until one is, ``False`` refuses them.
+
+    Attributes:
+        additive: whether the threshold itself moves, not its logarithm.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("value", "spread", "signed")
+    state: ClassVar[tuple[str, ...]] = ("value", "spread", "additive")
     smallest = 1e-30  # below any loss worth telling from zero, and its logarithm is finite
 
     def __init__(self, target_rate: float, signed: bool | None = None) -> None:
         super().__init__(target_rate)
-        self.signed = signed
+        self.signed, self.additive = signed, signed is True
         self.value: float | None = None
         self.spread = 0.0
 
     def threshold(self, scores: Tensor, quota: int) -> float:
         # a batch of zeros tells no scale, so the first batch that tells one is the start
         if self.value is None or (self.value == self.smallest and bool((scores > 0).any())):
-            if self.signed is None:
-                self.signed = bool((scores < 0).any())
+            self._check_sign(scores)
             self.value = self.wanted(scores)
             self.spread = _deviation(scores)
         return self.value
@@ -123,22 +152,41 @@ class ScaleFree(Controller):
         return float(torch.quantile(scores.double(), 1 - self.target_rate))
 
     def wanted(self, scores: Tensor) -> float:
-        """The threshold that would have suited ``scores [batch]``; above 0 unless signed."""
+        """The threshold that would have suited ``scores [batch]``; above 0 unless additive."""
         found = self.quantile(scores)
-        if found == 0 and not self.signed and bool((scores > 0).any()):
+        if self.additive:
+            return found
+        if found == 0 and bool((scores > 0).any()):
             found = float(scores[scores > 0].min())
-        return found if self.signed else max(found, self.smallest)
+        return max(found, self.smallest)
 
-    def started(self) -> float:
-        """The threshold; ``RuntimeError`` if it was never asked for."""
+    def update(self, rate: float, scores: Tensor) -> None:
         if self.value is None:
             raise RuntimeError("update was called before threshold: ask for a threshold first")
-        return self.value
+        self._check_sign(scores)
+        self.value = self.moved(self.value, rate, scores)
 
-    def stuck(self, step: float, scores: Tensor) -> bool:
-        """Whether the threshold can or should not move in the direction of ``step``."""
-        value = self.started()
-        if self.signed:
+    @abstractmethod
+    def moved(self, value: float, rate: float, scores: Tensor) -> float:
+        """The threshold that follows ``value``, which ``rate`` of ``scores`` exceeded."""
+
+    def _check_sign(self, scores: Tensor) -> None:
+        if self.additive or not bool((scores < 0).any()):
+            return
+        if self.signed is False:
+            raise ValueError(
+                f"signed is False, but scores go down to {float(scores.min()):.6g}: give"
+                " signed=None, or a score that is never negative"
+            )
+        self.become_additive(scores)
+
+    def become_additive(self, scores: Tensor) -> None:
+        """Move the threshold itself from now on, in units of the spread of ``scores`` at first."""
+        self.additive, self.spread = True, _deviation(scores)
+
+    def stuck(self, value: float, step: float, scores: Tensor) -> bool:
+        """Whether ``value`` cannot or should not move in the direction of ``step``."""
+        if self.additive:
             return False
         if step > 0:
             # while all scores are zero there is no scale to move on
@@ -148,14 +196,14 @@ class ScaleFree(Controller):
         # where every score above zero is active, a lower threshold would only wind up
         return value <= self.smallest or not bool(((scores > 0) & (scores <= value)).any())
 
-    def move(self, step: float, scores: Tensor) -> None:
-        """Add ``step`` to the log-threshold, or ``step`` spreads to a signed one."""
-        value = self.started()
-        if self.signed:
+    def shifted(self, value: float, step: float, scores: Tensor) -> float:
+        """``value`` with ``step`` added to its logarithm, or ``step`` spreads if additive."""
+        if self.additive:
             self.spread += 0.1 * (_deviation(scores) - self.spread)
-            self.value = value + step * self.spread
-        elif not self.stuck(step, scores):
-            self.value = min(max(value * math.exp(step), self.smallest), 1 / self.smallest)
+            return value + step * self.spread
+        if self.stuck(value, step, scores):
+            return value
+        return min(max(value * math.exp(step), self.smallest), 1 / self.smallest)
 
 
 def _deviation(scores: Tensor) -> float:
@@ -166,28 +214,24 @@ def _deviation(scores: Tensor) -> float:
 class LogIntegral(ScaleFree):
     """Integral control of the log-threshold: ``log t += gain * (rate - target)``. The default.
 
-    Multiplicative Robbins-Monro tracking of a quantile; scale-free, so it needs no tuning: with
-    ``f`` the density of log-scores at the threshold it is stable for ``gain * f < 2``, and on
-    scores that decay as ``exp(-step / tau)`` its rate is off by ``-1 / (tau * gain)``. It starts at
-    the first batch's quantile. Scores that can be negative have no logarithm: then the threshold
-    itself moves, by ``gain * spread * (rate - target)``, with the running mean absolute deviation
-    of the scores as spread, and ``f`` is the density of ``score / spread``.
+    Scale-free, so it needs no tuning: with ``f`` the density of log-scores at the threshold it is
+    stable for ``gain * f < 2``, and on scores that decay as ``exp(-step / tau)`` its rate is off by
+    ``-1 / (tau * gain)``. After a negative score the threshold itself moves, by ``gain * spread *
+    (rate - target)``, and ``f`` is the density of ``score / spread``; see `ScaleFree`.
 
-    ``gain="auto"`` sets the gain to ``damping / f``, within 0.01 to 5, with ``f`` measured at each
-    batch's own quantile and averaged over batches (geometrically, 0.1 for the newest).
+    ``gain="auto"`` sets the gain to ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
+    batch's own quantile and averaged over batches (geometrically, 0.1 for the newest); the rate
+    then scatters 7 % more than that of a perfect threshold.
 
     Args:
-        gain: step size, > 0, or "auto". Read back it is the number in use; setting a number takes
-            over from "auto".
-        signed: whether scores can be negative; ``None`` looks at the first batch.
-        damping: ``gain * f`` that "auto" keeps, in (0, 2); the rate then scatters
-            ``sqrt(1 + damping / (2 - damping))`` times as much as that of a perfect threshold.
+        gain: step size, > 0, or "auto"; read back, it is the number in use.
+        signed: whether scores can be negative; ``None`` until one is, ``False`` refuses them.
     """
 
     gains = ("gain",)
-    state = (*ScaleFree.state, "auto", "damping", "density")
-    damping = Gain("above 0 and below 2", lambda value: 0 < value < 2, "0.25 adds 7 % of noise")
-    _gain = positive('0.5 suits most scores, "auto" measures them')
+    state = (*ScaleFree.state, "auto", "density")
+    damping = 0.25  # gain * f that "auto" keeps: sqrt(1 + 0.25 / 1.75) = 1.07 times the scatter
+    _gain: float = checked("above 0", '0.5 suits most scores, "auto" measures them')
     card = Card(
         law="log t += gain * (rate - target)",
         good_for="the default: any scores, any scale, nothing to tune",
@@ -203,12 +247,10 @@ class LogIntegral(ScaleFree):
         target_rate: float,
         gain: float | str = 0.5,
         signed: bool | None = None,
-        damping: float = 0.25,
     ) -> None:
         super().__init__(target_rate, signed)
         self.density: float | None = None
-        self.damping = damping
-        self.gain = 0.5  # what "auto" starts from
+        self._gain = 0.5  # what "auto" starts from
         self.gain = gain
 
     @property
@@ -220,17 +262,20 @@ class LogIntegral(ScaleFree):
 
     @gain.setter
     def gain(self, gain: float | str) -> None:
-        self.auto = gain == "auto"
         if not isinstance(gain, str):
             self._gain = gain
-        elif not self.auto:
+        elif gain != "auto":
             raise ValueError(f'gain is {gain!r}, but it must be a number above 0 or "auto"')
+        self.auto = gain == "auto"
 
-    def update(self, rate: float, scores: Tensor) -> None:
-        self.started()
+    def become_additive(self, scores: Tensor) -> None:
+        super().become_additive(scores)
+        self.density = None  # it was one of log-scores
+
+    def moved(self, value: float, rate: float, scores: Tensor) -> float:
         if self.auto:
             self._measure(scores)
-        self.move(self.gain * (rate - self.target_rate), scores)
+        return self.shifted(value, self.gain * (rate - self.target_rate), scores)
 
     def _measure(self, scores: Tensor) -> None:
         found = self._density(scores) if len(scores) > 1 else 0.0
@@ -240,7 +285,7 @@ class LogIntegral(ScaleFree):
 
     def _density(self, scores: Tensor) -> float:
         scores, at = scores.double(), self.wanted(scores)
-        if not self.signed:
+        if not self.additive:
             return density(scores.log(), math.log(at))
         return density(scores / self.spread, at / self.spread) if self.spread else 0.0
 

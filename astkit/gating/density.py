@@ -19,7 +19,7 @@ def density(values: Tensor, at: float) -> float:
     """
     n = len(values)
     if n < 2:
-        raise ValueError(f"a density needs at least two values, but there are {n}: give more rows")
+        raise ValueError(f"values holds {n}, but a density needs at least two: give more rows")
     nearest = math.ceil(n**0.8 / 3)
     radius = float((values.double() - at).abs().kthvalue(nearest + 1).values)
     return nearest / (2 * radius * n) if radius else math.inf

@@ -1,71 +1,130 @@
 """A gate that never waits for the accelerator: its threshold and its counters stay there.
 
 `Gate` reads numbers off its tensors for every batch, and on a GPU each of these waits for all the
-work that was queued. Here nothing is read until somebody asks, and shapes follow from batch sizes
-alone, so that a step can be compiled or captured. Rows that are chosen beyond the wanted ones
-weigh nothing.
+work that was queued. Here nothing is read until it is asked for, and shapes follow from batch
+sizes alone. Rows that are chosen beyond the wanted ones have weight 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, cast
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from astkit.gating.controllers import TopK
+from astkit.gating.cards import Card
+from astkit.gating.controllers import Controller, ScaleFree, TopK, checked
 from astkit.gating.gate import Gate
-from astkit.gating.ranked import (
-    COLUMNS,
-    COUNTERS,
-    Decision,
-    DeviceLogIntegral,
-    capacity,
-    fixed_k,
-)
+from astkit.gating.losses import Criterion, cross_entropy_rows
+from astkit.gating.scored import Scored
 from astkit.gating.selection import Selection
-from astkit.gating.significance import ContextScore, Criterion, Score, cross_entropy_rows
+from astkit.gating.significance import ContextScore, Score
+
+COUNTERS = ("seen", "active", "fallback_rows", "nonfinite", "overflow", "negative")
+
+
+class Ranked(NamedTuple):
+    """A batch of scores in descending order."""
+
+    best: Tensor  # [batch], -inf where the score was not finite
+    rows: Tensor  # int64 [batch], where each was; of equal ones the earlier row comes first
+    finite: Tensor  # int64 0-dim, how many were finite
+
+
+def rank(scores: Tensor) -> Ranked:
+    """``scores [batch]`` from the best to the worst."""
+    scores = scores.detach() if scores.is_floating_point() else scores.double()
+    finite = scores.isfinite()
+    best, rows = scores.masked_fill(~finite, -math.inf).sort(descending=True, stable=True)
+    return Ranked(best, rows, finite.sum())
+
+
+def quantile(ranked: Ranked, target_rate: float) -> Tensor:
+    """The quantile of the finite scores at ``1 - target_rate``, float64 0-dim; as torch's own."""
+    last = (ranked.finite - 1).clamp(min=0)
+    place = (1 - target_rate) * last.double()
+    around = torch.stack([place.floor().long(), place.ceil().long()])
+    values = ranked.best.double()[last - around]
+    return torch.lerp(values[0], values[1], place - around[0])
+
+
+class DeviceLogIntegral(Controller):
+    """`LogIntegral` for scores that are never negative, its threshold a 0-dim tensor.
+
+    The law, its start and its limits are the same. Rows with negative scores are never active.
+
+    Args:
+        gain: step size, > 0; "auto" is not supported here.
+    """
+
+    held = False
+    gains = ("gain",)
+    state = ("value",)
+    gain: float = checked("above 0", "0.5 suits most scores")
+    card = Card(
+        law="log t += gain * (rate - target), on the device",
+        good_for="a GPU, where reading a number waits for all the work that is queued",
+        stability="as log_integral: stable iff gain * f < 2, f = density of log-scores at t",
+        source="multiplicative Robbins-Monro (1951) quantile tracking; arXiv 2307.16895, P control",
+    )
+
+    def __init__(self, target_rate: float, gain: float = 0.5) -> None:
+        super().__init__(target_rate)
+        self.gain = gain
+        self.level = torch.full((), math.nan, dtype=torch.float64)  # NaN before the first batch
+
+    @property
+    def value(self) -> float | None:
+        """The threshold, ``None`` before the first batch. Reading it waits for the device."""
+        level = float(self.level)
+        return None if math.isnan(level) else level
+
+    @value.setter
+    def value(self, value: float | None) -> None:
+        self.level = torch.full_like(self.level, math.nan if value is None else value)
+
+    def start(self, ranked: Ranked) -> Tensor:
+        """The threshold for this batch, float64 0-dim; see `ScaleFree.threshold`."""
+        best, smallest = ranked.best, ScaleFree.smallest
+        level = self.level.to(best.device, non_blocking=True)
+        found, least = quantile(ranked, self.target_rate), best.where(best > 0, math.inf).amin()
+        scaled = least < math.inf
+        found = torch.where((found == 0) & scaled, least.double(), found).clamp(min=smallest)
+        fresh = level.isnan() | ((level == smallest) & scaled)
+        self.level = torch.where(fresh, found, level)  # found is NaN where no score is finite
+        return self.level
+
+    def follow(self, rate: Tensor, ranked: Ranked) -> None:
+        """Move the threshold, which ``rate`` (0-dim) of the batch exceeded."""
+        level, smallest, positive = self.level, ScaleFree.smallest, ranked.best > 0
+        step = self.gain * (rate - self.target_rate)
+        # the cases of `ScaleFree.stuck`
+        falls = (positive & (ranked.best <= level)).any()
+        free = torch.where(step > 0, (level > smallest) | positive.any(), falls)
+        self.level = torch.where(free, (level * step.exp()).clamp(smallest, 1 / smallest), level)
+
+    def threshold(self, scores: Tensor, quota: int) -> float:
+        """The threshold for this batch, read off the device: for the ordinary gate."""
+        return float(self.start(rank(scores)))
+
+    def update(self, rate: float, scores: Tensor) -> None:
+        """Move the threshold, which ``rate`` of the batch exceeded: for the ordinary gate."""
+        self.follow(self.level.new_full((), rate), rank(scores))
 
 
 class Counter:
-    """A whole number of a `DeviceGate` that lives on the device; reading it waits for the work."""
+    """A whole number of a `DeviceGate`, kept on the device; reading it waits for the work."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.place = COUNTERS.index(name)
+        self.name = name
 
     def __get__(self, gate: Any, owner: type | None = None) -> int:
-        return int(gate.counts[self.place])
+        return gate.counters()[self.name]
 
     def __set__(self, gate: Any, value: int) -> None:
-        gate.counts[self.place] = value
-
-
-class Reading:
-    """Counters and latest steps of a gate, on their way to the host; asking waits for the copy.
-
-    Attributes:
-        missed: steps since the reading before that the log no longer held.
-    """
-
-    def __init__(self, gate: DeviceGate, steps: range, missed: int) -> None:
-        self._counts, self._log = fetch(gate.counts), fetch(gate.log)
-        self._gate, self._steps, self.missed = gate, steps, missed
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """The gate's counters by name."""
-        found = dict(zip(COUNTERS, self._counts(), strict=True))
-        self._gate.heed(found)
-        return found
-
-    @property
-    def steps(self) -> list[dict[str, float]]:
-        """Step (from 1), rate, threshold and overflow of each batch since the reading before."""
-        log = self._log()
-        rows = ((step, log[(step - 1) % len(log)]) for step in self._steps)
-        return [{"step": step, **dict(zip(COLUMNS, row, strict=True))} for step, row in rows]
+        gate.counts[COUNTERS.index(self.name)] = value
 
 
 class DeviceGate(Gate):
@@ -75,21 +134,21 @@ class DeviceGate(Gate):
     decisions of ``Gate(controller="top_k")``, so the exact rate, and no weight is 0.
 
     ``rule="capacity"`` holds a threshold, moved as by `LogIntegral`, and takes the best ``ceil(p B
-    + headroom sqrt(B p (1 - p)))`` rows of a batch of ``B`` at target rate ``p``, of which those
-    above the threshold weigh 1 and the padding 0. The gradient of the weighted mean is that of the
-    active rows alone, except under BatchNorm in training mode, whose statistics the padding enters:
-    there it is another algorithm. Active rows that find no place are not trained on; they count in
-    the rate and in ``overflow``.
+    + headroom sqrt(B p (1 - p)))`` rows of a batch of ``B`` at target rate ``p``. Those above the
+    threshold have weight 1, the others are padding of weight 0. The gradient of the weighted mean
+    is that of the active rows alone, except under BatchNorm in training mode, whose statistics
+    include the padding: there it is another algorithm. Active rows beyond the capacity are not
+    trained on; they count in the rate and in ``overflow``.
 
-    Three things differ from `Gate`. Ties go to the rows that stand first, and those that tie with a
+    Three things differ from `Gate`. Among ties the first rows are taken, and those that tie with a
     held threshold are not active. The fallback takes the best rows. A batch without any finite
     score gives a loss of NaN instead of an error. Scores must not be negative under "capacity";
-    rows where they are count in ``negative`` and bring a warning when the counters are read.
+    rows where they are count in ``negative``, and reading a counter warns of them.
 
-    ``rate`` and ``threshold`` of a selection are 0-dim tensors; ``float`` reads them, and waits.
-    `read` brings the numbers of many steps at once. Of the registered scores "loss", "contrast",
-    "confidence", "entropy" and "margin" do not wait either. Threshold and log are float64, which
-    MPS lacks.
+    ``rate``, ``threshold`` and ``fallback`` of a selection are 0-dim tensors; ``float`` reads them,
+    and waits: keep them, and read many at once. Of the registered scores "loss", "contrast",
+    "confidence", "entropy" and "margin" do not wait either. The threshold is float64, which MPS
+    lacks.
 
     Args:
         target_rate: wanted share of active samples, in (0, 1].
@@ -97,12 +156,10 @@ class DeviceGate(Gate):
         score, criterion, fallback, min_active, seed: as for `Gate`.
         gain: of "capacity"; see `DeviceLogIntegral`.
         headroom: of "capacity"; spare rows, in standard deviations of a binomial count, 0 or more.
-        log_steps: of how many steps `read` finds the numbers.
-        compile: let torch.compile fuse the many small kernels of a decision.
 
     Raises:
-        ValueError: for an impossible rate, an unknown name, a negative ``headroom``, fewer than 1
-            of ``log_steps``, or a ``fallback`` of 0 under "capacity", which cannot skip a step.
+        ValueError: for an impossible rate, an unknown name, a negative ``headroom``, or a
+            ``fallback`` of 0 under "capacity", which cannot skip a step.
     """
 
     seen, active, fallback_rows, nonfinite = Counter(), Counter(), Counter(), Counter()
@@ -116,23 +173,25 @@ class DeviceGate(Gate):
         *,
         gain: float = 0.5,
         headroom: float = 3.0,
-        log_steps: int = 50,
-        compile: bool = False,
-        criterion: Criterion = cross_entropy_rows,
+        criterion: Criterion | None = None,
         fallback: int = 2,
         min_active: int = 1,
         seed: int = 0,
     ) -> None:
-        _check(rule, headroom, log_steps, fallback)
+        if rule not in ("fixed_k", "capacity"):
+            raise ValueError(f"rule is {rule!r}: choose 'fixed_k' or 'capacity'")
+        if not 0 <= headroom < math.inf:
+            raise ValueError(f"headroom is {headroom}: give 0 or more deviations, such as 3")
+        if rule == "capacity" and fallback < 1:
+            raise ValueError(
+                f"fallback is {fallback}, but a step of fixed size is taken whether or not a row is"
+                " active: give 1 or more, or rule='fixed_k'"
+            )
         self.rule, self.headroom = rule, headroom
         self.counts = torch.zeros(len(COUNTERS), dtype=torch.int64)
-        self.log = torch.zeros(log_steps, len(COLUMNS), dtype=torch.float64)
-        self._read = 0  # steps that were read
-        self._fixed_k = torch.compile(fixed_k) if compile else fixed_k
-        self._capacity = torch.compile(capacity) if compile else capacity
-        options = {"criterion": criterion, "fallback": fallback, "min_active": min_active}
         law = TopK(target_rate) if rule == "fixed_k" else DeviceLogIntegral(target_rate, gain)
-        super().__init__(target_rate, score, law, seed=seed, **options)  # type: ignore[arg-type]
+        options: dict[str, Any] = {"fallback": fallback, "min_active": min_active, "seed": seed}
+        super().__init__(target_rate, score, law, criterion=criterion, **options)
 
     def steer(self, name: str, value: Any) -> None:
         """Change ``target_rate`` or, under "capacity", ``gain``.
@@ -142,9 +201,18 @@ class DeviceGate(Gate):
         if name == "controller":
             raise ValueError(
                 f"controller cannot become {value!r}: a DeviceGate keeps the law of its rule"
-                f" {self.rule!r}; take a Gate to change controllers while it runs"
+                f" {self.rule!r}; use a Gate to change controllers while training"
             )
         super().steer(name, value)
+
+    def __call__(
+        self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
+    ) -> Selection:
+        """Choose from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is a whole batch."""
+        # without the check of `Policy`, which reads the selection
+        criterion = self.criterion or cross_entropy_rows
+        targets = x if y is None else y
+        return self.choose(Scored(None, targets, x, index, model, criterion=criterion))
 
     def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
         """Select rows by ``scores [batch]``; controller and score learn from the outcome.
@@ -156,33 +224,46 @@ class DeviceGate(Gate):
                 f"scores has shape {list(scores.shape)}: give one score a row, as a tensor of shape"
                 " [batch] with at least one row"
             )
-        self.counts = self.counts.to(scores.device, non_blocking=True)
-        self.log = self.log.to(scores.device, non_blocking=True)
-        made = self._decide_on(scores.detach())
-        self.counts += made.counts
-        self.log[self.batches % len(self.log)] = made.log
+        ranked = rank(scores)
+        best, rows, finite = ranked
+        size, count, threshold = self._decide_on(ranked)
+        missing = (finite.clamp(max=self.fallback) - count).clamp(min=0)
+        added = torch.where(count < self.min_active, missing, 0)
+        overflow, nonfinite = (count - size).clamp(min=0), len(best) - finite
+        negative = (best < 0).sum() - nonfinite
+        counts = torch.stack((finite, count, added, nonfinite, overflow, negative))
+        self.counts = self.counts.to(scores.device, non_blocking=True) + counts
         self.batches += 1
-        rate, threshold, _ = made.log.unbind()
-        # tensors in the place of numbers: whoever needs the number waits for it with float()
-        values = (len(scores), rate, threshold, made.fallback, self.target_rate)
-        return self._told(Selection(made.rows, made.weight, *cast(Any, values)), index)
+        places = torch.arange(size, device=scores.device)
+        chosen = Selection(
+            # a loss of NaN would spoil the sum whatever its weight: the best row takes its place
+            index=torch.where(places < finite, rows[:size], rows[:1]),
+            weight=(places < count + added).float(),
+            candidates=len(scores),
+            rate=cast(Any, count.double() / finite),
+            threshold=cast(Any, threshold),
+            fallback=cast(Any, added > 0),
+            target_rate=self.target_rate,
+            active=places < count,
+        )
+        return self._told(chosen, index)
 
-    def _decide_on(self, scores: Tensor) -> Decision:
-        rows, rate, law = len(scores), self.target_rate, self.controller
+    def _decide_on(self, ranked: Ranked) -> tuple[int, Tensor, Tensor]:
+        """How many rows are taken; how many are active, and the threshold, both 0-dim."""
+        rows, rate, law = len(ranked.best), self.target_rate, self.controller
         least = min(self.fallback, rows)
-        rest = (self.fallback, self.min_active)
         if isinstance(law, DeviceLogIntegral) and rate < 1:
             spread = math.sqrt(rows * rate * (1 - rate))
             size = math.ceil(rate * rows + self.headroom * spread - 1e-9)
-            law.level = law.level.to(scores.device, non_blocking=True)
-            size = min(max(size, least, 1), rows)
-            made = self._capacity(scores, law.level, rate, law.gain, size, *rest)
-            law.level.copy_(made.level)
-            return made
+            threshold = law.start(ranked)
+            count = (ranked.best > threshold).sum()
+            law.follow(count.double() / ranked.finite, ranked)
+            return min(max(size, least, 1), rows), count, threshold
         quota = self._grant(rows)
+        held = -math.inf if rate == 1 else math.inf  # where no row's score is the threshold
+        lowest = ranked.best[quota - 1] if quota and rate < 1 else ranked.best.new_full((), held)
         size = quota if quota >= self.min_active else max(quota, least)
-        held = -math.inf if rate == 1 else None if quota else math.inf
-        return self._fixed_k(scores, quota, size, *rest, held)
+        return size, ranked.finite.clamp(max=quota), lowest.double()
 
     def _told(self, chosen: Selection, index: Tensor | None) -> Selection:
         score = self.significance
@@ -190,61 +271,26 @@ class DeviceGate(Gate):
             score.settled(index, chosen.index[chosen.weight > 0])  # waits, as such a score does
         return chosen
 
-    def read(self) -> Reading:
-        """Start to copy counters and latest steps to the host, without waiting for them.
-
-        To wait for nothing at all, read every ``log_steps`` steps and look at a reading when the
-        next one is made.
-        """
-        first = max(self._read, self.batches - len(self.log))
-        steps, missed = range(first + 1, self.batches + 1), first - self._read
-        self._read = self.batches
-        return Reading(self, steps, missed)
-
-    def heed(self, counters: dict[str, int]) -> None:
-        """Warn, once, of what a decision on the device could not complain about."""
-        if self.rule == "capacity" and counters["negative"]:
+    def counters(self) -> dict[str, int]:
+        """The counters by name; waits for the device. Warns, once, of negative scores."""
+        found = dict(zip(COUNTERS, self.counts.tolist(), strict=True))
+        if self.rule == "capacity" and found["negative"]:
             self._warn(
                 "negative",
-                f"{counters['negative']} scores were negative, so their rows are never active:"
-                " rule='capacity' moves the logarithm of its threshold; take rule='fixed_k'",
+                f"{found['negative']} scores were negative, so their rows are never active:"
+                " rule='capacity' moves the logarithm of its threshold; use rule='fixed_k'",
             )
+        return found
+
+    def config(self) -> dict[str, Any]:
+        """As `Gate.config`, with this gate's own arguments."""
+        return {**super().config(), "rule": self.rule, "headroom": self.headroom}
 
     def state_dict(self) -> dict[str, Any]:
         """As `Gate.state_dict`, with this gate's counters; waits for the device."""
-        return {**super().state_dict(), "overflow": self.overflow, "negative": self.negative}
+        return {**super().state_dict(), **self.counters()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state``; ``KeyError`` if it lacks an entry."""
         super().load_state_dict(state)
         self.overflow, self.negative = state["overflow"], state["negative"]
-        self._read = self.batches
-
-
-def fetch(tensor: Tensor) -> Callable[[], list[Any]]:
-    """Start to copy ``tensor`` to the host; the function returned waits and gives it as a list."""
-    if tensor.device.type != "cuda":
-        copy = tensor.clone()
-        return lambda: copy.tolist()
-    host = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
-    copied = torch.cuda.current_stream(tensor.device).record_event()
-
-    def wait() -> list[Any]:
-        copied.synchronize()
-        return host.tolist()
-
-    return wait
-
-
-def _check(rule: str, headroom: float, log_steps: int, fallback: int) -> None:
-    if rule not in ("fixed_k", "capacity"):
-        raise ValueError(f"rule is {rule!r}: choose 'fixed_k' or 'capacity'")
-    if not 0 <= headroom < math.inf:
-        raise ValueError(f"headroom is {headroom}: give 0 or more standard deviations, such as 3")
-    if log_steps < 1:
-        raise ValueError(f"log_steps is {log_steps}: give the steps to remember, 1 or more")
-    if rule == "capacity" and fallback < 1:
-        raise ValueError(
-            f"fallback is {fallback}, but a step of fixed size is taken whether or not a row is"
-            " active: give 1 or more, or rule='fixed_k'"
-        )

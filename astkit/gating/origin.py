@@ -1,8 +1,4 @@
-"""The origin's controllers, for comparison.
-
-Source: class ``SundewAlgorithm`` in KAGGLE_VIT_BATCHED_STANDALONE.py of
-oluwafemidiakhoa/adaptive-sparse-training at 3e66290.
-"""
+"""The controllers of oluwafemidiakhoa/adaptive-sparse-training, the original, for comparison."""
 
 from __future__ import annotations
 
@@ -12,8 +8,7 @@ import torch
 from torch import Tensor
 
 from astkit.gating.cards import Card
-from astkit.gating.controllers import Controller, Draw
-from astkit.gating.gains import not_negative, positive, share
+from astkit.gating.controllers import Controller, Draw, checked
 
 _SOURCE = (
     "oluwafemidiakhoa/adaptive-sparse-training at 3e66290, KAGGLE_VIT_BATCHED_STANDALONE.py,"
@@ -22,20 +17,18 @@ _SOURCE = (
 
 
 class OriginPI(Controller):
-    """The origin's controller, exactly: PI on an EMA of the batch rate, added to the threshold.
+    """The original's controller, exactly: PI on an EMA of the batch rate, added to the threshold.
 
     ``ema += alpha * (rate - ema)``; ``e = ema - target``; ``t += kp * e + ki * integral``, then the
     integral takes ``e`` in (clamped to +-50) if the unclamped threshold lies within (0.01, 0.99),
     else it decays by 0.9; last the threshold is clamped to [0, 1]. Since ``t`` accumulates, ``kp``
-    acts as an integral gain and ``ki`` as a double one. Source: ``SundewAlgorithm`` in
-    KAGGLE_VIT_BATCHED_STANDALONE.py and its report's constants; the report describes the EMA over
-    batch rates, as here, while that code feeds it the rate since the start.
+    acts as an integral gain and ``ki`` as a double one. Law and constants are those of its report,
+    whose EMA is over batch rates, as here; its code feeds in the rate since the start.
 
     With ``f`` the density of scores at the threshold, a fixed distribution and no clamp at work,
-    ``x = t - quantile`` obeys ``(z - 1)**2 (z - 1 + alpha) + f alpha z (kp (z - 1) + ki) = 0``,
-    whose roots lie within the unit circle (Jury's criterion) exactly if ``ki < alpha * kp`` and
-    ``f * (2 kp - ki) < 4 (2 - alpha) / alpha``. Its damping ratio is about ``kp / 2 * sqrt(f /
-    ki)``: 0.11 for the defaults at ``f = 1``, a slow oscillation.
+    ``t - quantile`` obeys ``(z - 1)**2 (z - 1 + alpha) + f alpha z (kp (z - 1) + ki) = 0``; Jury's
+    criterion gives the bounds on its card. The damping ratio is about ``kp / 2 * sqrt(f / ki)``:
+    0.11 for the defaults at ``f = 1``, a slow oscillation.
 
     Args:
         kp: gain of the smoothed error; acts as an integral gain.
@@ -46,13 +39,13 @@ class OriginPI(Controller):
 
     gains: ClassVar[tuple[str, ...]] = ("kp", "ki", "alpha")
     state: ClassVar[tuple[str, ...]] = ("value", "rate_ema", "integral")
-    kp = not_negative("the origin's is 0.0015")
-    ki = not_negative("the origin's is 0.00005")
-    alpha = share("the origin's is 0.3")
+    kp: float = checked("0 or above", "the original's is 0.0015")
+    ki: float = checked("0 or above", "the original's is 0.00005")
+    alpha: float = checked("above 0 and at most 1", "the original's is 0.3")
     card = Card(
         law="t += kp * e + ki * sum(e), e = EMA(rate) - target, t within [0, 1]",
         good_for=(
-            "comparison with the origin; scores must lie within [0, 1], and it takes hundreds of"
+            "comparison with the original; scores must lie within [0, 1], and it takes hundreds of"
             " batches"
         ),
         stability=(
@@ -91,7 +84,7 @@ class OriginPI(Controller):
 
 
 class OriginStochastic(OriginPI):
-    """The gate of the origin's published code, exactly: decisions by chance, within a reservoir.
+    """The gate of the original's code, exactly: random decisions, limited by a reservoir.
 
     A row above the threshold is active with probability ``sigmoid((score - threshold) /
     temperature)``, a row at or below it never. Rows are decided in order and draw on a reservoir of
@@ -102,18 +95,15 @@ class OriginStochastic(OriginPI):
 
     Args:
         temperature: of the sigmoid, > 0, in the scores' own unit.
-        reservoir: whether the reservoir limits the rate.
-        below: whether rows at or below the threshold get the sigmoid's probability, too: the plain
-            smooth gate.
     """
 
     held = False  # what a row gets depends on the rows before it in its batch
     gains = (*OriginPI.gains, "temperature")
     state = (*OriginPI.state, "energy", "active", "seen")
-    temperature = positive("the origin's is 0.15")
+    temperature: float = checked("above 0", "the original's is 0.15")
     card = Card(
         law="active with sigmoid((score - t) / temperature) if score > t and energy > 10; t by PI",
-        good_for="repeating the origin's published runs; its rate stays below 0.2",
+        good_for="repeating the original's published runs; its rate stays below 0.2",
         stability=(
             "none derived: the rate since the start answers in proportion to 1 / batches, so the"
             " loop never becomes time-invariant; the reservoir bounds the rate by 2 / 10"
@@ -129,29 +119,21 @@ class OriginStochastic(OriginPI):
         alpha: float = 0.3,
         start: float = 0.5,
         temperature: float = 0.15,
-        reservoir: bool = True,
-        below: bool = False,
     ) -> None:
         super().__init__(target_rate, kp, ki, alpha, start)
         self.temperature = temperature
-        self.reservoir, self.below = reservoir, below
         self.energy = 100.0
         self.active = self.seen = 0
 
-    def decide(self, scores: Tensor, threshold: float, draw: Draw) -> Tensor | None:
+    def decide(self, scores: Tensor, threshold: float, draw: Draw) -> Tensor:
         chance = torch.sigmoid((scores.double() - threshold) / self.temperature)
-        active = draw("activation") < chance
-        if not self.below:
-            active &= scores > threshold
-        return self._afford(active, draw("regeneration")) if self.reservoir else active
-
-    def _afford(self, wanted: Tensor, draws: Tensor) -> Tensor:
+        wanted = (scores > threshold) & (draw("activation") < chance)
         granted = []
-        for asks, number in zip(wanted.tolist(), draws.tolist(), strict=True):
+        for asks, number in zip(wanted.tolist(), draw("regeneration").tolist(), strict=True):
             granted.append(asks and self.energy > 10)
             self.energy -= 10.0 * granted[-1]
             self.energy = min(100.0, self.energy + 1 + 2 * number)
-        return torch.tensor(granted, device=wanted.device)
+        return torch.tensor(granted, device=scores.device)
 
     def update(self, rate: float, scores: Tensor) -> None:
         self.active += round(rate * len(scores))

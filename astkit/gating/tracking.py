@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from astkit.gating.cards import Card
-from astkit.gating.controllers import ScaleFree
-from astkit.gating.gains import not_negative, positive, share
+from astkit.gating.controllers import ScaleFree, checked
 
 
 class VelocityPI(ScaleFree):
@@ -23,28 +22,24 @@ class VelocityPI(ScaleFree):
     chance makes that rarer than 1 in 100). All state is in increments, so that turning a gain or
     the target moves nothing by itself.
 
-    With ``f`` the density of log-scores at the threshold, ``x = log t - log quantile`` obeys
-    ``z (z - 1)**2 + f (kp (z - 1)**2 + ki z (z - 1) + kii z**2) = 0``, and by Jury's criterion its
-    roots lie within the unit circle exactly if ``f * (4 kp + 2 ki + kii) < 4``, given ``ki > 0``
-    and ``kp, kii >= 0`` (for ``kii = 0`` save the root of the idle drift). Negative scores
-    are treated as by `LogIntegral`.
-
-    More ``kp`` adds noise and settles no sooner, since the rate answers the threshold at once; more
-    ``kii`` overshoots after a fall of the scores at the smallest targets. `astkit.runs.response`
-    measures both.
+    With ``f`` the density of log-scores at the threshold, ``log t - log quantile`` obeys
+    ``z (z - 1)**2 + f (kp (z - 1)**2 + ki z (z - 1) + kii z**2) = 0``; Jury's criterion gives the
+    bound on its card (for ``kii = 0`` save the root of the idle drift). More ``kp`` adds noise and
+    settles no sooner, since the rate answers the threshold at once; more ``kii`` overshoots after a
+    fall of the scores at the smallest targets. Negative scores: see `ScaleFree`.
 
     Args:
         kp: gain of the rate's change, >= 0.
         ki: gain of the error, > 0.
         kii: gain of the drift, >= 0; 0 and ``kp=0`` make this a `LogIntegral`.
-        signed: whether scores can be negative; ``None`` looks at the first batch.
+        signed: whether scores can be negative; ``None`` until one is, ``False`` refuses them.
     """
 
     gains = ("kp", "ki", "kii")
     state = (*ScaleFree.state, "drift", "last")
-    kp = not_negative("0.1 is plenty")
-    ki = positive("0.5 suits most scores")
-    kii = not_negative("0.003 follows a decay within some 200 batches")
+    kp: float = checked("0 or above", "0.1 is plenty")
+    ki: float = checked("above 0", "0.5 suits most scores")
+    kii: float = checked("0 or above", "0.003 follows a decay within some 200 batches")
     steepest = 0.05  # of the drift: scores that fall by 1/e in 20 batches
     card = Card(
         law="log t += kp * (rate - rate before) + ki * e + drift, drift += kii * e",
@@ -69,14 +64,18 @@ class VelocityPI(ScaleFree):
         self.drift = 0.0
         self.last: float | None = None
 
-    def update(self, rate: float, scores: Tensor) -> None:
+    def become_additive(self, scores: Tensor) -> None:
+        super().become_additive(scores)
+        self.drift = 0.0  # it was one of the logarithm
+
+    def moved(self, value: float, rate: float, scores: Tensor) -> float:
         error = rate - self.target_rate
-        if not (self.stuck(error, scores) or self._saturated(rate, len(scores))):
+        if not (self.stuck(value, error, scores) or self._saturated(rate, len(scores))):
             drift = self.drift + self.kii * error
             self.drift = min(max(drift, -self.steepest), self.steepest)
         change = 0.0 if self.last is None else rate - self.last
         self.last = rate
-        self.move(self.kp * change + self.ki * error + self.drift, scores)
+        return self.shifted(value, self.kp * change + self.ki * error + self.drift, scores)
 
     def _saturated(self, rate: float, rows: int) -> bool:
         p = self.target_rate
@@ -101,12 +100,12 @@ class QuantileEMA(ScaleFree):
 
     Args:
         alpha: weight of the newest batch, in (0, 1].
-        signed: whether scores can be negative; ``None`` looks at the first batch.
+        signed: whether scores can be negative; ``None`` until one is, ``False`` refuses them.
     """
 
     gains = ("alpha",)
-    state = ("value", "signed")
-    alpha = share("0.2 averages over some 10 batches")
+    state = ("value", "additive")
+    alpha: float = checked("above 0 and at most 1", "0.2 averages over some 10 batches")
     card = Card(
         law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
         good_for="the fastest return after a jump, at any target; no gain depends on the density",
@@ -123,15 +122,12 @@ class QuantileEMA(ScaleFree):
         self.alpha = alpha
 
     def quantile(self, scores: Tensor) -> float:
-        ordered = scores.double().sort().values
-        last = len(ordered) - 1
-        position = min(max((last + 2) * (1 - self.target_rate) - 1, 0.0), float(last))
-        low = int(position)
-        return float(torch.lerp(ordered[low], ordered[min(low + 1, last)], position - low))
+        host = scores.double().cpu().numpy()
+        return float(np.quantile(host, 1 - self.target_rate, method="weibull"))
 
-    def update(self, rate: float, scores: Tensor) -> None:
-        value, found = self.started(), self.wanted(scores)
-        if self.signed:
-            self.value = value + self.alpha * (found - value)
-        elif found > self.smallest:  # a batch of zeros tells no scale
-            self.value = value * (found / value) ** self.alpha
+    def moved(self, value: float, rate: float, scores: Tensor) -> float:
+        found = self.wanted(scores)
+        if self.additive:
+            return value + self.alpha * (found - value)
+        # a batch of zeros tells no scale
+        return value * (found / value) ** self.alpha if found > self.smallest else value

@@ -1,4 +1,4 @@
-"""What all controllers have in common: rates, gains, decisions, state; and top-k."""
+"""What all controllers have in common: rates, gains, decisions, signs, state; and top-k."""
 
 from __future__ import annotations
 
@@ -26,49 +26,31 @@ from astkit.gating import (
 from tests.gating.streams import follow, gamma2, through_json
 
 KINDS: list[Any] = [LogIntegral, OriginPI, OriginStochastic, VelocityPI, QuantileEMA, TopK]
-TRACKING = [LogIntegral, VelocityPI, QuantileEMA]  # those that start at the first batch's quantile
+TRACKING: list[Any] = [LogIntegral, VelocityPI, QuantileEMA]  # start at the batch's quantile
 
 
-def automatic(target: float) -> LogIntegral:
-    return LogIntegral(target, gain="auto")
+def automatic(target: float, signed: bool | None = None) -> LogIntegral:
+    return LogIntegral(target, gain="auto", signed=signed)
 
 
-# --- rates -----------------------------------------------------------------------------------
+# --- rates and gains -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rate", [0, 0.0, -1, -0.1, 1.5, 1 + 1e-9, math.inf, math.nan])
-def test_a_rate_outside_0_to_1_is_refused_at_once_and_while_running(
-    kind: Callable[[float], Controller], rate: float
-) -> None:
-    sentence = rf"target_rate is {rate}, but a rate is a share .* above 0 and at most 1"
-    with pytest.raises(ValueError, match=sentence):
-        kind(rate)
+def test_a_rate_lies_in_0_to_1_at_once_and_while_running(kind: Any) -> None:
     controller = kind(0.25)
-    with pytest.raises(ValueError, match=sentence):
+    for rate in (0, 0.0, -1, -0.1, 1.5, 1 + 1e-9, math.inf, math.nan):
+        sentence = rf"target_rate is {rate}, but a rate is a share .* above 0 and at most 1"
+        with pytest.raises(ValueError, match=sentence):
+            kind(rate)
+        with pytest.raises(ValueError, match=sentence):
+            controller.target_rate = rate
+        assert controller.target_rate == 0.25
+    for rate in (1, 1.0, 0.5, 1e-6):
+        assert kind(rate).target_rate == rate
         controller.target_rate = rate
-    assert controller.target_rate == 0.25
+        assert controller.target_rate == rate
 
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rate", [1, 1.0, 0.5, 1e-6])
-def test_a_rate_within_is_taken(kind: Callable[[float], Controller], rate: float) -> None:
-    controller = kind(rate)
-    assert controller.target_rate == rate
-    controller.target_rate = 0.3
-    assert controller.target_rate == 0.3
-
-
-@pytest.mark.parametrize("kind", TRACKING)
-def test_an_update_before_the_first_threshold_is_refused(kind: Any) -> None:
-    controller = kind(0.1)
-    before = controller.state_dict()
-    with pytest.raises(RuntimeError, match="ask for a threshold first"):
-        controller.update(0.5, torch.ones(4))
-    assert controller.state_dict() == before
-
-
-# --- gains -----------------------------------------------------------------------------------
 
 POSITIVE = [(LogIntegral, "gain"), (VelocityPI, "ki"), (OriginStochastic, "temperature")]
 NOT_NEGATIVE = [(OriginPI, "kp"), (OriginPI, "ki"), (VelocityPI, "kp"), (VelocityPI, "kii")]
@@ -96,9 +78,9 @@ def test_a_gain_is_checked_at_once_and_while_running(kind: Any, name: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_turning_a_gain_or_the_target_moves_no_threshold_by_itself(kind: Any) -> None:
+def test_changing_a_gain_or_the_target_moves_no_threshold_and_is_saved(kind: Any) -> None:
     stream = gamma2(1, 30) / 8
-    controller = kind(0.2)
+    controller, resumed = kind(0.2), kind(0.2)
     follow(controller, stream)
     before = controller.threshold(stream[0], 9)
     for name in controller.gains:
@@ -106,17 +88,13 @@ def test_turning_a_gain_or_the_target_moves_no_threshold_by_itself(kind: Any) ->
         assert controller.threshold(stream[0], 9) == before
     controller.target_rate = 0.4
     assert controller.threshold(stream[0], 9) == before
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_turned_gains_are_part_of_the_state(kind: Any) -> None:
-    controller, resumed = kind(0.2), kind(0.2)
-    for name in controller.gains:
-        setattr(controller, name, getattr(controller, name) * 0.7)
     resumed.load_state_dict(through_json(controller.state_dict()))
-    assert [getattr(resumed, name) for name in kind.gains] == [
-        getattr(kind(0.2), name) * 0.7 for name in kind.gains
-    ]
+    for name in ("target_rate", *kind.gains):
+        assert getattr(resumed, name) == getattr(controller, name)
+        assert getattr(resumed, name) != getattr(kind(0.2), name)
+
+
+# --- decisions -------------------------------------------------------------------------------
 
 
 class Odd(Controller):
@@ -164,57 +142,125 @@ def test_its_draws_are_uniform_and_differ_by_purpose_batch_and_seed_alone() -> N
 
 
 def test_a_controller_that_needs_the_batch_refuses_single_rows() -> None:
+    assert [kind for kind in KINDS if not kind.held] == [OriginStochastic, TopK]
     for kind in (TopK, OriginStochastic):
         with pytest.raises(ValueError, match=f"{kind.__name__} needs a whole batch of scores"):
             Gate(controller=kind(0.1)).admits(torch.tensor(1.0))
         assert Gate(controller=kind(1.0)).admits(torch.tensor(1.0))
 
 
-# --- top-k -----------------------------------------------------------------------------------
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=20), st.data())
 def test_top_k_is_the_score_of_the_last_wanted_row(scores: list[int], data: st.DataObject) -> None:
-    quota = data.draw(st.integers(1, len(scores)))
+    quota = data.draw(st.integers(0, len(scores)))
     threshold = TopK(0.5).threshold(torch.tensor(scores, dtype=torch.float32), quota)
-    assert threshold == sorted(scores, reverse=True)[quota - 1]
+    assert threshold == (sorted(scores, reverse=True)[quota - 1] if quota else math.inf)
 
 
-def test_top_k_wants_a_whole_batch_and_may_want_none_of_it() -> None:
-    assert not TopK.held
-    assert not OriginStochastic.held
-    assert all(kind.held for kind in (LogIntegral, OriginPI, VelocityPI, QuantileEMA))
-    assert TopK(0.1).threshold(torch.rand(4), 0) == math.inf
+# --- signs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*TRACKING, automatic])
+@pytest.mark.parametrize("target", [0.1, 0.5])
+def test_the_rate_is_held_when_scores_turn_negative_later(kind: Any, target: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    mixed = torch.randn(300, 128, generator=random, dtype=torch.float64) - 0.5
+    controller = kind(target)
+    follow(controller, gamma2(0, 20))
+    before = controller.threshold(mixed[0], 64)
+    assert not controller.additive
+    assert controller.threshold(mixed[0], 64) == before  # kept: the decision is not delayed
+    found = follow(controller, mixed)
+    assert controller.additive
+    assert np.mean(found[100:]) == pytest.approx(target, abs=0.01)
+
+
+def test_the_first_negative_score_gives_the_spread() -> None:
+    scores = torch.tensor([-1.0, 1.0, 2.0, 6.0])  # mean 2, mean absolute deviation 2
+    controller, drifting = LogIntegral(0.25, gain=0.5), VelocityPI(0.25, kp=0, ki=0.5)
+    for law in (controller, drifting):
+        start = law.threshold(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), 0)
+        assert start == 4
+        law.threshold(scores, 0)
+    drifting.drift = 0.01  # of the logarithm, so it ends with it
+    controller.update(0.5, scores)
+    assert controller.value == 4 + 0.5 * 2 * 0.25
+    drifting.update(0.25, scores)
+    assert (drifting.value, drifting.drift) == (4, 0)
+
+
+@pytest.mark.parametrize("kind", TRACKING)
+def test_the_sign_is_told_by_the_scores_unless_given(kind: Any) -> None:
+    below, above = torch.tensor([-0.25, 1.0, 2.0]), torch.tensor([0.0, 1.0, 2.0])
+    for scores, told, expected in ((below, None, True), (above, None, False), (above, True, True)):
+        controller = kind(0.9, signed=told)
+        controller.threshold(scores, 0)
+        controller.update(0.9, scores)
+        assert controller.additive is expected
+        assert controller.signed is told  # as it was given: it identifies a run
+    sentence = r"signed is False, but scores go down to -0\.25: give signed=None"
+    with pytest.raises(ValueError, match=sentence):
+        kind(0.9, signed=False).threshold(below, 0)
+    controller = kind(0.9, signed=False)
+    follow(controller, [above])
+    before = controller.state_dict()
+    with pytest.raises(ValueError, match=sentence):
+        follow(controller, [below])
+    assert controller.state_dict() == before
+
+
+# --- zeros -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*TRACKING, automatic])
+def test_scores_of_exactly_zero_do_not_wind_up(kind: Any) -> None:
+    # 70 % of the losses are zero, so half of the rows cannot be had; then losses return
+    controller = kind(0.5)
+    follow(controller, [torch.cat([torch.zeros(70), torch.linspace(1, 2, 30)])] * 300)
+    rates = follow(controller, [torch.linspace(0.01, 4, 100)] * 30)
+    assert rates[-1] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [*TRACKING, automatic])
+@pytest.mark.parametrize("signed", [False, None])
+def test_batches_of_zeros_before_the_first_scores_leave_no_trace(
+    kind: Any, signed: bool | None
+) -> None:
+    late, prompt = kind(0.2, signed=signed), kind(0.2, signed=signed)
+    for _ in range(50):
+        late.threshold(torch.zeros(128), 0)
+        late.update(0.2, torch.zeros(128))
+    stream = gamma2(0, 20)
+    assert follow(late, stream)[:2] == follow(prompt, stream)[:2]
+    assert late.threshold(stream[0], 0) == pytest.approx(prompt.threshold(stream[0], 0), rel=0.05)
 
 
 # --- state -----------------------------------------------------------------------------------
 
+NEGATIVE_AT = {"never": 40, "first": 0, "later": 10}  # the batch from which scores are negative
+
 
 @pytest.mark.parametrize("kind", [*KINDS, automatic])
-@pytest.mark.parametrize("steps", [0, 1, 17])
-@pytest.mark.parametrize("shift", [0.0, -2.0], ids=["unsigned", "signed"])
-def test_a_controller_continues_from_its_saved_state(
-    kind: Callable[[float], Controller], steps: int, shift: float
-) -> None:
-    stream = (gamma2(3, 40) + shift) / 4
-    controller, resumed = kind(0.2), kind(0.7)
-    follow(controller, stream[:steps])
-    resumed.load_state_dict(through_json(controller.state_dict()))
-    assert resumed.target_rate == 0.2
-    for scores in stream[steps:]:
-        threshold = controller.threshold(scores, 9)
-        assert resumed.threshold(scores, 9) == threshold
-        rate = float((scores > threshold).double().mean())
-        controller.update(rate, scores)
-        resumed.update(rate, scores)
-    assert resumed.state_dict() == controller.state_dict()
+@pytest.mark.parametrize("negative", NEGATIVE_AT)
+def test_a_controller_continues_from_its_saved_state(kind: Any, negative: str) -> None:
+    stream = gamma2(3, 40) / 4
+    stream[NEGATIVE_AT[negative] :] -= 0.5
+    for steps in (0, 1, 17):
+        controller, resumed = kind(0.2), kind(0.7)
+        follow(controller, stream[:steps])
+        resumed.load_state_dict(through_json(controller.state_dict()))
+        assert resumed.target_rate == 0.2
+        for scores in stream[steps:]:
+            threshold = controller.threshold(scores, 9)
+            assert resumed.threshold(scores, 9) == threshold
+            rate = float((scores > threshold).double().mean())
+            controller.update(rate, scores)
+            resumed.update(rate, scores)
+        assert resumed.state_dict() == controller.state_dict()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_state_that_lacks_a_number_or_holds_a_wrong_rate_is_refused(
-    kind: Callable[[float], Controller],
-) -> None:
+def test_a_state_that_lacks_a_number_or_holds_a_wrong_rate_is_refused(kind: Any) -> None:
     whole = kind(0.2).state_dict()
     for name in whole:
         with pytest.raises(KeyError, match=name):
@@ -223,32 +269,10 @@ def test_a_state_that_lacks_a_number_or_holds_a_wrong_rate_is_refused(
         kind(0.2).load_state_dict({**whole, "target_rate": 7})
 
 
-@pytest.mark.parametrize("kind", [*TRACKING, automatic])
-def test_scores_of_exactly_zero_do_not_wind_up(kind: Callable[[float], Controller]) -> None:
-    # 70 % of the losses are zero, so half of the rows cannot be had; then losses return
-    controller = kind(0.5)
-    zeros = torch.cat([torch.zeros(70), torch.linspace(1, 2, 30)])
-    for _ in range(300):
-        rate = float((zeros > controller.threshold(zeros, 0)).double().mean())
-        controller.update(rate, zeros)
-    scores = torch.linspace(0.01, 4, 100)
-    rates = []
-    for _ in range(30):
-        rates.append(float((scores > controller.threshold(scores, 0)).double().mean()))
-        controller.update(rates[-1], scores)
-    assert rates[-1] == pytest.approx(0.5, abs=0.05)
-
-
-@pytest.mark.parametrize("kind", [*TRACKING, automatic])
-@pytest.mark.parametrize("signed", [False, None])
-def test_batches_of_zeros_before_the_first_scores_leave_no_trace(
-    kind: Callable[[float], Any], signed: bool | None
-) -> None:
-    late, prompt = kind(0.2), kind(0.2)
-    late.signed = prompt.signed = signed
-    for _ in range(50):
-        late.threshold(torch.zeros(128), 0)
-        late.update(0.2, torch.zeros(128))
-    stream = gamma2(0, 20)
-    assert follow(late, stream)[:2] == follow(prompt, stream)[:2]
-    assert late.threshold(stream[0], 0) == pytest.approx(prompt.threshold(stream[0], 0), rel=0.05)
+@pytest.mark.parametrize("kind", TRACKING)
+def test_an_update_before_the_first_threshold_is_refused(kind: Any) -> None:
+    controller = kind(0.1)
+    before = controller.state_dict()
+    with pytest.raises(RuntimeError, match="ask for a threshold first"):
+        controller.update(0.5, torch.ones(4))
+    assert controller.state_dict() == before

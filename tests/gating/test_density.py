@@ -28,8 +28,10 @@ KNOWN: dict[str, tuple[Callable[[torch.Generator, int], Tensor], Callable[[float
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("target", [0.05, 0.25, 0.5])
+CASES = [("exponential", 0.05), ("exponential", 0.5), ("gamma2", 0.25), ("lognormal", 0.05)]
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
 @pytest.mark.parametrize("scale", [1.0, 1e-9])
 def test_many_scores_give_the_known_density_to_5_percent(
     name: str, target: float, scale: float
@@ -41,8 +43,7 @@ def test_many_scores_give_the_known_density_to_5_percent(
     assert found == pytest.approx(exact(threshold), rel=0.05)
 
 
-@pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("target", [0.05, 0.25, 0.5])
+@pytest.mark.parametrize(("name", "target"), CASES)
 def test_batches_of_128_give_the_known_density_to_25_percent_on_average(
     name: str, target: float
 ) -> None:
@@ -78,7 +79,7 @@ def test_by_hand() -> None:
 
 
 def test_what_has_no_density_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least two values, but there are 1"):
+    with pytest.raises(ValueError, match="values holds 1, but a density needs at least two"):
         density(torch.ones(1), 1.0)
     for threshold in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match=f"threshold is {threshold}, but only numbers above"):
