@@ -1,14 +1,14 @@
 """Saying what it cost: samples, FLOPs, seconds and joules, counted or timed and never guessed."""
 
-from astkit.profiling.benchmark import Ratio, Timings, bootstrap_interval, interleaved
-from astkit.profiling.energy import (
+from astkit.profiling.benchmark import (
     EnergyComparison,
-    EnergyMeter,
-    EnergyReading,
+    Ratio,
+    Timings,
+    bootstrap_interval,
     compare_energy,
-    estimated,
-    saved,
+    interleaved,
 )
+from astkit.profiling.energy import EnergyMeter, EnergyReading, saved
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.profiling.ledger import Flops, Ledger, Samples
 from astkit.profiling.memory import MemoryReading, peak_memory, resident
@@ -32,7 +32,6 @@ __all__ = [
     "bootstrap_interval",
     "compare_energy",
     "count_flops",
-    "estimated",
     "interleaved",
     "peak_memory",
     "peak_tensor_bytes",

@@ -1,7 +1,8 @@
-"""Compare the speed of several arms fairly: interleaved rounds, medians, bootstrap intervals.
+"""Seconds and joules of several arms, compared fairly: interleaved rounds, medians, intervals.
 
-A machine changes speed while it is measured. So each round runs every arm once, in an order of its
-own, and arms are compared within a round: what slows a whole round cancels in its ratio.
+A machine changes speed while it is measured, and a hot GPU draws more than a cold one. So each
+round runs every arm once, in an order of its own, and arms are compared within a round: what slows
+a whole round cancels in its ratio.
 """
 
 from __future__ import annotations
@@ -10,15 +11,24 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
+import torch
 
+from astkit.profiling.counters import EnergyCounter, UnavailableError, open_counter
+from astkit.profiling.energy import STEPS, EnergyMeter, EnergyReading
 from astkit.rng import derive, permutation
+
+Arms = Mapping[str, Callable[[], object]]
 
 LEVEL = 0.95
 RESAMPLES = 2_000
+PAIRS = 5
+MIN_WINDOW_S = 10.0
+MAX_SPREAD = 0.03
+"""Standard deviation over mean of an arm's joules above which it is flagged."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Timings:
         """
         over, under = np.asarray(self._of(a)), np.asarray(self._of(b))
         if not (under > 0).all():
-            raise ValueError(f"Arm {b!r} took no measurable time: let it do more work a call.")
+            raise ValueError(f"arm {b!r} took no measurable time: let it do more work a call")
         ratios = over / under
         low, high = bootstrap_interval(ratios.tolist(), seed=self.seed)
         return Ratio(float(np.median(ratios)), low, high, len(ratios))
@@ -66,31 +76,17 @@ class Timings:
 
         ``speedup`` is the baseline's seconds over the arm's, as ``ratio`` gives it.
         """
-        return [self._row(name) for name in self.seconds]
+        rows: list[dict[str, object]] = []
+        for name in self.seconds:
+            low, high = bootstrap_interval(self._of(name), seed=self.seed)
+            of_arm = {"seconds": self.median(name), "seconds_low": low, "seconds_high": high}
+            ratio = self.ratio(self.baseline, name)
+            rows.append({"arm": name, **of_arm, **_columns("speedup", ratio), "rounds": ratio.n})
+        return rows
 
     def to_json(self) -> str:
         """The raw seconds and the table as one JSON object."""
-        content = {
-            "baseline": self.baseline,
-            "seed": self.seed,
-            "seconds": {name: list(values) for name, values in self.seconds.items()},
-            "table": self.table(),
-        }
-        return json.dumps(content, indent=1, allow_nan=False)
-
-    def _row(self, name: str) -> dict[str, object]:
-        low, high = bootstrap_interval(self._of(name), seed=self.seed)
-        speedup = self.ratio(self.baseline, name)
-        return {
-            "arm": name,
-            "seconds": self.median(name),
-            "seconds_low": low,
-            "seconds_high": high,
-            "speedup": speedup.median,
-            "speedup_low": speedup.low,
-            "speedup_high": speedup.high,
-            "rounds": speedup.n,
-        }
+        return json.dumps({**asdict(self), "table": self.table()}, indent=1, allow_nan=False)
 
     def _of(self, name: str) -> tuple[float, ...]:
         _known(name, self.seconds)
@@ -98,7 +94,7 @@ class Timings:
 
 
 def interleaved(
-    arms: Mapping[str, Callable[[], object]],
+    arms: Arms,
     *,
     rounds: int = 15,
     warmup: int = 2,
@@ -118,72 +114,201 @@ def interleaved(
     baseline that is not an arm. What an arm raises passes through.
     """
     if not arms:
-        raise ValueError("There are no arms to compare: pass at least one named function.")
+        raise ValueError("there are no arms to compare: pass at least one named function")
     if rounds < 2:
-        raise ValueError(f"An interval needs at least 2 rounds, got {rounds}.")
+        raise ValueError(f"rounds is {rounds}, but an interval needs at least 2")
     if warmup < 0:
-        raise ValueError(f"warmup must be 0 or more rounds, got {warmup}.")
+        raise ValueError(f"warmup is {warmup}, but counts rounds: give 0 or more")
     baseline = next(iter(arms)) if baseline is None else baseline
     _known(baseline, arms)
+    wait, names = synchronize or (lambda: None), list(arms)
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(-warmup, rounds):
-        for name in _order(arms, seed, number):
-            spent = _time(arms[name], clock, synchronize)
+        for place in permutation(len(names), seed, "benchmark order", number).tolist():
+            wait()
+            start = clock()
+            arms[names[place]]()
+            wait()
             if number >= 0:
-                seconds[name].append(spent)
+                seconds[names[place]].append(clock() - start)
     return Timings({name: tuple(values) for name, values in seconds.items()}, baseline, seed)
 
 
 def bootstrap_interval(
-    values: Sequence[float],
-    statistic: Literal["median", "mean"] = "median",
-    level: float = LEVEL,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    values: Sequence[float], statistic: Literal["median", "mean"] = "median", seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the median or mean of ``values``: (low, high).
+    """95 % percentile bootstrap interval of the median or mean of ``values``: (low, high).
 
     Source: Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13. With few
     values it is too narrow: 95 % covered 83 % for means of 5 normal values, 91 % of 15
     (medians: 94 % and 92 %).
-    Raises ``ValueError`` for fewer than 2 values, a value that is not finite, a level outside
-    (0, 1), no resamples or an unknown statistic.
+
+    Raises ``ValueError`` for fewer than 2 values, a value that is not finite or an unknown
+    statistic.
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):
-        raise ValueError("An interval needs at least 2 values, all of them finite.")
-    if not 0 < level < 1 or resamples < 1:
-        raise ValueError(
-            f"level must lie between 0 and 1 and resamples be at least 1, got {level}, {resamples}."
-        )
+        raise ValueError(f"values are {list(values)}: an interval needs at least 2, all finite")
     if statistic not in ("median", "mean"):
-        raise ValueError(f"Unknown statistic {statistic!r}: choose 'median' or 'mean'.")
+        raise ValueError(f"unknown statistic {statistic!r}: choose 'median' or 'mean'")
     sample = np.asarray(values, dtype=np.float64)
     random = np.random.default_rng(derive(seed, "bootstrap"))
-    draws = sample[random.integers(len(sample), size=(resamples, len(sample)))]
+    draws = sample[random.integers(len(sample), size=(RESAMPLES, len(sample)))]
     estimates = np.median(draws, axis=1) if statistic == "median" else draws.mean(axis=1)
-    low, high = np.quantile(estimates, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(estimates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def _order(arms: Mapping[str, object], seed: int, number: int) -> list[str]:
-    names = list(arms)
-    return [names[i] for i in permutation(len(names), seed, "benchmark order", number).tolist()]
+@dataclass(frozen=True)
+class EnergyComparison:
+    """One reading an arm and pair; the i-th readings of all arms share a pair.
+
+    ``calls`` says how often the arm ran in each window; every joule below is one call's. Where
+    anything is missing, ``reason`` says what, and there is neither a ratio nor a table.
+    """
+
+    readings: Mapping[str, tuple[EnergyReading, ...]]
+    calls: Mapping[str, tuple[int, ...]]
+    baseline: str
+    seed: int = 0
+    missing: str | None = field(default=None, repr=False)
+
+    @property
+    def reason(self) -> str | None:
+        """Why there are no joules; ``None`` where all were measured."""
+        every = [reading for readings in self.readings.values() for reading in readings]
+        return self.missing or next((r.reason for r in every if r.joules is None), None)
+
+    def joules(self, name: str) -> tuple[float, ...]:
+        """Joules a call of the arm, one number a pair.
+
+        Raises ``ValueError`` for an arm that was not run, or with the reason if there are none.
+        """
+        if self.reason is not None:
+            raise ValueError(f"joules not measured: {self.reason}")
+        _known(name, self.readings)
+        both = zip(self.readings[name], self.calls[name], strict=True)
+        return tuple((reading.joules or 0.0) / calls for reading, calls in both)
+
+    def ratio(self, a: str, b: str) -> Ratio:
+        """Joules of ``a`` over joules of ``b``, pair by pair: above 1 means ``b`` spends less.
+
+        Raises as ``joules`` does.
+        """
+        return Timings({a: self.joules(a), b: self.joules(b)}, b, self.seed).ratio(a, b)
+
+    def spread(self, name: str) -> float:
+        """Standard deviation (n - 1) over mean of the arm's joules. Raises as ``joules`` does."""
+        joules = np.asarray(self.joules(name))
+        return float(joules.std(ddof=1) / joules.mean())
+
+    def flags(self) -> list[str]:
+        """One sentence for each arm whose readings spread by more than 3 %."""
+        return [
+            f"{row['arm']}: readings spread by {row['spread']:.1%} (more than {MAX_SPREAD:.0%}):"
+            " let the machine settle, or measure more pairs"
+            for row in self.table()
+            if row["spread"] > MAX_SPREAD
+        ]
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row an arm: median joules a call, and its joules over the baseline's."""
+        rows: list[dict[str, Any]] = []
+        for name in self.readings if self.reason is None else ():
+            ratio = self.ratio(name, self.baseline)
+            joules = {"joules": float(np.median(self.joules(name))), "spread": self.spread(name)}
+            rows.append({"arm": name, **joules, **_columns("of_baseline", ratio), "pairs": ratio.n})
+        return rows
+
+    def to_json(self) -> str:
+        """The raw readings, the table and the flags as one JSON object."""
+        extra = {"reason": self.reason, "table": self.table(), "flags": self.flags()}
+        return json.dumps({**asdict(self), **extra}, indent=1, allow_nan=False)
+
+    def __str__(self) -> str:
+        if self.reason is not None:
+            return f"joules not measured: {self.reason}"
+        lines = []
+        for name in self.readings:
+            ratio = self.ratio(name, self.baseline)
+            compared = f"baseline, n = {ratio.n}" if name == self.baseline else f"{ratio} of it"
+            lines.append(f"{name}: {np.median(self.joules(name)):.4g} J a call, {compared}")
+        return "\n".join([*lines, *self.flags()])
 
 
-def _time(
+def compare_energy(
+    arms: Arms,
+    *,
+    device: str | torch.device = "cpu",
+    counter: EnergyCounter | None = None,
+    pairs: int = PAIRS,
+    min_window_s: float = MIN_WINDOW_S,
+    warmup: int = 1,
+    baseline: str | None = None,
+    synchronize: Callable[[], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    seed: int = 0,
+) -> EnergyComparison:
+    """Measure the joules of every arm once a pair, each pair in another random order.
+
+    An arm is called until its window lasts ``min_window_s``, or 100 steps of the counter if that
+    is more (10 s for a GPU). The first ``warmup`` pairs are not kept; ``baseline``,
+    ``synchronize``, ``clock`` and ``seed`` are those of `interleaved`. Where no counter can be
+    read, no arm is run and the result says why.
+
+    Raises ``ValueError`` for fewer than 2 arms, fewer than 5 pairs (too few for an interval), a
+    negative warm-up, a window that is not above 0 or a baseline that is not an arm.
+    """
+    if len(arms) < 2:
+        raise ValueError(f"arms are {list(arms)}, but a comparison needs at least 2")
+    if pairs < PAIRS:
+        raise ValueError(f"pairs is {pairs}, but an interval needs at least {PAIRS}")
+    if not min_window_s > 0:
+        raise ValueError(f"min_window_s is {min_window_s}: give seconds above 0")
+    if baseline is not None:
+        _known(baseline, arms)
+    try:
+        opened = counter or open_counter(torch.device(device))
+    except UnavailableError as error:
+        return EnergyComparison({}, {}, baseline or next(iter(arms)), seed, str(error))
+    found: dict[str, list[tuple[EnergyReading, int]]] = {name: [] for name in arms}
+    least = max(min_window_s, STEPS * opened.step_s)
+    wait = synchronize or (lambda: None)
+
+    def measured(name: str) -> Callable[[], None]:
+        return lambda: found[name].append(_measure(arms[name], opened, least, clock, wait))
+
+    try:
+        windows = {name: measured(name) for name in arms}
+        timed = interleaved(windows, rounds=pairs, warmup=warmup, baseline=baseline, seed=seed)
+    finally:
+        if counter is None:
+            opened.close()
+    kept = {name: tuple(zip(*windows[warmup:], strict=True)) for name, windows in found.items()}
+    readings, calls = ({name: both[i] for name, both in kept.items()} for i in (0, 1))
+    return EnergyComparison(readings, calls, timed.baseline, seed)
+
+
+def _measure(
     arm: Callable[[], object],
+    counter: EnergyCounter,
+    least: float,
     clock: Callable[[], float],
-    synchronize: Callable[[], None] | None,
-) -> float:
-    if synchronize is not None:
-        synchronize()
-    start = clock()
-    arm()
-    if synchronize is not None:
-        synchronize()
-    return clock() - start
+    wait: Callable[[], None],
+) -> tuple[EnergyReading, int]:
+    meter, calls = EnergyMeter(counter=counter, clock=clock), 0
+    wait()
+    while meter.reading().window_s < least:
+        with meter.window():
+            arm()
+            wait()
+        calls += 1
+    return meter.reading(min_window_s=least), calls
+
+
+def _columns(name: str, ratio: Ratio) -> dict[str, float]:
+    return {name: ratio.median, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
 
 
 def _known(name: str, arms: Mapping[str, object]) -> None:
     if name not in arms:
-        raise ValueError(f"Unknown arm {name!r}: choose one of {', '.join(map(repr, arms))}.")
+        raise ValueError(f"unknown arm {name!r}: choose one of {', '.join(map(repr, arms))}")

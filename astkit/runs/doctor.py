@@ -173,8 +173,7 @@ def _trial(device: Any) -> str | None:
 def _energy() -> Iterator[Finding]:
     import torch
 
-    from astkit.profiling.energy.meter import open_counter
-    from astkit.profiling.energy.reading import UnavailableError
+    from astkit.profiling.counters import UnavailableError, open_counter
 
     kinds = ["cpu"]
     if torch.accelerator.is_available():

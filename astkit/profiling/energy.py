@@ -1,29 +1,25 @@
-"""Adding up joules over many windows, and when a total may be shown.
+"""Energy: joules from a counter, or ``None`` with the reason; never a constant and never 0.
 
-Why the rules on windows: a counter moves in steps (NVML about every 100 ms, RAPL every ms), so what
-is read at an edge of a window is up to one step old. Where windows follow each other without a
+Why short totals are refused: a counter moves in steps (NVML about every 100 ms, RAPL every ms), so
+what is read at an edge of a window is up to one step old. Where windows follow each other without a
 pause they share that edge and its error cancels, so only the ends of the whole stretch count: over
 100 steps they make 2 % at most. At a pause, half a step on average is booked at the other side's
 power: again 2 % at most where a stretch lasts 25 steps and a pause draws no more than twice the
-window's power. Shorter totals are refused.
+window's power.
 """
 
 from __future__ import annotations
 
 import math
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from astkit.profiling.energy.nvml import open_nvml
-from astkit.profiling.energy.rapl import RaplCounter
-from astkit.profiling.energy.reading import EnergyCounter, EnergyReading, Snapshot, UnavailableError
-from astkit.profiling.energy.zeus import open_zeus
+from astkit.profiling.counters import EnergyCounter, Snapshot, UnavailableError, open_counter
 
 STEPS = 100
 """Counter steps that a total must span."""
@@ -31,6 +27,65 @@ STEPS_OF_A_STRETCH = 25
 """Counter steps that the stretches between pauses must span on average."""
 REUSED = 0.1
 """Share of a step within which a reading is used again: keeps a slow counter out of short steps."""
+
+
+@dataclass(frozen=True)
+class EnergyReading:
+    """Joules over ``window_s`` seconds, or why there are none.
+
+    ``kind`` tells a counter's joules from anybody's estimate; ``backend`` is the counter ("nvml",
+    "nvml-power", "rapl", "zeus-...") and ``scope`` what it covers. Raises ``ValueError`` unless
+    there is either a positive number of joules or a reason.
+    """
+
+    joules: float | None
+    kind: Literal["measured", "estimated"]
+    backend: str | None
+    scope: str
+    window_s: float
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.joules is None) != bool(self.reason):
+            raise ValueError(
+                f"a reading holds joules or the reason why not, got joules {self.joules} and"
+                f" reason {self.reason!r}: pass exactly one of them"
+            )
+        if self.joules is not None and not (math.isfinite(self.joules) and self.joules > 0):
+            raise ValueError(
+                f"joules must be finite and above 0, got {self.joules}: what was not measured is"
+                " None with a reason"
+            )
+
+    def __str__(self) -> str:
+        if self.joules is None:
+            return f"joules not measured: {self.reason}"
+        label = "" if self.kind == "measured" else "estimated, not measured: "
+        return f"{label}{self.joules:,.1f} J ({self.backend}, {self.scope}, {self.window_s:.1f} s)"
+
+
+def saved(gated: EnergyReading, dense: EnergyReading) -> float:
+    """Share of the dense run's joules that the gated run did not spend, below 0 if it spent more.
+
+    Raises ``ValueError`` unless both were measured, by the same counter on the same scope.
+    """
+    joules, of_dense = _measured("gated", gated), _measured("dense", dense)
+    ours, theirs = (gated.backend, gated.scope), (dense.backend, dense.scope)
+    if ours != theirs:
+        raise ValueError(
+            f"a saving needs the same counter and scope twice, got {ours} and {theirs}: measure"
+            " both runs on one device"
+        )
+    return 1 - joules / of_dense
+
+
+def _measured(name: str, reading: EnergyReading) -> float:
+    if reading.joules is None or reading.kind != "measured":
+        raise ValueError(
+            f"a saving needs two measurements, but of the {name} run: {reading}; show FLOPs or"
+            " seconds instead"
+        )
+    return reading.joules
 
 
 class _Edge(NamedTuple):
@@ -47,16 +102,16 @@ class _Account:
 
 
 class EnergyMeter:
-    """Adds up the joules of many windows, under names that are kept apart.
+    """Adds up the joules of many windows, under names that are kept apart::
+
+        with meter.window("training"):
+            step()
+        print(meter.reading("training"))
 
     One window is open at a time; windows of another name (evaluation) are not part of a total.
     Without a counter the meter only keeps the time, and each reading is ``None`` with the reason.
     Wait for the device (``synchronize``) before each edge: work still queued is booked to whoever
     comes next.
-
-        with meter.window("training"):
-            step()
-        print(meter.reading("training"))
 
     Args:
         device: whose energy. A GPU's is its whole board and leaves the CPU out; the CPU's is all
@@ -72,22 +127,17 @@ class EnergyMeter:
         counter: EnergyCounter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.counter: EnergyCounter | None = None
+        self.counter = counter
         self.missing: str | None = None
         self._device, self._clock = str(device), clock
         self._accounts: dict[str, _Account] = {}
         self._open: tuple[str, float, _Edge | None] | None = None
         self._edge: _Edge | None = None
-        self._ended: tuple[str, float] | None = None
+        self._ended: tuple[str | None, float] = (None, -math.inf)
         try:
             self.counter = counter or open_counter(torch.device(device))
         except UnavailableError as error:
             self.missing = str(error)
-
-    @property
-    def available(self) -> bool:
-        """Whether there is a counter to read."""
-        return self.counter is not None
 
     @contextmanager
     def window(self, name: str = "training") -> Iterator[None]:
@@ -102,9 +152,8 @@ class EnergyMeter:
         """Open a window. Raises ``RuntimeError`` when one is open."""
         if self._open is not None:
             raise RuntimeError(f"window {self._open[0]!r} is still open: stop() it first")
-        account = self._accounts.setdefault(name, _Account())
-        now = self._clock()
-        before, ended = self._ended or (None, -math.inf)
+        account, now = self._accounts.setdefault(name, _Account()), self._clock()
+        before, ended = self._ended
         if before != name or (self.counter is not None and now - ended > self.counter.step_s):
             account.stretches += 1
         self._open = (name, now, self._read(account, now))
@@ -144,7 +193,7 @@ class EnergyMeter:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What was booked, as plain values; the counter itself cannot be taken along."""
+        """What was booked, as plain values; the counter itself is not part of it."""
         return {
             "counter": self._identity(),
             "accounts": {name: asdict(account) for name, account in self._accounts.items()},
@@ -161,7 +210,7 @@ class EnergyMeter:
                 )
 
     def close(self) -> None:
-        """Let go of the counter; what was booked can still be read."""
+        """Close the counter; what was booked can still be read."""
         if self.counter is not None:
             self.counter.close()
 
@@ -181,36 +230,15 @@ class EnergyMeter:
     def _refusal(self, account: _Account, min_window_s: float) -> str | None:
         assert self.counter is not None
         step, seconds = self.counter.step_s, account.seconds
-        least = max(min_window_s, STEPS * step)
+        least, stretch = max(min_window_s, STEPS * step), STEPS_OF_A_STRETCH * step
         if seconds < least:
             return f"too short: {seconds:.2f} s measured, at least {least:g} s needed"
-        if seconds < account.stretches * STEPS_OF_A_STRETCH * step:
+        if seconds < account.stretches * stretch:
+            between = seconds / account.stretches
             return (
-                f"too many pauses: {seconds / account.stretches:.3g} s between them on average, at"
-                f" least {STEPS_OF_A_STRETCH * step:g} s needed"
+                f"too many pauses: {between:.3g} s between them on average, at least {stretch:g} s"
+                " needed"
             )
         if not account.joules > 0:
             return f"the counter ({self._identity()}) did not move in {seconds:.1f} s"
         return None
-
-
-def open_counter(device: torch.device) -> EnergyCounter:
-    """The counter of ``device``: NVML, RAPL, or zeus where those two do not reach.
-
-    Raises ``UnavailableError`` with the reason where nothing can be read. No network is asked.
-    """
-    attempts: list[Callable[[], EnergyCounter]] = []
-    if device.type == "cpu":
-        attempts.append(RaplCounter)
-    elif device.type == "cuda" and torch.version.hip is None:
-        attempts.append(lambda: open_nvml(device))
-    # on x86 there is nothing of these two that zeus could read and they could not
-    if not (attempts and platform.machine().lower() in ("x86_64", "amd64")):
-        attempts.append(lambda: open_zeus(device))
-    reasons = []
-    for attempt in attempts:
-        try:
-            return attempt()
-        except UnavailableError as error:
-            reasons.append(str(error))
-    raise UnavailableError("; ".join(reasons))

@@ -1,0 +1,54 @@
+"""A counter whose joules are known, and a machine on which there is none."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from astkit.profiling import counters
+from astkit.profiling.counters import EnergyCounter, RaplCounter, UnavailableError
+
+
+class Machine(EnergyCounter):
+    """A clock and a counter of what it draws, which moves in steps like the real ones."""
+
+    def __init__(self, step_s=0.1, scope="test bench"):
+        super().__init__("fake", scope, self._millijoules, lambda: setattr(self, "closed", True))
+        self.step_s, self.now = step_s, 1000.0
+        self._times, self._joules = [0.0, self.now], [0.0, 50.0]
+        self.reads, self.closed, self.failing = 0, False, False
+
+    def clock(self):
+        return self.now
+
+    def spend(self, seconds, watts):
+        self.now += seconds
+        self._times.append(self.now)
+        self._joules.append(self._joules[-1] + seconds * watts)
+
+    def spent(self, at):
+        return float(np.interp(at, self._times, self._joules))
+
+    def _millijoules(self):
+        self.reads += 1
+        if self.failing:
+            raise UnavailableError("the cable is out")
+        return (self.spent(math.floor(self.now / self.step_s) * self.step_s) * 1e3,)
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+@pytest.fixture
+def nothing(monkeypatch, tmp_path):
+    """An x86 machine without NVML, RAPL or zeus."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "zeus.device", None)
+    monkeypatch.setattr(counters, "RaplCounter", lambda: RaplCounter(tmp_path / "powercap"))
+    monkeypatch.setattr(counters.platform, "machine", lambda: "x86_64")
+    return tmp_path
