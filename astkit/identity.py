@@ -52,5 +52,5 @@ def arguments(value: Any) -> dict[str, Any]:
 
 def tensor_hash(tensor: Tensor) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a tensor's bytes."""
-    content = tensor.detach().cpu().contiguous().view(torch.uint8).numpy()
-    return hashlib.sha256(content).hexdigest()[:16]
+    content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return hashlib.sha256(content.data).hexdigest()[:16]

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from astkit.batch import Batch
 from astkit.datasets.augment import Augment
 from astkit.datasets.decode import resized
 from astkit.datasets.images import check_label_range
-from astkit.datasets.loaders import Batch, check_start
+from astkit.datasets.loaders import check_start
 from astkit.datasets.normalize import Normalize, Statistic
 from astkit.datasets.parquet import AGAIN_FILE, decoded, image_column, opened, shard_files
 from astkit.rng import permutation

@@ -147,7 +147,7 @@ class Gate(Policy):
     def scores(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, without side effects on the model."""
         self.use(batch.criterion)
-        with torch.no_grad():
+        with batch.scoring():
             return score_rows(self.significance, batch)
 
     def use(self, criterion: Criterion) -> None:

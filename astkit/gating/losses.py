@@ -136,9 +136,9 @@ def class_outputs(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
     return logits, labels
 
 
-def check_labels(targets: Tensor, classes: int) -> None:
+def check_labels(targets: Tensor, classes: int, ignored: int | None = IGNORED) -> None:
     """Raises ``ValueError`` for a class index in ``targets`` outside ``0..classes - 1``."""
-    real = targets[targets != IGNORED]
+    real = targets if ignored is None else targets[targets != ignored]
     if not len(real):
         return
     low, high = int(real.min()), int(real.max())

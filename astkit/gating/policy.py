@@ -81,7 +81,7 @@ class Visit:
     """What training or scoring just found out about samples.
 
     Attributes:
-        index: int64 ``[n]``: which samples, on the CPU.
+        index: int64 ``[n]``: which samples, on the CPU; ``None`` where the data do not say.
         losses: ``[n]``, before any step on them.
         correct: bool ``[n]``, and
         confidence: ``[n]``, the largest class probability: where the policy ``needs_outputs`` and
@@ -89,7 +89,7 @@ class Visit:
         trained: whether they were trained on, or only scored.
     """
 
-    index: Tensor
+    index: Tensor | None
     losses: Tensor
     correct: Tensor | None = None
     confidence: Tensor | None = None
@@ -237,14 +237,16 @@ def everything(rows: int, device: torch.device | str = "cpu") -> Selection:
 
 
 def visit_of(
-    index: Tensor,
+    index: Tensor | None,
     losses: Tensor,
     known: tuple[Tensor | None, Tensor | None],
     trained: bool,
 ) -> Visit:
     """A `Visit` with everything detached and on the CPU."""
-    parts = (None if part is None else part.detach().cpu() for part in known)
-    return Visit(index.detach().cpu(), losses.detach().float().cpu(), *parts, trained)
+    samples, correct, confidence = (
+        None if part is None else part.detach().cpu() for part in (index, *known)
+    )
+    return Visit(samples, losses.detach().float().cpu(), correct, confidence, trained)
 
 
 def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:
@@ -256,7 +258,7 @@ def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) ->
     """
     if policy is None or isinstance(policy, Policy):
         return policy
-    options = {"name": policy} if isinstance(policy, str) else dict(policy)
+    options: dict[str, Any] = {"name": policy} if isinstance(policy, str) else dict(policy)
     if "name" not in options:
         raise ValueError(f'policy {options} has no name: give {{"name": "random", "rate": 0.1}}')
     name = options.pop("name")

@@ -165,6 +165,7 @@ class PolicySampler(Sampler[int]):
 
     def _forget(self) -> None:
         # what an earlier iteration drew and nobody trained on: drop_last, or a loop that was left
-        self._rows = torch.empty(0, dtype=torch.int64)
-        self._scale = torch.empty(0)
-        self._next, self._used = 0, dict[int, int]()
+        self._rows: Tensor = torch.empty(0, dtype=torch.int64)
+        self._scale: Tensor = torch.empty(0)
+        self._next: int = 0
+        self._used: dict[int, int] = {}

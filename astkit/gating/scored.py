@@ -69,6 +69,7 @@ class Scored:
         self.criterion, self.read = criterion, False
         self._outputs, self._run, self._book = outputs, run or _run, book
         self._losses: Tensor | None = None
+        self._scoring = False
 
     @property
     def batch(self) -> Batch:
@@ -138,7 +139,24 @@ class Scored:
             self._book(model, self.batch, True)
         return losses.detach()
 
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Run a block in eval mode, without gradients, and with the RNG put back afterwards."""
+        device = _device(self.inputs)
+        if self.model is None:
+            with torch.no_grad(), rng.isolated(device):
+                yield
+            return
+        with evaluating(self.model, device):
+            self._scoring = True
+            try:
+                yield
+            finally:
+                self._scoring = False
+
     def _pass(self, model: nn.Module) -> Any:
+        if self._scoring and model is self.model:
+            return self._run(model, self.batch)
         with evaluating(model, _device(self.inputs)):
             return self._run(model, self.batch)
 

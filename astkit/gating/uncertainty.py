@@ -58,7 +58,7 @@ def label_shares(targets: Tensor, logits: Tensor) -> Tensor:
             f" outputs of shape {list(logits.shape)} with class indices [batch] or float shares"
             " [batch, classes]: give such targets, or choose score='loss'"
         )
-    check_labels(targets, logits.shape[1])
+    check_labels(targets, logits.shape[1], ignored=None)
     return F.one_hot(targets.long(), logits.shape[1]).to(logits.dtype)
 
 

@@ -49,6 +49,9 @@ class Feed:
         self._batches: Iterator[Batch] | None = None
         self._drawn: Tensor | None = None  # state of the loader's own generator before the pass
         self._labels: Tensor | None = None
+        self._rows: Tensor | None = None  # of the present round; None in the loader's own order
+        self._scale, self._left_scale, self._left = torch.empty(0), torch.empty(0), _NONE
+        self.score_only, self.lr_factor, self.share = _NONE, 1.0, 1.0
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
                 raise ValueError(
@@ -57,7 +60,6 @@ class Feed:
                     " with batch_size=..., or an astkit Loader"
                 )
             self._labels = class_labels(getattr(source, "data", None), source.num_samples)
-        self._forget()
 
     @property
     def rounds(self) -> int:
@@ -102,11 +104,11 @@ class Feed:
         self._batches = None
         if self.policy is None:
             return 0
-        order, samples = self._plain.order(position.epoch), self._plain.num_samples  # type: ignore[attr-defined]
+        order: Tensor = self._plain.order(position.epoch)  # type: ignore[attr-defined]
         chosen = plan_round(
             self.policy,
             order,
-            samples,
+            self._plain.num_samples or len(order),
             epoch=position.epoch,
             number=number,
             progress=position.spent,
@@ -162,10 +164,10 @@ class Feed:
         self._forget()
 
     def _forget(self) -> None:
-        self._rows: Tensor | None = None  # of the present round; None in the loader's own order
-        self._scale = self._left_scale = torch.empty(0)
-        self._left = self.score_only = _NONE
-        self.lr_factor = self.share = 1.0
+        self._rows = None
+        self._scale, self._left_scale = torch.empty(0), torch.empty(0)
+        self._left, self.score_only = _NONE, _NONE
+        self.lr_factor, self.share = 1.0, 1.0
 
     def _batches_in_round(self) -> float:
         """Batches in the present round; infinity while a foreign loader cannot tell."""

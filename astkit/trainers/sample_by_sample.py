@@ -32,6 +32,7 @@ class SampleStep(GatedStep):
         self, gate: Gate, update: Literal["per_sample", "per_batch"] = "per_sample"
     ) -> None:
         super().__init__(gate)
+        self.gate: Gate = gate
         if update not in ("per_sample", "per_batch"):
             raise ValueError(f"update is {update!r}: choose 'per_sample' or 'per_batch'")
         if update == "per_sample" and not gate.controller.held:

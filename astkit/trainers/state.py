@@ -215,8 +215,8 @@ class Observer(Protocol):
 class History:
     """Metrics of training batches, epochs and changes of settings, in the order they came in.
 
-    At most ``limit`` training batches are kept: when there are more, every second one is dropped,
-    and from then on only every second one (fourth, ...) comes in.
+    Of the training batches every ``every``-th is kept, from the first on. When there are more than
+    ``limit``, every second one is dropped, and from then on half as many come in.
 
     Attributes:
         steps: one mapping a training batch.
@@ -224,8 +224,8 @@ class History:
         events: one mapping a change made while the run went on, with ``name`` and ``value``.
     """
 
-    def __init__(self, limit: int = 20_000) -> None:
-        self.limit, self.every = limit, 1
+    def __init__(self, every: int = 1, limit: int = 20_000) -> None:
+        self.every, self.limit = every, limit
         self.steps: list[dict[str, Any]] = []
         self.epochs: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
@@ -233,8 +233,7 @@ class History:
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Keep what came, the batches of validation excepted."""
         if phase == "train":
-            # a batch that was not due has neither loss nor rate to show
-            if metrics.pop("due", True) and step % self.every == 0:
+            if (step - 1) % self.every == 0:
                 self.steps.append({"step": step, **metrics})
                 self._thin()
         elif phase == "epoch":
@@ -245,7 +244,7 @@ class History:
     def _thin(self) -> None:
         while len(self.steps) > self.limit:
             self.every *= 2
-            self.steps = [each for each in self.steps if each["step"] % self.every == 0]
+            self.steps = [each for each in self.steps if (each["step"] - 1) % self.every == 0]
 
     def close(self) -> None:
         """Nothing to close."""
@@ -261,6 +260,7 @@ class History:
 
     def restore_steps(self, records: list[dict[str, Any]]) -> None:
         """Take the training batches out of the records of a metrics file."""
-        train = [record for record in records if record["phase"] == "train"]
+        kept = [each for each in records if (each["step"] - 1) % self.every == 0]
+        train = [record for record in kept if record["phase"] == "train"]
         self.steps = [{k: v for k, v in record.items() if k != "phase"} for record in train]
         self._thin()

@@ -109,5 +109,6 @@ def _labels(source: BatchSource) -> Tensor:
         )
     labels = torch.empty(rows, dtype=torch.int64)
     for batch in source.batches(0, torch.arange(rows)):
+        assert batch.index is not None  # a source that visits chosen rows knows them
         labels[batch.index.cpu()] = batch.y.cpu()
     return labels
