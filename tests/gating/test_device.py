@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,20 +15,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit.gating import DeviceGate, Gate, LogIntegral, Selection, TopK
-from astkit.gating.ranked import DeviceLogIntegral, quantile, rank
+from astkit.gating.device import DeviceLogIntegral, quantile, rank
 from tests.gating.streams import decaying, follow, gamma2, jumping, through_json
 from tests.gating.syncs import Syncs
 
-RULES = ["fixed_k", "capacity"]
+RULES: list[Any] = ["fixed_k", "capacity"]
 SYNC_FREE = ["loss", "contrast", "confidence", "entropy", "margin"]
-alone = pytest.mark.filterwarnings("ignore:a batch of 1 row")
+RISING = torch.arange(1.0, 17.0)
+single_rows = pytest.mark.filterwarnings("ignore:a batch of 1 row")
 equal_scores = pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
 rates = st.floats(1e-3, 1)
+sizes = st.lists(st.integers(1, 40), min_size=1, max_size=40)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def counted(chosen: Selection) -> list[int]:
-    """The rows that weigh something, in order."""
+def trained(chosen: Selection) -> list[int]:
+    """The rows with a weight above 0, in order."""
     return sorted(chosen.index[chosen.weight > 0].tolist())
 
 
@@ -48,11 +49,11 @@ def batches(steps: int, rows: int = 48, device: str = "cpu") -> Iterator[tuple[T
 
 
 def train(gate: Gate, model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> list[Selection]:
-    """A plain gated loop whose score is the loss."""
+    """A plain gated loop."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     choices = []
     for x, y in data:
-        chosen = gate.select(gate.score(model, x, y))
+        chosen = gate(model, x, y)
         few, labels = chosen.take((x, y))
         optimizer.zero_grad(set_to_none=True)
         chosen.mean(F.cross_entropy(model(few), labels, reduction="none")).backward()
@@ -64,9 +65,9 @@ def train(gate: Gate, model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> li
 # --- fixed k: the decisions of top-k ---------------------------------------------------------
 
 
-@alone
-@settings(deadline=None, max_examples=60)
-@given(rates, st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(0, 5), seeds)
+@single_rows
+@settings(deadline=None, max_examples=50)
+@given(rates, sizes, st.integers(0, 5), seeds)
 def test_fixed_k_takes_the_rows_of_top_k(
     target: float, sizes: list[int], fallback: int, seed: int
 ) -> None:
@@ -76,24 +77,22 @@ def test_fixed_k_takes_the_rows_of_top_k(
     for size in sizes:
         scores = torch.randperm(size, generator=random).float() - size / 2  # no ties, some negative
         chosen, expected = gate.select(scores), reference.select(scores)
-        assert len(chosen) == len(expected)
-        assert chosen.weight.tolist() == [1.0] * len(chosen)
+        assert chosen.weight.tolist() == [1.0] * len(expected)
         assert (float(chosen.rate), float(chosen.threshold)) == (expected.rate, expected.threshold)
         assert bool(chosen.fallback) == expected.fallback
+        assert int(chosen.active.sum()) == int(expected.active.sum())
         best = scores.argsort(descending=True)[: len(expected)]
-        assert counted(chosen) == sorted(best.tolist())
+        assert trained(chosen) == sorted(best.tolist())
         if not expected.fallback:
-            assert counted(chosen) == expected.index.tolist()
+            assert trained(chosen) == expected.index.tolist()
     for name in ("seen", "active", "fallback_rows", "nonfinite", "carry", "batches"):
         assert getattr(gate, name) == getattr(reference, name), name
     assert gate.rate == reference.rate
     assert gate.overflow == 0
 
 
-@equal_scores
-@alone
-@settings(deadline=None, max_examples=40)
-@given(rates, st.lists(st.integers(1, 40), min_size=1, max_size=40), seeds)
+@settings(deadline=None, max_examples=30)
+@given(rates, sizes, seeds)
 def test_fixed_k_gives_the_exact_rate_whatever_ties(
     target: float, sizes: list[int], seed: int
 ) -> None:
@@ -104,38 +103,36 @@ def test_fixed_k_gives_the_exact_rate_whatever_ties(
     assert abs(gate.active - target * sum(sizes)) < 1
 
 
-def test_of_tied_rows_the_first_are_taken() -> None:
+def test_ties() -> None:
     chosen = DeviceGate(0.5).select(torch.tensor([1.0, 2.0, 1.0, 1.0]))
     assert chosen.index.tolist() == [1, 0]
-
-
-def test_rows_that_tie_with_a_held_threshold_are_not_active() -> None:
     chosen = DeviceGate(0.25, "capacity").select(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))
     assert float(chosen.threshold) == 4.0  # the quantile at 0.75
-    assert counted(chosen) == [4]
+    assert trained(chosen) == [4]
 
 
 # --- capacity: the threshold of the log-integral law -----------------------------------------
 
 STREAMS = {
-    "steady": lambda: gamma2(0, 300),
-    "decaying": lambda: decaying(1)[:400],
-    "jumping": lambda: jumping(2, 100, 200, 30.0),
+    "steady": lambda: gamma2(0, 200),
+    "decaying": lambda: decaying(1)[:200],
+    "jumping": lambda: jumping(2, 100, 100, 30.0),
     "zeros first": lambda: torch.cat([torch.zeros(3, 128).double(), gamma2(3, 100)]),
     "mostly zero": lambda: gamma2(4, 200) * (gamma2(5, 200) > 4),
 }
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("target", [0.02, 0.25, 1 / 3, 0.9])
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [(0.02, torch.float32), (0.25, torch.float64), (1 / 3, torch.float32), (0.9, torch.float64)],
+)
 def test_the_law_on_tensors_is_log_integrals(
     stream: str, dtype: torch.dtype, target: float
 ) -> None:
-    scores = STREAMS[stream]().to(dtype)
     ours, theirs = DeviceLogIntegral(target, 0.7), LogIntegral(target, 0.7)
     assert ours.value is None
-    for number, batch in enumerate(scores):
+    for number, batch in enumerate(STREAMS[stream]().to(dtype)):
         expected = theirs.threshold(batch, 0)
         assert ours.threshold(batch, 0) == pytest.approx(expected, rel=1e-12), number
         rate = float((batch > expected).double().mean())
@@ -164,8 +161,10 @@ def test_the_quantile_is_torchs(target: float, rows: int, seed: int, dtype: torc
     assert float(quantile(rank(spoilt), target)) == pytest.approx(float(expected), rel=1e-12)
 
 
-@pytest.mark.parametrize("stream", ["steady", "decaying", "jumping"])  # no ties
-@pytest.mark.parametrize("target", [0.05, 0.25])
+@pytest.mark.parametrize(
+    ("stream", "target"),
+    [("steady", 0.05), ("decaying", 0.25), ("jumping", 0.05), ("jumping", 0.25)],  # no ties
+)
 def test_capacity_decides_as_the_gate_with_log_integral(stream: str, target: float) -> None:
     gate = DeviceGate(target, "capacity", headroom=1e3)  # room for all: no overflow
     reference = Gate(target, controller="log_integral")
@@ -176,27 +175,26 @@ def test_capacity_decides_as_the_gate_with_log_integral(stream: str, target: flo
         assert float(chosen.threshold) == pytest.approx(expected.threshold, rel=1e-9)
         assert float(chosen.rate) == pytest.approx(expected.rate, abs=0)
         if not expected.fallback:
-            assert counted(chosen) == expected.index.tolist()
+            assert trained(chosen) == expected.index.tolist()
+            assert sorted(chosen.index[chosen.active].tolist()) == trained(chosen)
             compared += 1
     assert compared > 50
     assert (gate.nonfinite, gate.seen) == (reference.nonfinite, reference.seen)
 
 
-def test_the_threshold_of_a_selection_stays_what_it_was() -> None:
+def test_a_selection_stays_what_it_was() -> None:
     gate = DeviceGate(0.25, "capacity")
     stream = gamma2(0, 20)
     choices = [gate.select(scores) for scores in stream]
-    found = [float(chosen.threshold) for chosen in choices]
-    assert len(set(found)) > 10
-    for scores, chosen, threshold in zip(stream, choices, found, strict=True):
-        above = int((scores > threshold).sum())
-        assert float(chosen.rate) == above / len(scores)
+    assert len({float(chosen.threshold) for chosen in choices}) > 10
+    for scores, chosen in zip(stream, choices, strict=True):
+        assert float(chosen.rate) == float((scores > chosen.threshold).double().mean())
 
 
 def test_capacity_is_fixed_by_batch_size_and_rate() -> None:
     gate = DeviceGate(0.1, "capacity")
-    sizes = {len(gate.select(scores)) for scores in jumping(0, 50, 50, 10.0)}
-    assert sizes == {math.ceil(12.8 + 3 * math.sqrt(128 * 0.1 * 0.9))}
+    found = {len(gate.select(scores)) for scores in jumping(0, 50, 50, 10.0)}
+    assert found == {math.ceil(12.8 + 3 * math.sqrt(128 * 0.1 * 0.9))}
     assert len(gate.select(gamma2(1, 1, 5)[0])) == math.ceil(0.5 + 3 * math.sqrt(0.45))
     gate.target_rate = 0.9
     assert len(gate.select(gamma2(1, 1, 5)[0])) == 5
@@ -207,96 +205,98 @@ def test_capacity_is_fixed_by_batch_size_and_rate() -> None:
 
 def test_overflow_is_counted_and_the_best_rows_are_kept() -> None:
     gate = DeviceGate(0.25, "capacity", headroom=0.0)
-    first = torch.arange(1.0, 17.0)
-    gate.select(first)
+    gate.select(RISING)
     assert gate.overflow == 0
-    louder = first + 100  # all 16 exceed the threshold, 4 find a place
-    chosen = gate.select(louder)
-    assert counted(chosen) == [12, 13, 14, 15]
+    chosen = gate.select(RISING + 100)  # all 16 exceed the threshold, 4 are taken
+    assert trained(chosen) == [12, 13, 14, 15]
     assert float(chosen.rate) == 1.0
-    assert gate.overflow == 12
-    assert gate.active == 4 + 16
-    assert [row["overflow"] for row in gate.read().steps] == [0, 12]
+    assert (gate.overflow, gate.active) == (12, 4 + 16)
 
 
+@pytest.mark.full
 def test_headroom_of_three_deviations_overflows_once_in_hundreds_of_steps() -> None:
-    gate = DeviceGate(0.1, "capacity", log_steps=1000)
+    gate, before, over = DeviceGate(0.1, "capacity"), 0, 0
     for scores in gamma2(7, 1000):
         gate.select(scores)
-    over = sum(row["overflow"] > 0 for row in gate.read().steps)
+        over, before = over + (gate.overflow > before), gate.overflow
     assert 0 < over < 20  # a binomial count is above 3 deviations in 2 to 3 steps of 1000
     assert gate.rate == pytest.approx(0.1, abs=0.005)
 
 
-# --- fallback, scores that are not finite or negative ----------------------------------------
+# --- padding, fallback, scores that are not finite or negative -------------------------------
 
 
-def test_the_fallback_is_the_best_rows_and_no_part_of_the_rate() -> None:
+def test_padding_and_fallback_are_not_active() -> None:
     gate = DeviceGate(0.25, "capacity", fallback=3)
-    gate.select(torch.arange(1.0, 17.0))
-    chosen = gate.select(torch.arange(1.0, 17.0) / 1000)
-    assert counted(chosen) == [13, 14, 15]
+    chosen = gate.select(RISING)  # the quantile at 0.75 is 12.25
+    assert chosen.active.dtype == torch.bool
+    assert len(chosen) == 10  # 4 + 3 deviations of 1.73
+    assert chosen.active.tolist() == (chosen.weight > 0).tolist() == [True] * 4 + [False] * 6
+    chosen = gate.select(RISING / 1000)
+    assert trained(chosen) == [13, 14, 15]
+    assert not bool(chosen.active.any())
     assert float(chosen.rate) == 0
     assert bool(chosen.fallback)
-    assert gate.fallback_rows == 3
-    assert gate.active == 4
+    assert (gate.fallback_rows, gate.active) == (3, 4)
 
 
 def test_few_active_rows_are_filled_up_to_the_fallback() -> None:
     gate = DeviceGate(0.25, "capacity", fallback=3, min_active=2)
-    gate.select(torch.arange(1.0, 17.0))
+    gate.select(RISING)
     scores = torch.full((16,), 0.1)
     scores[5] = 100.0
-    assert len(counted(gate.select(scores))) == 3
+    chosen = gate.select(scores)
+    assert len(trained(chosen)) == 3
+    assert chosen.index[chosen.active].tolist() == [5]
     assert (gate.active, gate.fallback_rows) == (5, 2)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rows_without_a_finite_score_weigh_nothing_and_cannot_spoil_the_mean(rule: Any) -> None:
     gate = DeviceGate(0.9, rule)
-    scores = torch.tensor([1.0, math.nan, 3.0, math.inf, -math.inf, 2.0])
-    chosen = gate.select(scores)
-    assert set(counted(chosen)) <= {0, 2, 5}
-    assert gate.nonfinite == 3
-    assert gate.seen == 3
+    chosen = gate.select(torch.tensor([1.0, math.nan, 3.0, math.inf, -math.inf, 2.0]))
+    assert set(trained(chosen)) <= {0, 2, 5}
+    assert (gate.nonfinite, gate.seen) == (3, 3)
     losses = torch.tensor([1.0, math.nan, 3.0, math.inf, math.inf, 2.0])
-    assert float(chosen.mean(chosen.take(losses))) == pytest.approx(
-        losses[counted(chosen)].mean().item()
-    )
+    expected = losses[trained(chosen)].mean().item()
+    assert float(chosen.mean(chosen.take(losses))) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_batch_without_any_score_gives_nan_and_leaves_the_threshold(rule: Any) -> None:
-    gate = DeviceGate(0.25, rule)
+    gate, clean = DeviceGate(0.25, rule), DeviceGate(0.25, rule)
     good = gamma2(0, 2, 8)
     for scores in (torch.full((8,), math.nan), good[0], torch.full((8,), math.inf), good[1]):
         chosen = gate.select(scores)
         finite = bool(scores.isfinite().any())
         assert math.isfinite(float(chosen.mean(chosen.take(scores)))) == finite
-    assert gate.seen == 16
-    assert gate.nonfinite == 16
-    clean = DeviceGate(0.25, rule)
+    assert (gate.seen, gate.nonfinite) == (16, 16)
     for scores in good:
         clean.select(scores)
     assert clean.controller.state_dict() == gate.controller.state_dict()
 
 
-def test_negative_scores_under_capacity_are_told() -> None:
-    gate = DeviceGate(0.25, "capacity")
-    gate.select(torch.cat([torch.arange(16.0) - 4, torch.tensor([math.nan, -math.inf])]))
-    with pytest.warns(UserWarning, match="4 scores were negative"):
-        assert gate.read().counters["negative"] == 4
+def test_negative_scores_under_capacity_are_counted_and_warned_of_once(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    scores = torch.cat([torch.arange(16.0) - 4, torch.tensor([math.nan, -math.inf])])
+    for rule in RULES:
+        gate = DeviceGate(0.25, rule)
+        chosen = gate.select(scores)
+        assert min(trained(chosen)) > 4  # those above 0
+        assert (gate.negative, gate.counters()["negative"]) == (4, 4)
+    told = [str(warning.message) for warning in recwarn]
+    assert len(told) == 1
+    assert told[0].startswith("4 scores were negative, so their rows are never active")
 
 
 # --- gradients -------------------------------------------------------------------------------
 
 
-def gradients(
-    model: nn.Module, chosen: Selection, x: Tensor, y: Tensor
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Of the weighted mean over all taken rows, and of the mean over the exact subset."""
+def difference(model: nn.Module, chosen: Selection, x: Tensor, y: Tensor) -> float:
+    """Of the weighted mean's gradient to that of the exact subset, over the norm of the latter."""
     found = []
-    exact = torch.tensor(counted(chosen))
+    exact = torch.tensor(trained(chosen))
     few, labels = chosen.take((x, y))
     for mean in (
         lambda: chosen.mean(F.cross_entropy(model(few), labels, reduction="none")),
@@ -304,14 +304,8 @@ def gradients(
     ):
         model.zero_grad()
         mean().backward()
-        found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    return found[0], found[1]
-
-
-def difference(ours: list[Tensor], exact: list[Tensor]) -> float:
-    """Norm of the difference over the norm of the exact gradient."""
-    a, b = (torch.cat([part.flatten() for part in parts]) for parts in (ours, exact))
-    return float((a - b).norm() / b.norm())
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    return float((found[0] - found[1]).norm() / found[1].norm())
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
@@ -319,26 +313,24 @@ def test_padding_leaves_the_gradient_of_the_exact_subset(dtype: torch.dtype, wit
     model, gate = network(dtype), DeviceGate(0.2, "capacity")
     padded = 0
     for x, y in batches(20):
-        x = x.to(dtype)
-        chosen = gate(model, x, y)
-        padded += len(chosen) - len(counted(chosen))
-        assert difference(*gradients(model, chosen, x, y)) < within
+        chosen = gate(model, x.to(dtype), y)
+        padded += len(chosen) - len(trained(chosen))
+        assert difference(model, chosen, x.to(dtype), y) < within
     assert padded > 20
 
 
 def test_under_batch_norm_padding_is_another_algorithm() -> None:
     model = network(torch.float64, batch_norm=True).train()
     ((x, y),) = batches(1)
-    chosen = DeviceGate(0.2, "capacity")(model, x.double(), y)
-    assert difference(*gradients(model, chosen, x.double(), y)) > 0.01
-    exact = DeviceGate(0.2, "fixed_k")(model, x.double(), y)
-    assert difference(*gradients(model, exact, x.double(), y)) < 1e-12
+    x = x.double()
+    assert difference(model, DeviceGate(0.2, "capacity")(model, x, y), x, y) > 0.01
+    assert difference(model, DeviceGate(0.2, "fixed_k")(model, x, y), x, y) < 1e-12
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_training_follows_the_ordinary_gate(rule: Any) -> None:
     ours, theirs = network(torch.float64), network(torch.float64)
-    data = [(x.double(), y) for x, y in batches(60)]
+    data = [(x.double(), y) for x, y in batches(40)]
     # the losses of a new network lie close together, so a large gain would swing to the fallback
     law = TopK(0.5) if rule == "fixed_k" else LogIntegral(0.5, gain=0.05)
     device, plain = DeviceGate(0.5, rule, gain=0.05, headroom=1e3), Gate(controller=law)
@@ -366,17 +358,17 @@ def nothing_is_read(patch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("score", SYNC_FREE)
+@pytest.mark.parametrize(
+    ("rule", "score"), [("fixed_k", "loss"), *(("capacity", score) for score in SYNC_FREE)]
+)
 def test_fifty_steps_read_nothing(rule: Any, score: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, model, data = DeviceGate(0.25, rule, score), network(), list(batches(50))
     with nothing_is_read(monkeypatch), Syncs() as syncs:
         choices = train(gate, model, data)
-        reading = gate.read()
     assert syncs.names == []
-    assert len(choices) == 50
-    assert len(reading.steps) == 50
     assert gate.rate == pytest.approx(0.25, abs=0.08)
+    together = torch.stack([chosen.rate for chosen in choices])  # all rates in one reading
+    assert together.mean().item() == pytest.approx(gate.rate)
 
 
 def test_the_test_finds_what_the_ordinary_gate_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,73 +391,28 @@ def test_fifty_steps_on_a_gpu_do_not_synchronise(rule: Any, score: str) -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         train(gate, model, data)
-        reading = gate.read()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     on_cpu = DeviceGate(0.25, rule, score)
     train(on_cpu, network(), list(batches(50)))
-    assert reading.counters["seen"] == on_cpu.seen
+    assert gate.seen == on_cpu.seen
     assert gate.rate == pytest.approx(on_cpu.rate, abs=0.01)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_decision_compiles_in_one_graph(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    compiler = partial(torch.compile, fullgraph=True, backend=backend)
-    monkeypatch.setattr(torch, "compile", compiler)
-    for rule in RULES:
-        compiled, plain = DeviceGate(0.15, rule, compile=True), DeviceGate(0.15, rule)
-        for number, scores in enumerate(gamma2(0, 12, 48)):
-            if number == 6:
-                compiled.target_rate = plain.target_rate = 0.4
-            found, expected = compiled.select(scores), plain.select(scores)
-            assert torch.equal(found.index, expected.index)
-            assert torch.equal(found.weight, expected.weight)
-            assert float(found.threshold) == pytest.approx(float(expected.threshold), rel=1e-12)
-        assert compiled.read().counters == plain.read().counters
-
-
-# --- reading, steering, state ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_readings_hold_every_step_once(rule: Any) -> None:
-    gate = DeviceGate(0.25, rule, log_steps=8)
-    stream, choices, rows, readings = gamma2(0, 30), [], [], []
-    for number, scores in enumerate(stream, start=1):
-        choices.append(gate.select(scores))
-        if number % 5 == 0:
-            readings.append(gate.read())  # looked at much later
-    for reading in readings:
-        rows += reading.steps
-        assert reading.missed == 0
-    assert [row["step"] for row in rows] == list(range(1, 31))
-    assert [row["rate"] for row in rows] == [float(chosen.rate) for chosen in choices]
-    assert [row["threshold"] for row in rows] == [float(chosen.threshold) for chosen in choices]
-    assert [reading.counters["seen"] for reading in readings] == [640 * n for n in range(1, 7)]
-
-
-def test_steps_that_the_log_no_longer_holds_are_counted() -> None:
-    gate = DeviceGate(0.25, log_steps=4)
-    for scores in gamma2(0, 11, 8):
-        gate.select(scores)
-    reading = gate.read()
-    assert reading.missed == 7
-    assert [row["step"] for row in reading.steps] == [8, 9, 10, 11]
-    assert (gate.read().missed, gate.read().steps) == (0, [])
+# --- steering and state ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_target_is_followed_when_it_is_steered(rule: Any) -> None:
     gate = DeviceGate(0.1, rule)
-    for scores in gamma2(0, 200):
+    for scores in gamma2(0, 100):
         gate.select(scores)
     before = gate.active
     gate.steer("target_rate", 0.5)
     assert gate.target_rate == 0.5
-    for scores in gamma2(1, 200):
+    for scores in gamma2(1, 100):
         gate.select(scores)
-    assert (gate.active - before) / (200 * 128) == pytest.approx(0.5, abs=0.02)
+    assert (gate.active - before) / (100 * 128) == pytest.approx(0.5, abs=0.02)
 
 
 def test_gains_are_steered_and_controllers_are_not() -> None:
@@ -480,22 +427,30 @@ def test_gains_are_steered_and_controllers_are_not() -> None:
         gate.admits(torch.tensor(1.0))
 
 
+def test_its_arguments_identify_a_run() -> None:
+    config = DeviceGate(0.1, "capacity", gain=0.25, headroom=2.0).config()
+    assert (config["rule"], config["headroom"], config["controller"]["gain"]) == (
+        "capacity",
+        2,
+        0.25,
+    )
+
+
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("at", [0, 1, 13])
-def test_a_resumed_gate_decides_as_the_one_saved(rule: Any, at: int) -> None:
+def test_a_resumed_gate_decides_as_the_one_saved(rule: Any) -> None:
     stream = jumping(3, 15, 15, 8.0)
-    whole, first, second = (DeviceGate(0.13, rule, headroom=0.5) for _ in range(3))
-    expected = [whole.select(scores) for scores in stream]
-    for scores in stream[:at]:
-        first.select(scores)
-    second.load_state_dict(through_json(first.state_dict()))
-    for scores, other in zip(stream[at:], expected[at:], strict=True):
-        chosen = second.select(scores)
-        assert torch.equal(chosen.index, other.index)
-        assert torch.equal(chosen.weight, other.weight)
-        assert float(chosen.threshold) == float(other.threshold)
-    assert second.state_dict() == whole.state_dict()
-    assert [row["step"] for row in second.read().steps] == list(range(at + 1, 31))
+    for at in (0, 1, 13):
+        whole, first, second = (DeviceGate(0.13, rule, headroom=0.5) for _ in range(3))
+        expected = [whole.select(scores) for scores in stream]
+        for scores in stream[:at]:
+            first.select(scores)
+        second.load_state_dict(through_json(first.state_dict()))
+        for scores, other in zip(stream[at:], expected[at:], strict=True):
+            chosen = second.select(scores)
+            assert torch.equal(chosen.index, other.index)
+            assert torch.equal(chosen.weight, other.weight)
+            assert float(chosen.threshold) == float(other.threshold)
+        assert second.state_dict() == whole.state_dict()
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -503,9 +458,8 @@ def test_at_rate_one_every_row_is_taken(rule: Any) -> None:
     gate = DeviceGate(1.0, rule)
     for scores in gamma2(0, 3, 9):
         chosen = gate.select(scores)
-        assert counted(chosen) == list(range(9))
-        assert float(chosen.rate) == 1
-        assert float(chosen.threshold) == -math.inf
+        assert trained(chosen) == list(range(9))
+        assert (float(chosen.rate), float(chosen.threshold)) == (1, -math.inf)
 
 
 def test_a_score_that_remembers_is_told_the_rows_that_count() -> None:
@@ -513,7 +467,7 @@ def test_a_score_that_remembers_is_told_the_rows_that_count() -> None:
     ((x, y),) = batches(1)
     chosen = gate(model, x, y, torch.arange(len(y)))
     waiting = gate.state_dict()["score"]["age"]
-    assert [row for row, age in enumerate(waiting) if age == 0] == counted(chosen)
+    assert [row for row, age in enumerate(waiting) if age == 0] == trained(chosen)
 
 
 def test_the_law_serves_the_ordinary_gate_too() -> None:
@@ -521,25 +475,19 @@ def test_the_law_serves_the_ordinary_gate_too() -> None:
     assert follow(DeviceLogIntegral(0.2), stream) == follow(LogIntegral(0.2), stream)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_what_cannot_be_is_refused() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"target_rate": 0}, "target_rate is 0"),
         ({"rule": "topk"}, "rule is 'topk': choose 'fixed_k' or 'capacity'"),
         ({"headroom": -1.0}, "headroom is -1.0"),
         ({"headroom": math.nan}, "headroom is nan"),
-        ({"log_steps": 0}, "log_steps is 0"),
         ({"rule": "capacity", "fallback": 0}, "fallback is 0"),
         ({"rule": "capacity", "gain": 0}, "gain is 0"),
         ({"score": "nonsense"}, "unknown score"),
-    ],
-)
-def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        DeviceGate(**options)
-
-
-@pytest.mark.parametrize("scores", [torch.zeros(3, 1), torch.zeros(0), torch.tensor(1.0)])
-def test_one_score_a_row_is_wanted(scores: Tensor) -> None:
-    with pytest.raises(ValueError, match="give one score a row"):
-        DeviceGate().select(scores)
+    ]
+    for options, sentence in refused:
+        with pytest.raises(ValueError, match=sentence):
+            DeviceGate(**options)
+    for scores in (torch.zeros(3, 1), torch.zeros(0), torch.tensor(1.0)):
+        with pytest.raises(ValueError, match="give one score a row"):
+            DeviceGate().select(scores)
