@@ -5,28 +5,66 @@ from __future__ import annotations
 import base64
 import sys
 import time
-from textwrap import fill, shorten
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from astkit.widgets import frontend
-from astkit.widgets.live_figure import Curve, LiveFigure, Panel, Series
+from astkit.widgets.live_figure import FLOPS, LiveFigure, Panel
 from astkit.widgets.style import Picture, line
 
-POINTS = 500
-_TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
+POINTS = 1000
+"""A series keeps at most so many points, however long the run; an even number."""
 
-_SERIES = ("threshold", "rate", "target_rate", "loss", "flops", "flops_dense", "joules")
+MARKS = 100
+"""At most so many changes of settings are marked."""
+
+_TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
+_SERIES = {
+    "train": ("threshold", "rate", "target_rate", "loss", "flops", "flops_dense", "joules"),
+    "epoch": ("val_loss", "val_accuracy"),
+}
+
+
+class Trace:
+    """A series of bounded length: when it is full, each two neighbours become one point.
+
+    A point is the mean of ``stride`` values in a row: leaving values out would show noise that is
+    not there.
+    """
+
+    def __init__(self) -> None:
+        self.stride = 1
+        self._points: list[tuple[float, float]] = []
+        self._x = self._y = 0.0
+        self._open = 0
+
+    def add(self, x: float, y: float) -> None:
+        """Append a value."""
+        self._x, self._y, self._open = self._x + x, self._y + y, self._open + 1
+        if self._open < self.stride:
+            return
+        self._points.append((self._x / self.stride, self._y / self.stride))
+        self._x = self._y = 0.0
+        self._open = 0
+        if len(self._points) == POINTS:
+            pairs = np.array(self._points).reshape(-1, 2, 2).mean(axis=1)
+            self._points = [(x, y) for x, y in pairs.tolist()]
+            self.stride *= 2
+
+    def points(self) -> NDArray[np.float64]:
+        """x and y of each point."""
+        rest = [(self._x / self._open, self._y / self._open)] if self._open else []
+        return np.array(self._points + rest, dtype=float).reshape(-1, 2)
 
 
 class LiveBoard:
     """An observer that draws threshold, activation rate, loss and accuracy, and cost while it runs.
 
     It is told of every batch while no clock of the trainer runs, and draws only as often as
-    ``every_s`` and ``max_share`` allow; the last frame is drawn always. When drawing fails the
-    board switches itself off and training goes on.
+    ``every_s`` and ``max_share`` allow; the last frame is drawn always. It keeps at most `POINTS`
+    points of each series. When drawing fails the board switches itself off and training goes on.
 
     Args:
         every_s: seconds between two frames, at least.
@@ -34,6 +72,7 @@ class LiveBoard:
         live: ``False`` shows nothing; ``ASTKIT_LIVE=0`` does that for all boards.
 
     Attributes:
+        series: what was logged, by name.
         set_up: seconds of CPU time that the first frame took: loading matplotlib, laying out.
         spent: seconds of CPU time that all further frames have taken; ``max_share`` is theirs.
         frames: how many frames were drawn.
@@ -42,41 +81,32 @@ class LiveBoard:
     """
 
     def __init__(
-        self,
-        every_s: float = 2.0,
-        max_share: float = 0.02,
-        live: bool | None = None,
+        self, every_s: float = 2.0, max_share: float = 0.02, live: bool | None = None
     ) -> None:
         if not 0 < max_share <= 1:
             raise ValueError(f"max_share is {max_share}: give a share above 0 and at most 1")
         if not every_s >= 0:
             raise ValueError(f"every_s is {every_s}: give seconds, 0 or more")
         self.every_s, self.max_share = every_s, max_share
-        self.missing = "no meter was given"
         self.shown = frontend.mode(live) != "off"
         self.set_up, self.spent, self.frames = 0.0, 0.0, 0
-        self.steps: dict[str, list[float]] = {name: [] for name in ("step", *_SERIES)}
-        self.epochs: dict[str, list[float]] = {"step": [], "val_accuracy": []}
+        self.series = {name: Trace() for names in _SERIES.values() for name in names}
         self.events: list[int] = []
+        self._reason = "no meter was given"
         self._started: float | None = None
         self._last = 0.0
         self._handle: Any = None
         self._figure: LiveFigure | None = None
-        self._joules_shown = False
+        self._built_for: object = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Keep the numbers of a batch; draw if a frame is due."""
-        if phase == "event":
+        if phase == "event" and len(self.events) < MARKS:
             self.events.append(step)
-        elif phase == "epoch" and "val_accuracy" in metrics:
-            self.epochs["step"].append(step)
-            self.epochs["val_accuracy"].append(metrics["val_accuracy"])
-        elif phase == "train":
-            self.missing = metrics.get("joules_reason") or self.missing
-            self.steps["step"].append(step)
-            for name in _SERIES:
-                value = metrics.get(name)
-                self.steps[name].append(float("nan") if value is None else float(value))
+        self._reason = metrics.get("joules_reason") or self._reason
+        for name in _SERIES.get(phase, ()):
+            if metrics.get(name) is not None:
+                self.series[name].add(step, float(metrics[name]))
         if self.shown and self._due():
             self.draw()
 
@@ -87,11 +117,14 @@ class LiveBoard:
         allowed = self.max_share * (now - self._started)
         return now - self._last >= self.every_s and self.spent <= allowed
 
-    def draw(self) -> None:
-        """Draw a frame now and put it in the place of the one before."""
+    def draw(self, last: bool = False) -> None:
+        """Draw a frame now and put it in the place of the one before.
+
+        ``last``: let the axes end where the run did.
+        """
         start = time.thread_time()
         try:
-            self._show()
+            self._show(last)
         except Exception as error:  # whatever it is, it is not worth a training run
             self.shown = False
             print(f"the live board is off, training goes on: {error!r}", file=sys.stderr)
@@ -103,15 +136,15 @@ class LiveBoard:
         else:
             self.spent += cost
 
-    def _show(self) -> None:
+    def _show(self, last: bool) -> None:
         from IPython.display import display
 
-        measured = self._measured()
-        if self._figure is None or measured != self._joules_shown:
-            self._figure, self._joules_shown = self._new_figure(), measured
-        figure = self._figure
-        figure.update(self._series(), self.events)
-        png = base64.b64encode(figure.png()).decode()
+        points = self._points()
+        if self._figure is None or self._built_for != (set(points), self._reason):
+            self._figure = self._new_figure(points)
+            self._built_for = (set(points), self._reason)
+        self._figure.update(points, self.events, fit=last)
+        png = base64.b64encode(self._figure.png()).decode()
         bundle = {"image/png": png, "text/plain": _TEXT}
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
@@ -120,60 +153,51 @@ class LiveBoard:
 
     def close(self) -> None:
         """Draw the last frame."""
-        if self.shown and self.steps["step"]:
-            self.draw()
+        if self.shown and self._points():
+            self.draw(last=True)
 
     def picture(self) -> Picture:
         """What the board has seen, as a picture of its own."""
-        figure = self._new_figure()
-        figure.update(self._series(), self.events)
+        points = self._points()
+        figure = self._new_figure(points)
+        figure.update(points, self.events, fit=True)
         return figure.finished()
 
-    def _measured(self) -> bool:
-        return bool(np.isfinite(self.steps["joules"]).any())
+    def _points(self) -> dict[str, NDArray[np.float64]]:
+        points = {name: trace.points() for name, trace in self.series.items()}
+        return {name: each for name, each in points.items() if np.isfinite(each).all(1).any()}
 
-    def _series(self) -> dict[str, Series]:
-        steps = _thinned(self.steps["step"])
-        series = {name: (steps, _thinned(self.steps[name])) for name in _SERIES}
-        accuracy = self.epochs["step"], self.epochs["val_accuracy"]
-        return {**series, "val_accuracy": (_thinned(accuracy[0]), _thinned(accuracy[1]))}
-
-    def _new_figure(self) -> LiveFigure:
-        solid, dashed = line(0, markers=False), line(1, markers=False)
-        dense = [Curve("flops_dense", "dense", dashed)]
-        cost = Panel("joules", [Curve("joules", "this run", solid)], 0.0)
-        if not self._measured():
-            title = fill(shorten(f"joules not measured: {self.missing}", 80), 44)
-            cost = Panel(
-                title,
-                [*dense, Curve("flops", "this run", solid)],
-                0.0,
-                "FLOPs, counted",
-                "upper left",
-            )
-        accuracy = Curve("val_accuracy", "accuracy", {**line(1), "ms": 3}, right=True)
-        return LiveFigure(
-            [
-                Panel("threshold", [Curve("threshold", "", solid)]),
-                Panel(
-                    "activation rate",
-                    [
-                        Curve("rate", "rate", {**solid, "lw": 1.0}),
-                        Curve("target_rate", "set point", {**dashed, "lw": 2.0}),
-                    ],
-                    0.0,
-                ),
-                Panel("loss, validation accuracy", [Curve("loss", "loss", solid), accuracy], 0.0),
-                cost,
-            ]
-        )
+    def _new_figure(self, there: dict[str, Any]) -> LiveFigure:
+        what = {"joules": f"joules not measured: {self._reason}", "flops": "FLOPs not counted"}
+        notes = [note for name, note in what.items() if name not in there]
+        return LiveFigure(_panels(there), " · ".join(notes))
 
 
-def _thinned(values: list[float]) -> NDArray[np.float64]:
-    # means of equal stretches, because leaving points out would show noise that is not there
-    array = np.asarray(values, dtype=float)
-    stretch = -(-len(array) // POINTS)
-    if stretch < 2:
-        return array
-    starts = np.arange(0, len(array), stretch)
-    return np.add.reduceat(array, starts) / np.diff(np.append(starts, len(array)))
+def _panels(there: dict[str, Any]) -> list[Panel]:
+    """The panels that have something to show."""
+    first, second, third = (line(place, markers=False) for place in range(3))
+    accuracy = {**line(1), "ms": 3}
+    cost = Panel("energy of training", "energy (J)", {"joules": ("this run", first)})
+    if "joules" not in there:
+        flops = {"flops": ("this run", first), "flops_dense": ("dense", second)}
+        cost = Panel("cost of training", FLOPS, flops)
+    rates = {"rate": ("rate", {**first, "lw": 0.8}), "target_rate": ("set point", second)}
+    losses = {
+        "loss": ("training", {**first, "lw": 0.8}),
+        "val_loss": ("validation", third),
+        "val_accuracy": ("accuracy", accuracy),
+    }
+    measured = "val_accuracy" in there
+    right = ("val_accuracy", "validation accuracy") if measured else ("", "")
+    threshold = {"threshold": ("threshold", first)}
+    panels = [
+        Panel("threshold", "score of a sample", threshold, floor=False),
+        Panel("activation rate", "share of the batch", rates),
+        Panel("loss, accuracy" if measured else "loss", "mean loss", losses, right),
+        cost,
+    ]
+    found = [
+        Panel(p.title, p.unit, {k: c for k, c in p.curves.items() if k in there}, p.right, p.floor)
+        for p in panels
+    ]
+    return [panel for panel in found if panel.curves]

@@ -46,13 +46,14 @@ class Dashboard:
     async def start(self, trainer: Any) -> Run:
         """Begin: return while the run goes on if somebody can steer it, else when it is over.
 
-        Raises ``RuntimeError`` while an earlier run of this dashboard goes on.
+        Raises ``RuntimeError`` while an earlier run of this dashboard goes on, and without a front
+        end what ended the run early, such as `TimeIsUp`.
         """
         if self.run is not None and self.run.status in ("running", "paused"):
             raise RuntimeError("this dashboard steers a run already: stop it, or take another one")
         if self.board not in trainer.observers:
             trainer.observers.append(self.board)
-        self.run = run = Run(trainer, self._after)
+        self.run = run = Run(trainer, lambda run: self._strip and self._strip.follow())
         self._strip = None
         if frontend.mode(self.live) == "ask" and await self._somebody(run):
             run.begin(self.pace)
@@ -67,13 +68,9 @@ class Dashboard:
         except ImportError as error:
             print(f"no controls, the run goes to its end: {error.name} is not installed")
             return False
-        self._strip = strip = Strip(run)
+        strip = Strip(run)
         if await strip.answered(self.wait_s):
+            self._strip = strip
             return True
         strip.close(f"no front end answered within {self.wait_s:g} s, so the run went to its end")
-        self._strip = None
         return False
-
-    def _after(self, run: Run) -> None:
-        if self._strip is not None:
-            self._strip.follow()

@@ -6,7 +6,8 @@ import asyncio
 import json
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -24,14 +25,15 @@ class Run:
 
     Attributes:
         trainer: anything with ``steps()``, ``history``, ``position`` and ``steering``.
-        status: "ready", "running", "paused", "finished", "stopped", "interrupted" or "failed".
-        error: what made it fail.
+        status: "ready", "running", "paused", "finished", "stopped", "interrupted", "out of time"
+            or "failed".
+        error: what ended it before its budget was spent, if anything was raised.
     """
 
     def __init__(self, trainer: Any, after: Callable[[Run], None] = lambda run: None) -> None:
         self.trainer = trainer
         self.status = "ready"
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._after = after
         self._ending = ""
         self._paused, self._single = threading.Event(), threading.Event()
@@ -42,7 +44,7 @@ class Run:
         self._paused.set()
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue."""
         self._paused.clear()
 
     def step(self) -> None:
@@ -55,7 +57,7 @@ class Run:
         self._ending = self._ending or why
 
     def begin(self, pace: float | None = None) -> None:
-        """Go on as a task on the running loop; the present cell may end meanwhile.
+        """Train as a task on the running loop; the present cell may end meanwhile.
 
         ``pace``: batches a second, at most.
         """
@@ -64,7 +66,7 @@ class Run:
     async def finished(self) -> Run:
         """Wait for the end; interrupted meanwhile, end the run and return it all the same.
 
-        Raises what made the run fail.
+        Raises what ended the run early, such as `TimeIsUp`.
         """
         while self._task is not None and not self._task.done():
             try:
@@ -74,62 +76,65 @@ class Run:
                 task = asyncio.current_task()
                 if task is not None:
                     task.uncancel()
-        if self.error is not None:
-            raise self.error
-        return self
+        return self._ended()
 
     def drain(self) -> None:
         """Run to the end here and now; an interrupt ends it after the present batch.
 
-        Raises what made the run fail.
+        Raises what ended the run early, such as `TimeIsUp`.
         """
-        self.status = "running"
-        with _Interrupts(self.stop, inside_cell=True):
-            self._all_batches()
-        if self.error is not None:
-            raise self.error
-
-    def _all_batches(self) -> None:
-        steps = self.trainer.steps()
-        try:
+        with _Interrupts(self.stop, inside_cell=True), self._kept() as steps:
             for _ in steps:
                 self._after(self)
                 if self._ending:
                     break
-        except Exception as error:
-            self.error = error
-        self._end(steps)
+        self._ended()
 
     async def _drive(self, rest_s: float) -> None:
-        steps = self.trainer.steps()
-        with _Interrupts(self.stop, inside_cell=False) as interrupts:
-            try:
-                self.status = "running"
-                for record in steps:
+        with _Interrupts(self.stop, inside_cell=False) as interrupts, self._kept() as steps:
+            for record in steps:
+                interrupts.watch()
+                self._after(self)
+                if record.phase == "train":
+                    self._single.clear()
+                await asyncio.sleep(rest_s)  # the kernel handles messages now
+                while self._paused.is_set() and not self._single.is_set() and not self._ending:
+                    self.status = "paused"
                     interrupts.watch()
                     self._after(self)
-                    if record.phase == "train":
-                        self._single.clear()
-                    await asyncio.sleep(rest_s)  # the kernel handles messages now
-                    await self._hold(interrupts)
-                    if self._ending:
-                        break
-            except Exception as error:
-                self.error = error
-            self._end(steps)
+                    await asyncio.sleep(0.05)
+                self.status = "running"
+                if self._ending:
+                    break
 
-    async def _hold(self, interrupts: _Interrupts) -> None:
-        while self._paused.is_set() and not self._single.is_set() and not self._ending:
-            self.status = "paused"
-            interrupts.watch()
-            self._after(self)
-            await asyncio.sleep(0.05)
+    @contextmanager
+    def _kept(self) -> Iterator[Generator[Any]]:
+        """The trainer's batches; whatever ends them is kept, since it would end the kernel's loop.
+
+        Leaving them closes the observers, so a board has drawn its last frame then.
+        """
+        steps = self.trainer.steps()
         self.status = "running"
-
-    def _end(self, steps: Any) -> None:
-        steps.close()  # restores the model's modes and lets the observers finish
-        self.status = "failed" if self.error else self._ending or "finished"
+        try:
+            try:
+                yield steps
+            finally:
+                steps.close()
+        except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
+            self.stop("interrupted")
+        except BaseException as error:  # SystemExit, too
+            self.error = error
+        early = "out of time" if _out_of_time(self.error) else "failed"
+        self.status = early if self.error else self._ending or "finished"
         self._after(self)
+
+    def _ended(self) -> Run:
+        if self.error is None:
+            return self
+        if _out_of_time(self.error):  # not a fault, so a notebook shows the sentence alone
+            sentence = f"{type(self.error).__name__}: {self.error}"
+            vars(self.error)["_render_traceback_"] = lambda: [sentence]
+        raise self.error
 
     def record(self) -> dict[str, Any]:
         """All that happened, as plain values; ``steered`` says whether settings were changed."""
@@ -148,6 +153,12 @@ class Run:
     def save(self, path: str | Path) -> None:
         """Write `record` as JSON, whole or not at all."""
         files.write_atomic(Path(path), json.dumps(self.record(), indent=1) + "\n")
+
+
+def _out_of_time(error: BaseException | None) -> bool:
+    from astkit.trainers import TimeIsUp  # only here, since pictures need no torch
+
+    return isinstance(error, TimeIsUp)
 
 
 class _Interrupts:

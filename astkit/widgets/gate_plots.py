@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, PercentFormatter
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -21,9 +20,10 @@ from astkit.widgets.style import (
     PAPER,
     SOFT,
     Picture,
-    ink_on,
+    legend_beside,
     line,
     log_if_wide,
+    name_seeds,
     picture,
     styled,
 )
@@ -31,21 +31,22 @@ from astkit.widgets.style import (
 TOLERANCE = 0.2
 """A rate has settled where it is off its set point by at most this share of the set point."""
 
-_HALO = [withStroke(linewidth=3.5, foreground=PAPER)]
+POINTS = 250
+"""A curve has at most so many points; more steps than that are summarised in windows."""
 
 
 @styled
-def threshold_and_rate(
-    steps: Table, target: float | None = None, window: int = 20, tolerance: float = TOLERANCE
-) -> Picture:
-    """Threshold and activation rate of a gated run by step, one colour a seed.
+def threshold_and_rate(steps: Table, target: float | None = None, window: int = 20) -> Picture:
+    """Threshold and activation rate of a gated run by step.
+
+    Drawn is the median over seeds, and over the steps of a window where there are more than 250;
+    the shade reaches from the 5th to the 95th percentile.
 
     Args:
         steps: columns ``step``, ``threshold``, ``rate``; ``seed`` where there are several, and
             ``target_rate`` where the set point is known for each step.
         target: the set point where the steps do not say it, drawn dashed.
-        window: batches that the thick line of the rate averages over.
-        tolerance: half-width of the settling band, as a share of the set point.
+        window: batches that each seed's rate is averaged over, this one and those before.
 
     Raises ``ValueError`` for a missing column, no rows, or no set point.
     """
@@ -57,67 +58,76 @@ def threshold_and_rate(
         if target is None:
             raise ValueError("the steps have no column target_rate: pass the set point as target")
         table = table.assign(target_rate=target)
-    figure = picture(2)
-    left, right = figure.axes
-    for place, (seed, run) in enumerate(table.groupby("seed")):
-        style = line(place, markers=False)
-        left.plot(run["step"], run["threshold"], lw=1.2, label=f"seed {seed}", **style)
-        right.plot(run["step"], run["rate"], lw=0.6, alpha=0.35, color=style["color"])
-        right.plot(run["step"], run["rate"].rolling(window).mean(), lw=1.6, **style)
-    _threshold_axis(left, table)
-    _set_point(right, table.dropna(subset="target_rate"), "target_rate", tolerance)
-    right.set(title=f"activation rate, and its mean of {window} batches", xlabel="step", ylim=0)
-    left.legend()
-    right.legend()
-    return figure
+    table = table.assign(controller=table["arm"].replace("run", "this run"))
+    return _rate_and_threshold(table.rename(columns={"target_rate": "target"}), window)
 
 
 @styled
-def step_response(
-    responses: Table,
-    window: int = 1,
-    shock: int | None = None,
-    tolerance: float = TOLERANCE,
-    controllers: Sequence[str] | None = None,
-) -> Picture:
-    """How controllers answer a shock: rate and threshold by step, mean over seeds.
+def step_response(responses: Table, window: int = 1, shock: int | None = None) -> Picture:
+    """How controllers answer a shock: rate and threshold by step.
 
-    The shade behind a line reaches from the lowest to the highest seed.
+    Drawn is the median over seeds, and over the steps of a window where there are more than 250;
+    the shade reaches from the 5th to the 95th percentile.
 
     Args:
         responses: columns ``controller``, ``step``, ``rate``, ``threshold``, ``target``; ``seed``
             where there are several.
         window: batches that each seed's rate is averaged over, this one and those before.
         shock: the step at which the stream changed, marked by a vertical line.
-        tolerance: half-width of the settling band, as a share of the set point.
-        controllers: which to draw, in this order; all by default.
 
-    Raises ``ValueError`` for a missing column, no rows or an unknown controller.
+    Raises ``ValueError`` for a missing column or no rows.
     """
     needed = ["controller", "step", "rate", "threshold", "target"]
     table = frames.read(responses, "step_response", needed, alone="stream", key=needed[:2])
+    return _rate_and_threshold(table, window, shock)
+
+
+def _rate_and_threshold(table: pd.DataFrame, window: int, shock: int | None = None) -> Picture:
+    """``table``: columns controller, seed, step, rate, threshold and target."""
     rates = table.groupby(["controller", "seed"])["rate"]
-    table["rate"] = rates.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
-    figure = picture(2, width=5.2, height=4.2)
+    smooth = rates.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
+    finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
+    parts = frames.windows(table["step"], POINTS)
+    table = table.assign(rate=smooth, threshold=finite, window=parts)
+    figure = picture(2, width=5.6, height=3.6)
     rate, threshold = figure.axes
-    for place, name in enumerate(frames.only(table, "controller", controllers)):
-        run = table[table["controller"] == name].groupby("step")
+    for name in table["controller"].unique():
+        of_window = table[table["controller"] == name].groupby("window")
         for axis, column in ((rate, "rate"), (threshold, "threshold")):
-            spread = run[column].agg(["mean", "min", "max"])
-            style = line(place, markers=False)
-            axis.plot(spread.index, spread["mean"], lw=1.4, label=name, **style)
-            band = spread["min"], spread["max"]
-            axis.fill_between(spread.index, *band, color=style["color"], alpha=0.15, lw=0)
-    _set_point(rate, table, "target", tolerance)
-    _threshold_axis(threshold, table)
+            low, middle, high = of_window[column].quantile([0.05, 0.5, 0.95]).unstack().T.to_numpy()
+            x, style = list(of_window.groups), line(str(name), markers=False)
+            axis.plot(x, middle, lw=1.4, label=name, **style)
+            axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
+    _set_point(rate, table)
+    log_if_wide(threshold, finite.dropna().tolist())
     if shock is not None:
         for axis in figure.axes:
             axis.axvline(shock, color=SOFT, ls=":", lw=1.2, label=f"shock at step {shock}")
-    title = "activation rate" + (f", mean of {window} batches" if window > 1 else "")
-    rate.set(title=title, xlabel="step", ylim=0)
-    name_seeds(figure, table, "shaded from the lowest to the highest")
-    figure.legend(*rate.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    over = f", mean of the last {window} batches" if window > 1 else ""
+    rate.set(title="activation rate" + over, ylabel="share of the batch", ylim=0)
+    threshold.set(title="threshold", ylabel="score of a sample")
+    for axis in figure.axes:
+        axis.set_xlabel("step (batches)")
+    name_seeds(figure, table["seed"].nunique(), "median of {} seeds, shaded from 5 % to 95 %")
+    legend_beside(figure, rate)
     return figure
+
+
+def _set_point(axis: Axes, table: pd.DataFrame) -> None:
+    """Draw the set point by step with its settling band; the line comes last on the axis."""
+    by_step = table.groupby("step")["target"]
+    if (by_step.nunique() > 1).any():
+        raise ValueError(
+            "the set point differs between runs at the same step: draw runs with different set"
+            " points one at a time"
+        )
+    target = by_step.first().dropna()
+    low, high = target * (1 - TOLERANCE), target * (1 + TOLERANCE)
+    band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
+    axis.fill_between(target.index, low, high, label=f"set point ±{TOLERANCE:.0%}", **band)
+    name = "set point" if target.nunique() > 1 else f"set point {target.iloc[0]:g}"
+    dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
+    axis.plot(target.index, target, color=SOFT, label=name, **dashed)
 
 
 @styled
@@ -126,7 +136,7 @@ def stability_bound(noise: Table) -> Picture:
 
     Args:
         noise: columns ``family``, ``batch``, ``gain x f``, ``RMSE / floor``, ``predicted``; one
-            marker a row.
+            marker a row, hollow for batches smaller than the largest.
 
     Raises ``ValueError`` for a missing column or no rows.
     """
@@ -134,50 +144,27 @@ def stability_bound(noise: Table) -> Picture:
     table = frames.read(noise, "stability_bound", needed)
     figure = picture(width=7.0, height=4.2)
     axis = figure.axes[0]
-    groups = table.groupby(["family", "batch"], sort=False)
-    for place, ((family, batch), runs) in enumerate(groups):
-        style = {**line(place), "linestyle": "none", "ms": 5, "label": f"{family}, {batch} a batch"}
-        axis.plot(runs["gain x f"], runs["RMSE / floor"], **style)
+    for (family, batch), runs in table.groupby(["family", "batch"], sort=False):
+        style = {**line(str(family)), "linestyle": "none", "ms": 5}
+        largest = batch == table["batch"].max()
+        look = {"label": family} if largest else {"markerfacecolor": PAPER}
+        axis.plot(runs["gain x f"], runs["RMSE / floor"], **style, **look)
+    ends = table[table["gain x f"] == table["gain x f"].max()].groupby("batch")["RMSE / floor"]
+    for batch, height in ends.median().items():
+        axis.annotate(
+            f"{batch} a batch", (table["gain x f"].max(), height), (9, 0),
+            textcoords="offset points", va="center", size=9,
+        )  # fmt: skip
     theory = table[table["predicted"] < math.inf].groupby("gain x f")["predicted"].first()
     axis.plot(theory.index, theory, color=INK, lw=1.2, label="theory, linear loop")
     axis.axvline(2, color=SOFT, ls=(0, (9, 4)), lw=1.2, label="bound: gain x f = 2")
-    axis.set(title="noise that the loop adds", xlabel="gain x f", ylabel="RMSE / binomial floor")
-    axis.set_yscale("log")
-    axis.legend()
+    axis.set(title="noise of the activation rate, by loop gain", xlabel="gain x f (no unit)")
+    axis.set(ylabel="RMSE of the rate / binomial floor", yscale="log")
+    axis.set_xlim(0, 1.22 * table["gain x f"].max())
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
+    axis.legend(loc="upper left")
     return figure
-
-
-def name_seeds(figure: Picture, table: pd.DataFrame, *more: str) -> None:
-    """Say above the axes how many seeds a line is the mean of, if of several."""
-    seeds = table["seed"].nunique()
-    if seeds > 1:
-        figure.suptitle(", ".join([f"mean of {seeds} seeds", *more]), size=10)
-
-
-def _threshold_axis(axis: Axes, table: pd.DataFrame) -> None:
-    axis.set(title="threshold", xlabel="step", ylabel="score")
-    thresholds = table["threshold"].to_numpy(dtype=float)
-    log_if_wide(axis, thresholds[np.isfinite(thresholds)].tolist())
-
-
-def _set_point(axis: Axes, table: pd.DataFrame, column: str, tolerance: float) -> None:
-    """Draw the set point by step with its settling band; the line comes last on the axis."""
-    by_step = table.groupby("step")[column]
-    if (by_step.nunique() > 1).any():
-        raise ValueError(
-            f"{column} differs between runs at the same step: draw runs with different set points"
-            " one at a time"
-        )
-    target = by_step.first()
-    low, high = target * (1 - tolerance), target * (1 + tolerance)
-    band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0}
-    band["label"] = f"within ±{tolerance:.0%} of it"
-    axis.fill_between(target.index, low, high, step="post", **band)
-    several = target.nunique() > 1
-    name = "set point" if several else f"set point {target.iloc[0]:g}"
-    axis.plot(
-        target.index, target, color=SOFT, ls=(0, (9, 4)), lw=1.2, label=name, drawstyle="steps-post"
-    )
 
 
 @styled
@@ -191,37 +178,44 @@ def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
 
     Args:
         scores: columns ``step``, ``level``, ``score``, ``threshold``, as ``Watch.scores`` has
-            them; runs told apart by ``seed`` are averaged.
-        bins: cells along the score.
-        columns: cells along the steps, at most; each is the mean over its steps.
+            them: the score below which the share ``level`` of the batch lay; runs told apart by
+            ``seed`` are averaged.
+        bins: cells along the scores.
+        columns: cells along the steps, at most; each averages equally many steps.
 
-    Raises ``ValueError`` for a missing column, no rows, or fewer than two levels.
+    Raises ``ValueError`` for a missing column or no rows, or where scores are known at one level
+    alone.
     """
     needed = ["step", "level", "score", "threshold"]
-    table = frames.read(scores, "score_heatmap", needed, alone="arm", key=["step", "level"])
+    table = frames.read(scores, "score_heatmap", needed, alone="arm", key=needed[:2])
     if table["level"].nunique() < 2:
-        raise ValueError(
-            "score_heatmap was given scores at one level, which say nothing of their distribution:"
-            " record at least the levels 0 and 1"
-        )
+        raise ValueError("score_heatmap was given scores at one level: watch at several levels")
     edges, log = _score_edges(table["score"].to_numpy(dtype=float), bins)
-    batches = table.groupby(["step", "seed"])
-    shares = np.stack([_shares(batch, edges, log) for _, batch in batches])
-    threshold = batches["threshold"].first().reset_index()
-    window = frames.windows(threshold["step"], columns)
-    starts = np.unique(window)
-    borders = np.append(starts, table["step"].max() + 1)
-    heat = np.stack([shares[window == start].mean(axis=0) for start in starts])
+    shares = pd.DataFrame(
+        {key: _shares(batch, edges, log) for key, batch in table.groupby(["seed", "step"])}
+    ).T
+    steps = shares.index.get_level_values(1)
+    window = frames.windows(pd.Series(steps, index=shares.index), columns)
+    heat = shares.groupby(window.to_numpy()).mean()
+    borders = np.append(heat.index.to_numpy(dtype=float), steps.max() + 1)
+    level = table.groupby(frames.windows(table["step"], columns))["threshold"].mean()
     figure = picture(width=7.6, height=4.2)
     axis = figure.axes[0]
     mesh = axis.pcolormesh(borders, edges, heat.T, cmap="Blues", norm=PowerNorm(0.5, 0))
+    halo = [withStroke(linewidth=3.5, foreground=PAPER)]
     middles = borders[:-1] + np.diff(borders) / 2
-    level = threshold.groupby(window)["threshold"].mean()
-    axis.plot(middles, level, color=INK, lw=1.4, label="threshold", path_effects=_HALO)
-    axis.set(title="distribution of the scores, and the threshold", xlabel="step", ylabel="score")
-    axis.set(yscale="log" if log else "linear", ylim=(edges[0], edges[-1]))
+    axis.plot(middles, level, color=INK, lw=1.4, label="threshold", path_effects=halo)
+    top = max(edges[-1], min(1.03 * level.max(), edges[-1] + 0.3 * abs(edges[-1])))
+    axis.set(title="distribution of the scores of a batch, and the threshold")
+    axis.set(xlabel="step (batches)", ylabel="score of a sample")
+    axis.set(yscale="log" if log else "linear", ylim=(edges[0], top))
     axis.grid(visible=False)
-    figure.colorbar(mesh, label="share of the batch in a cell")
+    figure.colorbar(
+        mesh,
+        label="share of the batch in a cell",
+        ticks=MaxNLocator(5),
+        format=PercentFormatter(1, 0),
+    )
     axis.legend(loc="upper right", frameon=True)
     return figure
 
@@ -250,64 +244,33 @@ def _shares(batch: pd.DataFrame, edges: np.ndarray, log: bool) -> np.ndarray:
 
 
 @styled
-def class_activation(classes: Table, windows: int = 1) -> Picture:
+def class_activation(classes: Table) -> Picture:
     """Which classes the gate takes: each one's share among the active and among the seen samples.
 
     Args:
-        classes: columns ``step``, ``class``, ``seen``, ``active``, as ``Watch.classes`` has them;
-            runs told apart by ``seed`` are added up.
-        windows: 1 draws bars over all steps; more draw a heat map of the ratio of both shares in
-            as many windows of steps, where 1 means as often as it is seen.
+        classes: columns ``class``, ``seen``, ``active``, as ``Watch.classes`` has them; steps, and
+            runs told apart by ``seed``, are added up.
 
     Raises ``ValueError`` for a missing column or no rows, or where no sample was active.
     """
-    needed = ["step", "class", "seen", "active"]
+    needed = ["class", "seen", "active"]
     table = frames.read(classes, "class_activation", needed, alone="arm")
     if not table["active"].sum():
-        raise ValueError("class_activation was given steps in which no sample was active")
-    table = table.assign(window=frames.windows(table["step"], windows))
-    counts = table.groupby(["window", "class"])[["seen", "active"]].sum().unstack(fill_value=0)
-    seen, active = (_share(counts, name) for name in ("seen", "active"))
-    return _class_bars(seen.iloc[0], active.iloc[0]) if windows == 1 else _class_map(active / seen)
-
-
-def _share(counts: Any, name: str) -> pd.DataFrame:
-    part = pd.DataFrame(counts[name])
-    return part.div(part.sum(axis=1), axis=0)
-
-
-def _class_bars(seen: pd.Series[float], active: pd.Series[float]) -> Picture:
-    figure = picture(width=min(14.0, 4.0 + 0.4 * len(seen)))
-    axis, places = figure.axes[0], np.arange(len(seen))
+        raise ValueError(
+            "class_activation was given steps in which no sample was active: pass more steps"
+        )
+    counts = table.groupby("class")[["seen", "active"]].sum()
+    shares = counts / counts.sum()
+    figure = picture(width=min(14.0, 5.6 + 0.4 * len(shares)))
+    axis, places = figure.axes[0], np.arange(len(shares))
     bars: dict[str, Any] = {"width": 0.4, "edgecolor": INK, "lw": 0.6}
-    axis.bar(places - 0.2, seen, color="#d0d0d0", label="among the seen", **bars)
-    axis.bar(places + 0.2, active, color=COLOURS[0], label="among the active", **bars)
-    axis.set(title="share of each class", xlabel="class", ylabel="share of the samples")
-    axis.yaxis.set_major_formatter(PercentFormatter(1))
-    every = -(-len(seen) // 25)
-    axis.set_xticks(places[::every], [str(name) for name in seen.index[::every]])
+    axis.bar(places - 0.2, shares["seen"], color="#d0d0d0", label="of the seen", **bars)
+    axis.bar(places + 0.2, shares["active"], color=COLOURS[0], label="of the active", **bars)
+    axis.set(title="share of each class among the samples seen, and among the active ones")
+    axis.set(xlabel="class", ylabel="share of the samples")
+    axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    every = -(-len(shares) // 25)
+    axis.set_xticks(places[::every], [str(name) for name in shares.index[::every]])
     axis.grid(visible=False, axis="x")
-    axis.legend()
-    return figure
-
-
-def _class_map(ratio: pd.DataFrame) -> Picture:
-    """``ratio``: windows down, classes across; NaN where nothing was seen or active."""
-    cells, few = ratio.to_numpy().T, ratio.size <= 240
-    width, height = max(5.0, 1.8 + 0.55 * len(ratio)), min(9.0, 1.6 + 0.3 * len(cells))
-    figure = picture(width=width, height=height)
-    axis = figure.axes[0]
-    mesh = axis.pcolormesh(np.ma.masked_invalid(cells), cmap="Blues", vmin=0, edgecolors=PAPER)
-    for (row, column), value in np.ndenumerate(cells if few else np.empty((0, 0))):
-        ink = INK if np.isnan(value) else ink_on(list(mesh.to_rgba(value)))
-        text = "–" if np.isnan(value) else f"{value:.1f}"
-        axis.text(column + 0.5, row + 0.5, text, ha="center", va="center", size=8, color=ink)
-    every = -(-len(cells) // 25)
-    axis.set_yticks(np.arange(0, len(cells), every) + 0.5, [str(c) for c in ratio.columns[::every]])
-    axis.set_xticks(np.arange(len(ratio)) + 0.5, [f"{start:g}" for start in ratio.index])
-    axis.set(title="how often a class is active, against how often it is seen", ylabel="class")
-    axis.set_xlabel("first step of the window")
-    axis.grid(visible=False)
-    axis.invert_yaxis()
-    figure.colorbar(mesh, label="share among the active / among the seen")
+    figure.legend(loc="outside right center")
     return figure

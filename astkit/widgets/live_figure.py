@@ -1,7 +1,7 @@
 """A figure whose lines grow: between changes of an axis only the lines are drawn anew.
 
-Most of the time of a whole frame goes into labels. So axes get room to grow, what
-does not move is kept as a background, and a frame is that background with the lines upon it.
+Most of the time of a whole frame goes into labels. So axes get some room to grow, what does not
+move is kept as a background, and a frame is that background with the lines upon it.
 """
 
 from __future__ import annotations
@@ -9,109 +9,123 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Literal
+from textwrap import fill, shorten
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 from PIL import Image
 
 from astkit.widgets.style import SOFT, Picture, look, picture, styled
 
-Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # x and y of one line
-X_ROOM, Y_ROOM = 2.5, 1.5
-"""How much further than its data an axis reaches when it is made longer."""
+ROOM = 0.25
+"""How much further than its data an axis reaches when it is made longer, as a share of them."""
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One line of a panel: which series, how it is called and drawn, and on which side its axis."""
-
-    key: str
-    label: str
-    style: Mapping[str, Any]
-    right: bool = False
+FLOPS = "FLOPs, counted"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. ``floor``: where the left axis begins, if it always begins there."""
+    """One pair of axes.
+
+    ``curves``: of each series its label and style. ``right``: the series that the right axis shows,
+    which reaches from 0 to 1, and the label of that axis. ``floor``: the left axis begins at 0.
+    """
 
     title: str
-    curves: Sequence[Curve]
-    floor: float | None = None
-    label: str = ""
-    legend: Literal["center right", "upper left"] = "center right"
+    unit: str
+    curves: Mapping[str, tuple[str, dict[str, Any]]]
+    right: tuple[str, str] = ("", "")
+    floor: bool = True
 
 
 class LiveFigure:
-    """Draws ``panels`` side by side, quickly and again and again."""
+    """Draws ``panels`` two in a row, with ``note`` below them, quickly and again and again."""
 
     @styled
-    def __init__(self, panels: Sequence[Panel], width: float = 3.1, height: float = 2.6) -> None:
-        self.figure: Picture = picture(len(panels), width=width, height=height, layout=None)
+    def __init__(self, panels: Sequence[Panel], note: str = "") -> None:
+        rows = -(-len(panels) // 2)
+        self.figure: Picture = picture(2, rows, width=5.0, height=2.5, layout=None)
         self.figure.set_dpi(80)
-        self.figure.subplots_adjust(left=0.045, right=0.985, bottom=0.17, top=0.80, wspace=0.35)
-        self._lines: list[tuple[Curve, Line2D, Axes]] = []
-        self._floors: dict[Axes, float | None] = {}
+        inch = 1 / (2.5 * rows)
+        self.figure.subplots_adjust(
+            left=0.07, right=0.93, wspace=0.32, hspace=0.55, bottom=0.8 * inch, top=1 - 0.35 * inch
+        )
+        self.figure.text(0.01, 0.06 * inch, fill(shorten(note, 280), 140), size=8, color=SOFT)
+        self._lines: dict[str, Line2D] = {}
+        self._sides: dict[Axes, bool] = {}  # left axes, and whether they begin at 0
         self._marks = 0
         self._background: Any = None
-        for axis, panel in zip(list(self.figure.axes), panels, strict=True):
+        for axis, panel in zip(list(self.figure.axes), panels, strict=False):
             self._build(axis, panel)
+        for empty in self.figure.axes[len(panels) : 2 * rows]:
+            empty.set_axis_off()
 
     def _build(self, axis: Axes, panel: Panel) -> None:
-        axis.set_title(panel.title, fontsize=7 if len(panel.title) > 30 else 10)
-        axis.set_xlabel("step", fontsize=8)
-        axis.set_ylabel(panel.label, fontsize=8, labelpad=1)
-        axis.set(xlim=(0, 100), ylim=(panel.floor or 0, 1e-9))
-        self._floors[axis] = panel.floor
-        right = axis.twinx() if any(curve.right for curve in panel.curves) else None
-        if right is not None:
-            right.set_ylim(0, 1)
-            right.grid(False)
-        for curve in panel.curves:
-            side = right if curve.right and right is not None else axis
-            (line,) = side.plot([], [], animated=True, label=curve.label, **curve.style)
-            self._lines.append((curve, line, side))
+        axis.set_title(panel.title, loc="left", fontsize=10)
+        axis.set_xlabel("step (batches)", fontsize=8)
+        axis.set_ylabel(panel.unit, fontsize=8)
+        if panel.unit == FLOPS:
+            axis.yaxis.set_major_formatter(EngFormatter())
+        axis.set_xlim(0, 1e-9)
+        self._sides[axis] = panel.floor
+        sides, right = [axis], panel.right[0]
+        if right:
+            sides.append(axis.twinx())
+            sides[1].set(ylim=(0, 1))
+            colour = panel.curves[right][1]["color"]
+            sides[1].set_ylabel(panel.right[1], fontsize=8, color=colour)
+            sides[1].spines.right.set_visible(True)
+            sides[1].grid(False)
+        for key, (label, style) in panel.curves.items():
+            (line,) = sides[key == right].plot([], [], animated=True, label=label, **style)
+            self._lines[key] = line
         if len(panel.curves) > 1:
-            handles = [line for curve, line, _ in self._lines[-len(panel.curves) :]]
-            axis.legend(handles=handles, loc=panel.legend, fontsize=7)
-        for side in filter(None, (axis, right)):
+            handles = [self._lines[key] for key in panel.curves]
+            above: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.97)}
+            above |= {"columnspacing": 1.0, "handlelength": 1.6}
+            axis.legend(handles=handles, ncols=3, fontsize=8, **above)
+        for side in sides:
             side.tick_params(labelsize=8)
             side.locator_params(nbins=5)
 
-    def update(self, series: Mapping[str, Series], marks: Sequence[float] = ()) -> None:
-        """Give every curve its points, and draw a vertical line at each of ``marks``."""
-        for curve, line, axis in self._lines:
-            x, y = series[curve.key]
-            line.set_data(x, y)
-            self._widen(axis, x, y)
+    def update(
+        self, series: Mapping[str, NDArray[Any]], marks: Sequence[float], fit: bool = False
+    ) -> None:
+        """Give every curve its points, and draw a vertical line at each of ``marks``.
+
+        ``series``: x and y of each point. ``fit``: let the axes end where the data do.
+        """
+        for key, line in self._lines.items():
+            line.set_data(series[key].T)
         for mark in marks[self._marks :]:
             with look():
-                for axis in self._floors:
+                for axis in self._sides:
                     axis.axvline(mark, color=SOFT, lw=0.8, ls=":")
             self._background = None
         self._marks = len(marks)
+        for axis in self._sides:
+            keys = [key for key, line in self._lines.items() if line.axes is axis]
+            self._limits(axis, np.concatenate([series[key] for key in keys]), fit)
 
-    def _widen(self, axis: Axes, x: NDArray[np.float64], y: NDArray[np.float64]) -> None:
-        seen = y[np.isfinite(y)]
-        if len(x) and x[-1] > axis.get_xlim()[1]:
-            axis.set_xlim(0, X_ROOM * x[-1])
-            self._background = None
-        if not len(seen) or axis not in self._floors:
+    def _limits(self, axis: Axes, points: NDArray[Any], fit: bool) -> None:
+        points = points[np.isfinite(points).all(axis=1)]
+        if not len(points):
             return
-        low, high = float(seen.min()), float(seen.max())
-        bottom, top = axis.get_ylim()
-        new = top <= 2e-9
-        if new or low < bottom or high > top:
-            room = (Y_ROOM - 1) * max(high - low, abs(high) / 10, 1e-9)
-            lowest = low - room if new or low < bottom else bottom
-            lowest = max(lowest, 0.0) if low >= 0 else lowest
-            floor = self._floors[axis]
-            axis.set_ylim(
-                lowest if floor is None else floor, high + room if new or high > top else top
-            )
+        (_, low), (end, high) = points.min(axis=0), points.max(axis=0)
+        (bottom, top), last = axis.get_ylim(), axis.get_xlim()[1]
+        new = last < 1e-6
+        if fit or end > last:
+            axis.set_xlim(0, max(end, 1.0) * (1 if fit else 1 + ROOM))
+            self._background = None
+        if fit or new or low < bottom or high > top:
+            room = (0.05 if fit else ROOM) * ((high - low) or abs(high) or 1.0)
+            lowest = max(low - room, 0.0) if low >= 0 else low - room
+            axis.set_ylim(min(0.0, lowest) if self._sides[axis] else lowest, high + room)
             self._background = None
 
     def png(self) -> bytes:
@@ -121,8 +135,8 @@ class LiveFigure:
             canvas.draw()
             self._background = canvas.copy_from_bbox(self.figure.bbox)
         canvas.restore_region(self._background)
-        for _, line, axis in self._lines:
-            axis.draw_artist(line)
+        for line in self._lines.values():
+            line.axes.draw_artist(line)  # type: ignore[union-attr]
         buffer = BytesIO()
         Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(
             buffer, "png", compress_level=1
@@ -130,11 +144,8 @@ class LiveFigure:
         return buffer.getvalue()
 
     def finished(self) -> Picture:
-        """The figure as an ordinary picture, axes fitted to what came."""
-        for _, line, axis in self._lines:
+        """The figure as an ordinary picture."""
+        for line in self._lines.values():
             line.set_animated(False)
-            x = np.asarray(line.get_xdata(), dtype=float)
-            if len(x):
-                axis.set_xlim(0, max(x[-1], 1.0))
         self._background = None
         return self.figure

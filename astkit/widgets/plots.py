@@ -1,15 +1,15 @@
 """Static figures from tidy tables; legible in grey, on white and on dark pages.
 
-Each takes a table as a frame, as a list of mappings or as the path of a JSON Lines file, and
-returns a `Picture`, a `matplotlib.figure.Figure` that belongs to no global state. What a gate
-decided is drawn in `astkit.widgets.gate_plots`, where time went in `astkit.widgets.profile_plots`;
-all pictures can be had from here.
+Each takes a table as a frame or as a list of mappings, and returns a `Picture`, a
+`matplotlib.figure.Figure` that belongs to no global state. Pictures of what a gate decided are
+defined in `astkit.widgets.gate_plots`; all pictures can be had from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,19 +20,20 @@ from astkit.widgets import frames
 from astkit.widgets.frames import Table
 from astkit.widgets.gate_plots import (
     class_activation,
-    name_seeds,
     score_heatmap,
+    stability_bound,
     step_response,
     threshold_and_rate,
 )
-from astkit.widgets.profile_plots import phase_breakdown, speed_bars, throughput_curves
 from astkit.widgets.style import (
     COLOURS,
     HATCHES,
     PAPER,
     SOFT,
     Picture,
+    legend_beside,
     line,
+    name_seeds,
     picture,
     styled,
 )
@@ -45,76 +46,51 @@ __all__ = [
     "phase_breakdown",
     "score_heatmap",
     "speed_bars",
+    "stability_bound",
     "step_response",
     "threshold_and_rate",
-    "throughput_curves",
     "training_curves",
 ]
 
-_COSTS = {"epoch": "epoch", "flops": "training FLOPs", "seconds": "training seconds"}
-
 
 @styled
-def training_curves(
-    epochs: Table,
-    by: Literal["epoch", "flops", "seconds"] = "epoch",
-    arms: Sequence[str] | None = None,
-) -> Picture:
+def training_curves(epochs: Table) -> Picture:
     """Validation loss and accuracy after each epoch: mean over seeds, lowest to highest shaded.
 
     Args:
-        epochs: columns ``val_loss``, ``val_accuracy`` and the one of ``by``; ``arm`` and ``seed``
-            where there are several. A pass that the budget cut short counts as an epoch.
-        by: what to draw them against.
-        arms: which to draw, in this order; all by default.
+        epochs: columns ``val_loss`` and ``val_accuracy``; ``arm`` and ``seed`` where there are
+            several. A pass that the budget cut short counts as an epoch.
 
-    Raises ``ValueError`` for a missing column, no rows, an unknown arm or ``by``.
+    Raises ``ValueError`` for a missing column or no rows.
     """
-    if by not in _COSTS:
-        raise ValueError(f"by is {by!r}: choose one of {', '.join(_COSTS)}")
-    costs = [] if by == "epoch" else [by]
-    needed = ["val_loss", "val_accuracy", *costs]
-    table = frames.read(epochs, "training_curves", needed, phase="epoch")
-    figure = picture(2, height=3.8)
-    for place, arm in _placed(table, arms):
-        passes = frames.by_pass(table[table["arm"] == arm], needed)
-        x = passes.index if by == "epoch" else passes[by]["mean"]
-        for axis, column in zip(figure.axes, needed, strict=False):
-            axis.plot(x, passes[column]["mean"], label=arm, **_arm(place, len(x)))
-            band = passes[column]["min"], passes[column]["max"]
-            axis.fill_between(x, *band, color=COLOURS[place % len(COLOURS)], alpha=0.15, lw=0)
-    for axis, what in zip(figure.axes, ("loss", "accuracy"), strict=True):
-        axis.set(xlabel=_COSTS[by], title=f"validation {what}")
-        if by == "flops":
-            axis.xaxis.set_major_formatter(EngFormatter())
-    name_seeds(figure, table, "shaded from the lowest to the highest")
-    _legend_below(figure)
+    needed = {"val_loss": "mean loss", "val_accuracy": "share of the samples"}
+    table = frames.read(epochs, "training_curves", list(needed), phase="epoch")
+    figure = picture(2, width=5.4, height=3.6)
+    for axis, (column, unit) in zip(figure.axes, needed.items(), strict=True):
+        for place, arm in enumerate(table["arm"].unique()):
+            passes = frames.by_pass(table[table["arm"] == arm], [column])[column]
+            style = _arm(arm, place, len(passes))
+            axis.plot(passes.index, passes["mean"], label=arm, **style)
+            band: dict[str, Any] = {"color": style["color"], "alpha": 0.15, "lw": 0}
+            axis.fill_between(passes.index, passes["min"], passes["max"], **band)
+        title = "validation " + column.removeprefix("val_")
+        axis.set(title=title, xlabel="epoch", ylabel=unit)
+    shaded = "mean of {} seeds, shaded from the lowest to the highest"
+    name_seeds(figure, table["seed"].nunique(), shaded)
+    legend_beside(figure, figure.axes[1])
     return figure
 
 
-def _placed(table: pd.DataFrame, arms: Sequence[str] | None) -> list[tuple[int, str]]:
-    """The arms to draw, each with its place in the table: it keeps its colour in every picture."""
-    every = frames.only(table, "arm", None)
-    return [(every.index(arm), arm) for arm in frames.only(table, "arm", arms)]
-
-
-def _arm(place: int, passes: int) -> dict[str, Any]:
+def _arm(name: str, place: int, passes: int) -> dict[str, Any]:
     """The line of an arm; later ones are thinner, so that twins on one curve both show."""
     every = max(1, passes // 5)
     marked = sorted({*range(place % every, passes, every), passes - 1})
     weight = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
-    return {**line(place), **weight, "markevery": marked}
-
-
-def _legend_below(figure: Picture, columns: int = 3) -> None:
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if max(map(len, labels), default=0) > 30:  # three of them are wider than the figure
-        columns = min(columns, 2)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    return {**line(str(name)), **weight, "markevery": marked}
 
 
 @styled
-def accuracy_against_cost(epochs: Table, arms: Sequence[str] | None = None) -> Picture:
+def accuracy_against_cost(epochs: Table) -> Picture:
     """Validation accuracy against training seconds and against FLOPs, mean over seeds.
 
     Where accuracies reach from below 0.7 to above 0.9 the axis is stretched towards 1 (equal steps
@@ -123,24 +99,23 @@ def accuracy_against_cost(epochs: Table, arms: Sequence[str] | None = None) -> P
     Args:
         epochs: columns ``seconds``, ``flops``, ``val_accuracy``; ``arm`` and ``seed`` where there
             are several.
-        arms: which to draw, in this order; all by default.
 
-    Raises ``ValueError`` for a missing column, no rows or an unknown arm.
+    Raises ``ValueError`` for a missing column or no rows.
     """
     needed = ["seconds", "flops", "val_accuracy"]
     table = frames.read(epochs, "accuracy_against_cost", needed, phase="epoch")
-    figure = picture(2, width=5.2, height=4.8)
-    for place, arm in _placed(table, arms):
+    figure = picture(2, width=5.8, height=4.4)
+    for place, arm in enumerate(table["arm"].unique()):
         passes = frames.by_pass(table[table["arm"] == arm], needed)
+        style = _arm(arm, place, len(passes))
         for axis, cost in zip(figure.axes, needed, strict=False):
-            x, y = passes[cost]["mean"], passes["val_accuracy"]["mean"]
-            axis.plot(x, y, label=arm, **_arm(place, len(x)))
-    for axis, cost in zip(figure.axes, needed, strict=False):
-        axis.set(xscale="log", xlabel=_COSTS[cost], ylabel="validation accuracy")
-        axis.set_title(f"accuracy against {_COSTS[cost].split()[1]}")
+            axis.plot(passes[cost]["mean"], passes["val_accuracy"]["mean"], label=arm, **style)
+    for axis, cost, unit in zip(figure.axes, ("seconds", "FLOPs"), ("s", "FLOPs"), strict=True):
+        axis.set(title=f"accuracy against {cost} of training", ylabel="validation accuracy")
+        axis.set(xscale="log", xlabel=f"spent on training so far ({unit})")
         _stretch(axis)
-    name_seeds(figure, table)
-    _legend_below(figure)
+    name_seeds(figure, table["seed"].nunique())
+    legend_beside(figure, figure.axes[1])
     return figure
 
 
@@ -162,88 +137,175 @@ def _log_error(accuracy: Any) -> Any:
     return -np.log10(np.clip(1.01 - np.asarray(accuracy), 1e-9, None))
 
 
-_PARTS = {
+_BUSY: dict[str, tuple[str, str]] = {
+    "load": (COLOURS[3], HATCHES[1]),
     "scoring": (COLOURS[0], HATCHES[0]),
+    "score": (COLOURS[0], HATCHES[0]),
+    "gate": (COLOURS[6], HATCHES[4]),
+    "train": (COLOURS[1], HATCHES[5]),
     "forward": (COLOURS[4], HATCHES[1]),
     "backward": (COLOURS[1], HATCHES[0]),
+    "optimizer": (COLOURS[5], HATCHES[2]),
+    "log": (COLOURS[2], HATCHES[0]),
 }
+_OWN = (COLOURS[3], HATCHES[6])  # a phase that only somebody's own step has
+_IDLE = {"other": HATCHES[2], "draw": HATCHES[5]}
+PHASES = (*_BUSY, *_IDLE)
+"""Parts of a bar that have a look of their own, in the order of a bar.
+
+``other`` is time of the training clock in no phase, ``draw`` time outside of every clock, which
+observers such as a live board took.
+"""
 
 
 @styled
-def cost_breakdown(
-    results: Table, arms: Sequence[str] | None = None, control: str | None = "dense"
-) -> Picture:
+def cost_breakdown(results: Table) -> Picture:
     """What each arm spent: FLOPs on scoring, forward and backward, and joules where measured.
 
-    The empty part of a bar is what the arm did not spend of ``control``'s total; the number behind
-    it is the arm's total over ``control``'s. All are means over seeds.
+    Where an arm is called "dense", the empty part of a bar is what the arm did not spend of its
+    total; the number behind it is the arm's total over dense's. All are means over seeds.
 
     Args:
         results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
             ``seed`` where there are several; ``joules`` where a counter was read, and
             ``joules_reason`` where it could not be.
-        arms: which to draw, in this order; all by default.
-        control: the arm to compare with; ``None`` to compare with none.
 
-    Raises ``ValueError`` for a missing column, no rows, an unknown arm or control.
+    Raises ``ValueError`` for a missing column or no rows.
     """
-    needed = [f"flops_{part}" for part in _PARTS]
-    table = frames.read(results, "cost_breakdown", needed)
-    names = frames.only(table, "arm", arms)
-    frames.only(table, "arm", [control] if control is not None else None)
-    means = table.groupby("arm")[needed].mean()
+    parts = ["scoring", "forward", "backward"]
+    table = frames.read(results, "cost_breakdown", [f"flops_{part}" for part in parts])
+    arms = table.groupby("arm", sort=False)
+    means = arms[[f"flops_{part}" for part in parts]].mean().set_axis(parts, axis=1)
     joules = pd.to_numeric(table["joules"]) if "joules" in table else pd.Series(dtype=float)
     measured = bool(joules.notna().any())
-    figure = picture(1 + measured, width=6.4 if measured else 8.6, height=1.4 + 0.42 * len(names))
-    total = None if control is None else float(means.loc[[control]].sum(axis=1).iloc[0])
-    _flops(figure.axes[0], means.loc[names], control, total)
+    figure = picture(1 + measured, width=6.4 if measured else 8.6, height=1.4 + 0.42 * len(means))
+    axis = figure.axes[0]
+    spent, most = _stacked(axis, means), means.sum(axis=1).max()
+    if "dense" in means.index:
+        total = spent["dense"]
+        rest: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
+        rest["label"] = "not spent, up to dense"
+        axis.barh(range(len(means)), (total - spent).clip(lower=0), left=spent, **rest)
+        for place, flops in enumerate(spent):
+            axis.text(max(flops, total), place, f" {flops / total:.2f} ×", va="center", size=9)
+    axis.set(title="FLOPs of training, by part", xlim=(0, 1.12 * most))
+    axis.set_xlabel("FLOPs, 2 per multiply-add")
+    axis.xaxis.set_major_formatter(EngFormatter())
     if measured:
-        _joules(figure.axes[1], joules.groupby(table["arm"]).mean().reindex(names))
+        _joules(figure.axes[1], joules.groupby(table["arm"]).mean().reindex(means.index))
     else:
-        figure.suptitle(f"joules not measured: {_reason(table)}", size=10)
-    _legend_below(figure, columns=4)
+        reasons = [*table.get("joules_reason", pd.Series()).dropna(), "the results hold none"]
+        figure.suptitle(fill(f"joules not measured: {reasons[0]}", 100), size=10)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def _flops(axis: Axes, means: pd.DataFrame, control: str | None, total: float | None) -> None:
-    """Stacked bars of the parts of each row of ``means``, up to the control's ``total``."""
-    places, left = range(len(means)), np.zeros(len(means))
-    for part, (colour, hatch) in _PARTS.items():
-        width = means[f"flops_{part}"].to_numpy()
-        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": PAPER, "lw": 0.8}
-        axis.barh(places, width, left=left, label=part, **style)
-        left = left + width
-    if total is not None:
-        rest = np.clip(total - left, 0, None)
-        style = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
-        axis.barh(places, rest, left=left, label=f"not spent, up to {control}", **style)
-        for place, spent in zip(places, left, strict=True):
-            share = f" {spent / total:.2f} ×"
-            axis.text(max(spent, total), place, share, va="center", size=9)
-        axis.margins(x=0.12)
-    axis.set(title="training FLOPs", xlabel="FLOPs, 2 per multiply-add")
-    axis.xaxis.set_major_formatter(EngFormatter())
-    _name_rows(axis, means.index)
+def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
+    """Draw a stacked bar for each row of ``parts``, the first on top; returns where they end."""
+    left = pd.Series(0.0, index=parts.index)
+    for part in map(str, parts):
+        colour, hatch = (PAPER, _IDLE[part]) if part in _IDLE else _BUSY.get(part, _OWN)
+        style: dict[str, Any] = {"color": colour, "hatch": hatch}
+        style["edgecolor"] = SOFT if part in _IDLE else PAPER
+        axis.barh(range(len(parts)), parts[part], left=left, label=part, lw=0.8, **style)
+        left = left + parts[part]
+    _name_rows(axis, list(parts.index))
+    return left
 
 
 def _joules(axis: Axes, joules: pd.Series[float]) -> None:
-    axis.barh(range(len(joules)), joules.fillna(0.0), color=COLOURS[3], label="joules")
+    axis.barh(range(len(joules)), joules.fillna(0.0), color=COLOURS[3])
     for place, value in enumerate(joules):
         text = " not measured" if np.isnan(value) else f" {value:.3g} J"
         axis.text(0 if np.isnan(value) else value, place, text, va="center", size=9)
     axis.margins(x=0.2)
-    axis.set(title="energy, from a counter", xlabel="joules")
-    _name_rows(axis, joules.index)
+    axis.set(title="energy of training, from a counter", xlabel="energy (J)")
+    _name_rows(axis, list(joules.index))
     axis.tick_params(labelleft=False)  # as in the panel beside it
 
 
-def _name_rows(axis: Axes, names: pd.Index[str]) -> None:
+def _name_rows(axis: Axes, names: Sequence[str]) -> None:
     axis.set_yticks(range(len(names)), list(names))
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
 
 
-def _reason(table: pd.DataFrame) -> str:
-    if "joules_reason" in table and table["joules_reason"].notna().any():
-        return str(table["joules_reason"].dropna().iloc[0])
-    return "the results hold none"
+@styled
+def phase_breakdown(results: Table) -> Picture:
+    """Where the time of a batch went in each arm: one bar an arm, stacked by phase.
+
+    Rows of one arm and seed (windows of one run, say) are added up; seeds are averaged. A part too
+    small to see is in the bar all the same; parts of nothing are left out.
+
+    Args:
+        results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
+            clock; ``training_steps``; ``arm`` and ``seed`` where there are several. With
+            ``wall_seconds`` and ``evaluation_seconds`` in them the bar ends with what lies outside
+            of both clocks. ``Throughput.rows`` and results of runs have these.
+
+    Raises ``ValueError`` for a missing column or no rows.
+    """
+    table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
+    parts = _milliseconds(table)
+    parts = parts.loc[:, parts.max() > 0]
+    figure = picture(width=8.6, height=1.7 + 0.42 * len(parts))
+    axis = figure.axes[0]
+    ends = _stacked(axis, parts)
+    for place, end in enumerate(ends):
+        axis.text(end, place, f" {end:.3g} ms", va="center", size=9)
+    axis.set(title="time of a training batch, by phase", xlabel="time per batch (ms)")
+    axis.set_xlim(0, 1.12 * ends.max())
+    name_seeds(figure, table["seed"].nunique())
+    columns = len(parts.columns) if len(parts.columns) < 8 else 5
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+    return figure
+
+
+def _milliseconds(table: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds a batch, arms down and phases across in the order of a bar; 0 where absent."""
+    phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
+    phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
+    if {"wall_seconds", "evaluation_seconds"} <= set(table):
+        clocks = table["seconds"] + table["evaluation_seconds"]
+        phases["draw"] = (table["wall_seconds"] - clocks).clip(lower=0)
+    runs = [table["arm"], table["seed"]]
+    batches = table.groupby(runs, sort=False)["training_steps"].sum()
+    per_batch = phases.groupby(runs, sort=False).sum().div(batches, axis=0)
+    spent = per_batch.groupby("arm", sort=False).mean() * 1e3
+    own = [phase for phase in spent if phase not in PHASES]
+    return spent[[phase for phase in (*_BUSY, *own, *_IDLE) if phase in spent]]
+
+
+@styled
+def speed_bars(table: Table) -> Picture:
+    """How many times as fast as the first row each row is: bars with their 95 % intervals.
+
+    A row is called faster or slower only where its interval lies on one side of 1.
+
+    Args:
+        table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``, one row a bar.
+
+    Raises ``ValueError`` for a missing column, no rows, or an arm that comes twice.
+    """
+    needed = ["arm", "speed", "low", "high", "n"]
+    rows = frames.read(table, "speed_bars", needed, key=["arm"])
+    speed, low, high = (rows[name].astype(float) for name in needed[1:4])
+    figure = picture(width=8.6, height=1.6 + 0.32 * len(rows))
+    axis, first = figure.axes[0], rows["arm"].iloc[0]
+    looks = {
+        "faster": (low > 1, COLOURS[0], HATCHES[0]),
+        "slower": (high < 1, PAPER, HATCHES[5]),
+        "undecided: the interval holds 1": ((low <= 1) & (high >= 1), "#d0d0d0", HATCHES[0]),
+    }
+    for label, (those, colour, hatch) in looks.items():
+        if those.any():
+            bars: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": SOFT}
+            axis.barh(np.flatnonzero(those), speed[those], label=label, **bars)
+    ends = [speed - low, high - speed]
+    axis.errorbar(speed, range(len(rows)), xerr=ends, fmt="none", ecolor=SOFT, capsize=3)
+    axis.axvline(1, color=SOFT, ls=(0, (5, 3)), lw=1.0)
+    _name_rows(axis, list(rows["arm"]))
+    axis.set(title=f"speed relative to {first}, with 95 % intervals")
+    axis.set_xlabel(f"times as fast as {first} (n = {rows['n'].min():g})")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import math
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from astkit.names import REGISTRIES, resolve
 from astkit.widgets.drive import Run
 
 READOUT_SECONDS = 0.5
+_OWN = "your own"
 
 
 class _Ready(anywidget.AnyWidget):
@@ -31,7 +33,8 @@ class Strip:
     def __init__(self, run: Run) -> None:
         from IPython.display import display
 
-        self.run, self.gate = run, getattr(run.trainer.step, "gate", None)
+        gate = getattr(run.trainer.step, "gate", None)
+        self.run, self.gate = run, gate if hasattr(gate, "controller") else None
         self._started, self._told = time.perf_counter(), 0.0
         self._ready, self._there = _Ready(), asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -39,9 +42,8 @@ class Strip:
         self._readout = widgets.HTML(readout(run, self._started))
         self._gains = widgets.HBox()
         self._shown_for: object = None
-        self.box = widgets.VBox(
-            [*self._gate_rows(), widgets.HBox(self._buttons()), self._readout, self._ready]
-        )
+        rows = [] if self.gate is None else [self._gate_row(), self._gains]
+        self.box = widgets.VBox([*rows, self._buttons(), self._readout, self._ready])
         self._handle = display(self.box, display_id=True)
 
     async def answered(self, seconds: float) -> bool:
@@ -57,67 +59,48 @@ class Strip:
         self._handle.update({"text/plain": note}, raw=True)
         self.box.close()
 
-    def _gate_rows(self) -> list[Any]:
-        if self.gate is None:
-            return []
+    def _gate_row(self) -> Any:
+        limits = {"min": 0.01, "max": 1.0, "step": 0.01, "readout_format": ".2f"}
         self._target = widgets.FloatSlider(
-            self.gate.target_rate,
-            min=0.01,
-            max=1.0,
-            step=0.01,
+            self.gate.target_rate,  # type: ignore[union-attr]
             description="target rate",
-            readout_format=".2f",
             continuous_update=False,
+            **limits,
         )
         self._target.observe(lambda change: self._steer("target_rate", change["new"]), "value")
-        name = controller_name(self.gate.controller)
-        choice = widgets.Dropdown(
-            options=controllers() if name else [*controllers(), "your own"],
-            value=name or "your own",
-            description="controller",
-        )
-        choice.observe(lambda change: self._switch(change["new"]), "value")
+        name = controller_name(self.gate.controller)  # type: ignore[union-attr]
+        names = sorted(REGISTRIES["controller"]) + [_OWN] * (name == _OWN)
+        choice = widgets.Dropdown(options=names, value=name, description="controller")
+        choice.observe(lambda change: self._steer("controller", change["new"]), "value")
         self._show_gains()
-        return [widgets.HBox([self._target, choice]), self._gains]
-
-    def _switch(self, name: str) -> None:
-        if name != "your own":
-            self._steer("controller", name)
+        return widgets.HBox([self._target, choice])
 
     def _show_gains(self) -> None:
-        controller = self.gate.controller  # type: ignore[union-attr]
-        self._shown_for = controller
+        self._shown_for = controller = self.gate.controller  # type: ignore[union-attr]
         self._gains.children = tuple(self._gain(name) for name in controller.gains)
 
     def _gain(self, name: str) -> Any:
-        value = getattr(self.gate.controller, name)  # type: ignore[union-attr]
+        value = getattr(self._shown_for, name)
         if not isinstance(value, int | float) or value <= 0:
             return widgets.HTML(f"{name}: {value}")
         middle = math.log10(value)
-        slider = widgets.FloatLogSlider(
-            value=value,
-            min=middle - 2,
-            max=middle + 2,
-            step=0.05,
-            description=name,
-            continuous_update=False,
-        )
+        limits = {"min": middle - 2, "max": middle + 2, "step": 0.05}
+        slider = widgets.FloatLogSlider(value, description=name, continuous_update=False, **limits)
         slider.observe(lambda change: self._steer(name, change["new"]), "value")
         return slider
 
     def _steer(self, name: str, value: Any) -> None:
-        self.run.trainer.steer(name, value)
+        if value != _OWN:
+            self.run.trainer.steer(name, value)
 
-    def _buttons(self) -> list[Any]:
+    def _buttons(self) -> Any:
         pause = widgets.ToggleButton(description="pause", icon="pause")
-        pause.observe(
-            lambda change: self.run.pause() if change["new"] else self.run.resume(), "value"
-        )
         step = widgets.Button(description="step", icon="step-forward")
-        step.on_click(lambda _: self._single(pause))
         stop = widgets.Button(description="stop", icon="stop")
+        pause.observe(lambda c: self.run.pause() if c["new"] else self.run.resume(), "value")
+        step.on_click(lambda _: self._single(pause))
         stop.on_click(lambda _: self.run.stop())
-        return [pause, step, stop]
+        return widgets.HBox([pause, step, stop])
 
     def _single(self, pause: Any) -> None:
         pause.value = True
@@ -135,35 +118,32 @@ class Strip:
             self._show_gains()
 
 
-def controllers() -> list[str]:
-    """Names of all controllers that a strip offers."""
-    return sorted(REGISTRIES["controller"])
-
-
-def controller_name(controller: object) -> str | None:
-    """The registered name of a controller's class; ``None`` for a class of somebody's own."""
-    names = (name for name in controllers() if type(controller) is resolve("controller", name))
-    return next(names, None)
+def controller_name(controller: object) -> str:
+    """The registered name of a controller's class; "your own" for a class of somebody's own."""
+    names = REGISTRIES["controller"]
+    return next((n for n in names if type(controller) is resolve("controller", n)), _OWN)
 
 
 def readout(run: Run, started: float) -> str:
     """Where a run stands, in one line for people; the rate is the mean of the last 20 batches."""
     trainer = run.trainer
-    last = trainer.history.steps[-1] if trainer.history.steps else {}
-    spent = trainer.position.spent
-    left = (time.perf_counter() - started) * (1 - spent) / spent if spent else math.nan
+    steps, spent = trainer.history.steps[-20:], trainer.position.spent
+    last = steps[-1] if steps else {}
     parts = [
         f"<b>{run.status}</b>",
         f"step {trainer.position.step}",
         f"epoch {trainer.position.epoch}",
         f"{spent:.0%} of the budget",
-        f"{left:.0f} s left" if math.isfinite(left) and run.status == "running" else "",
     ]
+    if spent and run.status == "running":
+        parts += [f"{(time.perf_counter() - started) * (1 - spent) / spent:.0f} s left"]
     if last.get("threshold") is not None:
         parts += [f"threshold {last['threshold']:.4g}"]
-        rates = [step["rate"] for step in trainer.history.steps[-20:]]
+    if rates := [step["rate"] for step in steps if step.get("rate") is not None]:
         parts += [f"rate {sum(rates) / len(rates):.3f}"]
-    parts += [f"{last.get('flops', 0):.3g} FLOPs"]
-    joules = last.get("joules")
+    flops, joules = last.get("flops"), last.get("joules")
+    parts += ["FLOPs not counted" if flops is None else f"{flops:.3g} FLOPs"]
     parts += ["no joules" if joules is None else f"{joules:.4g} J"]
-    return " · ".join(part for part in parts if part)
+    if run.error is not None:
+        parts += [html.escape(f"{type(run.error).__name__}: {run.error}")]
+    return " · ".join(parts)

@@ -1,4 +1,4 @@
-"""How pictures look: one figure class, colours, dashes and hatches that also work in grey.
+"""How pictures look: one figure class, and colours, dashes and hatches that also work in grey.
 
 A picture is a white card with dark ink, whatever theme the page around it has and whatever
 ``matplotlib.rcParams`` say, so that it reads the same in a light and in a dark notebook.
@@ -13,6 +13,7 @@ from io import BytesIO
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -30,8 +31,8 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++++")
 
-_OWN = "axes axes3d boxplot contour figure font grid hatch image legend lines patch path polaraxes"
-_OWN += " savefig scatter text xaxis xtick yaxis ytick"
+_OWN = "axes contour figure font grid hatch image legend lines patch path savefig scatter text"
+_OWN += " xaxis xtick yaxis ytick"
 LOOK: Any = {
     **{k: v for k, v in matplotlib.rcParamsDefault.items() if k.split(".")[0] in _OWN.split()},
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "hatch.color"), INK),
@@ -47,6 +48,9 @@ LOOK: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
+
+# the same in all notebooks; a run without a name is not drawn beside others
+_places = {"this run": 0, "dense": 0, "batched gate": 1, "random": 2}
 
 
 def look() -> AbstractContextManager[None]:
@@ -113,21 +117,38 @@ def picture(
     return figure
 
 
-def ink_on(colour: Sequence[float]) -> str:
-    """Paper or ink, whichever reads better on ``colour`` (RGBA, each in [0, 1])."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # WCAG 2.2: contrast is (lighter + 0.05) / (darker + 0.05); 0.0159 is the ink's luminance
-    return INK if (luminance + 0.05) / 0.0659 > 1.05 / (luminance + 0.05) else PAPER
+def line(name: int | str, markers: bool = True) -> dict[str, Any]:
+    """Colour, dashes and marker of a line, by its name or by its place among nameless ones.
 
-
-def line(place: int, markers: bool = True) -> dict[str, Any]:
-    """Colour, dashes and marker of the line at ``place``: no two of the first seven share one."""
-    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[place % len(DASHES)]}
-    return {**style, "marker": MARKERS[place % len(MARKERS)]} if markers else style
+    A name keeps its look in all pictures of a process: names not seen before take the next place.
+    No two of the first seven places share a colour, no two of the first 49 colour and dashes.
+    """
+    place = _places.setdefault(name, len(_places)) if isinstance(name, str) else name
+    turn = (place + place // len(COLOURS)) % len(DASHES)
+    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[turn]}
+    return {**style, "marker": MARKERS[turn]} if markers else style
 
 
 def log_if_wide(axis: Axes, values: Sequence[float], factor: float = 20.0) -> None:
     """A logarithmic y axis when ``values`` are positive and span more than ``factor``."""
     if len(values) and min(values) > 0 and max(values) > factor * min(values):
         axis.set_yscale("log")
+
+
+def legend_beside(figure: Picture, axis: Axes) -> None:
+    """A legend to the right of all axes, its lines in the order in which they end on ``axis``."""
+    handles, labels = axis.get_legend_handles_labels()
+    ends = {each.get_label(): np.asarray(each.get_ydata(), float) for each in axis.lines}
+
+    def last(entry: tuple[Any, str]) -> float:
+        y = ends.get(entry[1], np.zeros(2))
+        return -float(y[-1]) if len(y) != 2 else np.inf  # vertical lines and shades come last
+
+    order = sorted(zip(handles, labels, strict=True), key=last)
+    figure.legend(*zip(*order, strict=True), loc="outside right center", labelspacing=0.9)
+
+
+def name_seeds(figure: Picture, seeds: int, words: str = "mean of {} seeds") -> None:
+    """Say above the axes over how many ``seeds`` a line summarises, if over several."""
+    if seeds > 1:
+        figure.suptitle(words.format(seeds), size=10)

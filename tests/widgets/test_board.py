@@ -12,7 +12,7 @@ from PIL import Image
 
 from astkit.runs import arms
 from astkit.widgets import LiveBoard, board, frontend
-from astkit.widgets.board import _thinned
+from astkit.widgets.board import POINTS, Trace
 
 
 class Handle:
@@ -64,11 +64,15 @@ def feed(live, steps, **metrics):
         live.log(step, phase="train", **{**numbers, "flops_dense": 2e9, **metrics})
 
 
+def notes(picture):
+    return [text.get_text() for text in picture.texts]
+
+
 def test_frames_keep_their_distance_and_their_share(shown, clock):
     live = LiveBoard(every_s=2.0, max_share=0.02)
     clock.cost = 0.1
     times = []
-    for step in range(2_000):
+    for step in range(1_000):
         clock.now += 0.05
         before = live.frames
         feed(live, [step])
@@ -90,7 +94,9 @@ def test_a_frame_that_costs_nothing_still_waits(shown, clock):
     assert live.frames == 5
 
 
-def test_the_last_frame_is_drawn_always(shown, clock):
+def test_the_last_frame_is_drawn_always_and_none_without_steps(shown, clock):
+    LiveBoard().close()
+    assert shown == []
     live = LiveBoard(every_s=1e9)
     feed(live, range(50))
     assert live.frames == 1
@@ -100,18 +106,13 @@ def test_the_last_frame_is_drawn_always(shown, clock):
     assert len({frame["text/plain"] for frame in shown}) == 1
 
 
-def test_a_board_without_steps_shows_nothing(shown):
-    LiveBoard().close()
-    assert shown == []
-
-
 def test_frames_are_pictures_that_change(shown):
     live = LiveBoard(every_s=0, max_share=1)
-    feed(live, range(10))
-    feed(live, range(10, 20), threshold=5.0)
-    live.draw()
+    feed(live, range(5))
+    live.picture()  # one of its own, which leaves the one that is shown alone
+    feed(live, range(5, 10), threshold=5.0)
+    live.close()
     pictures = [Image.open(io.BytesIO(base64.b64decode(f["image/png"]))) for f in shown]
-    assert pictures[0].size[0] > 3 * pictures[0].size[1]
     assert {picture.size for picture in pictures} == {pictures[0].size}
     first, last = (np.asarray(pictures[i].convert("L"), dtype=float) for i in (0, -1))
     assert np.abs(first - last).max() > 100
@@ -124,102 +125,125 @@ def test_a_drawing_error_ends_the_board_and_not_the_training(shown, monkeypatch,
 
     monkeypatch.setattr(board.LiveFigure, "png", broken)
     live = LiveBoard(every_s=0, max_share=1)
-    task = arms.task("digits", epochs=1)
-    trainer = arms.trainer(task, "batched gate", 0, observers=[live])
+    trainer = arms.trainer(arms.task("digits", epochs=1), "batched gate", 0, observers=[live])
     trainer.run()
     assert trainer.done
     assert not live.shown
     assert live.frames == 1
     assert "training goes on: RuntimeError('no fonts')" in capsys.readouterr().err
-    assert len(live.steps["step"]) == len(trainer.history.steps) == 11
+    assert len(live.series["loss"].points()) == len(trainer.history.steps) == 11
 
 
 def test_what_it_draws_is_what_the_run_logged():
     live = LiveBoard(live=False)
-    task = arms.task("digits", epochs=2)
-    trainer = arms.trainer(task, "batched gate", 0, observers=[live])
+    trainer = arms.trainer(arms.task("digits", epochs=2), "batched gate", 0, observers=[live])
     trainer.steer("target_rate", 0.2)
-    trainer.run()
+    history = trainer.run()
     figure = live.picture()
-    threshold, rate, learning, cost = figure.axes[:4]
-    steps = trainer.history.steps
+    threshold, rate, learning, cost, accuracy = figure.axes
     for axis, line, name in (
         (threshold, 0, "threshold"),
         (rate, 0, "rate"),
         (rate, 1, "target_rate"),
         (learning, 0, "loss"),
-        (cost, 0, "flops_dense"),
-        (cost, 1, "flops"),
+        (cost, 0, "flops"),
+        (cost, 1, "flops_dense"),
     ):
-        assert axis.lines[line].get_ydata() == pytest.approx([step[name] for step in steps])
-        assert axis.lines[line].get_xdata() == pytest.approx([step["step"] for step in steps])
-    accuracies = [epoch["val_accuracy"] for epoch in trainer.history.epochs]
-    assert figure.axes[4].lines[0].get_ydata() == pytest.approx(accuracies)
-    title = cost.get_title().replace("\n", " ").removesuffix("[...]").strip()
-    assert f"joules not measured: {steps[-1]['joules_reason']}".startswith(title)
-    assert cost.get_ylabel() == "FLOPs, counted"
+        assert axis.lines[line].get_ydata() == pytest.approx([s[name] for s in history.steps])
+        assert axis.lines[line].get_xdata() == pytest.approx([s["step"] for s in history.steps])
+    for line, name in ((learning.lines[1], "val_loss"), (accuracy.lines[0], "val_accuracy")):
+        assert line.get_ydata() == pytest.approx([epoch[name] for epoch in history.epochs])
     assert len(threshold.lines) == 2  # the threshold, and the change of the set point
-    dense = steps[-1]["flops_dense"]
-    assert (
-        steps[-1]["flops"]
-        < dense
-        == pytest.approx(
-            trainer.ledger.samples.scored
-            * (trainer.ledger.flops.forward / trainer.ledger.samples.trained)
-            + trainer.ledger.samples.scored
-            * (trainer.ledger.flops.backward / trainer.ledger.samples.trained)
-        )
-    )
+    assert notes(figure) == [f"joules not measured: {history.steps[-1]['joules_reason']}"]
+    assert (cost.get_ylabel(), accuracy.get_ylabel()) == ("FLOPs, counted", "validation accuracy")
+    seen, flops = trainer.ledger.samples, trainer.ledger.flops
+    dense = seen.scored / seen.trained * (flops.forward + flops.backward)
+    assert history.steps[-1]["flops"] < history.steps[-1]["flops_dense"] == pytest.approx(dense)
 
 
-def test_measured_joules_take_the_place_of_flops(shown):
+def test_axes_end_with_the_run_and_little_after_it_before(shown):
     live = LiveBoard(every_s=0, max_share=1)
-    feed(live, range(5), joules=None, joules_reason="too short")
-    assert live.picture().axes[3].get_title() == "joules not measured: too short"
+    feed(live, range(1, 101))
+    axis = live._figure.figure.axes[0]
+    for step in range(101, 400, 37):
+        feed(live, [step])
+        assert step <= axis.get_xlim()[1] <= 1.25 * step
+    live.close()
+    assert {panel.get_xlim() for panel in live._figure.figure.axes} == {(0, step)}
+    feed(live, [500])  # a run that is continued
+    assert axis.get_xlim()[1] >= 500
+
+
+def test_text_stays_within_the_picture():
+    live = LiveBoard(live=False)
+    feed(live, range(500), joules_reason="no counter could be read because " + "of this, " * 50)
+    live.log(500, phase="epoch", val_accuracy=0.5, val_loss=1.0)
+    figure = live.picture()
+    figure.canvas.draw()
+    for text in figure.texts + [axis.title for axis in figure.axes] + [figure.axes[4].yaxis.label]:
+        box = text.get_window_extent()
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+    for axis in figure.axes[1:4]:  # title and legend stand on one line
+        title, legend = axis._left_title.get_window_extent(), axis.get_legend().get_window_extent()
+        assert title.x1 < legend.x0
+
+
+def test_panels_show_what_was_measured_and_the_note_names_the_rest(shown):
+    live = LiveBoard(every_s=0, max_share=1)
+    live.log(1, phase="train", loss=1.0, flops=None, rate=None)
+    assert [axis.get_title("left") for axis in live.picture().axes if axis.axison] == ["loss"]
+    assert notes(live.picture()) == ["joules not measured: no meter was given · FLOPs not counted"]
+    feed(live, range(2, 5), joules=None, joules_reason="too short")
+    assert notes(live.picture()) == ["joules not measured: too short"]
     feed(live, range(5, 10), joules=3.0)
     live.draw()
-    assert live._figure.figure.axes[3].get_title() == "joules"
+    shown_now = live._figure.figure
+    assert shown_now.axes[3].get_ylabel() == "energy (J)"
+    assert notes(shown_now) == [""]
 
 
-def test_without_a_meter_it_says_so():
+@pytest.mark.parametrize("length", [0, 1, POINTS - 1, POINTS, POINTS + 1, 12_345])
+def test_a_trace_holds_means_of_stretches_and_never_too_many(length):
+    values = np.random.default_rng(0).random(length)
+    trace = Trace()
+    for step, value in enumerate(values):
+        trace.add(step, value)
+        assert len(trace._points) < POINTS
+    starts = range(0, length, trace.stride)
+    plain = [(np.arange(length)[i : i + trace.stride].mean(), values[i : i + trace.stride].mean())
+             for i in starts]  # fmt: skip
+    assert trace.points() == pytest.approx(np.array(plain).reshape(-1, 2))
+    assert length < POINTS or len(plain) >= POINTS // 2
+
+
+def test_a_million_steps_take_bounded_memory_and_time():
     live = LiveBoard(live=False)
-    feed(live, range(5))
-    assert live.picture().axes[3].get_title() == "joules not measured: no meter was given"
+    begun = board.time.process_time()
+    feed(live, range(1_000_000))
+    for step in range(1_000):
+        live.log(step, phase="event", name="target_rate", value=0.1)
+    seconds = board.time.process_time() - begun
+    assert max(len(trace.points()) for trace in live.series.values()) <= POINTS
+    assert len(live.events) <= board.MARKS
+    assert live.series["loss"].points()[-1, 0] > 1_000_000 - 2 * live.series["loss"].stride
+    assert seconds < 60  # about 1.5 on a quiet machine
 
 
-def test_the_picture_is_independent_of_what_was_shown(shown):
-    live = LiveBoard(every_s=0, max_share=1)
-    feed(live, range(30))
-    live.picture()
-    feed(live, range(30, 60))
-    assert live.shown
-
-
-@pytest.mark.parametrize("length", [0, 1, 499, 500, 501, 1_000, 12_345])
-def test_long_series_are_thinned_to_means_of_stretches(length):
-    values = np.random.default_rng(0).random(length).tolist()
-    thin = _thinned(values)
-    assert len(thin) <= board.POINTS
-    stretch = max(1, -(-length // board.POINTS))
-    plain = [np.mean(values[i : i + stretch]) for i in range(0, length, stretch)]
-    assert thin == pytest.approx(plain)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_bad_settings_are_refused():
+    for options, sentence in (
         ({"max_share": 0}, "max_share is 0"),
         ({"max_share": 1.1}, "max_share is 1.1"),
         ({"every_s": -1}, "every_s is -1"),
-    ],
-)
-def test_bad_settings_are_refused(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        LiveBoard(**options)
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            LiveBoard(**options)
 
 
 def test_no_clock_runs_while_the_board_draws(shown, monkeypatch):
-    running = []
+    running, seen = [], []
 
     class Clock:
         def __init__(self, name):
@@ -231,7 +255,6 @@ def test_no_clock_runs_while_the_board_draws(shown, monkeypatch):
         def __exit__(self, *exception):
             running.remove(self.name)
 
-    seen = []
     monkeypatch.setattr(board.LiveFigure, "png", lambda self: seen.append(list(running)) or b"png")
     live = LiveBoard(every_s=0, max_share=1)
     trainer = arms.trainer(arms.task("digits", epochs=1), "batched gate", 0, observers=[live])

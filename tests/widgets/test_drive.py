@@ -6,13 +6,15 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 import time
 
 import pytest
 
 from astkit.runs import arms
-from astkit.widgets import Dashboard, LiveBoard, Run, dashboard, frontend, strip
+from astkit.trainers import TimeIsUp
+from astkit.widgets import Dashboard, LiveBoard, Run, frontend, strip
 
 
 @pytest.fixture
@@ -47,16 +49,9 @@ def test_a_task_runs_to_the_end(trainer):
     assert len(run.record()["epochs"]) == 3
     assert complete(run)
     assert not run.record()["steered"]
-
-
-def test_draining_is_the_same_run(trainer):
-    other = arms.trainer(arms.task("digits", epochs=3), "batched gate", 0)
-    run = Run(trainer)
-    run.drain()
-    Run(other).drain()
-    assert run.status == "finished"
-    assert other.history.steps == trainer.history.steps
-    assert complete(run)
+    drained = Run(arms.trainer(arms.task("digits", epochs=3), "batched gate", 0))
+    drained.drain()
+    assert drained.record()["steps"] == run.record()["steps"]
 
 
 def test_pause_freezes_resume_moves_step_takes_one(trainer):
@@ -202,28 +197,91 @@ def test_a_run_in_another_thread_leaves_signals_alone(trainer):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+class Broken:
+    """An observer that raises at the sixth batch."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def log(self, step, *, phase, **metrics):
+        if step == 6:
+            raise self.error
+
+    def close(self):
+        pass
+
+
 @pytest.mark.parametrize("task", [False, True])
-def test_a_failure_is_kept_and_raised_where_one_waits(trainer, task):
-    class Broken:
-        def log(self, step, *, phase, **metrics):
-            if step == 6:
-                raise OSError("disk full")
-
-        def close(self):
-            pass
-
-    trainer.observers.append(Broken())
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OSError("disk full"), "failed"),
+        (SystemExit(3), "failed"),
+        (TimeIsUp(6, None), "out of time"),
+    ],
+    ids=lambda value: getattr(type(value), "__name__", value),
+)
+def test_what_is_raised_ends_the_run_alone_and_is_raised_where_one_waits(
+    trainer, task, error, status, monkeypatch
+):
+    drawn = []
+    monkeypatch.setattr(LiveBoard, "close", lambda self: drawn.append(self))
+    trainer.observers += [Broken(error), LiveBoard(live=False)]
     run = Run(trainer)
 
     async def scene():
         run.begin()
+        await until(lambda: run.status == status)  # the loop, and so the kernel, goes on
+        await asyncio.sleep(0.01)
+        await run.finished()
+
+    with pytest.raises(type(error)) as caught:
+        asyncio.run(scene()) if task else run.drain()
+    assert caught.value is error
+    assert run.status == status
+    assert run.record()["error"] == repr(error)
+    assert len(run.record()["steps"]) == 6
+    assert len(drawn) == 1
+    assert strip.readout(run, 0.0).endswith(f"{type(error).__name__}: {error}")
+    shown = getattr(error, "_render_traceback_", list)()
+    assert shown == ([f"TimeIsUp: {error}"] if status == "out of time" else [])
+
+
+def test_the_time_budget_of_the_process_ends_a_run(trainer, monkeypatch):
+    monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1e-9")
+    run = Run(trainer)
+    with pytest.raises(TimeIsUp, match="time budget"):
+        run.drain()
+    assert run.status == "out of time"
+    assert len(run.record()["steps"]) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()])
+def test_an_interrupt_that_is_raised_ends_the_run_without_an_error(trainer, error):
+    trainer.observers.append(Broken(error))
+    run = Run(trainer)
+    run.drain()
+    assert run.status == "interrupted"
+    assert run.error is None
+
+
+def test_a_fault_at_the_end_is_kept_too(trainer):
+    class BrokenEnd(Broken):
+        def close(self):
+            raise self.error
+
+    trainer.observers.append(BrokenEnd(OSError("disk full")))
+    run = Run(trainer)
+
+    async def scene():
+        run.begin()
+        await until(lambda: trainer.position.step >= 2)
+        run.stop()
         await run.finished()
 
     with pytest.raises(OSError, match="disk full"):
-        asyncio.run(scene()) if task else run.drain()
+        asyncio.run(scene())
     assert run.status == "failed"
-    assert run.record()["error"] == "OSError('disk full')"
-    assert len(run.record()["steps"]) == 6
 
 
 def test_a_steered_run_says_so_and_is_saved_whole(trainer, tmp_path):
@@ -240,43 +298,59 @@ def test_a_steered_run_says_so_and_is_saved_whole(trainer, tmp_path):
 # --- the dashboard around it -------------------------------------------------------------------
 
 
-def start(live, trainer, monkeypatch, mode):
-    monkeypatch.setattr(frontend, "mode", lambda wish=None: mode)
+@pytest.fixture
+def begin(trainer, monkeypatch):
+    """Start a dashboard where the front end is as told."""
     monkeypatch.setattr("IPython.display.display", lambda *a, **k: None)
-    return asyncio.run(live.start(trainer))
+
+    def begin(mode, **options):
+        monkeypatch.setattr(frontend, "mode", lambda wish=None: mode)
+        board = LiveBoard(live=False)
+        run = asyncio.run(Dashboard(board, **options).start(trainer))
+        assert len(board.series["loss"].points()) == 33
+        return run
+
+    return begin
 
 
 @pytest.mark.parametrize("mode", ["off", "headless"])
-def test_nobody_there_runs_to_the_end_without_a_widget(trainer, monkeypatch, mode):
-    monkeypatch.setattr(dashboard.Dashboard, "_somebody", pytest.fail)
-    board = LiveBoard(live=False)
-    begun = time.monotonic()
-    run = start(Dashboard(board), trainer, monkeypatch, mode)
-    assert run.status == "finished"
-    assert time.monotonic() - begun < 4 + 20
-    assert len(board.steps["step"]) == 33
+def test_nobody_there_runs_to_the_end_without_a_widget(begin, monkeypatch, mode):
+    monkeypatch.setattr(Dashboard, "_somebody", pytest.fail)
+    assert begin(mode).status == "finished"
 
 
-def test_no_answer_runs_to_the_end(trainer, monkeypatch):
+def test_no_answer_runs_to_the_end(begin, monkeypatch):
     notes = []
     monkeypatch.setattr(strip.Strip, "close", lambda self, note: notes.append(note))
-    run = start(Dashboard(LiveBoard(live=False), wait_s=0.1), trainer, monkeypatch, "ask")
-    assert run.status == "finished"
+    assert begin("ask", wait_s=0.1).status == "finished"
     assert notes == ["no front end answered within 0.1 s, so the run went to its end"]
+
+
+def test_without_the_widget_library_it_says_so(begin, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "astkit.widgets.strip", None)
+    assert begin("ask").status == "finished"
+    assert "no controls, the run goes to its end" in capsys.readouterr().out
 
 
 def test_an_answer_lets_the_cell_end_while_the_run_goes_on(trainer, monkeypatch):
     monkeypatch.setattr(frontend, "mode", lambda wish=None: "ask")
-    monkeypatch.setattr("IPython.display.display", lambda *a, **k: None)
-    seen = []
     monkeypatch.setattr(strip, "READOUT_SECONDS", 0.0)
+    strips, seen = [], []
+    monkeypatch.setattr("IPython.display.display", lambda *a, **k: None)
+    ready = strip.Strip.answered
+
+    async def answered(self, seconds):
+        strips.append(self)
+        self._ready._handle_custom_msg({"ready": True}, [])
+        return await ready(self, seconds)
+
+    monkeypatch.setattr(strip.Strip, "answered", answered)
 
     async def scene():
         live = Dashboard(LiveBoard(live=False), wait_s=20, pace=200)
-        asyncio.get_running_loop().call_later(0.05, lambda: answer(live))
         run = await live.start(trainer)
         assert not trainer.done
-        controls = live._strip
+        (controls,) = strips
         await until(lambda: run.status == "running")
         with pytest.raises(RuntimeError, match="steers a run already"):
             await live.start(trainer)
@@ -288,26 +362,25 @@ def test_an_answer_lets_the_cell_end_while_the_run_goes_on(trainer, monkeypatch)
         await until(lambda: len(controls._gains.children) == 3)
         seen.append([child.description for child in controls._gains.children])
         controls._gains.children[0].value = 0.01
-        await run.finished()
-        return run, controls
+        return await run.finished()
 
-    def answer(live):
-        live._strip._ready._handle_custom_msg({"ready": True}, [])
-
-    run, controls = asyncio.run(scene())
+    run = asyncio.run(scene())
     assert run.status == "finished"
     assert [e["name"] for e in run.record()["events"]] == ["target_rate", "controller", "kp"]
     assert seen == [["gain"], ["kp", "ki", "alpha"]]
-    assert "<b>finished</b> · step 33" in controls._readout.value
-    assert "no joules" in controls._readout.value
-    assert "threshold" in controls._readout.value
+    for words in ("<b>finished</b> · step 33", "no joules", "threshold", "rate"):
+        assert words in strips[0]._readout.value
 
 
-def test_without_the_widget_library_it_says_so(trainer, monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "astkit.widgets.strip", None)
-    run = start(Dashboard(LiveBoard(live=False)), trainer, monkeypatch, "ask")
-    assert run.status == "finished"
-    assert "no controls, the run goes to its end" in capsys.readouterr().out
+def test_a_run_without_a_gate_has_a_strip_without_its_rows(monkeypatch):
+    monkeypatch.setattr("IPython.display.display", lambda *a, **k: None)
+    dense = arms.trainer(arms.task("digits", epochs=1), "dense", 0)
+
+    async def rows():
+        return len(strip.Strip(Run(dense)).box.children)
+
+    assert asyncio.run(rows()) == 3
+    assert "threshold" not in strip.readout(Run(dense), 0.0)
 
 
 def test_a_pace_of_nothing_is_refused():

@@ -1,4 +1,4 @@
-"""Curves and costs: the pictures hold the means, bands and parts of the table they were given."""
+"""Pictures hold the means, bands and parts of the table they were given, or say what it lacks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgba
 
-from astkit.widgets import plots
-from astkit.widgets.style import COLOURS
+from astkit.widgets import frames, plots, style
 
 ARMS = ("dense", "batched gate", "random")
 
@@ -28,11 +28,7 @@ def epochs():
 
 @pytest.fixture
 def results():
-    costs = {
-        "dense": (0.0, 10.0, 20.0),
-        "batched gate": (8.0, 1.0, 2.0),
-        "random": (0.0, 4.0, 38.0),
-    }
+    costs = {"dense": (0, 10, 20), "batched gate": (8, 1, 2), "random": (0, 4, 38)}
     rows = [(arm, seed, *(part + seed for part in costs[arm])) for arm in ARMS for seed in (0, 2)]
     columns = ["arm", "seed", "flops_scoring", "flops_forward", "flops_backward"]
     return pd.DataFrame(rows, columns=columns)
@@ -42,14 +38,16 @@ def legend(picture):
     return [text.get_text() for text in picture.legends[0].get_texts()]
 
 
+def rows_of(axis):
+    return [tick.get_text() for tick in axis.get_yticklabels()]
+
+
 def bands(axis):
     """Lowest and highest y of each shaded band by x."""
     found = []
     for shade in axis.collections:
-        points = shade.get_paths()[0].vertices
-        x = np.unique(points[:, 0])
-        ys = [points[points[:, 0] == at, 1] for at in x]
-        found.append([(at, y.min(), y.max()) for at, y in zip(x, ys, strict=True)])
+        points = pd.DataFrame(shade.get_paths()[0].vertices).groupby(0)[1]
+        found.append([(x, y.min(), y.max()) for x, y in points])
     return found
 
 
@@ -60,88 +58,57 @@ def test_curves_hold_the_mean_of_the_seeds_and_the_band_all_of_them(epochs):
         assert list(line.get_xdata()) == [1, 2, 3]
         assert list(line.get_ydata()) == pytest.approx([1.5, 1.0, 1 / 3 + 0.5])
     assert list(accuracy.lines[0].get_ydata()) == pytest.approx([0.11, 0.21, 0.31])
-    assert len(bands(loss)) == len(bands(accuracy)) == 2
-    expected = [(1, 1, 2), (2, 0.5, 1.5), (3, 1 / 3, 4 / 3)]
-    assert np.allclose(bands(loss)[0], expected)
+    assert np.allclose(bands(loss), [[(1, 1, 2), (2, 0.5, 1.5), (3, 1 / 3, 4 / 3)]] * 2)
     assert np.allclose(bands(accuracy)[1], [(e, e / 10, e / 10 + 0.02) for e in (1, 2, 3)])
     assert [axis.get_title() for axis in picture.axes] == ["validation loss", "validation accuracy"]
     assert legend(picture) == ["dense", "batched gate"]
     words = "mean of 2 seeds, shaded from the lowest to the highest"
     assert picture.get_suptitle() == words
+    one = epochs[epochs["seed"] == 0]
+    assert plots.training_curves(one).get_suptitle() == ""
+    assert plots.accuracy_against_cost(one).get_suptitle() == ""
 
 
-def test_one_seed_is_no_mean(epochs):
-    assert plots.training_curves(epochs[epochs["seed"] == 0]).get_suptitle() == ""
-    assert plots.accuracy_against_cost(epochs[epochs["seed"] == 0]).get_suptitle() == ""
-    assert plots.accuracy_against_cost(epochs).get_suptitle() == "mean of 2 seeds"
-
-
-@pytest.mark.parametrize(
-    ("by", "x", "label"),
-    [
-        ("flops", [10, 20, 30], "training FLOPs"),
-        ("seconds", [1.5, 2.5, 3.5], "training seconds"),
-        ("epoch", [1, 2, 3], "epoch"),
-    ],
-)
-def test_curves_can_be_drawn_against_each_cost(epochs, by, x, label):
-    for axis in plots.training_curves(epochs, by).axes:
-        assert list(axis.lines[0].get_xdata()) == x
-        assert axis.get_xlabel() == label
-    needless = {"flops", "seconds"} - {by}
-    plots.training_curves(epochs.drop(columns=list(needless)), by)
-
-
-def test_an_unknown_cost_is_refused(epochs):
-    with pytest.raises(ValueError, match="by is 'joules': choose one of epoch, flops, seconds"):
-        plots.training_curves(epochs, "joules")
-
-
-def test_a_pass_cut_short_comes_after_the_whole_ones():
-    rows = [
-        {"epoch": e, "val_loss": 1.0, "val_accuracy": a} for e, a in ((1, 0.1), (2, 0.2), (2, 0.3))
-    ]
+def test_passes_that_are_cut_short_or_missing_count(epochs):
+    passes = ((1, 0.1), (2, 0.2), (2, 0.3))  # the last one was cut short
+    rows = [{"epoch": e, "val_loss": 1.0, "val_accuracy": a} for e, a in passes]
     line = plots.training_curves(rows).axes[1].lines[0]
     assert list(line.get_xdata()) == [1, 2, 3]
     assert list(line.get_ydata()) == [0.1, 0.2, 0.3]
-
-
-def test_a_pass_that_one_seed_did_not_reach_is_that_of_the_other(epochs):
     shorter = epochs.drop(epochs[(epochs["seed"] == 1) & (epochs["epoch"] == 3)].index)
     line = plots.training_curves(shorter).axes[0].lines[0]
     assert list(line.get_ydata()) == pytest.approx([1.5, 1.0, 1 / 3])
 
 
 def test_accuracy_against_cost_draws_means_over_seeds(epochs):
-    left, right = plots.accuracy_against_cost(epochs).axes
+    picture = plots.accuracy_against_cost(epochs)
+    left, right = picture.axes
     assert list(left.lines[0].get_xdata()) == [1.5, 2.5, 3.5]
     assert list(right.lines[1].get_xdata()) == [10, 20, 30]
     assert list(right.lines[1].get_ydata()) == pytest.approx([0.11, 0.21, 0.31])
     assert [line.get_label() for line in left.lines] == ["dense", "batched gate"]
     assert (left.get_xscale(), right.get_xscale()) == ("log", "log")
+    assert "(s)" in left.get_xlabel()
+    assert "(FLOPs)" in right.get_xlabel()
+    assert picture.get_suptitle() == "mean of 2 seeds"
 
 
-def test_arms_are_told_apart_without_colour(epochs):
+def test_arms_are_told_apart_without_colour_and_twins_by_width(epochs):
     for draw in (plots.accuracy_against_cost, plots.training_curves):
-        axis = draw(epochs).axes[0]
-        assert len({line.get_linestyle() for line in axis.lines}) == 2
-        assert len({line.get_marker() for line in axis.lines}) == 2
+        first, second = draw(epochs).axes[-1].lines
+        assert list(first.get_ydata()) == list(second.get_ydata())
+        assert first.get_linestyle() != second.get_linestyle()
+        assert first.get_marker() != second.get_marker()
+        assert first.get_linewidth() > second.get_linewidth()
+        assert first.get_markersize() > second.get_markersize()
 
 
-def test_of_twins_on_one_curve_the_later_is_thinner(epochs):
-    first, second = plots.accuracy_against_cost(epochs).axes[1].lines
-    assert list(first.get_ydata()) == list(second.get_ydata())
-    assert first.get_linewidth() > second.get_linewidth()
-    assert first.get_markersize() > second.get_markersize()
-
-
-def test_arms_can_be_chosen_and_ordered_and_keep_their_colour(epochs):
+def test_an_arm_keeps_its_colour_in_every_picture(epochs):
+    both, one = plots.training_curves(epochs), epochs[epochs["arm"] == "batched gate"]
     for draw in (plots.accuracy_against_cost, plots.training_curves):
-        axis = draw(epochs, arms=["batched gate"]).axes[0]
-        assert [line.get_label() for line in axis.lines] == ["batched gate"]
-        assert axis.lines[0].get_color() == COLOURS[1]
-        turned = draw(epochs, arms=["batched gate", "dense"])
-        assert legend(turned) == ["batched gate", "dense"]
+        (line,) = draw(one).axes[0].lines
+        assert line.get_color() == both.axes[0].lines[1].get_color()
+        assert line.get_linestyle() == style.line("batched gate")["linestyle"]
 
 
 def test_the_last_point_is_marked_however_many_there_are():
@@ -158,8 +125,7 @@ def test_an_axis_from_low_to_high_is_stretched_and_says_so(low, stretched):
     for axis in plots.accuracy_against_cost(rows).axes:
         assert ("stretched towards 1" in axis.get_ylabel()) == stretched
         place = axis.transData.transform([(1, a) for a in (0.8, 0.9, 0.98, 0.99, 1.0)])[:, 1]
-        gaps = np.diff(place)
-        assert np.all(gaps > 0)
+        assert np.all(np.diff(place) > 0)
         # a tenth of accuracy at the top takes more room than one below, or the same
         upper, lower = place[4] - place[1], place[1] - place[0]
         assert (upper > 1.5 * lower) == stretched
@@ -168,69 +134,242 @@ def test_an_axis_from_low_to_high_is_stretched_and_says_so(low, stretched):
         assert bottom <= low < 1.0 <= top
 
 
-def stacks(axis):
+def stacks(picture):
     """Per label of the legend: (left, width) of each row's bar."""
     return {
         group.get_label(): [(bar.get_x(), bar.get_width()) for bar in group]
-        for group in axis.containers
+        for group in picture.axes[0].containers
     }
 
 
 def test_bars_stack_the_parts_up_to_the_dense_total(results):
     picture = plots.cost_breakdown(results)
     (axis,) = picture.axes
-    assert stacks(axis) == {
+    assert stacks(picture) == {
         "scoring": [(0, 1), (0, 9), (0, 1)],
         "forward": [(1, 11), (9, 2), (1, 5)],
         "backward": [(12, 21), (11, 3), (6, 39)],
         "not spent, up to dense": [(33, 0), (14, 19), (45, 0)],
     }
-    assert [tick.get_text() for tick in axis.get_yticklabels()] == list(ARMS)
+    assert rows_of(axis) == list(ARMS)
     assert [text.get_text().strip() for text in axis.texts] == ["1.00 ×", "0.42 ×", "1.36 ×"]
-    assert legend(picture) == list(stacks(axis))
+    assert legend(picture) == list(stacks(picture))
     assert axis.get_xlabel() == "FLOPs, 2 per multiply-add"
+    assert axis.get_xlim()[1] > 45  # room for the ratio behind the longest bar
     picture.canvas.draw()
     heights = [axis.transData.transform((0, place))[1] for place in range(3)]
     assert heights == sorted(heights, reverse=True)  # the first arm on top
+    looks = {(bars[0].get_facecolor(), bars[0].get_hatch()) for bars in axis.containers}
+    assert len(looks) == 4
+    assert len({hatch for _, hatch in looks}) == 3
+    alone = plots.cost_breakdown(results[results["arm"] == "random"])
+    assert set(stacks(alone)) == {"scoring", "forward", "backward"}
+    assert not alone.axes[0].texts
 
 
-def test_bars_are_told_apart_without_colour(results):
-    groups = plots.cost_breakdown(results).axes[0].containers
-    assert len({(group[0].get_facecolor(), group[0].get_hatch()) for group in groups}) == 4
-    assert len({group[0].get_hatch() for group in groups}) == 3
-
-
-def test_without_a_control_nothing_is_compared(results):
-    axis = plots.cost_breakdown(results, ["random"], control=None).axes[0]
-    assert set(stacks(axis)) == {"scoring", "forward", "backward"}
-    assert stacks(axis)["scoring"] == [(0, 1)]
-    assert not axis.texts
-
-
-def test_the_control_counts_where_it_is_not_shown(results):
-    axis = plots.cost_breakdown(results, ["batched gate"]).axes[0]
-    assert stacks(axis)["not spent, up to dense"] == [(14, 19)]
-
-
-@pytest.mark.parametrize(
-    ("columns", "reason"),
-    [
+def test_joules_are_drawn_where_they_were_measured_and_missing_ones_named(results):
+    for columns, reason in (
         ({}, "the results hold none"),
         ({"joules": None}, "the results hold none"),
         ({"joules": math.nan, "joules_reason": "no counter here"}, "no counter here"),
-    ],
-)
-def test_joules_that_were_not_measured_are_said_to_be(results, columns, reason):
-    picture = plots.cost_breakdown(results.assign(**columns))
-    assert picture.get_suptitle() == f"joules not measured: {reason}"
-    assert len(picture.axes) == 1
-
-
-def test_joules_that_were_measured_are_drawn_and_gaps_named(results):
+    ):
+        picture = plots.cost_breakdown(results.assign(**columns))
+        assert picture.get_suptitle() == f"joules not measured: {reason}"
+        assert len(picture.axes) == 1
     joules = results["arm"].map({"dense": 5.0, "batched gate": None, "random": 2.0})
     picture = plots.cost_breakdown(results.assign(joules=joules + results["seed"]))
     energy = picture.axes[1]
     assert [bar.get_width() for bar in energy.patches] == [6, 0, 3]
     assert [text.get_text().strip() for text in energy.texts] == ["6 J", "not measured", "3 J"]
-    assert energy.get_xlabel() == "joules"
+    assert energy.get_xlabel() == "energy (J)"
     assert "not measured" not in picture.get_suptitle()
+
+
+# --- where time went
+
+
+@pytest.fixture
+def timed():
+    """Ten batches a run; seconds of the dense arm as below, of the other 0.1 more to score."""
+    phases = {"log": 0.01, "load": 0.02, "forward": 0.05, "backward": 0.1, "optimizer": 0.02}
+    return [
+        {
+            "arm": arm,
+            "seed": seed,
+            "training_steps": 10,
+            "phases": {**phases, "score": 0.1} if arm == ARMS[1] else phases,
+            "seconds": 0.25 + 0.1 * (arm == ARMS[1]) + 0.02 * seed,
+        }
+        for arm in ARMS[:2]
+        for seed in (0, 1)
+    ]
+
+
+def widths(picture, arm):
+    return {phase: pair[arm][1] for phase, pair in stacks(picture).items()}
+
+
+def test_a_bar_holds_the_milliseconds_of_each_phase_in_the_order_of_a_batch(timed):
+    picture = plots.phase_breakdown(timed)
+    plain = {"load": 2, "forward": 5, "backward": 10, "optimizer": 2, "log": 1, "other": 6}
+    assert widths(picture, 0) == pytest.approx({**plain, "score": 0})
+    assert widths(picture, 1) == pytest.approx({**plain, "score": 10})
+    assert rows_of(picture.axes[0]) == list(ARMS[:2])
+    assert [text.get_text() for text in picture.axes[0].texts] == [" 26 ms", " 36 ms"]
+    assert picture.get_suptitle() == "mean of 2 seeds"
+    expected = ["load", "score", "forward", "backward", "optimizer", "log", "other"]
+    assert legend(picture) == list(stacks(picture)) == expected
+    for arm in range(2):
+        lefts, sizes = np.transpose([pairs[arm] for pairs in stacks(picture).values()])
+        assert lefts == pytest.approx(np.cumsum(sizes) - sizes)
+
+
+def test_phases_of_ones_own_and_time_outside_of_every_clock_are_drawn(timed):
+    for row in timed:
+        row |= {"wall_seconds": row["seconds"] + 0.5 + 0.04, "evaluation_seconds": 0.5}
+    timed[0]["phases"] = {**timed[0]["phases"], "distil": 0.004}
+    picture = plots.phase_breakdown(timed)
+    assert widths(picture, 0)["draw"] == pytest.approx(4)
+    assert legend(picture)[-3:] == ["distil", "other", "draw"]
+
+
+def test_windows_of_a_run_are_added_up(timed):
+    late = {**timed[0], "training_steps": 30, "phases": {"load": 0.3}, "seconds": 0.3}
+    both = widths(plots.phase_breakdown([timed[0], late]), 0)
+    assert both["load"] == pytest.approx((20 + 300) / 40)
+    assert both["backward"] == pytest.approx(100 / 40)
+
+
+def test_neighbours_differ_in_grey():
+    phases = ["load", "score", "gate", "train", "forward", "backward", "optimizer", "log"]
+    assert set(phases) < set(plots.PHASES)
+    rows = [{"phases": dict.fromkeys(phases, 0.1), "seconds": 1.0, "training_steps": 1}]
+    parts = plots.phase_breakdown(rows).axes[0].containers
+    looks = [(bar.get_facecolor(), bar.get_hatch()) for part in parts for bar in part]
+    assert len(set(looks)) == len(looks) == len(phases) + 1
+    grey = [float(np.dot(to_rgba(colour)[:3], [0.2126, 0.7152, 0.0722])) for colour, _ in looks]
+    for place in range(1, len(looks)):
+        assert abs(grey[place] - grey[place - 1]) > 0.1 or looks[place][1] != looks[place - 1][1]
+
+
+def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():
+    rows = [("plain", 1, 1, 1), ("fast", 2, 1.8, 2.5), ("slow", 0.5, 0.4, 0.55), ("?", 2, 0.9, 3)]
+    table = [dict(zip(("arm", "speed", "low", "high"), row, strict=True), n=7) for row in rows]
+    picture = plots.speed_bars(table)
+    (axis,) = picture.axes
+    assert rows_of(axis) == ["plain", "fast", "slow", "?"]
+    groups = {
+        bars.get_label(): [(round(bar.get_y() + bar.get_height() / 2), bar.get_width())
+                           for bar in bars]
+        for bars in axis.containers if hasattr(bars, "patches")
+    }  # fmt: skip
+    assert groups == {
+        "faster": [(1, 2.0)],
+        "slower": [(2, 0.5)],
+        "undecided: the interval holds 1": [(0, 1.0), (3, 2.0)],
+    }
+    assert legend(picture) == list(groups)
+    spans = [tuple(segment[:, 0]) for segment in axis.collections[0].get_segments()]
+    assert np.allclose(spans, [row[2:] for row in rows])
+    assert len({bar.get_hatch() for bar in axis.patches}) == 2  # losing shows without colour
+    assert axis.get_xlabel() == "times as fast as plain (n = 7)"
+
+
+# --- tables
+
+STEPS = [{"step": s, "threshold": 1.0, "rate": 0.1, "target_rate": 0.1} for s in (1, 2, 3)]
+EPOCHS = [{"epoch": 1, "val_loss": 1.0, "val_accuracy": 0.5, "seconds": 1.0, "flops": 1.0}]
+SCORES = [{"step": 1, "level": q, "score": 1 + q, "threshold": 1.5} for q in (0.0, 0.5, 1.0)]
+NOISE = {"family": "gamma", "batch": 8, "gain x f": 1.0, "RMSE / floor": 1.0, "predicted": 1.0}
+
+PICTURES = {
+    "training_curves": (EPOCHS, ["val_loss", "val_accuracy"]),
+    "accuracy_against_cost": (EPOCHS, ["seconds", "flops", "val_accuracy"]),
+    "threshold_and_rate": (STEPS, ["step", "threshold", "rate"]),
+    "step_response": (
+        [{"controller": "a", "step": 1, "rate": 0.1, "threshold": 1.0, "target": 0.1}],
+        ["controller", "step", "rate", "threshold", "target"],
+    ),
+    "stability_bound": ([NOISE], list(NOISE)),
+    "score_heatmap": (SCORES, ["step", "level", "score", "threshold"]),
+    "class_activation": ([{"class": 0, "seen": 4, "active": 1}], ["class", "seen", "active"]),
+    "cost_breakdown": (
+        [{"arm": "dense", "flops_scoring": 0.0, "flops_forward": 1.0, "flops_backward": 2.0}],
+        ["flops_scoring", "flops_forward", "flops_backward"],
+    ),
+    "phase_breakdown": (
+        [{"phases": {"load": 1.0}, "seconds": 1.0, "training_steps": 1}],
+        ["phases", "seconds", "training_steps"],
+    ),
+    "speed_bars": (
+        [{"arm": "a", "speed": 1.0, "low": 1.0, "high": 1.0, "n": 2}],
+        ["arm", "speed", "low", "high", "n"],
+    ),
+}
+
+
+def test_every_picture_takes_rows_and_frames_and_names_what_is_missing():
+    assert set(PICTURES) == set(plots.__all__) - {"Picture"}
+    for name, (rows, needed) in PICTURES.items():
+        draw, table = getattr(plots, name), pd.DataFrame(rows)
+        for given in (rows, table):
+            assert any(axis.has_data() for axis in draw(given).axes), name
+        pd.testing.assert_frame_equal(table, pd.DataFrame(rows))  # as it was
+        for column in needed:
+            less = table.drop(columns=column).assign(other=1)
+            with pytest.raises(ValueError, match=f"^{name} needs the column {column}, but .*other"):
+                draw(less)
+        for empty in ([], pd.DataFrame({"step": []})):
+            with pytest.raises(ValueError, match=f"^{name} was given a table without .*rows"):
+                draw(empty)
+    with pytest.raises(ValueError, match="needs the columns threshold, rate, but"):
+        plots.threshold_and_rate([{"step": 1}])
+
+
+def test_every_axis_says_what_it_carries():
+    for name, (rows, _) in PICTURES.items():
+        first = getattr(plots, name)(rows).axes[0]
+        assert first.get_title(), name
+        assert first.get_xlabel(), name
+        assert first.get_ylabel() or rows_of(first), name
+
+
+def test_of_all_phases_the_right_one_is_taken():
+    mixed = [{"phase": "train", **row} for row in STEPS]
+    mixed += [{"phase": "validate", "step": 3}, {"phase": "epoch", "step": 3, **EPOCHS[0]}]
+    assert list(plots.threshold_and_rate(mixed).axes[0].lines[0].get_xdata()) == [1, 2, 3]
+    assert list(plots.training_curves(mixed).axes[0].lines[0].get_ydata()) == [1.0]
+    with pytest.raises(ValueError, match="training_curves was given a table without 'epoch' rows"):
+        plots.training_curves(mixed[:1])
+
+
+def test_what_one_picture_cannot_show_together_is_refused():
+    for name, column in (
+        ("threshold_and_rate", "arm"),
+        ("score_heatmap", "arm"),
+        ("class_activation", "arm"),
+        ("step_response", "stream"),
+    ):
+        rows, _ = PICTURES[name]
+        table = [{**row, column: value, "seed": i} for i, value in enumerate("ab") for row in rows]
+        with pytest.raises(ValueError, match=f"shows one {column} at a time.*'a', 'b'"):
+            getattr(plots, name)(table)
+
+
+def test_runs_that_nothing_tells_apart_are_refused():
+    for name in ("threshold_and_rate", "score_heatmap", "step_response", "speed_bars"):
+        rows, _ = PICTURES[name]
+        with pytest.raises(ValueError, match=f"{name} was given the same .* twice"):
+            getattr(plots, name)(rows + rows)
+        getattr(plots, name)([{**row, "seed": seed} for seed in (0, 1) for row in rows])
+
+
+@pytest.mark.parametrize(("steps", "count"), [(range(10, 20), 3), ([1, 11, 21, 31], 2), ([5], 4)])
+def test_windows_hold_nearly_as_many_steps_each_and_begin_at_one_of_them(steps, count):
+    steps = pd.Series(list(steps) * 2)  # two seeds
+    window = frames.windows(steps, count)
+    assert window.nunique() == min(count, steps.nunique())
+    sizes = steps.groupby(window.to_numpy()).nunique()
+    assert sizes.max() - sizes.min() <= 1
+    firsts = steps.groupby(window.to_numpy()).min()
+    assert list(firsts.index) == list(firsts)
