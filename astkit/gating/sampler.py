@@ -91,6 +91,10 @@ class PolicySampler(Sampler[int]):
         self.score_only = torch.empty(0, dtype=torch.int64)
         self.lr_factor = 1.0
         self._length = policy.expected_rows(self.samples)
+        self._rows: Tensor  # drawn in this iteration, and what scales their losses
+        self._scale: Tensor
+        self._next: int  # the first row that no batch has used
+        self._used: dict[int, int]  # stretches used out of turn: where each begins and ends
         self._forget()
 
     def __len__(self) -> int:
@@ -165,7 +169,5 @@ class PolicySampler(Sampler[int]):
 
     def _forget(self) -> None:
         # what an earlier iteration drew and nobody trained on: drop_last, or a loop that was left
-        self._rows: Tensor = torch.empty(0, dtype=torch.int64)
-        self._scale: Tensor = torch.empty(0)
-        self._next: int = 0
-        self._used: dict[int, int] = {}
+        self._rows, self._scale = torch.empty(0, dtype=torch.int64), torch.empty(0)
+        self._next, self._used = 0, {}

@@ -6,52 +6,46 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from astkit.background import BackgroundWriter
 from astkit.datasets import BatchSource, Images
 from astkit.gating.sampler import class_labels
 from astkit.identity import configuration, tensor_hash
+from astkit.trainers.learner import Learner
+from astkit.trainers.loop import Loop
 from astkit.trainers.state import Event, Observer, Position
 
-if TYPE_CHECKING:
-    from astkit.trainers.learner import Learner
-    from astkit.trainers.trainer import Trainer
 
+class Resumable(Loop):
+    """A loop whose state can be saved and loaded: what `Checkpoints` needs of a run."""
 
-class Resumable:
-    """What `Checkpoints` needs of a run: its state, and how to continue from one."""
+    def _batch_ended(self, epoch_ended: bool) -> None:
+        if self.checkpoints is not None:
+            self.checkpoints.after_batch(self, epoch_ended)
 
-    learner: Learner
+    def _save(self) -> Path | None:
+        if self.checkpoints is None:
+            return None
+        self.checkpoints.save(self)
+        return self.checkpoints.folder
 
-    @property
-    def model(self: Any) -> nn.Module:
-        """The model in training."""
-        model: nn.Module = self.learner.model
-        return model
-
-    @property
-    def optimizer(self: Any) -> torch.optim.Optimizer:
-        """The optimizer of the model in training."""
-        optimizer: torch.optim.Optimizer = self.learner.optimizer
-        return optimizer
-
-    def latest(self: Trainer) -> Mapping[str, Any]:  # type: ignore[misc]
+    def latest(self) -> Mapping[str, Any]:
         """Metrics of the latest epoch; empty before the first has ended."""
         return self.history.epochs[-1] if self.history.epochs else {}
 
-    def direction(self: Trainer, metric: str) -> bool | None:  # type: ignore[misc]
+    def direction(self, metric: str) -> bool | None:
         """Whether higher is better of a metric such as "val_loss"; ``None`` if unknown."""
         return self.evaluator.direction(metric)
 
-    def sync(self: Trainer) -> list[BackgroundWriter]:  # type: ignore[misc]
+    def sync(self) -> list[BackgroundWriter]:
         """Have what observers logged so far written; by whom."""
         return [each.sync() for each in self.observers if hasattr(each, "sync")]
 
-    def identity(self: Trainer) -> dict[str, Any]:  # type: ignore[misc]
+    def identity(self) -> dict[str, Any]:
         """What a resumed run must have in common with the one that it continues, plain values."""
         return {
             **self.config.to_dict(),
@@ -63,7 +57,7 @@ class Resumable:
             "data": _data(self.train),
         }
 
-    def state_dict(self: Trainer) -> dict[str, Any]:  # type: ignore[misc]
+    def state_dict(self) -> dict[str, Any]:
         """All state of the loop beside weights and optimizer.
 
         Random numbers need no state of their own: each is drawn by seed, step and purpose.
@@ -83,7 +77,7 @@ class Resumable:
             "observers": {name: each.state_dict() for name, each in _stateful(self.observers)},
         }
 
-    def load_state_dict(self: Trainer, state: dict[str, Any]) -> None:  # type: ignore[misc]
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``, with the model and the optimizer restored by the caller."""
         self.setting_up.load_state_dict(state["settings"])
         self.learner.updates.load_state_dict(state["updates"])
@@ -104,7 +98,7 @@ class Resumable:
             if hasattr(observer, "records"):
                 self.history.restore_steps(observer.records())
 
-    def restart(self: Trainer) -> None:  # type: ignore[misc]
+    def restart(self) -> None:
         """Begin anew where an earlier attempt was killed before its first checkpoint."""
         for observer in self.observers:
             if hasattr(observer, "records"):

@@ -1,12 +1,9 @@
-"""The one loop: train, validate, report. What it does with a batch is its step's business."""
+"""The trainer: a model, data and a policy, put together for the loop."""
 
 from __future__ import annotations
 
-import copy
 import os
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -14,13 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from astkit import logs, rng
-from astkit.batch import Batch
+from astkit import logs
 from astkit.datasets import BatchSource, as_loader
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
 from astkit.gating.policy import overrides
-from astkit.profiling.energy import EnergyMeter
-from astkit.profiling.flops import FlopsPerSample
+from astkit.profiling import EnergyMeter
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.profiling.throughput import Throughput
 from astkit.trainers.checkpoint import Checkpoints, begun
@@ -40,23 +35,15 @@ from astkit.trainers.state import (
     Observer,
     Position,
     Steering,
-    StepRecord,
-    TimeIsUp,
-    time_is_up,
 )
-from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
+from astkit.trainers.steps import DenseStep, GatedStep, Step
 from astkit.trainers.validation import Way
 from astkit.trainers.validation_sample import subsample
-from astkit.trainers.visits import TrainingData, Visits
-
-NOTHING = FlopsPerSample(0.0, 0.0)
+from astkit.trainers.visits import Visits
 
 
 class Trainer(Resumable):
-    """Trains ``model`` until its budget is spent.
-
-    All state lives here, none in the generator that ``steps`` returns: leave it anywhere, and a new
-    one continues from there.
+    """Trains ``model`` until its budget is spent: ``Trainer(...).run()``.
 
     Args:
         model: called with a batch's inputs, see `astkit.batch.call`.
@@ -154,16 +141,6 @@ class Trainer(Resumable):
         chooses = self.policy is not None and overrides(self.policy, "choose")
         return GatedStep(self.policy) if chooses and self.policy is not None else DenseStep()
 
-    @property
-    def done(self) -> bool:
-        """Whether the budget is spent and the last validation over."""
-        return self.position.phase == "done"
-
-    @property
-    def progress(self) -> float:
-        """Share of the budget that is spent, in [0, 1]."""
-        return self.position.spent
-
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy before the next batch; from any thread.
 
@@ -177,59 +154,6 @@ class Trainer(Resumable):
             )
         self.steering.put(name, value)
 
-    def run(self) -> History:
-        """Train to the end of the budget and return what happened.
-
-        Raises `TimeIsUp` when the process's time budget is over first; the run is saved then.
-        """
-        for _ in self.steps():
-            pass
-        return self.history
-
-    def steps(self) -> Generator[StepRecord]:
-        """Yield a record after every batch, of training and of validation alike.
-
-        Between two records nothing is open: no autocast, no eval mode, no running clock; only what
-        is set in the system (threads, allocator) lasts from the first record to the last. Raises
-        `TimeIsUp` when the process's time budget is over; the run is saved then.
-        """
-        modes = [(module, module.training) for module in self.model.modules()]
-        if not self.model.training:
-            self.model.train()
-        try:
-            with self.setting_up.tuned(isinstance(self.step, DenseStep)):
-                self._prepare()
-                yield from self._all_batches()
-        except GeneratorExit:  # left between two batches
-            if self.checkpoints is not None:
-                self.checkpoints.save(self)
-            raise
-        finally:
-            for module, training in modes:
-                module.training = training
-            self.feed.stop()
-            self.evaluator.stop()
-            with ExitStack() as closing:  # each is closed, whatever another one raises
-                for observer in reversed(self.observers):
-                    closing.callback(observer.close)
-                if self.checkpoints is not None:
-                    closing.callback(self.checkpoints.close)
-
-    def _all_batches(self) -> Iterator[StepRecord]:
-        while not self.done:
-            phase = self.position.phase
-            record = self._train_batch() if phase == "train" else self._validate()
-            if self.checkpoints is not None:
-                epoch_ended = phase == "validate" and self.position.phase != "validate"
-                self.checkpoints.after_batch(self, epoch_ended)
-            if record is not None:
-                yield record
-            if time_is_up() and not self.done:
-                saved = None if self.checkpoints is None else self.checkpoints.folder
-                if self.checkpoints is not None:
-                    self.checkpoints.save(self)
-                raise TimeIsUp(self.position.step, saved)
-
     def evaluate(self, data: Any, way: Way | Literal["auto"] = "in_turn") -> dict[str, Any]:
         """What was found on ``data``, on the evaluation clock; for the test split.
 
@@ -238,168 +162,6 @@ class Trainer(Resumable):
         out on the first batches: worth it for data that are evaluated more than once.
         """
         return self.evaluator.evaluate(as_loader(data, self.device, shuffle=False), way)
-
-    def _prepare(self) -> None:
-        """Let the policy train its helper models, once, from the model as it begins."""
-        policies = [] if self.prepared else self.visits.overriding("prepare")
-        for policy in policies:
-            begin = copy.deepcopy(self.model)
-            with self.ledger.clock("training"), self.ledger.phase("prepare"):
-                policy.prepare(
-                    partial(copy.deepcopy, begin), TrainingData(self.train, self.learner)
-                )
-        self.prepared = True
-
-    def _train_batch(self) -> StepRecord | None:
-        every = self.config.metrics_every
-        due = self.position.step % every == 0 or logs.enabled(logs.TRAINING)
-        self.ledger.waiting = every == 1
-        batch = self._next_batch()
-        if batch is None:
-            self._end_epoch(whole=True)
-            return None
-        self._steer()
-        cost = self._cost(batch)
-        dropout = (self.device, self.config.seed, "step", self.position.step)
-        with self.ledger.clock("training"), rng.isolated(*dropout):
-            self.learner.set_lr(self.schedule(self.progress) * self.feed.lr_factor)
-            weight = self.feed.weight(self.position, batch)
-            result = self.step(self.learner, batch, weight, self.ledger)
-            with self.ledger.phase("log"):
-                self._book(batch, result, cost)
-                metrics = self._metrics(batch, result, due)
-            self.ledger.waiting = due  # the clock stops after all work that was queued until now
-        self.position.spent = self._spent()
-        self._report_shrinking()
-        energy = self.ledger.energy()
-        record = self._report(
-            "train", {**metrics, "joules": energy.joules, "joules_reason": energy.reason}
-        )
-        if self.progress >= 1.0:
-            self._end_epoch(whole=self.feed.finished(self.position))
-        return record
-
-    def _next_batch(self) -> Batch | None:
-        """The next batch of the epoch; opens its rounds, and scores what a plan left to score."""
-        while True:
-            with self.ledger.clock("training"), self.ledger.phase("load"):
-                batch = self.feed.next(self.position)
-            if batch is not None:
-                self.visits.check(batch)
-                return self.learner.prepare(batch)
-            self._score_only()
-            if self.feed.over(self.position):
-                return None
-            with self.ledger.clock("training"), self.ledger.phase("plan"):
-                self.ledger.counts.unloaded += self.feed.plan(self.position)
-
-    def _score_only(self) -> None:
-        """Score the rows that the round's plan named for that; the policy observes them."""
-        rows, self.feed.score_only = self.feed.score_only, self.feed.score_only[:0]
-        if not len(rows):
-            return
-        for batch in self.train.batches(self.position.epoch, rows):
-            cost = self._cost(batch)
-            with self.ledger.clock("training"), self.ledger.phase("score"):
-                self.visits.scored(self.learner.scored(self.learner.prepare(batch)))
-                self.ledger.note(cost, scored=batch.rows)
-
-    def _report_shrinking(self) -> None:
-        while self.learner.shrunk:
-            self._report("event", {"name": "micro_batch", "value": self.learner.shrunk.pop(0)})
-
-    def _steer(self) -> None:
-        for name, value in self.steering.due(self.position.step):
-            try:
-                self.step.steer(name, value)  # type: ignore[attr-defined]
-            except ValueError as error:  # a slip of the hand must not end the run
-                warnings.warn(f"not steered: {error}", stacklevel=2)
-                continue
-            self.steering.note(self.position.step, name, value)
-            self._report("event", {"name": name, "value": value})
-
-    def _spent(self) -> float:
-        position = self.position
-        epochs = position.epoch + self.feed.of_epoch(position)
-        return self.budget.spent(epochs, self.ledger, position.step)
-
-    def _cost(self, batch: Batch) -> FlopsPerSample:
-        return self.costs.of(batch, self.train.check_labels)
-
-    def _book_helper(self, model: nn.Module, batch: Batch, trained: bool) -> None:
-        self.ledger.note_helper(self.costs.of_helper(model, batch), batch.rows, trained)
-
-    def _book(self, batch: Batch, result: StepResult, cost: FlopsPerSample) -> None:
-        computed, position = len(result.rows), self.position
-        self.ledger.note(
-            cost,
-            scored=result.scored,
-            trained=computed,
-            skipped=batch.rows - computed,
-            overflowed=self.learner.updates.take_lost(),
-            passes=result.passes,
-            padded=result.padded,
-        )
-        of_dense = batch.rows / self.feed.share
-        self.ledger.flops_dense += of_dense * (cost.forward + cost.backward)
-        self.visits.trained(batch, result)
-        position.step += 1
-        position.batch += 1
-        position.taken += 1
-
-    def _metrics(self, batch: Batch, result: StepResult, due: bool) -> dict[str, Any]:
-        if due:
-            self.learner.updates.check()
-        return {
-            **result.metrics(due),
-            "seen": batch.rows,
-            "lr": self.learner.optimizer.param_groups[0]["lr"],
-            "flops": self.ledger.flops.total,
-            "flops_dense": self.ledger.flops_dense,
-            "of_epoch": self.feed.of_epoch(self.position),
-        }
-
-    def _report(self, phase: str, metrics: dict[str, Any]) -> StepRecord:
-        position = self.position
-        metrics = {"epoch": position.epoch, "progress": position.spent, **metrics}
-        for observer in self.observers:
-            observer.log(position.step, phase=phase, **metrics)
-        logs.record(logs.TRAINING, phase, lambda: {"step": position.step, **metrics})
-        return StepRecord(position.step, phase, metrics)
-
-    def _end_epoch(self, whole: bool) -> None:
-        """Close an epoch, whole or cut short by the budget."""
-        position, self.ledger.waiting = self.position, True
-        with self.ledger.clock("training"), self.ledger.phase("optimizer"):
-            self.learner.updates.flush()
-            self.learner.updates.check()
-        self.ledger.note(NOTHING, overflowed=self.learner.updates.take_lost())
-        if whole:
-            position.end_epoch()
-        self.feed.end_epoch()
-        if whole:
-            position.spent = self._spent()
-        position.phase = "validate"
-
-    def _validate(self) -> StepRecord | None:
-        if self.validation is not None and self.evaluator.step(self.validation, self.position):
-            return self._report("validate", {})
-        self._close_epoch()
-        return None
-
-    def _close_epoch(self) -> None:
-        position, ledger = self.position, self.ledger
-        self._report(
-            "epoch",
-            {
-                "flops": ledger.flops.total,
-                "seconds": ledger.seconds["training"],
-                "trained": ledger.samples.trained,
-                **self.evaluator.found(),
-            },
-        )
-        self.evaluator.end_pass(position)
-        position.phase = "done" if position.spent >= 1.0 else "train"
 
 
 def _budget(budget: Budget | None, epochs: float | None) -> Budget:

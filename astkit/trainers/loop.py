@@ -1,0 +1,308 @@
+"""The loop: train, validate, report. What it does with a batch is its step's business."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from astkit import logs, rng
+from astkit.batch import Batch
+from astkit.datasets import BatchSource
+from astkit.gating import Policy
+from astkit.profiling.flops import FlopsPerSample
+from astkit.profiling.ledger import Ledger
+from astkit.trainers.checkpoint import Checkpoints
+from astkit.trainers.config import TrainConfig
+from astkit.trainers.costs import Costs
+from astkit.trainers.evaluator import Evaluator
+from astkit.trainers.feed import Feed
+from astkit.trainers.learner import Learner
+from astkit.trainers.setting_up import SettingUp
+from astkit.trainers.state import (
+    Budget,
+    History,
+    Observer,
+    Position,
+    Steering,
+    StepRecord,
+    TimeIsUp,
+    time_is_up,
+)
+from astkit.trainers.steps import DenseStep, Step, StepResult
+from astkit.trainers.visits import TrainingData, Visits
+
+NOTHING = FlopsPerSample(0.0, 0.0)
+
+
+class Loop:
+    """One batch after the other until the budget is spent; `Trainer` says of what.
+
+    All state lives in the attributes, none in the generator that ``steps`` returns: leave it
+    anywhere, and a new one continues from there.
+    """
+
+    device: torch.device
+    config: TrainConfig
+    train: BatchSource
+    validation: BatchSource | None
+    learner: Learner
+    policy: Policy | None
+    step: Step
+    feed: Feed
+    setting_up: SettingUp
+    schedule: Callable[[float], float]
+    budget: Budget
+    ledger: Ledger
+    position: Position
+    steering: Steering
+    history: History
+    observers: list[Observer]
+    costs: Costs
+    visits: Visits
+    evaluator: Evaluator
+    checkpoints: Checkpoints | None
+    prepared: bool  # whether the policy has trained its helper models
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training."""
+        return self.learner.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the model in training."""
+        return self.learner.optimizer
+
+    @property
+    def done(self) -> bool:
+        """Whether the budget is spent and the last validation over."""
+        return self.position.phase == "done"
+
+    @property
+    def progress(self) -> float:
+        """Share of the budget that is spent, in [0, 1]."""
+        return self.position.spent
+
+    def run(self) -> History:
+        """Train to the end of the budget and return what happened.
+
+        Raises `TimeIsUp` when the process's time budget is over first; the run is saved then.
+        """
+        for _ in self.steps():
+            pass
+        return self.history
+
+    def steps(self) -> Generator[StepRecord]:
+        """Yield a record after every batch, of training and of validation alike.
+
+        Between two records nothing is open: no autocast, no eval mode, no running clock; only what
+        is set in the system (threads, allocator) lasts from the first record to the last. Raises
+        `TimeIsUp` when the process's time budget is over; the run is saved then.
+        """
+        modes = [(module, module.training) for module in self.model.modules()]
+        if not self.model.training:
+            self.model.train()
+        try:
+            with self.setting_up.tuned(isinstance(self.step, DenseStep)):
+                self._prepare()
+                yield from self._all_batches()
+        except GeneratorExit:  # left between two batches
+            self._save()
+            raise
+        finally:
+            for module, training in modes:
+                module.training = training
+            self.feed.stop()
+            self.evaluator.stop()
+            with ExitStack() as closing:  # each is closed, whatever another one raises
+                for observer in reversed(self.observers):
+                    closing.callback(observer.close)
+                if self.checkpoints is not None:
+                    closing.callback(self.checkpoints.close)
+
+    def _all_batches(self) -> Iterator[StepRecord]:
+        while not self.done:
+            phase = self.position.phase
+            record = self._train_batch() if phase == "train" else self._validate()
+            self._batch_ended(phase == "validate" and self.position.phase != "validate")
+            if record is not None:
+                yield record
+            if time_is_up() and not self.done:
+                raise TimeIsUp(self.position.step, self._save())
+
+    def _batch_ended(self, epoch_ended: bool) -> None:
+        """The place for checkpoints."""
+
+    def _save(self) -> Path | None:
+        """Save the state as it is now; where."""
+        return None
+
+    def _prepare(self) -> None:
+        """Let the policy train its helper models, once, from the model as it begins."""
+        policies = [] if self.prepared else self.visits.overriding("prepare")
+        for policy in policies:
+            begin = copy.deepcopy(self.model)
+            with self.ledger.clock("training"), self.ledger.phase("prepare"):
+                policy.prepare(
+                    partial(copy.deepcopy, begin), TrainingData(self.train, self.learner)
+                )
+        self.prepared = True
+
+    def _train_batch(self) -> StepRecord | None:
+        every = self.config.metrics_every
+        due = self.position.step % every == 0 or logs.enabled(logs.TRAINING)
+        self.ledger.waiting = every == 1
+        batch = self._next_batch()
+        if batch is None:
+            self._end_epoch(whole=True)
+            return None
+        self._steer()
+        cost = self._cost(batch)
+        dropout = (self.device, self.config.seed, "step", self.position.step)
+        with self.ledger.clock("training"), rng.isolated(*dropout):
+            self.learner.set_lr(self.schedule(self.progress) * self.feed.lr_factor)
+            weight = self.feed.weight(self.position, batch)
+            result = self.step(self.learner, batch, weight, self.ledger)
+            with self.ledger.phase("log"):
+                self._book(batch, result, cost)
+                metrics = self._metrics(batch, result, due)
+            self.ledger.waiting = due  # the clock stops after all work that was queued until now
+        self.position.spent = self._spent()
+        self._report_shrinking()
+        energy = self.ledger.energy()
+        record = self._report(
+            "train", {**metrics, "joules": energy.joules, "joules_reason": energy.reason}
+        )
+        if self.progress >= 1.0:
+            self._end_epoch(whole=self.feed.finished(self.position))
+        return record
+
+    def _next_batch(self) -> Batch | None:
+        """The next batch of the epoch; opens its rounds, and scores what a plan left to score."""
+        while True:
+            with self.ledger.clock("training"), self.ledger.phase("load"):
+                batch = self.feed.next(self.position)
+            if batch is not None:
+                self.visits.check(batch)
+                return self.learner.prepare(batch)
+            self._score_only()
+            if self.feed.over(self.position):
+                return None
+            with self.ledger.clock("training"), self.ledger.phase("plan"):
+                self.ledger.counts.unloaded += self.feed.plan(self.position)
+
+    def _score_only(self) -> None:
+        """Score the rows that the round's plan named for that; the policy observes them."""
+        rows, self.feed.score_only = self.feed.score_only, self.feed.score_only[:0]
+        if not len(rows):
+            return
+        for batch in self.train.batches(self.position.epoch, rows):
+            cost = self._cost(batch)
+            with self.ledger.clock("training"), self.ledger.phase("score"):
+                self.visits.scored(self.learner.scored(self.learner.prepare(batch)))
+                self.ledger.note(cost, scored=batch.rows)
+
+    def _report_shrinking(self) -> None:
+        while self.learner.shrunk:
+            self._report("event", {"name": "micro_batch", "value": self.learner.shrunk.pop(0)})
+
+    def _steer(self) -> None:
+        for name, value in self.steering.due(self.position.step):
+            try:
+                self.step.steer(name, value)  # type: ignore[attr-defined]
+            except ValueError as error:  # a slip of the hand must not end the run
+                warnings.warn(f"not steered: {error}", stacklevel=2)
+                continue
+            self.steering.note(self.position.step, name, value)
+            self._report("event", {"name": name, "value": value})
+
+    def _spent(self) -> float:
+        position = self.position
+        epochs = position.epoch + self.feed.of_epoch(position)
+        return self.budget.spent(epochs, self.ledger, position.step)
+
+    def _cost(self, batch: Batch) -> FlopsPerSample:
+        return self.costs.of(batch, self.train.check_labels)
+
+    def _book_helper(self, model: nn.Module, batch: Batch, trained: bool) -> None:
+        self.ledger.note_helper(self.costs.of_helper(model, batch), batch.rows, trained)
+
+    def _book(self, batch: Batch, result: StepResult, cost: FlopsPerSample) -> None:
+        computed, position = len(result.rows), self.position
+        self.ledger.note(
+            cost,
+            scored=result.scored,
+            trained=computed,
+            skipped=batch.rows - computed,
+            overflowed=self.learner.updates.take_lost(),
+            passes=result.passes,
+            padded=result.padded,
+        )
+        of_dense = batch.rows / self.feed.share
+        self.ledger.flops_dense += of_dense * (cost.forward + cost.backward)
+        self.visits.trained(batch, result)
+        position.step += 1
+        position.batch += 1
+        position.taken += 1
+
+    def _metrics(self, batch: Batch, result: StepResult, due: bool) -> dict[str, Any]:
+        if due:
+            self.learner.updates.check()
+        return {
+            **result.metrics(due),
+            "seen": batch.rows,
+            "lr": self.learner.optimizer.param_groups[0]["lr"],
+            "flops": self.ledger.flops.total,
+            "flops_dense": self.ledger.flops_dense,
+            "of_epoch": self.feed.of_epoch(self.position),
+        }
+
+    def _report(self, phase: str, metrics: dict[str, Any]) -> StepRecord:
+        position = self.position
+        metrics = {"epoch": position.epoch, "progress": position.spent, **metrics}
+        for observer in self.observers:
+            observer.log(position.step, phase=phase, **metrics)
+        logs.record(logs.TRAINING, phase, lambda: {"step": position.step, **metrics})
+        return StepRecord(position.step, phase, metrics)
+
+    def _end_epoch(self, whole: bool) -> None:
+        """Close an epoch, whole or cut short by the budget."""
+        position, self.ledger.waiting = self.position, True
+        with self.ledger.clock("training"), self.ledger.phase("optimizer"):
+            self.learner.updates.flush()
+            self.learner.updates.check()
+        self.ledger.note(NOTHING, overflowed=self.learner.updates.take_lost())
+        if whole:
+            position.end_epoch()
+        self.feed.end_epoch()
+        if whole:
+            position.spent = self._spent()
+        position.phase = "validate"
+
+    def _validate(self) -> StepRecord | None:
+        if self.validation is not None and self.evaluator.step(self.validation, self.position):
+            return self._report("validate", {})
+        self._close_epoch()
+        return None
+
+    def _close_epoch(self) -> None:
+        position, ledger = self.position, self.ledger
+        self._report(
+            "epoch",
+            {
+                "flops": ledger.flops.total,
+                "seconds": ledger.seconds["training"],
+                "trained": ledger.samples.trained,
+                **self.evaluator.found(),
+            },
+        )
+        self.evaluator.end_pass(position)
+        position.phase = "done" if position.spent >= 1.0 else "train"
