@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BackgroundError, OSError) as error:
         parser.exit(FAILED, f"astkit: {error}\n")
     except KeyboardInterrupt:
-        print("astkit: interrupted; started again it goes on from here", file=sys.stderr)
+        print("astkit: interrupted; started again, it resumes", file=sys.stderr)
         return INTERRUPTED
 
 

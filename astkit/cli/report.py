@@ -1,4 +1,4 @@
-"""`astkit report`: tables and pictures over runs, or the origin's claims beside ours."""
+"""`astkit report`: tables and pictures over runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ EXAMPLES = """examples:
   astkit report --format html -o report.html     a page with pictures
   astkit report --compare RUN RUN                what tells two runs apart
   astkit report --stale RUN --why "wrong data"   leave a run out from now on
-  astkit report --claims                         the origin's figures, and ours
 """
+ENDINGS = {"markdown": "md", "html": "html", "notebook": "ipynb"}
 
 
 def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "report",
-        help="tables and pictures over runs; the origin's claims",
+        help="tables and pictures over runs",
         description="One table over the runs of a folder: parameters, n, mean, interval, and the"
         " difference to the control, paired by seed. Failed runs are shown.",
         epilog=EXAMPLES,
@@ -33,38 +33,29 @@ def add(commands: Commands) -> None:
     command.add_argument("--metric", help="column of numbers (default: test_accuracy)")
     command.add_argument("--by", metavar="COLUMNS", help="what makes the groups, comma-separated")
     command.add_argument("--control", help="group that others are compared with (default: dense)")
-    command.add_argument("--format", choices=("text", "markdown", "html", "notebook"))
-    command.add_argument("-o", "--out", type=Path, help="file to write (not for text)")
+    command.add_argument("--format", choices=sorted(ENDINGS), help="of a page to write")
+    command.add_argument("-o", "--out", type=Path, help="file of the page (default: report.*)")
     command.add_argument("--compare", nargs=2, metavar="RUN", help="what tells two runs apart")
     command.add_argument("--stale", metavar="RUN", help="mark a run stale")
     command.add_argument("--why", default="", help="reason, for --stale")
-    command.add_argument("--claims", action="store_true", help="the origin's figures, and ours")
     command.set_defaults(command=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
     import pandas as pd
 
-    from astkit.runs import report
+    from astkit.runs import tables
 
     pd.set_option("display.width", None, "display.max_columns", None, "display.max_rows", None)
-    if options.claims:
-        _claims()
-    elif options.compare:
+    if options.compare:
         first, second = (_record(options.runs, name) for name in options.compare)
-        print(report.differing(first, second).to_string())
+        print(tables.differing(first, second).to_string())
     elif options.stale:
         _record(options.runs, options.stale).mark_stale(options.why)
-    elif options.format in (None, "text") and options.out is None:
+    elif options.format is None and options.out is None:
         _text(options)
     else:
         _page(options)
-
-
-def _claims() -> None:
-    from astkit.runs import figures
-
-    print(figures.table().to_string())
 
 
 def _groups(options: argparse.Namespace) -> dict[str, Any]:
@@ -73,34 +64,31 @@ def _groups(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _text(options: argparse.Namespace) -> None:
-    from astkit.runs import report
+    from astkit.runs import tables
 
-    found = report.collect(options.runs, options.name)
+    found = tables.collect(options.runs, options.name)
     counts = found.runs["status"].value_counts()
     print(", ".join(f"{count} {status}" for status, count in counts.items()))
     others = found.runs[found.runs["status"] != "complete"]
     if len(others):
         print(others.drop(columns="name").to_string(index=False))
     print()
-    print(report.table(found, **_groups(options)).to_string(float_format="{:.4g}".format))
+    print(tables.table(found, **_groups(options)).to_string(float_format="{:.4g}".format))
 
 
 def _page(options: argparse.Namespace) -> None:
-    from astkit.runs import report, report_page
+    from astkit.runs import report, tables
 
     form = options.format or "notebook"
-    endings = {"markdown": "md", "html": "html", "notebook": "ipynb"}
-    if form not in endings:
-        raise ValueError("format text is printed: leave --out away, or choose another format")
-    report.table(report.collect(options.runs, options.name), **_groups(options))  # or refuse now
-    out = options.out or Path(f"report.{endings[form]}")
-    print(report_page.write(options.runs, out, form, name=options.name, **_groups(options)))
+    tables.table(tables.collect(options.runs, options.name), **_groups(options))  # or refuse now
+    out = options.out or Path(f"report.{ENDINGS[form]}")
+    print(report.write(options.runs, out, form, name=options.name, **_groups(options)))
 
 
 def _record(root: Path, name: str) -> Any:
-    from astkit.runs import report
+    from astkit.runs import tables
 
-    found = report.records(root, lambda run: run.folder.name == Path(name).name)
+    found = tables.records(root, lambda run: run.folder.name == Path(name).name)
     if not found:
         raise FileNotFoundError(f"{root} holds no run {name}: astkit report lists them")
     return found[0]

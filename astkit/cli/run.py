@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from astkit.cli.options import Commands
+
+if TYPE_CHECKING:
+    from astkit.runs.notebook import Outcome
+    from astkit.runs.parameters import Notebook
 
 EXAMPLE = """\
 examples:
@@ -25,16 +31,12 @@ def add(commands: Commands) -> None:
         "run",
         help="run one notebook with given parameters into a run folder",
         description="Run a notebook with given parameters into a run folder. A run that is\n"
-        "complete is not run again; one that is not goes on in its folder.",
+        "complete is not run again; one that is not resumes in its folder.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_notebook(command, "name=value", "a parameter, as a JSON or YAML literal; may be repeated")
-    earlier = command.add_mutually_exclusive_group()
-    earlier.add_argument(
-        "--resume", action="store_true", help="go on with a run that was begun (the default)"
-    )
-    earlier.add_argument(
+    command.add_argument(
         "--again", action="store_true", help="mark an earlier run stale, and run anew"
     )
     command.set_defaults(command=_run)
@@ -67,11 +69,32 @@ def missing(error: ModuleNotFoundError) -> ValueError:
     return ValueError(f"{error.name} is not installed: pip install 'astkit[notebooks]'")
 
 
-def _run(options: argparse.Namespace) -> int:
+def start(
+    plan: Notebook, given: Mapping[str, Any], root: Path, **options: Any
+) -> tuple[Outcome, int]:
+    """Run a notebook, say in a few lines what became of it, and give the exit code, too."""
     from astkit.cli import FAILED, GOOD
+    from astkit.runs import execute, notebook
 
+    with execute.interruptible():
+        done = notebook.run(plan, given, root, show=True, **options)
+    if done.status == "busy":
+        raise ValueError(f"{done.folder} is locked by another process: wait until that has ended")
+    if done.status == "failed":
+        print(f"failed    {done.error}")
+    elif done.executed:
+        print(f"{done.status}  in {done.seconds:.1f} s")
+    else:
+        print("complete  before, so not run again (--again does)")
+    if done.note:
+        print(f"note      {done.note}")
+    print(f"folder    {done.folder}")
+    return done, FAILED if done.status == "failed" else GOOD
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
-        from astkit.runs import children, notebook, parameters  # need nbformat
+        from astkit.runs import notebook, parameters  # noqa: F401 (both need the notebooks extra)
     except ModuleNotFoundError as error:
         raise missing(error) from error
     if options.threads is not None and options.threads < 1:
@@ -81,20 +104,5 @@ def _run(options: argparse.Namespace) -> int:
         name: plan.from_text(name, text)
         for name, text in parameters.assignments(options.parameters).items()
     }
-    with children.interruptible():
-        done = notebook.run(
-            plan, given, options.runs, again=options.again, threads=options.threads, show=True
-        )
-    if done.status == "busy":
-        raise ValueError(f"{done.folder} is in the hands of another process: wait for that")
-    if done.status == "failed":
-        print(f"failed    {done.error}")
-    elif done.executed:
-        print(f"complete  in {done.seconds:.1f} s")
-    else:
-        print("complete  before, so not run again (--again does)")
-    if done.note:
-        print(f"note      {done.note}")
-    assert done.folder is not None
-    print(f"folder    {done.folder}")
-    return FAILED if done.status == "failed" else GOOD
+    _, code = start(plan, given, options.runs, again=options.again, threads=options.threads)
+    return code

@@ -33,7 +33,7 @@ is not, failed runs included.
 
 _WHERE = {
     "failed": ": see notebook.ipynb and error.json in {folder}",
-    "busy": ": in the hands of another process",
+    "busy": ": locked by another process",
 }
 
 

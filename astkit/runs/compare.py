@@ -6,13 +6,15 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from astkit import files
 from astkit.profiling import interleaved
 from astkit.runs import arms
+from astkit.runs.record import read_json, write_json
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress
 
@@ -27,12 +29,10 @@ def load(path: Path) -> Report:
     """
     if not path.exists():
         return {"results": []}
-    try:
-        report: Report = json.loads(path.read_text())
+    with suppress(ValueError, KeyError, TypeError):
+        report = read_json(path)
         if isinstance(report["results"], list):
             return report
-    except (ValueError, KeyError, TypeError):
-        pass
     raise ValueError(f"{path} holds no report of a comparison: name another file, or move it away")
 
 
@@ -55,15 +55,15 @@ def run_all(
     Arms take turns within a seed, so that a drift of the machine's speed hits them alike.
 
     Args:
-        report: what to go on with; by default the file at ``path``, or an empty one.
+        report: what to resume; by default the file at ``path``, or an empty one.
         path: JSON file that is written anew after each arm; metrics of each arm, and checkpoints
-            while it trains, lie beside it in a folder of the same name, so that an arm that was
-            broken off is gone on with.
+            while it trains, lie beside it in a folder of the same name, from which an interrupted
+            arm resumes.
         announce: called with each arm's name as it begins; without it, each shows its progress.
 
     Raises ``ValueError`` before the first arm is trained: for an unknown arm or an impossible
     setting, an arm whose budget is not known by its turn, a report made with other settings. Raises
-    `TimeIsUp` when the process's time budget is over; called again, it goes on.
+    `TimeIsUp` when the process's time budget is over; called again, it resumes.
     """
     if report is None:
         report = load(path) if path is not None else {"results": []}
@@ -74,22 +74,22 @@ def run_all(
         for seed in seeds if "batched gate" not in names[:place] else ():
             if find(results, name, seed) is None:
                 arms.budget_for(name, find(results, "batched gate", seed))
-    for seed in seeds:
-        for name in names:
-            if find(results, name, seed) is not None:
-                if announce is not None:
-                    announce(f"seed {seed}: {name}, kept from before")
-                continue
-            if announce is not None:
-                announce(f"seed {seed}: {name}")
-            watchers = [Progress(f"{name}, seed {seed}")] if announce is None else []
-            budget = arms.budget_for(name, find(results, "batched gate", seed))
-            folder = None if path is None else _folder(path, name, seed)
-            results.append(arms.run(task, name, seed, budget, watchers, folder))
-            report |= {"settings": task.settings(), "stamp": stamp()}
-            if path is not None and folder is not None:
-                save(report, path)
-                shutil.rmtree(folder / "ckpt", ignore_errors=True)
+    test_rows = len(task.splits.test)
+    for seed, name in product(seeds, names):
+        kept = find(results, name, seed) is not None
+        if announce is not None:
+            announce(f"seed {seed}: {name}{', kept from before' if kept else ''}")
+        if kept:
+            continue
+        watchers = [Progress(f"{name}, seed {seed}")] if announce is None else []
+        budget = arms.budget_for(name, find(results, "batched gate", seed))
+        folder = None if path is None else _folder(path, name, seed)
+        result = arms.run(task, name, seed, budget, watchers, folder)
+        results.append({"test_rows": test_rows, **result})
+        report |= {"settings": task.settings(), "stamp": stamp()}
+        if path is not None and folder is not None:
+            save(report, path)
+            shutil.rmtree(folder / "ckpt", ignore_errors=True)
     return report
 
 
@@ -125,23 +125,6 @@ def time_batches(task: arms.Task, names: Sequence[str], rounds: int) -> list[dic
     return interleaved(steps, rounds=rounds).table()
 
 
-def condensed(report: Report) -> Report:
-    """``report`` with each run's steps replaced by their means over each pass, for keeping."""
-    results = []
-    for result in report["results"]:
-        passes: dict[int, list[dict[str, Any]]] = {}
-        for step in result["steps"]:
-            passes.setdefault(step["epoch"], []).append(step)
-        steps = [_means(entries) for entries in passes.values()]
-        results.append({"training_steps": len(result["steps"]), **result, "steps": steps})
-    return {**report, "results": results}
-
-
-def _means(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    columns = {key: [e[key] for e in entries if e[key] is not None] for key in entries[0]}
-    return {key: sum(values) / len(values) for key, values in columns.items() if values}
-
-
 def save(report: Report, path: Path) -> None:
     """Write ``report`` to ``path``, whole or not at all."""
-    files.write_atomic(path, json.dumps(report, indent=1) + "\n")
+    write_json(path, report)

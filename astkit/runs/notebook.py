@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
-from astkit.runs import children
-from astkit.runs.children import LEFT
+from filelock import FileLock, Timeout
+
+from astkit.runs.execute import End, execute
 from astkit.runs.parameters import Notebook, seed_of
 from astkit.runs.record import FOLDER, Record
 from astkit.stamp import stamp
@@ -34,9 +31,9 @@ class Outcome:
 
     Attributes:
         parameters: those given; the folder's ``config.json`` has the others, too.
-        status: "complete", "failed", "incomplete" after an interrupt, or "busy" where another
-            process has the run in hand.
-        seconds: wall time from starting its process to its end; ``None`` where that is not known.
+        status: "complete", "failed", "incomplete" after an interrupt, or "busy" where the run is
+            locked by another process.
+        seconds: wall time from starting its kernel to its end; ``None`` where that is not known.
         error: why it failed, in one line.
         folder: the run's folder; ``None`` before there is one.
         executed: whether it was executed now, and not complete before.
@@ -61,11 +58,11 @@ def run(
     threads: int | None = None,
     show: bool = False,
 ) -> Outcome:
-    """Run ``notebook`` in a process of its own, unless that was done; a failure is in the outcome.
+    """Run ``notebook`` in a kernel of its own, unless that was done; a failure is in the outcome.
 
-    A run that was begun goes on in its folder, which the environment variable ``ASTKIT_RUN`` names
-    to the notebook's code: checkpoints in it are the notebook's to go on from. The folder belongs
-    to one process at a time. A notebook that fails is not complete, even if it wrote a result.
+    A run that was begun resumes in its folder, which the environment variable ``ASTKIT_RUN`` names
+    to the notebook's code: it may resume from checkpoints there. The folder belongs to one process
+    at a time. A notebook that fails is not complete, even if it wrote a result.
 
     Args:
         notebook: what to run; its folder is its working directory.
@@ -79,24 +76,37 @@ def run(
         ValueError: for parameters that the notebook does not take.
     """
     given = {name: notebook.fit(name, value) for name, value in given.items()}
+    Path(root).mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         # whoever makes, marks or takes a folder holds the root's lock, so there is one of each run
-        with _locked(Path(root) / _LOCK, wait=True):
+        with FileLock(Path(root) / _LOCK):
             record = find(notebook, given, root)
-            if record and again:
-                with _locked(record.folder / _LOCK) as free:
-                    if not free:
-                        return Outcome(given, "busy", folder=record.folder)
-                    record.mark_stale("run again on demand")
-                record = None
-            begun, record = record is not None, record or _create(notebook, given, root)
-            lock = held.enter_context(_locked(record.folder / _LOCK))
-        if not lock:
-            return Outcome(given, "busy", folder=record.folder)
+            try:
+                if record and again:
+                    with FileLock(record.folder / _LOCK, timeout=0):
+                        record.mark_stale("run again on demand")
+                    record = None
+                begun, record = record is not None, record or _create(notebook, given, root)
+                held.enter_context(FileLock(record.folder / _LOCK, timeout=0))
+            except Timeout:
+                return Outcome(given, "busy", folder=record.folder if record else None)
         if record.status == "complete":
             return outcome(notebook, given, record)
-        _prepare(record, notebook, begun)
-        return _execute(notebook, given, record, lock, threads, show)
+        if begun:
+            _resume(record, notebook)
+        variables = {FOLDER: str(record.folder.resolve())}
+        if threads is not None:
+            variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+        start = time.perf_counter()
+        with record.unfinished():
+            end = execute(
+                notebook.path,
+                record.folder.resolve() / EXECUTED,
+                given,
+                environment=variables,
+                show=show,
+            )
+            return _settle(record, given, end, time.perf_counter() - start)
 
 
 def find(
@@ -131,58 +141,30 @@ def _create(notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLik
     )
 
 
-def _prepare(record: Record, notebook: Notebook, begun: bool) -> None:
-    """Take an earlier failure back, and stamp what goes on with what it goes on with."""
-    (record.folder / "error.json").unlink(missing_ok=True)
-    if begun:
-        before = record.read("env.json")
-        earlier = [*before.pop("earlier", []), before]
-        record.write("env.json", {**stamp(), "data": before.get("data", {}), "earlier": earlier})
-        record.write("config.json", {**record.config, "code": notebook.code})
+def _resume(record: Record, notebook: Notebook) -> None:
+    """Remove the traces of an earlier attempt, and update the environment stamp."""
+    for name in ("error.json", "result.json"):
+        (record.folder / name).unlink(missing_ok=True)
+    before = record.read("env.json")
+    earlier = [*before.pop("earlier", []), before]
+    record.write("env.json", {**stamp(), "data": before.get("data", {}), "earlier": earlier})
+    record.write("config.json", {**record.config, "code": notebook.code})
 
 
-def _execute(
-    notebook: Notebook,
-    given: dict[str, Any],
-    record: Record,
-    lock: IO[str],
-    threads: int | None,
-    show: bool,
-) -> Outcome:
-    environment = {**os.environ, FOLDER: str(record.folder.resolve())}
-    if threads is not None:
-        environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-    command = [sys.executable, "-m", "astkit.runs.execute", str(notebook.path)]
-    command += [str(record.folder.resolve() / EXECUTED), repr(given), "show" if show else "quiet"]
-    start = time.perf_counter()
-    with tempfile.TemporaryFile() as complaints:
-        code = children.run(
-            command,
-            env=environment,
-            # should this process be killed, the child keeps the folder until it ends
-            pass_fds=[lock.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=None if show else subprocess.DEVNULL,
-            stderr=complaints,
-        )
-        complaints.seek(0)
-        said = complaints.read().decode(errors="replace").strip()
-    seconds = time.perf_counter() - start
-    if code == 0:
-        result = record.result if record.status == "complete" else {"rows": []}
-        record.finish(**{**result, "wall_seconds": seconds})
+def _settle(record: Record, given: dict[str, Any], end: End, seconds: float) -> Outcome:
+    """Leave in the folder what its status is made of, and nothing that contradicts it."""
+    if end.status == "complete":
+        record.finish(**{"rows": [], **record.result, "wall_seconds": seconds})
         return Outcome(given, "complete", seconds, folder=record.folder, executed=True)
     # what the notebook finished before it failed, or as it was interrupted, is not the whole
     (record.folder / "result.json").unlink(missing_ok=True)
-    if code in (None, LEFT):
-        (record.folder / "error.json").unlink(missing_ok=True)
-        note = "its time was over: started again it goes on" if code == LEFT else ""
-        return Outcome(given, "incomplete", seconds, folder=record.folder, executed=True, note=note)
-    if record.status != "failed":
-        last = f": {said.splitlines()[-1]}" if said else ""
-        record.fail(f"the notebook's process ended with exit code {code}{last}", "ProcessError")
-    error = _one_line(record.read("error.json"))
-    return Outcome(given, "failed", seconds, error, record.folder, executed=True)
+    if end.status == "failed":
+        record.write("error.json", end.error)
+        error = _one_line(end.error)
+        return Outcome(given, "failed", seconds, error, record.folder, executed=True)
+    (record.folder / "error.json").unlink(missing_ok=True)
+    note = "its time was over: started again, it resumes" if end.status == "left" else ""
+    return Outcome(given, "incomplete", seconds, folder=record.folder, executed=True, note=note)
 
 
 def _one_line(error: Mapping[str, Any]) -> str:
@@ -190,16 +172,3 @@ def _one_line(error: Mapping[str, Any]) -> str:
     cell = error.get("cell")
     where = f" in cell [{cell['number']}]" if cell else ""
     return f"{error['type']}: {message}{where}" if message else f"{error['type']}{where}"
-
-
-@contextmanager
-def _locked(path: Path, wait: bool = False) -> Iterator[IO[str] | None]:
-    """The lock of a folder, which ends with the processes that hold it; ``None`` if taken."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield None
-        else:
-            yield file

@@ -19,7 +19,8 @@ import math
 import os
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +32,8 @@ from astkit.trainers.metrics_file import MetricsFile, encode
 
 FOLDER = "ASTKIT_RUN"
 """Environment variable that names the folder which a notebook, run by a sweep, records into."""
+
+_UNFINISHED = ".unfinished"
 
 Status = Literal["complete", "failed", "incomplete", "stale"]
 Row = Mapping[str, Any]
@@ -62,8 +65,8 @@ class Record:
     ) -> Record:
         """The folder of a run below ``root``: that of the same run if it was begun, else a new one.
 
-        Two runs are the same if name, parameters and seed are; a stale one is no longer gone on
-        with. ``data``: hashes of the data, by name; ``also``: more for ``config.json``.
+        Two runs are the same if name, parameters and seed are; a stale one is not resumed.
+        ``data``: hashes of the data, by name; ``also``: more for ``config.json``.
 
         Raises ``ValueError`` for a name that cannot be part of a folder's, or parameters that JSON
         cannot hold.
@@ -94,18 +97,33 @@ class Record:
         parameters: Mapping[str, Any],
         seed: int = 0,
     ) -> Record | None:
-        """The run that `create` would go on with, if there is one."""
+        """The run that `create` would resume, if there is one."""
         same = [cls(path) for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))]
-        going_on = [record for record in same if record.status != "stale"]
-        return going_on[-1] if going_on else None
+        valid = [record for record in same if record.status != "stale"]
+        return valid[-1] if valid else None
 
     @property
     def status(self) -> Status:
         """What has become of the run, as its folder tells it."""
-        for name, status in (("stale", "stale"), ("result", "complete"), ("error", "failed")):
-            if (self.folder / f"{name}.json").exists():
-                return status  # type: ignore[return-value]
-        return "incomplete"
+        signs: tuple[tuple[str, Status], ...] = (
+            ("stale.json", "stale"),
+            (_UNFINISHED, "incomplete"),
+            ("result.json", "complete"),
+            ("error.json", "failed"),
+        )
+        found = (status for name, status in signs if (self.folder / name).exists())
+        return next(found, "incomplete")
+
+    @contextmanager
+    def unfinished(self) -> Iterator[None]:
+        """The run is incomplete until this block ends, whatever is written in it.
+
+        It stays so where the block ends by an exception, or its process is killed.
+        """
+        mark = self.folder / _UNFINISHED
+        mark.touch()
+        yield
+        mark.unlink()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -157,23 +175,32 @@ class Record:
         return self.write("stale.json", {"why": why})
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write a JSON file, whole or not at all; raises ``ValueError`` for what it cannot hold."""
-        values = json.loads(encode(dict(content)))
-        return files.write_atomic(self.folder / name, json.dumps(values, indent=1) + "\n")
+        """Write a JSON file of the folder; see `write_json`."""
+        return write_json(self.folder / name, content)
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of the folder; empty where there is none.
+        """A JSON file of the folder; empty where there is none; see `read_json`."""
+        return read_json(self.folder / name)
 
-        Raises ``ValueError`` for a damaged one.
-        """
-        path = self.folder / name
-        if not path.exists():
-            return {}
-        try:
-            content: dict[str, Any] = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error}): delete it, or the run") from error
-        return content
+
+def write_json(path: Path, content: Mapping[str, Any]) -> Path:
+    """Write a JSON file, whole or not at all; raises ``ValueError`` for what it cannot hold."""
+    values = json.loads(encode(dict(content)))
+    return files.write_atomic(path, json.dumps(values, indent=1) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON file; empty where there is none.
+
+    Raises ``ValueError`` for a damaged one.
+    """
+    if not path.exists():
+        return {}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, or the run") from error
+    return content
 
 
 def current(out: str | os.PathLike[str] = "") -> Record | None:

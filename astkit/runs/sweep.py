@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 import joblib  # type: ignore[import-untyped]
 
-from astkit.runs import children, grid, notebook
+from astkit.runs import execute, grid, notebook
 from astkit.runs.notebook import Outcome
 from astkit.runs.parameters import Notebook, read
 
@@ -79,7 +79,7 @@ def run(
             impossible jobs or threads.
         FileNotFoundError: where there is no such notebook.
         KeyboardInterrupt: after SIGINT, SIGTERM or SIGHUP, once the runs of this machine have
-            ended; a later call goes on. Workers elsewhere finish what they have begun.
+            ended; a later call resumes. Workers elsewhere finish what they have begun.
     """
     _check(jobs, threads, backend, address)
     plan = read(path)
@@ -95,11 +95,11 @@ def run(
             threads = max(1, joblib.cpu_count() // at_a_time)
         tasks = [joblib.delayed(_one)(index, plan, rows[index], root, threads) for index in todo]
         start, names = time.perf_counter(), grid.varying(rows)
-        with children.interruptible(local), closing(_results(active, jobs, tasks)) as results:
+        with execute.interruptible(local), closing(_results(active, jobs, tasks)) as results:
             for number, (index, done) in enumerate(results, 1):
                 outcomes[index] = done
                 left = (time.perf_counter() - start) / number * (len(todo) - number)
-                if not children.interrupted():
+                if not execute.interrupted():
                     announce(_line(f"{number}/{len(todo)}", names, done, left))
     return [outcomes[index] for index in range(len(rows))]
 
@@ -191,7 +191,7 @@ def _results(
 def _one(
     index: int, plan: Notebook, given: Given, root: Path, threads: int | None
 ) -> tuple[int, Outcome]:
-    if children.interrupted():
+    if execute.interrupted():
         return index, Outcome(given, "incomplete")
     try:
         return index, notebook.run(plan, given, root, threads=threads)

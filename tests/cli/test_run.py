@@ -1,137 +1,95 @@
-"""`astkit run`: what it prints, what it refuses, and its exit codes."""
+"""`astkit run` and `astkit demo`: what they print, what they refuse, and their exit codes."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sys
 
 import pytest
+from filelock import FileLock
 
-from astkit.cli import main
-from astkit.runs import children
+from astkit.cli import demo, main
 from astkit.runs.record import Record
+from tests.cli.refusals import refused
 from tests.runs import sweeping
+from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
 
-
-@pytest.fixture
-def toy(tmp_path):
-    return sweeping.write(tmp_path / "toy.ipynb")
-
-
-@pytest.fixture
-def process(monkeypatch):
-    """In place of the notebook's process: its exit code, and the environments it was given."""
-    seen = []
-
-    def play(code, message="no"):
-        def run(command, env, **options):
-            seen.append(env)
-            if code:
-                Record(env["ASTKIT_RUN"]).fail(message, "ValueError")
-            return code
-
-        monkeypatch.setattr(children, "run", run)
-        return seen
-
-    return play
+# ruff: noqa: F811
 
 
 def run(toy, *options):
     return main(["run", str(toy), "--runs", str(toy.parent / "runs"), *options])
 
 
-def refused(toy, capsys, *options):
-    with pytest.raises(SystemExit) as exit_info:
-        run(toy, *options)
-    assert exit_info.value.code == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error.removeprefix("astkit: ")
+def folders(root):
+    return [path for path in root.iterdir() if path.is_dir()]
 
 
-def test_a_run_shows_what_the_notebook_prints(tmp_path, capfd):
+def test_a_run_shows_what_the_notebook_prints(tmp_path, root, capfd):
     toy = sweeping.write(tmp_path / "toy.ipynb", "print('rate', rate, 'of', names)")
     assert run(toy, "-p", "rate=1", "-p", "names=z") == 0
     printed = capfd.readouterr().out.splitlines()
     assert printed[0] == "rate 1.0 of ['z']"
-    (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    (folder,) = folders(root)
     assert printed[-1] == f"folder    {folder}"
     assert json.loads((folder / "config.json").read_text())["parameters"]["names"] == ["z"]
 
 
 def test_a_complete_run_is_run_again_on_demand_only(toy, process, capsys):
-    seen = process(0)
-    assert run(toy) == 0
+    seen = process("complete")
+    assert run(toy, "--threads", "3") == 0
+    assert seen[0][1]["OMP_NUM_THREADS"] == "3"
     assert "complete  in " in capsys.readouterr().out
-    assert run(toy, "--resume") == 0
-    assert "complete  before, so not run again (--again does)" in capsys.readouterr().out
+    sweeping.write(toy, "1")
+    assert run(toy) == 0
+    said = capsys.readouterr().out
+    assert "complete  before, so not run again (--again does)" in said
+    assert "note      toy.ipynb has changed since" in said
     assert len(seen) == 1
     assert run(toy, "--again") == 0
-    assert len({env["ASTKIT_RUN"] for env in seen}) == 2
+    assert len({env["ASTKIT_RUN"] for _, env in seen}) == 2
 
 
-def test_a_failure_is_one_line_and_exit_code_1(toy, process, capsys):
-    process(1, "no\nluck")
+def test_other_ends_are_told(toy, process, capsys):
+    process(error("no\nluck"), "left")
     assert run(toy) == 1
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "failed    ValueError: no luck"
+    assert first == "failed    ValueError: no luck in cell [3]"
     assert second.startswith("folder    ")
-
-
-def test_threads_reach_the_notebook(toy, process):
-    seen = process(0)
-    run(toy, "--threads", "3")
-    assert seen[0]["OMP_NUM_THREADS"] == "3"
-
-
-def test_a_changed_notebook_is_told(toy, process, capsys):
-    process(0)
-    run(toy)
-    sweeping.write(toy, "1")
-    capsys.readouterr()
     assert run(toy) == 0
-    assert "note      toy.ipynb has changed since" in capsys.readouterr().out
+    assert "incomplete  in" in (said := capsys.readouterr().out)
+    assert "its time was over" in said
 
 
-def test_a_run_in_other_hands_is_refused(toy, process, capsys):
-    process(1)
-    run(toy)
-    (folder,) = (path for path in (toy.parent / "runs").iterdir() if path.is_dir())
-    capsys.readouterr()
-    with (folder / ".lock").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert "is in the hands of another process" in refused(toy, capsys)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):
+    for options, sentence in (
         (["-p", "rates=1"], "toy.ipynb has no parameter 'rates': did you mean rate"),
         (["-p", "rate=high"], "rate is 'high', but its default in toy.ipynb is 0.1: give a number"),
         (["-p", "rate=0.1,0.2"], "rate is '0.1,0.2', but its default"),
         (["-p", "rate"], "-p got 'rate': give name=value"),
         (["-p", "seed=1", "-p", "seed=2"], "-p gives seed twice"),
         (["--threads", "0"], "--threads is 0: give 1 or more"),
-    ],
-)
-def test_bad_arguments_are_refused_before_anything_starts(toy, capsys, options, sentence):
-    assert refused(toy, capsys, *options).startswith(sentence)
-    assert not (toy.parent / "runs").exists()
+    ):
+        assert refused(capsys, "run", toy, "--runs", root, *options).startswith(sentence)
+    absent = toy.with_name("none.ipynb")
+    assert refused(capsys, "run", absent) == f"there is no notebook {absent}\n"
+    assert not root.exists()
 
 
-def test_an_absent_notebook_is_refused(tmp_path, capsys):
-    error = refused(tmp_path / "none.ipynb", capsys)
-    assert error == f"there is no notebook {tmp_path / 'none.ipynb'}\n"
+def test_a_locked_run_is_refused(toy, root, process, capsys):
+    process(error())
+    run(toy)
+    (folder,) = folders(root)
+    with FileLock(folder / ".lock"):
+        assert "is locked by another process" in refused(capsys, "run", toy, "--runs", root)
 
 
-def test_an_absent_package_is_named(toy, capsys, monkeypatch):
-    for name in ("astkit.runs.parameters", "astkit.runs.notebook"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delattr("astkit.runs.parameters", raising=False)
-    monkeypatch.delattr("astkit.runs.notebook", raising=False)
+def test_an_absent_package_is_named(toy, root, capsys, monkeypatch):
+    for name in ("parameters", "notebook", "execute"):
+        monkeypatch.delitem(sys.modules, f"astkit.runs.{name}", raising=False)
+        monkeypatch.delattr(f"astkit.runs.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "nbformat", None)
-    assert "pip install 'astkit[notebooks]'" in refused(toy, capsys)
+    assert "pip install 'astkit[notebooks]'" in refused(capsys, "run", toy, "--runs", root)
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
@@ -143,3 +101,22 @@ def test_help_fits_and_has_examples(command, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) < 80
     assert f"  astkit {command} notebooks/01_baseline_vs_gated.ipynb -p " in text
+
+
+def test_the_demo_is_a_run_of_notebook_01_from_its_beginning(process, root, capsys, monkeypatch):
+    row = {"seed": 0, "rate": None, "samples_scored": 0, "samples_trained": 9, "flops": 2.0}
+    rows = [{**row, "arm": "dense", "test_accuracy": 0.75, "seconds": 4.0}]
+
+    def act(record: Record, given):
+        record.finish(rows)
+        return "complete"
+
+    seen = process(act)
+    assert main(["demo", "--out", str(root)]) == main(["demo", "--out", str(root)]) == 0
+    assert [given for given, _ in seen] == [{}, {}]
+    said = capsys.readouterr().out
+    assert "What was done" in said
+    assert "75.00%" in said
+    assert "How long it took" in said
+    monkeypatch.setattr(demo, "NOTEBOOK", root / "01.ipynb")
+    assert "run the demo from a clone" in refused(capsys, "demo")

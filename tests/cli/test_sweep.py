@@ -7,6 +7,7 @@ import pytest
 from astkit.cli import main
 from astkit.runs import sweep
 from astkit.runs.notebook import Outcome
+from tests.cli.refusals import refused
 from tests.runs import sweeping
 
 SEEDS = ["-p", "seed=0..2", "-p", "rate=0.1,0.25"]
@@ -43,15 +44,6 @@ def run(toy, *options):
     return main(["sweep", str(toy), "--runs", str(toy.parent / "runs"), *options])
 
 
-def refused(toy, capsys, *options):
-    with pytest.raises(SystemExit) as exit_info:
-        run(toy, *options)
-    assert exit_info.value.code == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error.removeprefix("astkit: ")
-
-
 def test_options_reach_the_sweep(toy, outcome):
     calls = outcome()
     options = ["--jobs", "3", "--threads", "2", "--backend", "dask", "--address", "tcp://x:1"]
@@ -80,7 +72,7 @@ def test_the_table_has_a_line_a_run(toy, outcome, capsys, tmp_path):
         "",
         "2 complete",
         f"2 failed: see notebook.ipynb and error.json in {tmp_path / 'it'}",
-        "2 busy: in the hands of another process",
+        "2 busy: locked by another process",
     ]
 
 
@@ -96,7 +88,7 @@ def test_an_interrupt_is_exit_code_130(toy, monkeypatch, capsys):
 
     monkeypatch.setattr(sweep, "run", interrupted)
     assert run(toy, *SEEDS) == 130
-    assert "started again it goes on" in capsys.readouterr().err
+    assert "started again, it resumes" in capsys.readouterr().err
 
 
 def test_print_runs_nothing(toy, capsys):
@@ -110,9 +102,9 @@ def test_print_runs_nothing(toy, capsys):
     assert not (toy.parent / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_bad_arguments_are_refused_before_anything_starts(toy, capsys):
+    runs = toy.parent / "runs"
+    for options, sentence in (
         (["-p", "sede=0..3"], "toy.ipynb has no parameter 'sede': did you mean seed"),
         (["-p", "seed=0.5"], "seed is 0.5, but its default"),
         (["-p", "seed=3..0"], "seed is 3..0: give the smaller number first"),
@@ -123,8 +115,6 @@ def test_print_runs_nothing(toy, capsys):
         (["--threads", "0"], "threads is 0: give 1 or more"),
         (["--backend", "dask"], "--backend dask needs --address"),
         (["--address", "tcp://x:1"], "address is 'tcp://x:1': that is for"),
-    ],
-)
-def test_bad_arguments_are_refused_before_anything_starts(toy, capsys, options, sentence):
-    assert refused(toy, capsys, *options).startswith(sentence)
-    assert not (toy.parent / "runs").exists()
+    ):
+        assert refused(capsys, "sweep", toy, "--runs", runs, *options).startswith(sentence)
+    assert not runs.exists()

@@ -1,11 +1,16 @@
-"""A small notebook that logs, fails, dies or waits on demand, and what tests ask of its runs."""
+"""A small notebook that logs, fails, dies or waits on demand, and executions that are played."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbformat.v4 import new_code_cell, new_notebook
+
+from astkit.runs import notebook
+from astkit.runs.execute import End
+from astkit.runs.record import Record
 
 PARAMETERS = """\
 rate = 0.1  # a float
@@ -49,3 +54,39 @@ def write(path: Path, *cells: str, parameters: str | None = PARAMETERS) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(new_notebook(cells=[*tagged, *code], metadata=metadata), path)
     return path
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return write(tmp_path / "toy.ipynb")
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """In place of executing: what each call is given, and what ``acts`` make of it in turn.
+
+    An act takes the record and the parameters, and returns the status or the error.
+    """
+    calls = []
+
+    def play(*acts):
+        def execute(source, target, given, *, environment, show):
+            calls.append((given, environment))
+            act = (acts or ("complete",))[min(len(calls), len(acts) or 1) - 1]
+            end = act(Record(environment["ASTKIT_RUN"]), given) if callable(act) else act
+            return End(end) if isinstance(end, str) else End("failed", end)
+
+        monkeypatch.setattr(notebook, "execute", execute)
+        return calls
+
+    return play
+
+
+def error(message="no\n  luck"):
+    """What a failed execution leaves."""
+    return {"type": "ValueError", "message": message, "traceback": "", "cell": {"number": 3}}

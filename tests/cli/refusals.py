@@ -1,0 +1,18 @@
+"""What all commands do with arguments that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from astkit.cli import main
+
+
+def refused(capsys, *arguments: object) -> str:
+    """The one line that ``arguments`` are refused with, at exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(map(str, arguments)))
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("astkit: ")
+    return error.removeprefix("astkit: ")
