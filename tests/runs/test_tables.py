@@ -1,12 +1,17 @@
-"""Tables against figures worked out by hand."""
+"""Tables against figures worked out by hand, and what becomes of runs that failed."""
+
+from __future__ import annotations
 
 import math
+from pathlib import Path
+from statistics import mean, stdev
 
 import pandas as pd
 import pytest
 
-from astkit.runs import claims, tables
-from astkit.runs.compare import condensed
+from astkit.runs import tables
+from astkit.runs.intervals import mean_interval, split_error
+from astkit.runs.record import Record
 
 
 def result(arm, seed, accuracy, flops, seconds, **more):
@@ -59,16 +64,19 @@ def test_seconds_are_compared_within_a_seed(results):
 
 def test_differences_are_paired_by_seed(results):
     gap = tables.difference(results, "batched gate", "dense")
-    assert tuple(gap) == pytest.approx((0.0, -0.1, 0.1, 2))
-    assert str(gap) == "+0.00% [-10.00%, +10.00%], n = 2"
-
-
-def test_one_seed_has_a_difference_and_no_interval(results):
-    first = [result for result in results if result["seed"] == results[0]["seed"]]
+    assert gap == mean_interval([0.8 - 0.9, 0.9 - 0.8])
+    first = [result for result in results if result["seed"] == 0]
     gap = tables.difference(first, "batched gate", "dense")
-    assert abs(gap.mean) == pytest.approx(0.1)
-    assert math.isnan(gap.low)
-    assert str(gap).endswith("n = 1, so without an interval")
+    assert gap.mean == pytest.approx(-0.1)
+    assert str(gap) == "-10.00%, n = 1, so without an interval"
+
+
+def test_the_error_of_the_test_split_stands_beside_accuracies_where_its_size_is_known(results):
+    assert tables.SPLIT not in tables.what_was_done(results)
+    known = [{**result, "test_rows": 100} for result in results]
+    for table in (tables.what_was_done(known), tables.what_was_done(results, test_rows=100)):
+        assert table.loc["batched gate", tables.SPLIT] == split_error(0.85, 100)
+    assert tables.shown(table).loc["batched gate", tables.SPLIT] == "6.99%"  # 76.7 % to 90.7 %
 
 
 def test_tidy_keeps_arm_and_seed_with_every_entry(results):
@@ -85,38 +93,146 @@ def test_shown_writes_shares_as_percent_and_absence_as_a_dash(results):
     assert shown.loc["dense", "n"] == "2"
 
 
-def test_condensing_keeps_means_over_each_pass(results):
-    kept = condensed({"results": results, "stamp": {}})["results"][0]
-    assert kept["steps"] == [{"step": 1.5, "epoch": 0.0, "rate": pytest.approx(0.2)}]
-    assert kept["training_steps"] == 2
-    assert len(results[0]["steps"]) == 2  # what was condensed is as it was
-
-
-def test_claims_stand_beside_the_means_measured(results):
-    batch = {"arm": "batched gate", "speedup": 1.5, "speedup_low": 1.4, "speedup_high": 1.6}
-    table = claims.table({"results": results, "batches": [{**batch, "rounds": 9}]})
-    measured = table["measured"]
-    assert measured["accuracy of the gate"] == "85.0%"
-    assert measured["speed over dense, whole run"] == "1.50 x"
-    assert measured["speed over dense, a batch, interleaved"] == "1.50 x [1.40, 1.60]"
-    assert measured["FLOPs, dense over gate"] == "2.67 x"
-    assert measured["energy saved"] == "joules not measured (90.0% of its units)"
-    assert set(table["n"]) == {2, 9}
-
-
-def test_claims_without_a_run_say_so():
-    assert set(claims.table({"results": []})["measured"]) == {"not run"}
-    assert claims.full_length([], 40).iloc[0, -1] == "not run"
-
-
-def test_a_short_run_has_no_full_length_accuracy(results):
-    assert set(claims.full_length(results, 40).iloc[:, -1]) == {"not run"}
-    assert claims.full_length(results[:1], 1).iloc[0, -1] == "90.0%"
-
-
 def test_steered_runs_are_left_out_of_means(results):
     steered = [{**result, "seed": 9, "test_accuracy": 0.0, "steered": True} for result in results]
     for table in (tables.what_was_done, tables.how_long_it_took):
         pd.testing.assert_frame_equal(table([*results, *steered]), table(results))
     difference = tables.difference([*results, *steered], "batched gate", "dense")
     assert difference == tables.difference(results, "batched gate", "dense")
+
+
+# --- the runs of a folder ---------------------------------------------------------------------
+
+SEEDS = range(4)
+
+
+def accuracy(rate: float, arm: str, seed: int) -> float:
+    return 0.9 - rate / 10 + (0.02 if arm == "gate" else 0.0) + ((seed * 7 + len(arm)) % 5) / 100
+
+
+def make(root: Path, rate: float, seed: int, name: str = "01_gate") -> Record:
+    parameters = {"rate": rate, "seed": seed, "epochs": 2}
+    run = Record.create(root, name, parameters, seed)
+    rows = [
+        {"arm": arm, "seed": seed, "test_accuracy": accuracy(rate, arm, seed), "flops": 5.0}
+        for arm in ("dense", "gate")
+    ]
+    curves = [
+        {**row, "epoch": epoch, "val_accuracy": 0.5 + epoch / 10, "val_loss": 1 / epoch}
+        for row in rows
+        for epoch in (1, 2, 3)
+    ]
+    run.finish(rows, curves)
+    return run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for rate in (0.1, 0.5):
+        for seed in SEEDS:
+            make(tmp_path / "runs", rate, seed)
+    return tmp_path / "runs"
+
+
+def test_means_intervals_and_differences_are_those_by_hand(root: Path) -> None:
+    found = tables.collect(root)
+    assert found.varied == ["rate"]
+    table = tables.table(found)
+    assert table.index.tolist() == [(r, arm) for r in (0.1, 0.5) for arm in ("dense", "gate")]
+    quantile = 3.182446305284263  # Student's, 3 degrees of freedom, 97.5 %
+    for rate in (0.1, 0.5):
+        values = [accuracy(rate, "gate", seed) for seed in SEEDS]
+        gaps = [value - accuracy(rate, "dense", seed) for seed, value in enumerate(values)]
+        row = table.loc[(rate, "gate")]
+        assert row["n"] == 4
+        for middle, low, high, numbers in (
+            ("test_accuracy", "low", "high", values),
+            ("minus dense", "from", "to", gaps),
+        ):
+            half = quantile * stdev(numbers) / 2
+            assert row[middle] == pytest.approx(mean(numbers))
+            assert row[low] == pytest.approx(mean(numbers) - half)
+            assert row[high] == pytest.approx(mean(numbers) + half)
+    assert math.isnan(table.loc[(0.1, "dense"), "minus dense"])
+
+
+def test_groups_metric_and_control_can_be_chosen(root: Path) -> None:
+    table = tables.table(tables.collect(root), "flops", ["arm"], "gate")
+    assert table["n"].tolist() == [8, 8]
+    assert table["flops"].tolist() == [5.0, 5.0]
+    with pytest.raises(ValueError, match="metric is 'speed': choose one of test_accuracy, flops"):
+        tables.table(tables.collect(root), "speed")
+    with pytest.raises(ValueError, match="by names colour: choose from"):
+        tables.table(tables.collect(root), by=["colour"])
+    with pytest.raises(ValueError, match="control is 'random': choose a value of arm: dense, gate"):
+        tables.table(tables.collect(root), control="random")
+
+
+def test_one_run_has_no_interval_but_the_error_of_its_split(tmp_path: Path) -> None:
+    run = make(tmp_path, 0.1, 0)
+    table = tables.table(tables.collect(tmp_path))
+    assert table["n"].tolist() == [1, 1]
+    assert table["low"].isna().all()
+    run.finish([{**row, "test_rows": 50} for row in run.result["rows"]])
+    table = tables.table(tables.collect(tmp_path))
+    accuracies = table["test_accuracy"]
+    assert table[tables.SPLIT].tolist() == [split_error(each, 50) for each in accuracies]
+
+
+def test_several_rows_of_a_seed_count_once_in_a_difference(root: Path) -> None:
+    row = tables.table(tables.collect(root), by=["arm"]).loc["gate"]
+    rates = (0.1, 0.5)
+    gaps = [
+        mean(accuracy(r, "gate", seed) for r in rates)
+        - mean(accuracy(r, "dense", seed) for r in rates)
+        for seed in SEEDS
+    ]
+    assert (row["minus dense"], row["from"], row["to"]) == pytest.approx(mean_interval(gaps)[:3])
+
+
+def test_failed_stale_and_unfinished_runs_are_shown_and_do_not_count(root: Path) -> None:
+    before = tables.table(tables.collect(root))
+    failed = Record.create(root, "01_gate", {"rate": 0.9}, 0)
+    failed.fail(ValueError("no data\nsecond line"))
+    Record.create(root, "01_gate", {"rate": 0.8}, 0)
+    stale = make(root, 0.7, 0)
+    stale.mark_stale("wrong labels")
+    found = tables.collect(root)
+    runs = found.runs.set_index("rate")
+    assert runs.loc[0.9, ["status", "why"]].tolist() == ["failed", "ValueError: no data"]
+    assert runs.loc[0.8, "status"] == "incomplete"
+    assert runs.loc[0.7, ["status", "why"]].tolist() == ["stale", "wrong labels"]
+    columns = [*before]
+    after = tables.table(found)[columns]
+    pd.testing.assert_frame_equal(after, before)
+
+
+def test_steered_runs_have_no_place_in_a_mean(tmp_path: Path) -> None:
+    for seed in SEEDS:
+        run = Record.create(tmp_path, "live", {}, seed)
+        run.finish([{"seed": seed, "loss": float(seed), "steered": seed == 3}])
+    assert tables.table(tables.collect(tmp_path), "loss").loc["all", "loss"] == 1.0
+
+
+def test_runs_of_one_name(root: Path) -> None:
+    make(root, 0.1, 0, name="other")
+    assert set(tables.collect(root, "other").runs["name"]) == {"other"}
+    with pytest.raises(FileNotFoundError, match="holds no runs called third"):
+        tables.collect(root, "third")
+    with pytest.raises(FileNotFoundError, match="is no folder of runs"):
+        tables.collect(root / "nowhere")
+
+
+def test_two_runs_are_compared(root: Path) -> None:
+    runs = tables.records(root, lambda run: run.config["parameters"]["rate"] == 0.1)
+    first, second, *_ = sorted(runs, key=lambda run: run.config["seed"])
+    changed = tables.differing(first, second)
+    assert changed.loc["config: seed"].tolist() == [0, 1]
+    assert "mean of test_accuracy" in changed.index
+    assert "mean of flops" not in changed.index
+    assert "config: parameters.rate" not in changed.index
+
+
+def test_curves_are_labelled_by_their_group(root: Path) -> None:
+    curves = tables.labelled(tables.collect(root))
+    assert set(curves["arm"]) == {f"rate {r}, {a}" for r in (0.1, 0.5) for a in ("dense", "gate")}

@@ -1,0 +1,69 @@
+"""Means over seeds with their intervals, and the sampling error of a test split. Needs scipy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple
+
+from astkit.profiling import bootstrap_interval
+from astkit.trainers.validation_sample import wilson_interval
+
+MANY = 20
+"""Values from which on their own distribution is resampled instead of taken for normal."""
+
+
+class Interval(NamedTuple):
+    """A mean of ``n`` values with its interval; ``low`` and ``high`` are NaN where there is none.
+
+    ``format(interval, spec)`` applies ``spec`` to each number; ``str`` shows percentage points.
+    """
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __format__(self, spec: str) -> str:
+        if math.isnan(self.low):
+            return f"{self.mean:{spec}}, n = {self.n}, so without an interval"
+        return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}], n = {self.n}"
+
+    def __str__(self) -> str:
+        return format(self, "+.2%")
+
+
+def mean_interval(values: Iterable[float | None], level: float = 0.95) -> Interval:
+    """Mean of ``values`` with its two-sided interval; absent and non-finite values are left out.
+
+    Student's below `MANY` values, a percentile bootstrap from there on: a bootstrap of 3 values
+    covers the true mean in 74 % of cases where it says 95 %. One value has no interval.
+
+    Source: "Student", "The probable error of a mean", Biometrika 6 (1908).
+    """
+    from scipy import stats
+
+    found = [value for value in values if value is not None and math.isfinite(value)]
+    mean = sum(found) / len(found) if found else math.nan
+    if len(found) < 2:
+        return Interval(mean, math.nan, math.nan, len(found))
+    if len(found) >= MANY:
+        return Interval(mean, *bootstrap_interval(found, "mean", level), len(found))
+    half = float(stats.t.ppf((1 + level) / 2, len(found) - 1) * stats.sem(found))
+    return Interval(mean, mean - half, mean + half, len(found))
+
+
+def paired_difference(
+    values: Mapping[Hashable, float], control: Mapping[Hashable, float], level: float = 0.95
+) -> Interval:
+    """Mean of ``values`` minus ``control`` over the keys, such as seeds, that both have."""
+    return mean_interval((values[key] - control[key] for key in values if key in control), level)
+
+
+def split_error(accuracy: float, rows: int, level: float = 0.95) -> float:
+    """Half the width of Wilson's interval of an accuracy that was measured on ``rows`` samples.
+
+    It is what the choice of the test split alone leaves open, however many seeds were run.
+    """
+    low, high = wilson_interval(round(accuracy * rows), rows, level)
+    return (high - low) / 2
