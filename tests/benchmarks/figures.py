@@ -5,7 +5,7 @@ oluwafemidiakhoa/adaptive-sparse-training at 3e66290. From 15 on they are what p
 projects expected of the same techniques, mostly without measuring.
 
 A figure is "not run" while the file that it would come from, or its entry there, is absent; give it
-a reader from `astkit.runs.readings` and its file once there is one.
+a reader from `tests.benchmarks.readings` and its file once there is one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from astkit.runs import readings
-from astkit.runs.readings import BY_SAMPLE, GATE, NOT_RUN, Measured, Report
+from tests.benchmarks import readings
+from tests.benchmarks.readings import BY_SAMPLE, GATE, NOT_RUN, Measured, Report
 
 ROOT = Path(__file__).parents[2]
 CIFAR10 = "notebooks/results/01_cifar10_simple_cnn.json"

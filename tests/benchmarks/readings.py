@@ -61,8 +61,7 @@ def accuracy_gap(report: Report) -> Measured | None:
     gap = tables.difference(report["results"], GATE, BY_SAMPLE)
     settings = report["settings"]
     where = f"{settings['model']}, {settings['dataset']}"
-    shown = f"{gap.mean:+.2%} [{gap.low:+.2%}, {gap.high:+.2%}]"
-    return Measured(f"{shown}, {where}", gap.n)
+    return Measured(f"{gap.mean:+.2%} [{gap.low:+.2%}, {gap.high:+.2%}], {where}", gap.n)
 
 
 def same_decisions(report: Report) -> Measured | None:

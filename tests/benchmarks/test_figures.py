@@ -10,9 +10,9 @@ from statistics import mean, median
 import pytest
 
 from astkit.profiling import Timings
-from astkit.runs import figures
-from astkit.runs.figures import NOT_RUN, ROOT
 from astkit.runs.switches import COMPILED, SWITCHES, Bench, Measured
+from tests.benchmarks import figures
+from tests.benchmarks.figures import NOT_RUN, ROOT
 
 STAMP = {"devices": [], "threads": 1}
 

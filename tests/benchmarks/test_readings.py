@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astkit.runs import readings
+from tests.benchmarks import readings
 
 STAMP = {"devices": []}
 RATIO = {"median": 2.5, "low": 2.0, "high": 3.0, "n": 7}

@@ -1,14 +1,46 @@
 """The README says what the committed results say, and nothing that was typed."""
 
+from __future__ import annotations
+
+import json
+
 import pandas as pd
 import pytest
 
-from astkit.runs import readme
+from tests.benchmarks import readme
+
+TEXT = (readme.ROOT / "README.md").read_text()
 
 
 def test_the_readme_is_what_the_committed_results_make_of_it():
-    text = (readme.ROOT / "README.md").read_text()
-    assert readme.fill(text) == text, "run: python -m astkit.runs.readme"
+    assert readme.fill(TEXT) == TEXT, "run: python -m tests.benchmarks.readme"
+
+
+def test_tables_wait_for_a_clean_measurement_as_long_as_their_results_need_one():
+    for make in readme.TABLES:
+        if make.__name__ in readme.PENDING:
+            with pytest.raises(ValueError, match="with changes: measure it again"):
+                make()  # once it is clean, take it out of PENDING
+        else:
+            assert make()
+
+
+def test_a_result_with_local_changes_is_refused(tmp_path):
+    path = tmp_path / "speed.json"
+    stamps = [{"commit": "0123456789", "dirty": dirty} for dirty in (False, True)]
+    path.write_text(json.dumps({"stamp": stamps[0], "part": {"stamp": stamps[0]}}))
+    assert readme.read(path)["part"]
+    path.write_text(json.dumps({"stamp": stamps[0], "part": {"stamp": stamps[1]}}))
+    with pytest.raises(ValueError, match=r"speed.json was measured at commit 01234567 with chang"):
+        readme.read(path)
+
+
+def test_every_table_can_be_made(monkeypatch):
+    monkeypatch.setattr(readme, "read", lambda path: json.loads(path.read_text()))
+    monkeypatch.setattr(readme, "PENDING", ())
+    text = readme.fill(TEXT)
+    assert "| test split ± |" in text
+    assert text.count("<!-- end -->") == len(readme.TABLES)
 
 
 def test_a_missing_place_is_named():
