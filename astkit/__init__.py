@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from astkit.datasets.loaders import Loader as Loader
     from astkit.gating.gate import Gate as Gate
     from astkit.gating.policy import Policy as Policy
-    from astkit.gating.policy import RunInfo as RunInfo
     from astkit.gating.policy import Visit as Visit
     from astkit.gating.random_subset import RandomSubset as RandomSubset
+    from astkit.gating.sampler import RunInfo as RunInfo
     from astkit.gating.scored import Scored as Scored
     from astkit.gating.scored import ScoredBatches as ScoredBatches
     from astkit.gating.selection import Selection as Selection

@@ -26,7 +26,7 @@ PUBLIC: dict[str, str] = {
     "Metric": "astkit.trainers.metrics",
     "Policy": "astkit.gating.policy",
     "RandomSubset": "astkit.gating.random_subset",
-    "RunInfo": "astkit.gating.policy",
+    "RunInfo": "astkit.gating.sampler",
     "SampleAdaptiveSparseTrainer": "astkit.trainers.dropin",
     "SampleStep": "astkit.trainers.sample_by_sample",
     "Scored": "astkit.gating.scored",

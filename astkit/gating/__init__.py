@@ -13,9 +13,9 @@ from astkit.gating.losses import (
     token_losses,
 )
 from astkit.gating.origin import OriginPI, OriginStochastic
-from astkit.gating.policy import Cost, Policy, PolicyCard, RunInfo, Visit, as_policy
+from astkit.gating.policy import Cost, Policy, PolicyCard, Visit, as_policy
 from astkit.gating.random_subset import RandomSubset
-from astkit.gating.sampler import PolicySampler
+from astkit.gating.sampler import PolicySampler, RunInfo
 from astkit.gating.scored import Scored, ScoredBatches, evaluating
 from astkit.gating.selection import Selection
 from astkit.gating.significance import (

@@ -9,19 +9,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from astkit.gating.losses import cross_entropy_rows
+from astkit.gating.sampler import PolicySampler, RunInfo
 from astkit.gating.scored import Scored, correctness
 from astkit.gating.selection import Selection
 from astkit.identity import arguments
 from astkit.names import resolve
-
-if TYPE_CHECKING:
-    from astkit.gating.sampler import PolicySampler
 
 
 class PolicyCard(NamedTuple):
@@ -52,28 +50,6 @@ class Cost(NamedTuple):
 
     forwards: float = 0.0
     helpers: float = 0.0
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What a policy knows of a run when it plans a round.
-
-    Attributes:
-        samples: rows of the data set.
-        rows: int64, the round's candidates, shuffled: the share of an epoch that the round covers.
-        epoch, round: numbers from 0; rounds are counted within the epoch.
-        progress: share of the budget that is spent, in [0, 1].
-        labels: int64 ``[samples]`` where the data set holds class labels, else ``None``.
-        seed: of the policy's draws, with epoch and round.
-    """
-
-    samples: int
-    rows: Tensor
-    epoch: int
-    round: int
-    progress: float
-    labels: Tensor | None = None
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,6 +87,7 @@ class Policy:
         cost: what choosing costs.
         card: the policy in words.
         seed: of its draws.
+        begun: iterations of its sampler so far.
     """
 
     rounds: int = 1
@@ -120,8 +97,8 @@ class Policy:
     cost: Cost = Cost()
     card: ClassVar[PolicyCard]
     seed: int = 0
+    begun: int = 0
     _sampler: PolicySampler | None = None
-    _begun: int = 0  # iterations of a sampler so far
 
     def plan(self, run: RunInfo) -> Selection | None:
         """The rows of the next round, before anything is loaded; ``None``: all its candidates."""
@@ -157,11 +134,11 @@ class Policy:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that later choices depend on."""
-        return {"begun": self._begun, **{name: getattr(self, name) for name in self.state}}
+        return {"begun": self.begun, **{name: getattr(self, name) for name in self.state}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from ``state``; ``KeyError`` if it lacks an entry."""
-        self._begun = state["begun"]
+        self.begun = state["begun"]
         for name in self.state:
             value = state[name]
             setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
@@ -192,8 +169,11 @@ class Policy:
         Each iteration of the loader is an epoch of ``epochs``; train with ``policy.mean(losses,
         index)``. ``data`` is anything with a length.
         """
-        from astkit.gating.sampler import PolicySampler
-
+        if not overrides(self, "plan"):
+            raise ValueError(
+                f"{type(self).__name__} chooses after scoring: call chosen = policy(model, x, y)"
+                " on each batch instead"
+            )
         self._sampler = PolicySampler(self, data, epochs)
         return self._sampler
 

@@ -6,7 +6,8 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.policy import Policy, PolicyCard, RunInfo
+from astkit.gating.policy import Policy, PolicyCard
+from astkit.gating.sampler import RunInfo
 from astkit.gating.selection import Selection
 
 

@@ -1,22 +1,55 @@
-"""A policy's plans: as selections of one round, and as a sampler for torch's DataLoader."""
+"""A policy's plans: what they know, and as a sampler for torch's DataLoader."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
 from astkit import rng
-from astkit.gating.policy import Policy, RunInfo, overrides
 from astkit.gating.selection import Selection
 
 
+@dataclass(frozen=True)
+class RunInfo:
+    """What a policy knows of a run when it plans a round.
+
+    Attributes:
+        samples: rows of the data set.
+        rows: int64, the round's candidates, shuffled: the share of an epoch that the round covers.
+        epoch, round: numbers from 0; rounds are counted within the epoch.
+        progress: share of the budget that is spent, in [0, 1].
+        labels: int64 ``[samples]`` where the data set holds class labels, else ``None``.
+        seed: of the policy's draws, with epoch and round.
+    """
+
+    samples: int
+    rows: Tensor
+    epoch: int
+    round: int
+    progress: float
+    labels: Tensor | None = None
+    seed: int = 0
+
+
+class Planner(Protocol):
+    """What plans rounds: a `Policy`."""
+
+    rounds: int
+    seed: int
+    begun: int
+
+    def plan(self, run: RunInfo) -> Selection | None: ...
+    def expected_rows(self, samples: int) -> int: ...
+
+
 def plan_round(
-    policy: Policy | None,
+    policy: Planner | None,
     order: Tensor,
     samples: int,
     *,
@@ -30,7 +63,7 @@ def plan_round(
     first, last = (len(order) * each // rounds for each in (number, number + 1))
     rows = order[first:last]
     chosen = None
-    if policy is not None and overrides(policy, "plan"):
+    if policy is not None:
         run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed)
         chosen = policy.plan(run)
     if chosen is None:
@@ -70,19 +103,14 @@ class PolicySampler(Sampler[int]):
         score_only: int64: rows of the latest plan that the policy wants scored and not trained.
         lr_factor: of the latest plan, for the learning rate.
 
-    Raises ``ValueError`` for data without a length, or a policy that does not plan.
+    Raises ``ValueError`` for data without a length.
     """
 
-    def __init__(self, policy: Policy, data: Any, epochs: float) -> None:
+    def __init__(self, policy: Planner, data: Any, epochs: float) -> None:
         if not hasattr(data, "__len__") or not len(data):
             raise ValueError(
                 f"data is a {type(data).__name__} without rows or without a length, so no rows can"
                 " be chosen before loading: pass a map-style data set"
-            )
-        if not overrides(policy, "plan"):
-            raise ValueError(
-                f"{type(policy).__name__} chooses after scoring: call chosen = policy(model, x, y)"
-                " on each batch instead"
             )
         if not epochs > 0:
             raise ValueError(f"epochs is {epochs}: give the iterations to come, above 0")
@@ -103,7 +131,7 @@ class PolicySampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         policy = self.policy
-        epoch, policy._begun = policy._begun, policy._begun + 1
+        epoch, policy.begun = policy.begun, policy.begun + 1
         if epoch == int(self.epochs) == self.epochs:
             warnings.warn(
                 f"{type(policy).__name__} was told of {self.epochs:g} epochs, which are over: its"
