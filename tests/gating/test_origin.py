@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astkit import rng
 from astkit.gating import Gate, OriginPI, OriginStochastic
-
-rates = st.floats(0, 1)
-targets = st.floats(0.001, 1)
 
 # --- PI --------------------------------------------------------------------------------------
 
@@ -35,7 +33,6 @@ BY_HAND = [
 
 def test_it_makes_the_steps_worked_out_by_hand() -> None:
     controller = OriginPI(0.5, kp=1, ki=0.5, alpha=0.5)
-    assert controller.threshold(torch.rand(4), 0) == 0.5
     for rate, ema, integral, threshold in BY_HAND:
         controller.update(rate, torch.rand(4))
         assert controller.rate_ema == ema
@@ -43,43 +40,43 @@ def test_it_makes_the_steps_worked_out_by_hand() -> None:
         assert controller.threshold(torch.rand(4), 0) == pytest.approx(threshold, abs=1e-12)
 
 
-def test_the_originals_constants_are_the_defaults() -> None:
-    controller = OriginPI(0.1)
-    controller.update(0.5, torch.rand(4))  # ema 0.15 + 0.07, error 0.12
-    assert controller.value == pytest.approx(0.5 + 0.0015 * 0.12, abs=1e-12)
-    controller.update(0.5, torch.rand(4))  # ema 0.15 + 0.154, error 0.204; the integral is 0.12
-    assert controller.value == pytest.approx(0.50018 + 0.0015 * 0.204 + 5e-5 * 0.12, abs=1e-12)
-
-
-def test_the_integral_stops_at_50() -> None:
-    for sign in (1, -1):
-        controller = OriginPI(0.5, kp=0, ki=0, alpha=1)  # errors of 0.5, a threshold that stays
-        for step in range(1, 121):
-            controller.update(0.5 + sign * 0.5, torch.rand(4))
-            assert controller.integral == sign * min(step * 0.5, 50.0)
-        controller.update(0.5 - sign * 0.5, torch.rand(4))
-        assert controller.integral == sign * 49.5
-
-
-def test_the_integral_only_grows_away_from_the_bounds() -> None:
-    for start, expected in ((0.01, 9.0), (0.0101, 10.25), (0.9899, 10.25), (0.99, 9.0)):
-        controller = OriginPI(0.5, kp=0, ki=0, alpha=1, start=start)
-        controller.integral = 10.0
-        controller.update(0.75, torch.rand(4))
-        assert controller.integral == expected
+def plain_pi(
+    target: float, rates: Iterable[float], kp: float, ki: float, alpha: float, start: float
+) -> Iterator[tuple[float, float, float]]:
+    """The published law: EMA, integral and threshold after each rate."""
+    threshold, integral, ema = start, 0.0, target
+    for rate in rates:
+        ema = alpha * rate + (1 - alpha) * ema
+        error = ema - target
+        moved = threshold + kp * error + ki * integral
+        integral = min(50, max(-50, integral + error)) if 0.01 < moved < 0.99 else 0.9 * integral
+        threshold = min(1, max(0, moved))
+        yield ema, integral, threshold
 
 
 @settings(deadline=None)
-@given(targets, st.lists(rates, max_size=60), st.floats(0, 3), st.floats(0, 1), st.floats(0.01, 1))
-def test_the_threshold_stays_within_0_and_1(
-    target: float, found: list[float], kp: float, ki: float, alpha: float
+@given(
+    st.floats(0.001, 1),
+    st.lists(st.floats(0, 1), max_size=60),
+    st.fixed_dictionaries(
+        {"kp": st.floats(0, 3), "ki": st.floats(0, 1), "alpha": st.floats(0.01, 1)},
+        optional={"start": st.floats(0, 1)},
+    ),
+)
+@example(0.5, [1.0] * 120 + [0.0], {"kp": 0, "ki": 0, "alpha": 1})  # the integral stops at 50
+@example(0.5, [0.0] * 120 + [1.0], {"kp": 0, "ki": 0, "alpha": 1})
+@example(0.5, [0.75] * 3, {"kp": 0, "ki": 0, "alpha": 1, "start": 0.01})  # it stands still there
+@example(0.5, [0.75] * 3, {"kp": 0, "ki": 0, "alpha": 1, "start": 0.99})
+@example(0.1, [0.5, 0.5, 0.0], {})
+def test_it_is_the_published_law(
+    target: float, rates: list[float], options: dict[str, float]
 ) -> None:
-    controller = OriginPI(target, kp, ki, alpha)
-    for rate in found:
+    controller = OriginPI(target, **options)
+    constants = {"kp": 0.0015, "ki": 0.00005, "alpha": 0.3, "start": 0.5}
+    for rate, expected in zip(rates, plain_pi(target, rates, **constants | options), strict=True):
         controller.update(rate, torch.rand(2))
-        assert 0 <= controller.threshold(torch.rand(2), 0) <= 1
-        assert abs(controller.integral) <= 50
-        assert 0 <= controller.rate_ema <= 1
+        found = (controller.rate_ema, controller.integral, controller.threshold(torch.rand(2), 0))
+        assert found == pytest.approx(expected, abs=1e-12)
 
 
 def deviation(controller: OriginPI, density: float, steps: int) -> tuple[float, float]:
@@ -131,15 +128,13 @@ def plain_origin(
     stream: np.ndarray[Any, Any],
     chances: list[np.ndarray[Any, Any]],
     regains: list[np.ndarray[Any, Any]],
-    target: float,
-    kp: float,
-    ki: float,
+    law: dict[str, float],
     temperature: float,
-) -> tuple[list[list[bool]], list[float], list[float]]:
-    """The published law in a plain loop: decisions, thresholds and energies after each batch."""
-    threshold, energy, integral, ema = 0.5, 100.0, 0.0, target
-    total = activated = 0
-    decisions, thresholds, energies = [], [], []
+) -> Iterator[tuple[list[bool], float, float]]:
+    """The published law in a plain loop: decisions, threshold and energy after each batch."""
+    threshold, energy, active, seen = law["start"], 100.0, 0, 0
+    since_start: list[float] = []  # the share of rows that were active
+    steps = plain_pi(rates=since_start, **law)
     for scores, chance, regain in zip(stream, chances, regains, strict=True):
         decided = []
         for i in range(len(scores)):
@@ -151,17 +146,10 @@ def plain_origin(
                     on = True
             energy = min(100, energy + (1 + (3 - 1) * regain[i]))
             decided.append(on)
-        total = total + len(scores)
-        activated = activated + sum(decided)
-        ema = 0.3 * (activated / total) + 0.7 * ema
-        error = ema - target
-        moved = threshold + kp * error + ki * integral
-        integral = min(50, max(-50, integral + error)) if 0.01 < moved < 0.99 else 0.9 * integral
-        threshold = min(1, max(0, moved))
-        decisions.append(decided)
-        thresholds.append(threshold)
-        energies.append(energy)
-    return decisions, thresholds, energies
+        active, seen = active + sum(decided), seen + len(scores)
+        since_start.append(active / seen)
+        threshold = next(steps)[2]
+        yield decided, threshold, energy
 
 
 def draws(gate: Gate, purpose: str, batches: int, rows: int) -> list[np.ndarray[Any, Any]]:
@@ -183,22 +171,17 @@ def test_the_stochastic_gate_is_the_published_loop(
     target: float, kp: float, ki: float, temperature: float
 ) -> None:
     stream = torch.rand(120, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    gate = Gate(
-        controller=OriginStochastic(target, kp, ki, temperature=temperature), fallback=0, seed=5
-    )
-    controller: Any = gate.controller
-    chances = draws(gate, "activation", 120, 32)
-    regains = draws(gate, "regeneration", 120, 32)
-    decisions, thresholds, energies = plain_origin(
-        stream.numpy(), chances, regains, target, kp, ki, temperature
-    )
-    for scores, decided, threshold, energy in zip(
-        stream, decisions, thresholds, energies, strict=True
-    ):
-        chosen = gate.select(scores)
-        assert chosen.index.tolist() == np.flatnonzero(decided).tolist()
+    law = {"kp": kp, "ki": ki, "alpha": 0.3, "start": 0.5}
+    controller = OriginStochastic(target, **law, temperature=temperature)
+    gate = Gate(controller=controller, fallback=0, seed=5)
+    numbers = [draws(gate, purpose, 120, 32) for purpose in ("activation", "regeneration")]
+    expected = plain_origin(stream.numpy(), *numbers, {"target": target, **law}, temperature)
+    energies = []
+    for scores, (decided, threshold, energy) in zip(stream, expected, strict=True):
+        assert gate.select(scores).index.tolist() == np.flatnonzero(decided).tolist()
         assert controller.value == pytest.approx(threshold, abs=1e-12)
         assert controller.energy == pytest.approx(energy, abs=1e-9)
+        energies.append(energy)
     assert 0 < gate.active < gate.seen
     assert (controller.active, controller.seen) == (gate.active, gate.seen)
     assert min(energies) < 12  # the reservoir ran dry, so it took part
@@ -225,14 +208,3 @@ def test_the_reservoir_starts_full_pays_10_and_regains_between_1_and_3_up_to_100
         assert found.tolist() == expected
     controller.decide(torch.zeros(100), 0.5, lambda _: torch.full((100,), 0.5))
     assert controller.energy == 100
-
-
-def test_the_stochastic_gates_ema_is_fed_with_the_rate_since_the_start() -> None:
-    controller, pi = OriginStochastic(0.3, kp=0.1), OriginPI(0.3, kp=0.1)
-    active = seen = 0
-    for rows, count in ((10, 7), (40, 0), (5, 5), (128, 31)):
-        active, seen = active + count, seen + rows
-        controller.update(count / rows, torch.rand(rows))
-        pi.update(active / seen, torch.rand(rows))
-        assert controller.value == pi.value
-    assert controller.value != 0.5
