@@ -12,9 +12,8 @@ from astkit.profiling.energy import EnergyMeter, EnergyReading, saved
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.profiling.ledger import Flops, Ledger, Samples
 from astkit.profiling.memory import MemoryReading, peak_memory, resident
-from astkit.profiling.tensors import peak_tensor_bytes
 from astkit.profiling.throughput import Throughput
-from astkit.profiling.window import ProfilerWindow
+from astkit.profiling.window import ProfilerWindow, peak_tensor_bytes
 
 __all__ = [
     "EnergyComparison",

@@ -1,19 +1,16 @@
 """Counters of energy: NVML for GPUs, RAPL for CPUs, zeus for Apple silicon, Jetson and AMD GPUs.
 
-NVML's counter is a GPU's whole board; GPUs older than Volta have none, so their power is polled and
-integrated. RAPL's zones overlap: psys holds the packages, a package holds its core and uncore (with
-dram beside it), and one package may be listed twice, as ``intel-rapl`` and ``intel-rapl-mmio``. So
-packages alone are added up, each once. zeus is used where it is installed and the other two do not
-reach; on Jetson it starts a process, so a script needs its ``if __name__ == "__main__"``.
+NVML's counter is a GPU's whole board; GPUs older than Volta have none. RAPL's zones overlap: psys
+holds the packages, a package holds its core and uncore (with dram beside it), and one package may
+be listed twice, as ``intel-rapl`` and ``intel-rapl-mmio``. So packages alone are added up, each
+once. zeus is used where it is installed and the other two do not reach; on Jetson it starts a
+process, so a script needs its ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
 
 import platform
 import re
-import threading
-import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -26,9 +23,7 @@ import torch
 Snapshot = tuple[float, ...]
 
 STEP_S = 0.1
-"""NVML's and zeus's counters move about this often, and power is polled as often."""
-HOLE_S = 1.0
-"""Without a poll for longer, the energy in between is no longer taken as known."""
+"""NVML's and zeus's counters move about this often."""
 POWERCAP = Path("/sys/class/powercap")
 PLAUSIBLE_WATTS = 1000.0
 """Above this a package's counter is not believed to have run on: it tells a wrap from a reset."""
@@ -86,59 +81,6 @@ class EnergyCounter:
     def close(self) -> None:
         """Give back what the counter holds; it is not read afterwards."""
         self._close()
-
-
-class PolledPower(EnergyCounter):
-    """Power in watts, polled by a background thread and integrated by the trapezoidal rule.
-
-    ``period_s`` are the seconds between two polls; ``None`` polls at readings only.
-    """
-
-    def __init__(
-        self,
-        scope: str,
-        watts: Callable[[], float],
-        close: Callable[[], object] = lambda: None,
-        clock: Callable[[], float] = time.perf_counter,
-        period_s: float | None = STEP_S,
-    ) -> None:
-        super().__init__("nvml-power", scope, lambda: (watts(),), close)
-        self._clock, self._lock, self._stopped = clock, threading.Lock(), threading.Event()
-        self._last, self._joules, self._holes = (clock(), watts()), 0.0, 0
-        if period_s is not None:
-            arguments = (weakref.ref(self), self._stopped, period_s)
-            threading.Thread(target=_poll, args=arguments, daemon=True).start()
-
-    def read(self) -> Snapshot:
-        """Joules since the start, and how often polling stopped for too long."""
-        with self._lock:
-            ((watts,), now), (then, before) = (super().read(), self._clock()), self._last
-            self._joules += (before + watts) / 2 * (now - then)
-            self._holes += now - then > HOLE_S
-            self._last = now, watts
-            return self._joules, self._holes
-
-    def joules(self, before: Snapshot, after: Snapshot, seconds: float) -> float:
-        """Difference of the integral; refused where polls are missing in it."""
-        if after[1] != before[1]:
-            raise UnavailableError(f"power was not polled for more than {HOLE_S:g} s in a window")
-        return after[0] - before[0]
-
-    def close(self) -> None:
-        """Stop polling."""
-        self._stopped.set()
-        super().close()
-
-
-def _poll(counter: weakref.ref[PolledPower], stopped: threading.Event, period_s: float) -> None:
-    # a weak reference, so that a counter that nobody closed ends its thread when it is dropped
-    while not stopped.wait(period_s):
-        alive = counter()
-        if alive is None:
-            return
-        with suppress(UnavailableError):  # leaves a hole, which the window's reader is told of
-            alive.read()
-        del alive
 
 
 class _Zone(NamedTuple):
@@ -261,24 +203,13 @@ def _open_nvml(device: torch.device) -> EnergyCounter:
         # by its UUID, because NVML knows nothing of CUDA_VISIBLE_DEVICES
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
         scope = f"GPU {index} ({properties.name}), whole board"
-        try:
-            nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-        except nvml.NVMLError_NotSupported:
-            return PolledPower(
-                scope, lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3, nvml.nvmlShutdown
-            )
-        return EnergyCounter(
-            "nvml",
-            scope,
-            lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),),
-            nvml.nvmlShutdown,
-        )
+        energy = partial(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        energy()
     # torch raises the latter two where it sees no such GPU
     except (nvml.NVMLError, AssertionError, RuntimeError) as error:
         nvml.nvmlShutdown()
-        raise UnavailableError(
-            f"NVML reads neither energy nor power of {device} ({error})"
-        ) from None
+        raise UnavailableError(f"NVML reads no energy of {device} ({error})") from None
+    return EnergyCounter("nvml", scope, lambda: (energy(),), nvml.nvmlShutdown)
 
 
 def _open_zeus(device: torch.device) -> EnergyCounter:

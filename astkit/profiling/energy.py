@@ -34,7 +34,7 @@ class EnergyReading:
     """Joules over ``window_s`` seconds, or why there are none.
 
     ``kind`` tells a counter's joules from anybody's estimate; ``backend`` is the counter ("nvml",
-    "nvml-power", "rapl", "zeus-...") and ``scope`` what it covers. Raises ``ValueError`` unless
+    "rapl", "zeus-...") and ``scope`` what it covers. Raises ``ValueError`` unless
     there is either a positive number of joules or a reason.
     """
 

@@ -12,10 +12,12 @@ Accelerator: the statistics of torch's caching allocator, so what this process's
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -51,8 +53,7 @@ class MemoryReading:
         return self.bytes - self.baseline
 
 
-@dataclass(frozen=True)
-class Resident:
+class Resident(NamedTuple):
     """What this process has in memory now, in bytes; ``anonymous`` is what tensors lie in.
 
     ``total = anonymous + file + shared``; ``shared`` holds what DataLoader workers hand over.
@@ -74,88 +75,42 @@ def resident() -> Resident | None:
     return Resident(*(sizes[name] for name in names)) if sizes.keys() >= set(names) else None
 
 
-class _Source(Protocol):
-    """Where a peak comes from; one source serves every block that is open on its device."""
+@dataclass
+class _Source:
+    """Where a peak comes from; one source serves every block that is open on its device.
+
+    ``reset`` forgets all peaks before now; ``peaks`` are the most bytes used, and reserved, since.
+    """
 
     backend: str
-    note: str | None
-
-    def now(self) -> int: ...
-
-    def reset(self) -> None:
-        """Forget all peaks before now."""
-
-    def peaks(self) -> tuple[int, int | None]:
-        """Most bytes in use, and reserved, since the last reset."""
-
-    def close(self) -> None:
-        """No block uses the source any more."""
-
-
-class _HighWater:
-    backend: str = "VmHWM"
+    now: Callable[[], int]
+    reset: Callable[[], object]
+    peaks: Callable[[], tuple[int, int | None]]
+    close: Callable[[], object] = lambda: None
     note: str | None = None
 
-    def now(self) -> int:
-        return _status()["VmRSS"]
 
-    def reset(self) -> None:
-        (PROC / "clear_refs").write_text("5")
+class _Sampler:
+    """A thread that samples the resident memory."""
 
-    def peaks(self) -> tuple[int, int | None]:
-        return _status()["VmHWM"], None
-
-    def close(self) -> None:
-        pass
-
-
-class _Sampled:
-    backend: str = "sampled RSS"
-    note: str | None
-
-    def __init__(self, why: str) -> None:
-        self.note = f"sampled every {PERIOD_S * 1e3:g} ms, so a lower bound: {why}"
-        self._peak, self._stopped = _rss(), threading.Event()
+    def __init__(self) -> None:
+        self.peak, self._stopped = _rss(), threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
     def _sample(self) -> None:
         while not self._stopped.wait(PERIOD_S):
-            self._peak = max(self._peak, _rss())
-
-    def now(self) -> int:
-        return _rss()
+            self.peak = max(self.peak, _rss())
 
     def reset(self) -> None:
-        self._peak = _rss()
+        self.peak = _rss()
 
-    def peaks(self) -> tuple[int, int | None]:
-        return max(self._peak, _rss()), None
+    def peaks(self) -> tuple[int, None]:
+        return max(self.peak, _rss()), None
 
     def close(self) -> None:
         self._stopped.set()
         self._thread.join()
-
-
-class _Accelerator:
-    backend: str = "torch.accelerator"
-    note: str | None = None
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def now(self) -> int:
-        return torch.accelerator.memory_allocated(self._device)
-
-    def reset(self) -> None:
-        torch.accelerator.reset_peak_memory_stats(self._device)
-
-    def peaks(self) -> tuple[int, int | None]:
-        allocated = torch.accelerator.max_memory_allocated(self._device)
-        return allocated, torch.accelerator.max_memory_reserved(self._device)
-
-    def close(self) -> None:
-        pass
 
 
 class PeakMemory:
@@ -244,26 +199,41 @@ def _source(device: torch.device) -> _Source | str:
     """A source for ``device``, or why there is none."""
     if device.type == "cpu":
         return _cpu_source()
-    seen = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = torch.accelerator
+    seen = accelerator.current_accelerator() if accelerator.is_available() else None
     if seen is None or seen.type != device.type:
         return f"torch sees no {device.type} device here"
     torch.empty(1, device=device)  # an allocator that nobody has used yet has no statistics
-    if "allocated_bytes.all.peak" not in torch.accelerator.memory_stats(device):
+    if "allocated_bytes.all.peak" not in accelerator.memory_stats(device):
         return f"torch keeps no memory statistics for {device.type} devices"
-    return _Accelerator(device)
+    used, held = accelerator.max_memory_allocated, accelerator.max_memory_reserved
+    return _Source(
+        "torch.accelerator",
+        partial(accelerator.memory_allocated, device),
+        partial(accelerator.reset_peak_memory_stats, device),
+        lambda: (used(device), held(device)),
+    )
 
 
 def _cpu_source() -> _Source | str:
-    source = _HighWater()
+    kernel = _Source(
+        "VmHWM",
+        lambda: _status()["VmRSS"],
+        lambda: (PROC / "clear_refs").write_text("5"),
+        lambda: (_status()["VmHWM"], None),
+    )
     try:
-        source.reset()
-        source.peaks()
+        kernel.reset()
+        kernel.peaks()
     except (OSError, KeyError) as error:
         try:
-            return _Sampled(f"the kernel's peak cannot be set back ({error})")
+            sampler = _Sampler()
         except (OSError, ImportError):
             return "resident memory cannot be read: there is no /proc/self here and no psutil"
-    return source
+        note = f"sampled every {PERIOD_S * 1e3:g} ms, so a lower bound: the kernel's peak cannot"
+        note += f" be set back ({error})"
+        return _Source("sampled RSS", _rss, sampler.reset, sampler.peaks, sampler.close, note)
+    return kernel
 
 
 def _status() -> dict[str, int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,8 +13,7 @@ from astkit.profiling.memory import PeakMemory, peak_memory
 from astkit.system import allowed_cpus
 
 
-@dataclass(frozen=True)
-class _Mark:
+class _Mark(NamedTuple):
     """All counters at one moment; a row is the difference of two."""
 
     wall: float
@@ -35,19 +33,17 @@ class Throughput:
         trainer.run()
         plots.throughput_curves(speed.rows)
 
-    It changes nothing of the training, works while no clock runs, and asks tensors nothing. An
-    accelerator is waited for once a window, and what is left of its work counts as training. The
-    first batch it is told of only opens the first window: it carries what a run does once. Windows
-    end with the run or where it is left, so the last one may be shorter. The peak of the memory
-    is set back at each window; see `peak_memory`.
+    It changes nothing of the training and reads no tensor. An accelerator is waited for once a
+    window, and what is left of its work counts as training. The first batch only opens the first
+    window: it carries what a run does once. The last window may be shorter. The peak of the memory
+    is reset at each window; see `peak_memory`.
 
     Args:
         ledger: the run's, whose clocks it reads.
         device: the run's.
         every: training batches a window.
         level: measure only while this log level of "astkit" is enabled, such as
-            ``logs.PERFORMANCE``; ``None`` measures always. A level that is not enabled costs one
-            look into a dictionary a batch.
+            ``logs.PERFORMANCE``; ``None`` measures always.
 
     Attributes:
         rows: one mapping a window. ``step``: its last. ``training_steps``: its batches.
@@ -115,15 +111,9 @@ class Throughput:
         if self.ledger.synchronize is not None:
             self.ledger.synchronize()
         now = time.perf_counter()
-        return _Mark(
-            now,
-            now - asked,
-            time.process_time(),
-            samples.trained + samples.overflowed + samples.skipped,
-            samples.trained,
-            dict(seconds),
-            dict(phases),
-        )
+        seen = samples.trained + samples.overflowed + samples.skipped
+        cpu, waited = time.process_time(), now - asked
+        return _Mark(now, waited, cpu, seen, samples.trained, dict(seconds), dict(phases))
 
     def _close(self) -> None:
         start, memory = self._start, self._memory
@@ -132,7 +122,13 @@ class Throughput:
             memory.__exit__(None, None, None)
         if start is None or memory is None or not self._batches:
             return
-        self.rows.append({**self._speed(start, self._mark()), **self._gpu(), **_memory(memory)})
+        peak = memory.reading
+        found = {
+            "memory_bytes": peak.bytes,
+            "memory_backend": peak.backend,
+            "memory_reason": peak.reason,
+        }
+        self.rows.append({**self._speed(start, self._mark()), **self._gpu(), **found})
         logs.record(logs.PERFORMANCE, "throughput", lambda: self.rows[-1])
 
     def _speed(self, start: _Mark, end: _Mark) -> dict[str, Any]:
@@ -164,12 +160,3 @@ class Throughput:
             except Exception as error:
                 self._no_gpu = f"NVML does not tell ({error})"
         return {"gpu_utilisation": share, "gpu_utilisation_reason": self._no_gpu}
-
-
-def _memory(block: PeakMemory) -> dict[str, Any]:
-    reading = block.reading
-    return {
-        "memory_bytes": reading.bytes,
-        "memory_backend": reading.backend,
-        "memory_reason": reading.reason,
-    }

@@ -1,14 +1,15 @@
-"""One short profiled window of a run: its most expensive operators, and a trace to look at."""
+"""torch.profiler on a few batches of a run, and on what tensors hold at once."""
 
 from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch.profiler import profile, schedule
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from astkit import logs
 from astkit.files import write_atomic
@@ -20,8 +21,8 @@ LOGGED = 5
 class ProfilerWindow:
     """Runs ``torch.profiler`` for ``active`` batches of a run, once, and then never again.
 
-    It is an observer, so give it to a trainer; in a loop of your own call ``step()`` after each
-    batch and ``close()`` at the end::
+    It is an observer, so give it to a trainer; in another loop call ``step()`` after each batch and
+    ``close()`` at the end::
 
         window = ProfilerWindow(folder="runs/profile")
         Trainer(model, data, budget=Budget(epochs=1), observers=[window]).run()
@@ -29,22 +30,21 @@ class ProfilerWindow:
 
     It draws no random numbers and changes no result. While it profiles, a batch takes longer (1.2
     times with convolutions, up to twice with small operators), so take timings without it. What
-    happens between two batches of the window, a validation for one, is in it as well: a window
-    that is shorter than a pass, and starts with one, has none.
+    happens between two batches of the window, such as a validation, is part of it.
 
     Args:
-        wait: batches to leave alone first. The first one of a run is unlike the others (FLOPs are
+        wait: batches to leave out first. The first one of a run is unlike the others (FLOPs are
             counted, kernels chosen), so at least 1.
         warmup: batches after these with the profiler on and its results thrown away.
         active: batches to profile.
-        folder: where ``trace.json.gz`` goes, for chrome://tracing or ui.perfetto.dev, which open it
-            as it is; ``None`` writes none. One that is there is replaced.
+        folder: where ``trace.json.gz`` is written (chrome://tracing and ui.perfetto.dev open it);
+            ``None`` writes none. An existing one is replaced.
 
     Attributes:
-        batches: how many batches it was told of.
+        batches: how many batches there were so far.
         trace: the path of the trace, once written.
 
-    Raises ``ValueError`` for a window that cannot be.
+    Raises ``ValueError`` for a count below 1.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ProfilerWindow:
             self.step()
 
     def step(self) -> None:
-        """A batch is done: start, go on or end."""
+        """Count a batch: start, continue or end."""
         if self.done:
             return
         self.batches += 1
@@ -85,12 +85,12 @@ class ProfilerWindow:
                 self.close()
         elif self.batches == self.wait:
             plan = schedule(wait=0, warmup=self.warmup, active=self.active, repeat=1)
-            quieten()
+            _quieten()
             self._profiler = profile(schedule=plan, on_trace_ready=self._collect)
             self._profiler.start()
 
     def close(self) -> None:
-        """The run has ended or was left: keep what was profiled; a window not begun begins anew."""
+        """The run has ended: keep what was profiled; a window that has not begun starts over."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
@@ -156,6 +156,24 @@ def _trace(profiler: profile) -> bytes:
         return gzip.compress(path.read_bytes())
 
 
-def quieten() -> None:
+def peak_tensor_bytes(run: Callable[[], object]) -> int:
+    """Bytes on the CPU beyond those held before ``run``, at the moment when they are most.
+
+    Counted where torch takes and gives back memory, so that what an allocator keeps for later does
+    not hide a small peak, as it hides it from `peak_memory`. Runs several times slower meanwhile.
+    """
+    _quieten()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as window:
+        run()
+    held = most = 0
+    results = window.profiler.kineto_results if window.profiler is not None else None
+    for event in results.events() if results is not None else ():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+def _quieten() -> None:
     """Silence the profiler's own library, which reports its starts and stops as errors."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

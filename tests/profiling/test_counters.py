@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import timeit
 from types import ModuleType, SimpleNamespace
 
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from astkit.profiling import EnergyMeter, counters
-from astkit.profiling.counters import PolledPower, RaplCounter, UnavailableError
+from astkit.profiling.counters import RaplCounter, UnavailableError
 
 
 def read_once(device, machine, change, seconds=12.0):
@@ -37,7 +36,7 @@ def test_the_real_machine_has_joules_or_a_reason():
 
 
 class FakeNvml(ModuleType):
-    """As much of pynvml as is used; ``energy`` (mJ) and ``power`` (mW) may be errors."""
+    """As much of pynvml as is used; ``energy`` (mJ) may be an error."""
 
     class NVMLError(Exception):
         pass
@@ -48,7 +47,7 @@ class FakeNvml(ModuleType):
 
     def __init__(self):
         super().__init__("pynvml")
-        self.energy, self.power, self.users, self.asked = 1000, 250_000, 0, []
+        self.energy, self.users, self.asked = 1000, 0, []
         self.library = True
 
     def nvmlInit(self):  # noqa: N802
@@ -64,17 +63,11 @@ class FakeNvml(ModuleType):
         return f"handle of {uuid}"
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
-        return self._answer(handle, self.energy)
-
-    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
-        return self._answer(handle, self.power)
-
-    def _answer(self, handle, value):
         assert self.users > 0, "Uninitialized"
         assert handle == "handle of GPU-11-22"
-        if isinstance(value, Exception):
-            raise value
-        return value
+        if isinstance(self.energy, Exception):
+            raise self.energy
+        return self.energy
 
 
 @pytest.fixture
@@ -111,14 +104,9 @@ def test_nvml_set_back_or_lost_is_none_and_never_negative(gpu, machine):
 
 
 def test_nvml_without_counters_library_or_gpu_is_a_reason(gpu, monkeypatch):
-    nothing = "NVML reads neither energy nor power of cuda:1"
-    unsupported, denied = gpu.NVMLError_NotSupported(), gpu.NVMLError("No Permission")
-    for energy, power, reason in (
-        (unsupported, unsupported, f"{nothing} (Not Supported)"),
-        (denied, 250_000, f"{nothing} (No Permission)"),  # no reason to poll
-    ):
-        gpu.energy, gpu.power = energy, power
-        assert EnergyMeter("cuda:1").missing == reason
+    for error in (gpu.NVMLError_NotSupported(), gpu.NVMLError("No Permission")):
+        gpu.energy = error
+        assert EnergyMeter("cuda:1").missing == f"NVML reads no energy of cuda:1 ({error})"
         assert gpu.users == 0
 
     def refuse(index):
@@ -137,94 +125,6 @@ def test_the_real_pynvml_has_what_is_used():
         assert hasattr(real, name), name
     assert issubclass(real.NVMLError_NotSupported, real.NVMLError)
     assert real.nvmlDeviceGetTotalEnergyConsumption.__code__.co_varnames[0] == "handle"
-
-
-# --- power, polled
-
-
-class Power:
-    """Watts, an error where they are ``None``; tells when it was asked five times."""
-
-    def __init__(self):
-        self.watts, self.left, self.done = 250.0, 5, threading.Event()
-
-    def __call__(self):
-        self.left -= 1
-        if self.left == 0:
-            self.done.set()
-        if self.watts is None:
-            raise RuntimeError("GPU is lost")
-        return self.watts
-
-
-def polled(machine, power, period_s=None):
-    return PolledPower("GPU", power, clock=machine.clock, period_s=period_s)
-
-
-def test_polled_power_is_integrated_by_trapezoids(machine):
-    power = Power()
-    counter = polled(machine, power)
-    meter = EnergyMeter(counter=counter, clock=machine.clock)
-    start = machine.now
-    with meter.window():
-        for step in range(1, 121):
-            machine.now = start + step * 0.1
-            power.watts = 250.0 + 10.0 * (machine.now - start)
-            counter.read()  # as the thread does
-    machine.now += 50.0  # a pause without polls spoils nothing
-    counter.read()
-    # trapezoids are exact on a ramp: 250 W x 12 s + 10 W/s x (12 s)^2 / 2
-    assert meter.reading().joules == pytest.approx(3000 + 720)
-    assert meter.reading().backend == "nvml-power"
-
-
-def test_a_gpu_without_an_energy_counter_is_polled(gpu):
-    gpu.energy = gpu.NVMLError_NotSupported()
-    meter = EnergyMeter("cuda:1")
-    assert meter.counter.backend == "nvml-power"
-    assert meter.counter._last[1] == 250.0  # of 250,000 mW
-    meter.close()
-    assert gpu.users == 0
-
-
-@pytest.mark.parametrize("failing", [False, True])
-def test_power_that_was_not_polled_is_a_reason(machine, failing):
-    power = Power()
-    counter = polled(machine, power)
-    meter = EnergyMeter(counter=counter, clock=machine.clock)
-    meter.start()
-    power.watts = None
-    for _ in range(120):
-        machine.now += 0.1
-        if failing:
-            with pytest.raises(UnavailableError, match="lost"):
-                counter.read()
-    power.watts = 250.0
-    meter.stop()
-    assert "not polled for more than 1 s" in meter.reading().reason
-
-
-def polling_threads():
-    return [t for t in threading.enumerate() if getattr(t, "_target", None) is counters._poll]
-
-
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("end", ["closed", "dropped"])
-def test_the_thread_polls_until_the_counter_is_closed_or_dropped(machine, end):
-    power = Power()
-    counter = polled(machine, power, period_s=0.001)
-    (thread,) = polling_threads()
-    assert thread.daemon
-    assert power.done.wait(10.0)
-    power.watts, power.left = None, 5
-    power.done.clear()
-    assert power.done.wait(10.0)  # it outlives an error
-    if end == "closed":
-        counter.close()
-    else:
-        del counter
-    thread.join(10.0)
-    assert not thread.is_alive()
 
 
 # --- RAPL

@@ -52,7 +52,7 @@ def test_a_saving_needs_two_measurements_of_one_kind():
     for other, match in (
         (replace(READING, joules=None, reason="too short"), "joules not measured: too short"),
         (replace(READING, kind="estimated"), "estimated, not measured"),
-        (replace(READING, backend="nvml-power"), "same counter and scope"),
+        (replace(READING, backend="rapl"), "same counter and scope"),
         (replace(READING, scope="GPU 1"), "same counter and scope"),
     ):
         for pair in ((other, READING), (READING, other)):

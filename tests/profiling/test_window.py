@@ -12,7 +12,7 @@ from torch import nn
 
 from astkit import logs, rng
 from astkit.datasets import Loader, load
-from astkit.profiling import ProfilerWindow
+from astkit.profiling import ProfilerWindow, peak_tensor_bytes
 from astkit.profiling.window import _operators
 from astkit.trainers import Budget, DenseStep, Trainer
 
@@ -205,3 +205,24 @@ def test_the_operators_are_logged_where_somebody_listens(caplog):
 def test_a_window_that_cannot_be_is_refused(name):
     with pytest.raises(ValueError, match=f"{name} is 0.*give 1 or more"):
         ProfilerWindow(**{name: 0})
+
+
+# --- peaks of tensors
+
+
+@pytest.mark.parametrize("size", [1000, 250_000])
+def test_a_peak_is_what_is_held_at_once(size):
+    def run():
+        first = torch.empty(size)
+        both = first + 1
+        del first
+        torch.empty(size // 2).sum()
+        del both
+
+    for _ in range(2):  # the second time the heap has it all
+        assert peak_tensor_bytes(run) == pytest.approx(8 * size, rel=0.05)
+
+
+def test_what_was_there_before_does_not_count():
+    before = torch.ones(500_000)
+    assert peak_tensor_bytes(lambda: before.add_(1)) < 10_000
