@@ -23,7 +23,7 @@ from astkit.gating import (
     TopK,
     VelocityPI,
 )
-from tests.gating.streams import follow, gamma2, through_json
+from tests.gating.streams import BATCH, follow, gamma2, through_json
 
 KINDS: list[Any] = [LogIntegral, OriginPI, OriginStochastic, VelocityPI, QuantileEMA, TopK]
 TRACKING: list[Any] = [LogIntegral, VelocityPI, QuantileEMA]  # start at the batch's quantile
@@ -160,6 +160,18 @@ def test_top_k_is_the_score_of_the_last_wanted_row(scores: list[int], data: st.D
 # --- signs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", TRACKING)
+@pytest.mark.parametrize("target", [0.1, 0.25, 0.4])
+def test_mixed_scores_hold_the_rate(kind: Any, target: float) -> None:
+    # on scores that are never negative the tests of each and of the bench do this
+    random = torch.Generator().manual_seed(0)
+    stream = torch.randn(400, BATCH, generator=random) * 3 - 1
+    found = np.array(follow(kind(target), stream))
+    assert found.mean() == pytest.approx(target, abs=0.005)
+    floor = math.sqrt(target * (1 - target) / BATCH)
+    assert math.sqrt(((found - target) ** 2).mean()) <= 1.25 * floor
+
+
 @pytest.mark.parametrize("kind", [*TRACKING, automatic])
 @pytest.mark.parametrize("target", [0.1, 0.5])
 def test_the_rate_is_held_when_scores_turn_negative_later(kind: Any, target: float) -> None:
@@ -232,6 +244,9 @@ def test_batches_of_zeros_before_the_first_scores_leave_no_trace(
         late.update(0.2, torch.zeros(128))
     stream = gamma2(0, 20)
     assert follow(late, stream)[:2] == follow(prompt, stream)[:2]
+    if isinstance(late, QuantileEMA):  # nor do they later
+        follow(late, [torch.zeros(128)] * 50)
+        assert late.value == pytest.approx(prompt.value, rel=1e-9)
     assert late.threshold(stream[0], 0) == pytest.approx(prompt.threshold(stream[0], 0), rel=0.05)
 
 
