@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -53,7 +53,6 @@ class Timings:
 
     seconds: Mapping[str, tuple[float, ...]]
     baseline: str
-    seed: int = 0
 
     def median(self, name: str) -> float:
         """Median seconds of the arm. Raises ``ValueError`` for an arm that was not run."""
@@ -68,7 +67,7 @@ class Timings:
         if not (under > 0).all():
             raise ValueError(f"arm {b!r} took no measurable time: let it do more work a call")
         ratios = over / under
-        low, high = bootstrap_interval(ratios.tolist(), seed=self.seed)
+        low, high = bootstrap_interval(ratios.tolist())
         return Ratio(float(np.median(ratios)), low, high, len(ratios))
 
     def table(self) -> list[dict[str, object]]:
@@ -78,7 +77,7 @@ class Timings:
         """
         rows: list[dict[str, object]] = []
         for name in self.seconds:
-            low, high = bootstrap_interval(self._of(name), seed=self.seed)
+            low, high = bootstrap_interval(self._of(name))
             of_arm = {"seconds": self.median(name), "seconds_low": low, "seconds_high": high}
             ratio = self.ratio(self.baseline, name)
             rows.append({"arm": name, **of_arm, **_columns("speedup", ratio), "rounds": ratio.n})
@@ -101,14 +100,13 @@ def interleaved(
     baseline: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
     synchronize: Callable[[], None] | None = None,
-    seed: int = 0,
 ) -> Timings:
     """Run every arm once a round, each round in another random order, and time each run.
 
     The first ``warmup`` rounds are not kept. ``baseline`` is the first arm unless named.
     ``synchronize`` (``torch.cuda.synchronize``) is called before each reading of ``clock``
-    (seconds), so that queued work is charged to the arm that queued it. The order depends on
-    ``seed`` alone.
+    (seconds), so that queued work is charged to the arm that queued it. Two calls use the same
+    orders.
 
     Raises ``ValueError`` when there are no arms, fewer than 2 rounds, a negative warm-up or a
     baseline that is not an arm. What an arm raises passes through.
@@ -124,18 +122,18 @@ def interleaved(
     wait, names = synchronize or (lambda: None), list(arms)
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(-warmup, rounds):
-        for place in permutation(len(names), seed, "benchmark order", number).tolist():
+        for place in permutation(len(names), 0, "benchmark order", number).tolist():
             wait()
             start = clock()
             arms[names[place]]()
             wait()
             if number >= 0:
                 seconds[names[place]].append(clock() - start)
-    return Timings({name: tuple(values) for name, values in seconds.items()}, baseline, seed)
+    return Timings({name: tuple(values) for name, values in seconds.items()}, baseline)
 
 
 def bootstrap_interval(
-    values: Sequence[float], statistic: Literal["median", "mean"] = "median", seed: int = 0
+    values: Sequence[float], statistic: Literal["median", "mean"] = "median"
 ) -> tuple[float, float]:
     """95 % percentile bootstrap interval of the median or mean of ``values``: (low, high).
 
@@ -151,7 +149,7 @@ def bootstrap_interval(
     if statistic not in ("median", "mean"):
         raise ValueError(f"unknown statistic {statistic!r}: choose 'median' or 'mean'")
     sample = np.asarray(values, dtype=np.float64)
-    random = np.random.default_rng(derive(seed, "bootstrap"))
+    random = np.random.default_rng(derive(0, "bootstrap"))
     draws = sample[random.integers(len(sample), size=(RESAMPLES, len(sample)))]
     estimates = np.median(draws, axis=1) if statistic == "median" else draws.mean(axis=1)
     low, high = np.quantile(estimates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
@@ -169,14 +167,7 @@ class EnergyComparison:
     readings: Mapping[str, tuple[EnergyReading, ...]]
     calls: Mapping[str, tuple[int, ...]]
     baseline: str
-    seed: int = 0
-    missing: str | None = field(default=None, repr=False)
-
-    @property
-    def reason(self) -> str | None:
-        """Why there are no joules; ``None`` where all were measured."""
-        every = [reading for readings in self.readings.values() for reading in readings]
-        return self.missing or next((r.reason for r in every if r.joules is None), None)
+    reason: str | None = None
 
     def joules(self, name: str) -> tuple[float, ...]:
         """Joules a call of the arm, one number a pair.
@@ -184,22 +175,30 @@ class EnergyComparison:
         Raises ``ValueError`` for an arm that was not run, or with the reason if there are none.
         """
         if self.reason is not None:
-            raise ValueError(f"joules not measured: {self.reason}")
+            raise ValueError(str(self))
         _known(name, self.readings)
         both = zip(self.readings[name], self.calls[name], strict=True)
-        return tuple((reading.joules or 0.0) / calls for reading, calls in both)
+        return tuple((reading.joules or math.nan) / calls for reading, calls in both)
 
     def ratio(self, a: str, b: str) -> Ratio:
         """Joules of ``a`` over joules of ``b``, pair by pair: above 1 means ``b`` spends less.
 
         Raises as ``joules`` does.
         """
-        return Timings({a: self.joules(a), b: self.joules(b)}, b, self.seed).ratio(a, b)
+        return Timings({a: self.joules(a), b: self.joules(b)}, b).ratio(a, b)
 
-    def spread(self, name: str) -> float:
-        """Standard deviation (n - 1) over mean of the arm's joules. Raises as ``joules`` does."""
-        joules = np.asarray(self.joules(name))
-        return float(joules.std(ddof=1) / joules.mean())
+    def table(self) -> list[dict[str, Any]]:
+        """One row an arm: median joules a call, and its joules over the baseline's.
+
+        ``spread`` is the standard deviation (n - 1) of its joules over their mean.
+        """
+        rows: list[dict[str, Any]] = []
+        for name in self.readings if self.reason is None else ():
+            joules, ratio = np.asarray(self.joules(name)), self.ratio(name, self.baseline)
+            spread = float(joules.std(ddof=1) / joules.mean())
+            of_arm = {"arm": name, "joules": float(np.median(joules)), "spread": spread}
+            rows.append({**of_arm, **_columns("of_baseline", ratio), "pairs": ratio.n})
+        return rows
 
     def flags(self) -> list[str]:
         """One sentence for each arm whose readings spread by more than 3 %."""
@@ -210,28 +209,19 @@ class EnergyComparison:
             if row["spread"] > MAX_SPREAD
         ]
 
-    def table(self) -> list[dict[str, Any]]:
-        """One row an arm: median joules a call, and its joules over the baseline's."""
-        rows: list[dict[str, Any]] = []
-        for name in self.readings if self.reason is None else ():
-            ratio = self.ratio(name, self.baseline)
-            joules = {"joules": float(np.median(self.joules(name))), "spread": self.spread(name)}
-            rows.append({"arm": name, **joules, **_columns("of_baseline", ratio), "pairs": ratio.n})
-        return rows
-
     def to_json(self) -> str:
         """The raw readings, the table and the flags as one JSON object."""
-        extra = {"reason": self.reason, "table": self.table(), "flags": self.flags()}
-        return json.dumps({**asdict(self), **extra}, indent=1, allow_nan=False)
+        content = {**asdict(self), "table": self.table(), "flags": self.flags()}
+        return json.dumps(content, indent=1, allow_nan=False)
 
     def __str__(self) -> str:
         if self.reason is not None:
             return f"joules not measured: {self.reason}"
-        lines = []
-        for name in self.readings:
-            ratio = self.ratio(name, self.baseline)
-            compared = f"baseline, n = {ratio.n}" if name == self.baseline else f"{ratio} of it"
-            lines.append(f"{name}: {np.median(self.joules(name)):.4g} J a call, {compared}")
+        lines = [
+            f"{row['arm']}: {row['joules']:.4g} J a call, {self.ratio(row['arm'], self.baseline)}"
+            f" of {self.baseline}, n = {row['pairs']}"
+            for row in self.table()
+        ]
         return "\n".join([*lines, *self.flags()])
 
 
@@ -242,21 +232,18 @@ def compare_energy(
     counter: EnergyCounter | None = None,
     pairs: int = PAIRS,
     min_window_s: float = MIN_WINDOW_S,
-    warmup: int = 1,
-    baseline: str | None = None,
     synchronize: Callable[[], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
-    seed: int = 0,
 ) -> EnergyComparison:
     """Measure the joules of every arm once a pair, each pair in another random order.
 
     An arm is called until its window lasts ``min_window_s``, or 100 steps of the counter if that
-    is more (10 s for a GPU). The first ``warmup`` pairs are not kept; ``baseline``,
-    ``synchronize``, ``clock`` and ``seed`` are those of `interleaved`. Where no counter can be
-    read, no arm is run and the result says why.
+    is more (10 s for a GPU). The first arm is the baseline, and one more pair is run first and not
+    kept. ``synchronize`` waits for the device before a window's edge. Where no counter can be read,
+    no arm is run and the result says why.
 
-    Raises ``ValueError`` for fewer than 2 arms, fewer than 5 pairs (too few for an interval), a
-    negative warm-up, a window that is not above 0 or a baseline that is not an arm.
+    Raises ``ValueError`` for fewer than 2 arms, fewer than 5 pairs (too few for an interval) or a
+    window that is not above 0.
     """
     if len(arms) < 2:
         raise ValueError(f"arms are {list(arms)}, but a comparison needs at least 2")
@@ -264,28 +251,26 @@ def compare_energy(
         raise ValueError(f"pairs is {pairs}, but an interval needs at least {PAIRS}")
     if not min_window_s > 0:
         raise ValueError(f"min_window_s is {min_window_s}: give seconds above 0")
-    if baseline is not None:
-        _known(baseline, arms)
     try:
         opened = counter or open_counter(torch.device(device))
     except UnavailableError as error:
-        return EnergyComparison({}, {}, baseline or next(iter(arms)), seed, str(error))
+        return EnergyComparison({}, {}, next(iter(arms)), str(error))
     found: dict[str, list[tuple[EnergyReading, int]]] = {name: [] for name in arms}
     least = max(min_window_s, STEPS * opened.step_s)
     wait = synchronize or (lambda: None)
 
-    def measured(name: str) -> Callable[[], None]:
+    def window(name: str) -> Callable[[], None]:
         return lambda: found[name].append(_measure(arms[name], opened, least, clock, wait))
 
     try:
-        windows = {name: measured(name) for name in arms}
-        timed = interleaved(windows, rounds=pairs, warmup=warmup, baseline=baseline, seed=seed)
+        timed = interleaved({name: window(name) for name in arms}, rounds=pairs, warmup=1)
     finally:
         if counter is None:
             opened.close()
-    kept = {name: tuple(zip(*windows[warmup:], strict=True)) for name, windows in found.items()}
+    kept = {name: tuple(zip(*windows[1:], strict=True)) for name, windows in found.items()}
     readings, calls = ({name: both[i] for name, both in kept.items()} for i in (0, 1))
-    return EnergyComparison(readings, calls, timed.baseline, seed)
+    missing = (r.reason for arm in readings.values() for r in arm if r.joules is None)
+    return EnergyComparison(readings, calls, timed.baseline, next(missing, None))
 
 
 def _measure(

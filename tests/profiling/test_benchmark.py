@@ -69,9 +69,6 @@ def test_every_round_runs_every_arm_once_in_an_order_of_its_own(clock):
     clock.calls = []
     interleaved(arms, rounds=40, warmup=3, clock=clock)
     assert clock.calls == calls
-    clock.calls = []
-    interleaved(arms, rounds=40, warmup=3, clock=clock, seed=1)
-    assert clock.calls != calls
 
 
 def test_warm_up_rounds_are_not_kept(clock):
@@ -141,21 +138,20 @@ def test_impossible_timings_are_refused():
 @settings(max_examples=30, deadline=None)
 @given(
     values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20),
-    seed=st.integers(0, 2**31),
 )
-def test_the_interval_lies_within_the_values_and_is_ordered(values, seed):
-    low, high = bootstrap_interval(values, seed=seed)
+def test_the_interval_lies_within_the_values_and_is_ordered(values):
+    low, high = bootstrap_interval(values)
     assert min(values) <= low <= high <= max(values)
-    assert (low, high) == bootstrap_interval(values, seed=seed)
+    assert (low, high) == bootstrap_interval(values)
 
 
 @pytest.mark.parametrize("statistic", ["median", "mean"])
 def test_the_interval_covers_the_truth_about_as_often_as_it_says(statistic, monkeypatch):
     monkeypatch.setattr(benchmark, "RESAMPLES", 400)
     random, hits = np.random.default_rng(0), 0
-    for trial in range(200):
+    for _ in range(200):
         values = random.normal(3.0, 1.0, size=25).tolist()
-        low, high = bootstrap_interval(values, statistic, seed=trial)
+        low, high = bootstrap_interval(values, statistic)
         hits += low <= 3.0 <= high
     assert 0.88 <= hits / 200 <= 0.99
 
@@ -212,14 +208,14 @@ def test_arms_are_compared_by_joules_a_call(machine):
 
 def test_pairs_interleave_the_arms_in_changing_order(machine):
     arms, ran = arms_of(machine)
-    compared(machine, arms, pairs=8, warmup=0)
+    compared(machine, arms, pairs=8)
     calls, first = {"dense": 4, "gated": 5}, []
-    for at in range(0, 8 * 9, 9):
+    for at in range(0, 9 * 9, 9):
         one = ran[at]
         other = "gated" if one == "dense" else "dense"
         assert ran[at : at + 9] == [one] * calls[one] + [other] * calls[other]
         first.append(one)
-    assert len(ran) == 8 * 9
+    assert len(ran) == 9 * 9  # one pair is not kept
     assert set(first) == {"dense", "gated"}
 
 
@@ -239,8 +235,9 @@ def test_readings_that_spread_are_flagged(machine):
     arms, _ = arms_of(machine, seconds=(12.0, 12.0), jitter=0.2)
     result = compared(machine, arms)
     joules = np.array(result.joules("dense"))
-    assert result.spread("dense") == pytest.approx(joules.std(ddof=1) / joules.mean())
-    assert result.spread("dense") > 0.03 > result.spread("gated")
+    dense, gated = (row["spread"] for row in result.table())
+    assert dense == pytest.approx(joules.std(ddof=1) / joules.mean())
+    assert dense > 0.03 > gated
     (flag,) = result.flags()
     assert flag.startswith("dense: readings spread by")
     assert flag in str(result)
@@ -284,14 +281,14 @@ def test_work_on_a_device_is_waited_for_within_the_window(machine):
         "dense": lambda: queued.append((3.0, 300.0)),
         "gated": lambda: queued.append((3.0, 100.0)),
     }
-    result = compared(machine, arms, synchronize=wait, warmup=0)
+    result = compared(machine, arms, synchronize=wait)
     assert result.joules("dense") == pytest.approx([900.0] * 5, rel=0.03)
     assert result.ratio("dense", "gated").median == pytest.approx(3.0, rel=0.03)
 
 
 def test_joules_go_into_json_and_one_text(machine):
     arms, _ = arms_of(machine)
-    result = compared(machine, arms, baseline="dense")
+    result = compared(machine, arms)
     content = json.loads(result.to_json())
     assert content["baseline"] == "dense"
     assert [row["arm"] for row in content["table"]] == ["dense", "gated"]
@@ -304,8 +301,8 @@ def test_joules_go_into_json_and_one_text(machine):
     assert content["calls"]["gated"] == [5] * 5
     dense, gated = str(result).splitlines()
     assert dense.startswith("dense: ")
-    assert dense.endswith("baseline, n = 5")
     assert "0.44x [0.4" in gated
+    assert gated.endswith("of dense, n = 5")
 
 
 def test_the_counter_that_was_opened_is_closed(machine, monkeypatch):
@@ -323,9 +320,7 @@ def test_impossible_comparisons_of_joules_are_refused(machine):
     for options, match in (
         ({"arms": {"a": list}}, "needs at least 2"),
         ({"pairs": 4}, "pairs is 4.*at least 5"),
-        ({"warmup": -1}, "warmup is -1"),
         ({"min_window_s": 0.0}, "min_window_s is 0.0"),
-        ({"baseline": "c"}, "unknown arm 'c'"),
     ):
         with pytest.raises(ValueError, match=match):
             compared(machine, **{"arms": {"a": list, "b": list}, **options})
@@ -370,4 +365,4 @@ def test_the_benchmark_measures_dense_and_gated_epochs(monkeypatch, capsys, tmp_
     for readings in content["readings"].values():
         assert len(readings) == 5
         assert all(r["joules"] == pytest.approx(50 * r["window_s"], rel=0.02) for r in readings)
-    assert "baseline" in capsys.readouterr().out
+    assert "of dense" in capsys.readouterr().out
