@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -18,13 +19,14 @@ import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import astkit
-from astkit.runs import installed
 from astkit.runs.findings import Finding, works
 
-Needed = list[installed.Requirement]
+if TYPE_CHECKING:  # from the notebooks' extra, which may not be installed
+    from packaging.requirements import Requirement
+
 PURPOSES = {
     "notebooks": "notebooks, widgets and the digits",
     "data": "data sets in parquet files",
@@ -33,7 +35,8 @@ PURPOSES = {
     "energy": "joules of NVIDIA GPUs",
     "test": "developers: make test",
 }
-BARE = ("torch", "torchvision", "numpy")  # tried where no metadata say what the core is
+BARE = ("torch", "torchvision", "numpy")  # tried where the requirements of the core are unknown
+PYTHON = (3, 11)
 LEAST_FREE = 1e9  # bytes on disk, for a run with its checkpoints
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _FOLDERS = re.compile(r"(?:/[^/\s:]+)+/")  # of an absolute path
@@ -42,59 +45,94 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 def examine() -> list[Finding]:
     """Look at everything that the kit may use, in the current folder and interpreter."""
-    try:
-        needed = installed.requirements()
-    except metadata.PackageNotFoundError:
-        needed = None
-    core = list(_core(needed))
-    findings = [_astkit(needed), _python(), *core]
+    needed = requirements()
+    names = BARE if needed is None else needed[""]
+    core = [_package(each) for each in names]
+    findings = [_astkit(needed is not None), _python(), *core]
     if works(core):
         findings += [*_processor(), _gpu(), *_energy()]
-    findings += [*_compiler(), *_extras(needed or []), _browser()]
+    findings += [*_compiler(), *_extras(needed or {}), _browser()]
     return [*findings, *_data(works(core)), *_folder()]
 
 
-def _astkit(needed: Needed | None) -> Finding:
-    if needed is None:
-        remedy = f"its requirements are unknown until `{installed.install_command('')}`"
-        return Finding("astkit", "--", f"{astkit.__version__}, not installed", remedy)
-    return Finding("astkit", "ok", astkit.__version__)
+def requirements() -> dict[str, list[Requirement]] | None:
+    """What the installed distribution asks for, by extra, "" being the core.
+
+    ``None`` where astkit runs without being installed, or packaging, which reads them, is missing.
+    """
+    try:
+        from packaging.requirements import Requirement
+
+        lines = metadata.requires("astkit") or []
+    except ModuleNotFoundError:  # a distribution that is not there is one, too
+        return None
+    extras = metadata.metadata("astkit").get_all("Provides-Extra") or []
+    found: dict[str, list[Requirement]] = {extra: [] for extra in ("", *extras)}
+    for each in map(Requirement, lines):
+        of = [x for x in found if each.marker is None or each.marker.evaluate({"extra": x})]
+        for extra in of[:1] if "" in of else of:
+            found[extra].append(each)
+    return found
+
+
+def install_command(extra: str) -> str:
+    """The command that installs ``extra`` into this environment, core alone for ""."""
+    brackets = f"[{extra}]" if extra else ""
+    checkout = _checkout()
+    if checkout is None:
+        return f"pip install 'astkit{brackets}'"
+    own = Path(sys.prefix).resolve() == (checkout / ".venv").resolve()
+    return f"{'.venv/bin/pip' if own else 'python -m pip'} install -e '.{brackets}'"
+
+
+def _checkout() -> Path | None:
+    """The checkout that astkit was installed from with ``pip install -e``, or runs from."""
+    try:
+        origin = metadata.distribution("astkit").read_text("direct_url.json")
+    except metadata.PackageNotFoundError:
+        origin = '{"dir_info": {"editable": true}}'
+    editable = json.loads(origin or "{}").get("dir_info", {}).get("editable")
+    return Path(__file__).resolve().parents[2] if editable else None
+
+
+def _astkit(known: bool) -> Finding:
+    if known:
+        return Finding("astkit", "ok", astkit.__version__)
+    fact = f"{astkit.__version__}, its requirements are unknown"
+    return Finding("astkit", "--", fact, f"`{install_command('notebooks')}`")
 
 
 def _python() -> Finding:
     version = platform.python_version()
-    try:
-        wanted = metadata.metadata("astkit")["Requires-Python"]
-    except metadata.PackageNotFoundError:
-        wanted = ""
-    if not installed.within(version, wanted):
-        remedy = f"astkit wants {wanted}: make a new environment"
+    if tuple(map(int, version.split(".")[:2])) < PYTHON:
+        wanted = ".".join(map(str, PYTHON))
+        remedy = f"astkit needs {wanted} or newer: make a new environment"
         return Finding("python", "!!", version, remedy, core=True)
     return Finding("python", "ok", version, core=True)
 
 
-def _core(needed: Needed | None) -> Iterator[Finding]:
-    if needed is None:
-        needed = [installed.Requirement(name, "", "", "unknown") for name in BARE]
-    for each in needed:
-        if not each.extra:
-            yield _package(each)
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
-def _package(needed: installed.Requirement) -> Finding:
+def _package(needed: Requirement | str) -> Finding:
     """Whether a package of the core is here, in a wanted version, and can be imported."""
-    name, again = needed.name, f"`pip install '{needed.name}{needed.wanted}'`"
-    if needed.version is None:
+    name = needed if isinstance(needed, str) else needed.name
+    again, version = f"`pip install '{needed}'`", _version(name)
+    if version is None:
         return Finding(name, "!!", "not installed", f"the core needs it: {again}", core=True)
     try:
         module = importlib.import_module(name)
     except Exception as error:  # what a broken binary raises is anyone's guess
         remedy = f"install it anew: {again.replace('install', 'install --force-reinstall', 1)}"
         return Finding(name, "!!", f"does not import ({_said(error)})", remedy, core=True)
-    version = getattr(module, "__version__", needed.version)
-    if needed.wanted and not needed.met:
-        return Finding(name, "!!", f"{version}, not {needed.wanted}", again, core=True)
-    return Finding(name, "ok", f"{version}{_built(module)}", core=True)
+    shown = getattr(module, "__version__", version)
+    if not isinstance(needed, str) and not _fits(needed, version):
+        return Finding(name, "!!", f"{shown}, not {needed.specifier}", again, core=True)
+    return Finding(name, "ok", f"{shown}{_built(module)}", core=True)
 
 
 def _built(module: Any) -> str:
@@ -204,18 +242,31 @@ def _compiler() -> Iterator[Finding]:
         yield Finding("headers", "--", "no Python.h, for torch.compile", remedy)
 
 
-def _extras(needed: Needed) -> Iterator[Finding]:
-    names = dict.fromkeys(each.extra for each in needed if each.extra)
-    for extra in sorted(names.keys() - {"dev"}, key=[*PURPOSES, *names].index):  # dev is all
-        packages = [each for each in needed if each.extra == extra]
-        lacking = [str(each) for each in packages if not each.met]
+def _extras(needed: dict[str, list[Requirement]]) -> Iterator[Finding]:
+    known = sorted(needed.keys() - {"", "dev"}, key=[*PURPOSES, *needed].index)  # dev is all
+    for extra in known:
+        packages = needed[extra]
+        lacking = [shown for each in packages if (shown := _lacking(each))]
         purpose = PURPOSES.get(extra, "this extra")
         if not lacking:
             count = packages[0].name if len(packages) == 1 else f"{len(packages)} packages"
             yield Finding(extra, "ok", f"{count}, for {purpose}")
             continue
         fact = f"no {', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}, for {purpose}"
-        yield Finding(extra, "--", fact, f"`{installed.install_command(extra)}`")
+        yield Finding(extra, "--", fact, f"`{install_command(extra)}`")
+
+
+def _lacking(needed: Requirement) -> str:
+    """The name of a package that is not installed as it is wanted; empty for one that is."""
+    version = _version(needed.name)
+    if version is None:
+        return needed.name
+    fits = _fits(needed, version)
+    return "" if fits else f"{needed.name} {version} (wanted: {needed.specifier})"
+
+
+def _fits(needed: Requirement, version: str) -> bool:
+    return needed.specifier.contains(version, prereleases=True)  # such as a nightly build
 
 
 def _browser() -> Finding:
@@ -240,7 +291,7 @@ def _data(readable: bool) -> Iterator[Finding]:
     if found is None:
         yield Finding("cifar10", "--", "not found", "data/README.md says how to get it")
     elif found[1] == "parquet" and not importlib.util.find_spec("pyarrow"):
-        remedy = f"to read it `{installed.install_command('data')}`"
+        remedy = f"to read it `{install_command('data')}`"
         yield Finding("cifar10", "--", f"parquet in {_shown(found[0])}", remedy)
     else:
         yield Finding("cifar10", "ok", f"{found[1]} layout in {_shown(found[0])}")

@@ -9,7 +9,7 @@ from typing import Literal
 
 Mark = Literal["ok", "--", "!!"]
 WIDTH = 80
-LEGEND = "ok: here and works   --: not here, may be added   !!: to be mended"
+LEGEND = "ok: here and works   --: not here, may be added   !!: to be fixed"
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,21 @@ import shutil
 import socket
 import sys
 import sysconfig
+import tomllib
+from email.message import Message
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from astkit.datasets import cifar10
 from astkit.export import gpu
 from astkit.profiling import counters
 from astkit.profiling.counters import UnavailableError
-from astkit.runs import doctor, installed
+from astkit.runs import doctor
 from astkit.runs.findings import Finding, text, verdict, works
 
 
@@ -52,6 +55,10 @@ def found() -> dict[str, Finding]:
     return {finding.topic: finding for finding in doctor.examine()}
 
 
+def absent(*arguments):
+    raise metadata.PackageNotFoundError("astkit")
+
+
 def without(*names: str):
     """``shutil.which`` of a machine that lacks ``names``."""
     return lambda name: None if name in names else f"/usr/bin/{name}"
@@ -71,13 +78,9 @@ def test_here_the_core_works_and_nothing_names_a_person_or_a_place(folder):
 
 
 def test_it_fits_on_a_screen_even_if_everything_is_missing(monkeypatch):
-    bare = [
-        installed.Requirement(each.name, each.wanted, each.extra, each.version)
-        if not each.extra
-        else installed.Requirement(each.name, each.wanted, each.extra, None)
-        for each in installed.requirements()
-    ]
-    monkeypatch.setattr(installed, "requirements", lambda: bare)
+    needed = doctor.requirements()
+    absent = {extra: [Requirement(f"no-{n}") for n in range(9)] for extra in needed if extra}
+    monkeypatch.setattr(doctor, "requirements", lambda: {**absent, "": needed[""]})
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
@@ -94,18 +97,22 @@ def test_a_command_is_never_broken_over_two_lines():
 
 
 def test_an_extra_that_is_missing_is_told_with_its_purpose_and_its_command(monkeypatch):
-    lacking = [
-        installed.Requirement("optuna", ">=5,<6", "tune", None),
-        installed.Requirement("novelty", "", "brand new", None),
-        *[installed.Requirement(f"p{n}", "", "notebooks", None) for n in range(5)],
-    ]
-    monkeypatch.setattr(installed, "requirements", lambda: lacking)
-    monkeypatch.setattr(installed, "install_command", lambda extra: f"pip install {extra}")
+    lacking = {
+        "": [],
+        "tune": [Requirement("no-optuna>=5,<6")],
+        "brand new": [Requirement("novelty")],
+        "notebooks": [Requirement(f"no-p{n}") for n in range(5)],
+        "test": [Requirement("pytest>=8"), Requirement("hypothesis<2")],
+    }
+    monkeypatch.setattr(doctor, "requirements", lambda: lacking)
+    monkeypatch.setattr(doctor, "install_command", lambda extra: f"pip install {extra}")
     findings = found()
-    expected = Finding("tune", "--", "no optuna, for `astkit tune`", "`pip install tune`")
+    expected = Finding("tune", "--", "no no-optuna, for `astkit tune`", "`pip install tune`")
     assert findings["tune"] == expected
-    assert findings["notebooks"].fact.startswith("no p0, p1, p2, ..., for notebooks")
+    assert findings["notebooks"].fact.startswith("no no-p0, no-p1, no-p2, ..., for")
     assert findings["brand new"].mark == "--"
+    old = metadata.version("hypothesis")
+    assert findings["test"].fact.startswith(f"no hypothesis {old} (wanted: <2), for developers")
     assert works(list(findings.values()))
 
 
@@ -130,36 +137,81 @@ def test_torch_that_does_not_import_is_the_end_of_it_but_not_of_the_doctor(monke
     assert not {"CPU", "GPU", "cifar10"} & topics
 
 
-@pytest.mark.parametrize(
-    ("version", "fact"), [(None, "not installed"), ("2.1", f"{torch.__version__}, not >=99")]
-)
-def test_a_core_package_that_is_absent_or_of_another_age_is_broken(monkeypatch, version, fact):
-    odd = [installed.Requirement("torch", ">=99", "", version)]
-    monkeypatch.setattr(installed, "requirements", lambda: odd)
-    finding = found()["torch"]
-    assert (finding.mark, finding.fact) == ("!!", fact)
-    assert "pip install 'torch>=99'" in finding.remedy
+def test_a_core_package_that_is_absent_or_of_another_age_is_broken(monkeypatch):
+    for line, name, fact in (
+        ("torch>=99", "torch", f"{torch.__version__}, not >=99"),
+        ("no-such-thing", "no-such-thing", "not installed"),
+    ):
+        monkeypatch.setattr(doctor, "requirements", lambda line=line: {"": [Requirement(line)]})
+        finding = found()[name]
+        assert (finding.mark, finding.fact) == ("!!", fact)
+        assert f"pip install '{line}'" in finding.remedy
+
+
+@pytest.mark.parametrize("version", ["2.9.0+cpu", "2.10.0.dev2026"])
+def test_builds_of_other_kinds_are_of_their_release(monkeypatch, version):
+    monkeypatch.setattr(doctor, "_version", lambda name: version)
+    assert doctor._lacking(Requirement("torch>=2.9,<3")) == ""
 
 
 def test_an_old_python(monkeypatch):
     monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.2")
     finding = found()["python"]
     assert (finding.mark, finding.fact) == ("!!", "3.9.2")
-    assert "astkit wants >=3.11" in finding.remedy
+    assert "astkit needs 3.11 or newer" in finding.remedy
 
 
-def test_astkit_that_was_never_installed_still_tells_of_torch(monkeypatch):
-    def absent(*arguments):
-        raise metadata.PackageNotFoundError("astkit")
+def test_the_requirements_are_those_of_the_project(monkeypatch):
+    content = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert content["requires-python"] == ">=" + ".".join(map(str, doctor.PYTHON))
+    wanted = {"": content["dependencies"], **content["optional-dependencies"]}
+    del wanted["dev"]  # which a build writes out in full
+    built = [f"{line}; extra == '{x}'" if x else line for x in wanted for line in wanted[x]]
+    message = Message()
+    for extra in wanted:
+        message["Provides-Extra"] = extra
+    monkeypatch.setattr(metadata, "requires", lambda name: built)
+    monkeypatch.setattr(metadata, "metadata", lambda name: message)
+    found = doctor.requirements()
+    assert {x: [each.name for each in found[x]] for x in wanted} == {
+        x: [Requirement(line).name for line in wanted[x]] for x in wanted
+    }
 
-    monkeypatch.setattr(installed, "requirements", absent)
-    monkeypatch.setattr(metadata, "metadata", absent)
-    monkeypatch.setattr(metadata, "distribution", absent)
-    findings = found()
-    assert findings["astkit"].mark == "--"
-    assert "pip install -e '.'" in findings["astkit"].remedy
-    assert findings["torch"].mark == "ok"
-    assert "notebooks" not in findings
+
+def test_astkit_that_was_never_installed_or_lacks_packaging_still_tells_of_torch(monkeypatch):
+    def check():
+        findings = found()
+        assert findings["astkit"].mark == "--"
+        assert "pip install -e '.[notebooks]'" in findings["astkit"].remedy
+        assert findings["torch"].mark == "ok"
+        assert "notebooks" not in findings
+
+    monkeypatch.setattr(doctor, "_checkout", lambda: Path("/a/checkout"))
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "requires", absent)
+        check()
+    monkeypatch.setitem(sys.modules, "packaging.requirements", None)
+    check()
+
+
+def test_the_command_fits_the_way_it_was_installed(monkeypatch):
+    checkout, wheel = '{"dir_info": {"editable": true}}', '{"archive_info": {}}'
+    for origin, prefix, command in (
+        (absent, "/opt/conda", "python -m pip install -e '.[tune]'"),
+        (None, "/opt", "pip install 'astkit[tune]'"),
+        (wheel, "/opt", "pip install 'astkit[tune]'"),
+        (
+            checkout,
+            Path(doctor.__file__).parents[2] / ".venv",
+            ".venv/bin/pip install -e '.[tune]'",
+        ),
+        (checkout, "/opt/conda", "python -m pip install -e '.[tune]'"),
+    ):
+        distribution = SimpleNamespace(read_text=lambda name, origin=origin: origin)
+        made = origin if callable(origin) else lambda name, d=distribution: d
+        monkeypatch.setattr(metadata, "distribution", made)
+        monkeypatch.setattr("sys.prefix", str(prefix))
+        assert doctor.install_command("tune") == command
 
 
 def test_no_gpu_is_no_fault():
