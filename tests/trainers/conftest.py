@@ -15,46 +15,32 @@ from astkit import models
 from astkit.datasets import Batch, Images, Loader, load
 
 
-class Doubled:
+class Doubled(Loader):
     """A `Loader` that delivers float64 inputs: what still differs then is no rounding."""
 
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-
-    @property
-    def num_samples(self) -> int:
-        return self.loader.num_samples
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        for batch in self.loader.batches(epoch, order, start):
+        for batch in super().batches(epoch, order, start):
             yield batch._replace(x=batch.x.double())
-
-    def check_labels(self, num_outputs: int) -> None:
-        self.loader.check_labels(num_outputs)
 
 
 class Recorded:
-    """A step that keeps which rows of the data set it trained on, and its results."""
+    """A step that keeps the targets, the results and the trained rows of the data set."""
 
     def __init__(self, step: Any) -> None:
         self.step = step
         self.rows: list[list[int]] = []
         self.results: list[Any] = []
+        self.targets: list[Tensor] = []
 
     def __call__(self, learner: Any, batch: Batch, weight: Tensor | None, ledger: Any) -> Any:
         result = self.step(learner, batch, weight, ledger)
         self.rows.append(batch.index[result.rows].tolist())
         self.results.append(result)
+        self.targets.append(batch.y)
         return result
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.step.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step.load_state_dict(state)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["step"], name)
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +56,7 @@ def recorded() -> type[Recorded]:
 @pytest.fixture(scope="session")
 def double_loader(digits: Images) -> Callable[..., Doubled]:
     def make(rows: int = 160, batch_size: int = 32, **options: Any) -> Doubled:
-        return Doubled(Loader(digits.subset(range(rows)), batch_size, **options))
+        return Doubled(digits.subset(range(rows)), batch_size, **options)
 
     return make
 

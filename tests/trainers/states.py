@@ -1,11 +1,15 @@
-"""Equality of training states: nested, with tensors in them."""
+"""Training states: whether two are equal, and handing one from a run to another."""
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
 from typing import Any
 
 from torch import Tensor
+
+TIMES = ("seconds", "joules", "joules_reason")
 
 
 def same(a: Any, b: Any) -> bool:
@@ -24,3 +28,25 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(same, a, b))
     return a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
+
+
+def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without what a clock or a meter said."""
+    return [{k: v for k, v in each.items() if k not in TIMES} for each in records]
+
+
+def leave_after(trainer: Any, records: int) -> Any:
+    """``trainer``, left in the middle of its run."""
+    steps = trainer.steps()
+    for _ in itertools.islice(steps, records):
+        pass
+    steps.close()
+    return trainer
+
+
+def hand_over(first: Any, second: Any) -> Any:
+    """``second``, with a copy of all that ``first`` is: weights, optimizer and loop."""
+    second.model.load_state_dict(copy.deepcopy(first.model.state_dict()))
+    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    return second
