@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import torch
 
-from astkit.datasets import Batch, BatchSource
+from astkit.batch import Batch
+from astkit.datasets import BatchSource
 from astkit.gating import evaluating
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.config import LogicCAConfig
@@ -16,7 +17,6 @@ from astkit.profiling.flops import FlopsPerSample
 from astkit.trainers.costs import Costs
 from astkit.trainers.evaluator import Evaluator
 from astkit.trainers.learner import Learner
-from astkit.trainers.validation import Way
 
 EVALUATION = -1
 """The iteration that the masks of an evaluation are drawn for: training's are 0 and more."""
@@ -53,6 +53,13 @@ class LogicEvaluator(Evaluator):
     rounded channel 0 of the hard automaton is not the target; ``val_accuracy``: share that is.
     """
 
+    higher_is_better: ClassVar[dict[str, bool]] = {
+        "val_loss": False,
+        "val_hard_loss": False,
+        "val_wrong": False,
+        "val_accuracy": True,
+    }
+
     def __init__(self, *parts: Any, task: Task) -> None:
         super().__init__(*parts)
         self._task = task
@@ -62,18 +69,15 @@ class LogicEvaluator(Evaluator):
         metrics = self._evaluated([self._task.evaluation()])
         return {f"val_{name}": value for name, value in metrics.items()}
 
-    def evaluate(
-        self, source: BatchSource, way: Way | Literal["auto"] = "in_turn"
-    ) -> dict[str, Any]:
-        """The same without ``val_`` for one pass of ``source``; ``way`` is always in turn."""
+    def evaluate(self, source: BatchSource, threads: int = 1) -> dict[str, Any]:
+        """The same without ``val_`` for one pass of ``source``, in one thread."""
         return self._evaluated(list(source.batches(0)))
 
     def _evaluated(self, batches: list[Batch]) -> dict[str, Any]:
+        model: Any = self.learner.model
         with self.ledger.clock("evaluation"):
             for batch in batches:  # a soft and a hard rollout
-                self.ledger.note(self._cost(batch), evaluated=2 * len(batch.y))
-            model = self.learner.model
-            assert isinstance(model, LogicCA)
+                self.ledger.note(self._cost(batch), evaluated=2 * batch.rows)
             return evaluate(model, self._task, batches)
 
 
@@ -85,7 +89,7 @@ def evaluate(model: LogicCA, task: Task, batches: list[Batch] | None = None) -> 
     """
     device = next(model.parameters()).device
     batches = batches or [task.evaluation()]
-    rows = sum(len(batch.y) for batch in batches)
+    rows = sum(batch.rows for batch in batches)
     sums = torch.zeros(4, dtype=torch.float64)
     with evaluating(model, device), denormals_flushed():
         for i, batch in enumerate(batches):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Literal
-from weakref import WeakKeyDictionary
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 from astkit.trainers.metrics import Metric
 from astkit.trainers.state import Position
-from astkit.trainers.validation import ValidationMetrics, Way, batch_sums, choose, validate
+from astkit.trainers.validation import ValidationMetrics, batch_sums, validate
 
 
 class Evaluator:
@@ -50,7 +49,6 @@ class Evaluator:
     ) -> None:
         self.learner, self.ledger, self._cost, self.metrics = learner, ledger, cost, metrics
         self._batches: Iterator[Batch] | None = None
-        self._ways: WeakKeyDictionary[BatchSource, tuple[Way, int]] = WeakKeyDictionary()
         self._sums: Tensor | None = None  # of the pass so far, on the device: nothing waits for it
 
     def step(self, source: BatchSource, position: Position) -> bool:
@@ -95,31 +93,13 @@ class Evaluator:
         """Let go of the batches; the next one is made anew from its position."""
         self._batches = None
 
-    def evaluate(
-        self, source: BatchSource, way: Way | Literal["auto"] = "in_turn"
-    ) -> dict[str, Any]:
+    def evaluate(self, source: BatchSource, threads: int = 1) -> dict[str, Any]:
         """The fields of `ValidationMetrics` for one pass of ``source``, whatever else goes on."""
-        threads = 2
-        if way == "auto":
-            way, threads = self._chosen(source)
         with self.ledger.clock("evaluation"), self._random():
             found = validate(
-                self.learner,
-                source,
-                way,
-                threads=threads,
-                prepare=self._booked,
-                metrics=self.metrics,
+                self.learner, source, threads, prepare=self._booked, metrics=self.metrics
             )
         return found.to_dict()
-
-    def _chosen(self, source: BatchSource) -> tuple[Way, int]:
-        """The way for ``source`` and its threads, tried out once and kept."""
-        if source not in self._ways:
-            with self._random():
-                choice = choose(self.learner, source)
-            self._ways[source] = (choice.way, choice.threads)
-        return self._ways[source]
 
     def save(self, position: Position) -> None:
         """Put the sums so far into ``position``, as plain numbers."""

@@ -17,7 +17,7 @@ from astkit.gating.scored import correctness
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.compiling import compiled
 from astkit.trainers.config import TrainConfig
-from astkit.trainers.memory_saving import attention, checkpointed
+from astkit.trainers.memory_saving import Checkpointed, attention
 from astkit.trainers.updates import FIRST_SCALE, Updates
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class Learner:
             self.model.to(memory_format=torch.channels_last)
         # one object for the run, or a compiled model would be compiled anew at every step
         self.saving: AbstractContextManager[Any] = (
-            checkpointed(self.model) if config.activation_checkpointing else nullcontext()
+            Checkpointed(self.model) if config.activation_checkpointing else nullcontext()
         )
         compiling = config.compile is True
         self.forward: Callable[[Any], Any] = (
@@ -197,8 +197,7 @@ class Learner:
                 parts = []
                 for first in range(0, rows, size):
                     part = slice(first, min(first + size, rows))
-                    whole = part.stop - part.start == rows
-                    total = normaliser if whole else normaliser * ((part.stop - first) / rows)
+                    total = 0.0 if first else normaliser  # once: shares of it would be rounded
                     count = None if weight is None else weight[part]
                     parts.append(self._part(*_rows(x, y, part, rows), count, total, ledger))
             return torch.cat(parts) if len(parts) != 1 else parts[0]

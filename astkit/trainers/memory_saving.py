@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
 from itertools import pairwise
@@ -30,14 +30,30 @@ ATTENTION = ("auto", *KERNELS)
 
 
 class Checkpointed:
-    """A context that checkpoints forward passes; `checkpointed` makes one. May be entered again."""
+    """A context in which forward passes of ``model`` keep only the inputs of its blocks.
 
-    def __init__(self, model: nn.Module, blocks: Sequence[str] | None = None) -> None:
-        names = block_names(model) if blocks is None else list(blocks)
+    Gradients, dropout and buffers (the running statistics of a BatchNorm) are those of the plain
+    pass. Parameters, ``state_dict`` and module names stay. The backward may run after the context,
+    passes without gradients run as ever, hooks of inner modules run twice, and FLOPs counted within
+    the context hold the second forward. May be entered again; a compiled model may be called in it.
+
+    Blocks are elements of an ``nn.ModuleList`` or ``nn.Sequential`` that have children of their own
+    (transformer layers, residual blocks), and elsewhere the innermost modules that have children; a
+    Sequential of plain layers is run in stages, the square root of its length in number.
+
+    Raises ``ValueError`` for a model without blocks.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        blocks = list(_blocks(model))
+        if not blocks:
+            raise ValueError(
+                f"{type(model).__name__} has no inner blocks to checkpoint: leave"
+                " activation_checkpointing off"
+            )
         # made once: a compiled model would take new objects for new code
         self._forwards: list[tuple[nn.Module, _Block | _Stages]] = [
-            (module, _Stages(module) if _staged(module) else _Block(module))
-            for module in _chosen(model, names)
+            (module, _Stages(module) if _staged(module) else _Block(module)) for module in blocks
         ]
         self._before: list[list[Any]] = []
 
@@ -54,81 +70,18 @@ class Checkpointed:
                 module.forward = forward
 
 
-def checkpointed(model: nn.Module, blocks: Sequence[str] | None = None) -> Checkpointed:
-    """A context in which forward passes of ``model`` keep only the inputs of its blocks.
-
-    Gradients, dropout and buffers (the running statistics of a BatchNorm) are those of the plain
-    pass. Parameters, ``state_dict`` and module names stay. The backward may run after the context,
-    passes without gradients run as ever, hooks of inner modules run twice, and FLOPs counted within
-    the context hold the second forward. A compiled model may be called within it.
-
-    Args:
-        model: the one that will be called.
-        blocks: names of submodules, as ``named_modules`` has them ("" is the model); by default
-            ``block_names(model)``. An ``nn.Sequential`` is run in stages, the square root of its
-            length in number; any other module is one block.
-
-    Raises:
-        ValueError: for a name that the model does not have, blocks within one another, or when
-            there are no blocks by default.
-    """
-    return Checkpointed(model, blocks)
-
-
-def block_names(model: nn.Module) -> list[str]:
-    """The blocks to checkpoint by default: names of submodules that hold parameters.
-
-    Elements of an ``nn.ModuleList`` or ``nn.Sequential`` that have children of their own
-    (transformer layers, residual blocks), and elsewhere the innermost modules that have children; a
-    Sequential of plain layers, to be run in stages. Plain layers are none: a convolution keeps
-    nothing but its input, which its checkpoint would keep too.
-
-    Raises:
-        ValueError: when there are none.
-    """
-    names = list(_blocks(model, ""))
-    if not names:
-        raise ValueError(
-            f"{type(model).__name__} has no inner blocks to checkpoint: name submodules with blocks"
-            ", or leave checkpointing off"
-        )
-    return names
-
-
-def _blocks(module: nn.Module, name: str) -> Iterator[str]:
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     lists = (nn.ModuleList, nn.Sequential)
-    inner = {
-        f"{name}.{child_name}" if name else child_name: child
-        for child_name, child in module.named_children()
+    inner = [
+        child
+        for child in module.children()
         if any(True for _ in child.children()) and any(True for _ in child.parameters())
-    }
-    for child_name, child in inner.items():
+    ]
+    for child in inner:
         whole = isinstance(module, lists) and not isinstance(child, lists)
-        within = [] if whole else list(_blocks(child, child_name))
-        yield from within or [child_name]
+        yield from ([] if whole else list(_blocks(child))) or [child]
     if not inner and _staged(module):
-        yield name
-
-
-def _chosen(model: nn.Module, names: list[str]) -> list[nn.Module]:
-    modules = dict(model.named_modules())
-    unknown = [name for name in names if name not in modules]
-    if unknown:
-        raise ValueError(
-            f"blocks names {unknown[0]!r}, which {type(model).__name__} does not have: take names"
-            f" from its named_modules, such as {next(iter(_blocks(model, '')), 'none')!r}"
-        )
-    for outer in names:
-        inner = [name for name in names if name != outer and _within(name, outer)]
-        if inner:
-            raise ValueError(
-                f"blocks names {inner[0]!r} and {outer!r}, one within the other: leave one out"
-            )
-    return [modules[name] for name in names]
-
-
-def _within(name: str, outer: str) -> bool:
-    return not outer or name.startswith(f"{outer}.")
+        yield module
 
 
 def _staged(module: nn.Module) -> bool:

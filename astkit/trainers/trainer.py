@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,6 @@ from astkit.trainers.state import (
     Steering,
 )
 from astkit.trainers.steps import DenseStep, GatedStep, Step
-from astkit.trainers.validation import Way
 from astkit.trainers.validation_sample import subsample
 from astkit.trainers.visits import Visits
 
@@ -154,14 +153,13 @@ class Trainer(Resumable):
             )
         self.steering.put(name, value)
 
-    def evaluate(self, data: Any, way: Way | Literal["auto"] = "in_turn") -> dict[str, Any]:
+    def evaluate(self, data: Any, threads: int = 1) -> dict[str, Any]:
         """What was found on ``data``, on the evaluation clock; for the test split.
 
-        ``accuracy`` in [0, 1] and ``loss``, and whatever else `ValidationMetrics` holds. ``way``
-        is one of `validate`; "auto" takes the fastest of them that finds the same, which is tried
-        out on the first batches: worth it for data that are evaluated more than once.
+        ``accuracy`` in [0, 1] and ``loss``, and whatever else `ValidationMetrics` holds.
+        ``threads``: batches evaluated beside each other on a CPU; see `validate`.
         """
-        return self.evaluator.evaluate(as_loader(data, self.device, shuffle=False), way)
+        return self.evaluator.evaluate(as_loader(data, self.device, shuffle=False), threads)
 
 
 def _budget(budget: Budget | None, epochs: float | None) -> Budget:

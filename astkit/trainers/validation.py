@@ -1,39 +1,33 @@
-"""Validation in one go: what it finds, and three ways to compute it.
+"""Validation in one go: what it finds, computed batch by batch or in threads.
 
-The ways differ in what runs beside what and in nothing else: every batch gives one vector of sums
-on the device, and the vectors are added in the order of the batches, copied to the host once.
+Every batch gives one vector of sums on the device; the vectors are added in the order of the
+batches and copied to the host once.
 """
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from astkit.batch import Batch
 from astkit.datasets import BatchSource
-from astkit.datasets.prefetch import Prefetched
 from astkit.gating import evaluating, row_losses
 from astkit.gating.losses import class_outputs
-from astkit.profiling.benchmark import interleaved
-from astkit.profiling.ledger import synchronizer
 from astkit.trainers.learner import Learner
 from astkit.trainers.metrics import Metric
 from astkit.trainers.validation_sample import wilson_interval
 
-Way = Literal["in_turn", "ahead", "threads"]
 Prepare = Callable[[Batch], Batch]
 Sums = Callable[[Batch], Tensor]
 BINS = 15  # of the calibration error, as in its source
-GAIN = 1.05  # times the speed of the plain way that another one has to have
 _HEAD = 2  # the sums before those of classes and bins: of losses, of rows
 
 
@@ -121,9 +115,8 @@ def batch_sums(learner: Learner, batch: Batch, metrics: tuple[Metric, ...] = ())
 def validate(
     learner: Learner,
     source: BatchSource,
-    way: Way = "in_turn",
+    threads: int = 1,
     *,
-    threads: int = 2,
     prepare: Prepare | None = None,
     metrics: tuple[Metric, ...] = (),
 ) -> ValidationMetrics:
@@ -132,27 +125,22 @@ def validate(
     Args:
         learner: model, criterion, precision.
         source: of the batches.
-        way: "in_turn" loads a batch, then evaluates it; "ahead" loads the next ones in a thread
-            meanwhile, see `Prefetched`; "threads" evaluates ``threads`` batches beside each other
-            on a CPU, torch's threads divided among them.
-        threads: of the last way.
+        threads: batches that are evaluated beside each other on a CPU, torch's threads divided
+            among them. A model that draws random numbers in eval mode needs 1.
         prepare: what is done with a batch first; by default the learner's memory format. It is
             called with one batch at a time, in their order, and may count them.
         metrics: beside the loss.
 
-    Raises ``ValueError`` for an unknown way, fewer than 1 thread, or a source without a batch. A
-    model that draws random numbers in eval mode has no defined result with "threads".
+    Raises ``ValueError`` for fewer than 1 thread, or a source without a batch.
     """
-    if way not in ("in_turn", "ahead", "threads"):
-        raise ValueError(f"way is {way!r}: choose one of in_turn, ahead, threads")
     if threads < 1:
         raise ValueError(f"threads is {threads}: give 1 or more")
+    of = partial(batch_sums, learner, metrics=metrics)
     total: Tensor | None = None
     with evaluating(learner.model, learner.device):
-        prepared = prepare or learner.prepare
-        for sums in _sums(
-            partial(batch_sums, learner, metrics=metrics), source, way, threads, prepared
-        ):
+        batches = map(prepare or learner.prepare, source.batches(0))
+        found = map(of, batches) if threads == 1 else _threaded(of, batches, threads)
+        for sums in found:
             total = sums if total is None else total.add_(sums)
     if total is None:
         raise ValueError(
@@ -161,19 +149,10 @@ def validate(
     return ValidationMetrics.from_sums(total, metrics)
 
 
-def _sums(
-    of: Sums, source: BatchSource, way: Way, threads: int, prepare: Prepare
-) -> Iterable[Tensor]:
-    batches = (Prefetched(source) if way == "ahead" else source).batches(0)
-    if way == "threads":
-        # workers of a loader are best started in this thread, by its first batch
-        first = list(islice(batches, 1))
-        return _threaded(of, map(prepare, chain(first, batches)), threads)
-    return (of(prepare(batch)) for batch in batches)
-
-
 def _threaded(of: Sums, batches: Iterator[Batch], threads: int) -> list[Tensor]:
     """The sums of each batch, in order, computed in threads that take the next one in turn."""
+    # workers of a loader are best started in this thread, by its first batch
+    batches = chain(list(islice(batches, 1)), batches)
     found: dict[int, Tensor] = {}
     numbered, lock, stop = enumerate(batches), threading.Lock(), threading.Event()
 
@@ -201,91 +180,3 @@ def _threaded(of: Sums, batches: Iterator[Batch], threads: int) -> list[Tensor]:
     finally:
         torch.set_num_threads(whole)
     return [found[number] for number in sorted(found)]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Which way a probe chose, and why; plain values, for the record of a run.
-
-    ``speed``: times the speed of "in_turn" for each way that was tried: (median, low, high), the
-    95 % bootstrap interval over ``rounds`` interleaved rounds of ``batches`` batches.
-    """
-
-    way: Way
-    threads: int
-    speed: dict[str, tuple[float, float, float]]
-    batches: int
-    rounds: int
-    reason: str
-
-
-class _First:
-    """The first ``count`` batches of a source."""
-
-    def __init__(self, source: BatchSource, count: int) -> None:
-        self.source, self.count, self.num_samples = source, count, source.num_samples
-        self.keyed = getattr(source, "keyed", False)
-        self.device = getattr(source, "device", "cpu")
-
-    def __len__(self) -> int:
-        return min(self.count, len(self.source))
-
-    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        return islice(self.source.batches(epoch, order, start), self.count)
-
-    def check_labels(self, num_outputs: int) -> None:
-        self.source.check_labels(num_outputs)
-
-
-def choose(
-    learner: Learner,
-    source: BatchSource,
-    *,
-    batches: int = 8,
-    rounds: int = 7,
-    prepare: Prepare | None = None,
-) -> Choice:
-    """Try the ways on the first batches and take the fastest whose metrics are those of "in_turn".
-
-    Another way than "in_turn" has to be 5 % faster with the whole of its interval. ``prepare`` must
-    not count what it sees: leave out what books costs. A loader with a generator of its own is left
-    with that generator moved. Raises what ``validate`` raises.
-    """
-    few = _First(source, batches)
-    arms: dict[str, tuple[Way, int]] = {"in_turn": ("in_turn", 1)}
-    if getattr(source, "keyed", False):  # others cannot be made ahead
-        arms["ahead"] = ("ahead", 1)
-    whole = torch.get_num_threads()
-    if learner.device.type == "cpu":
-        arms |= {f"{n} threads": ("threads", n) for n in sorted({2, whole}) if 2 <= n <= whole}
-    runs = {
-        name: partial(validate, learner, few, way, threads=threads, prepare=prepare)
-        for name, (way, threads) in arms.items()
-    }
-    truth = runs["in_turn"]()
-    equal = {name: run for name, run in runs.items() if _agree(run(), truth)}
-    measured = interleaved(
-        equal, rounds=rounds, warmup=1, baseline="in_turn", synchronize=synchronizer(learner.device)
-    )
-    ratios = {name: measured.ratio("in_turn", name) for name in equal if name != "in_turn"}
-    faster = {name: ratio for name, ratio in ratios.items() if ratio.low > GAIN}
-    best = max(faster, key=lambda name: faster[name].median, default="in_turn")
-    tried = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items())
-    struck = sorted(runs.keys() - equal.keys())
-    also = f"; other metrics, so left out: {', '.join(struck)}" if struck else ""
-    return Choice(
-        *arms[best],
-        {name: (ratio.median, ratio.low, ratio.high) for name, ratio in ratios.items()},
-        batches,
-        rounds,
-        f"{best} is fastest; against in_turn: {tried or 'nothing'} (n = {rounds}){also}",
-    )
-
-
-def _agree(found: ValidationMetrics, truth: ValidationMetrics) -> bool:
-    """Same counts; sums equal to the rounding of float32, which varies with torch's threads."""
-    counts = ("samples", "accuracy", "class_accuracy")
-    return all(getattr(found, name) == getattr(truth, name) for name in counts) and all(
-        math.isclose(a or 0.0, b or 0.0, rel_tol=1e-5, abs_tol=1e-7)
-        for a, b in ((found.loss, truth.loss), (found.ece, truth.ece))
-    )

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit.datasets import Batch, Loader, as_loader
+from astkit.datasets import Batch, as_loader
 from astkit.gating import cross_entropy_rows
 from astkit.trainers import Learner, TrainConfig
 from astkit.trainers import validation as module
-from astkit.trainers.validation import ValidationMetrics, batch_sums, choose, validate
+from astkit.trainers.validation import ValidationMetrics, batch_sums, validate
 
-WAYS = [("in_turn", 1), ("ahead", 1), ("threads", 1), ("threads", 2), ("threads", 3)]
+THREADS = [1, 2, 3]
 
 
 class Given:
@@ -102,17 +102,16 @@ def learner(cnn):
 @pytest.fixture
 def source(double_loader):
     source = double_loader(rows=200, batch_size=32)
-    source.keyed = True
     return source
 
 
-@pytest.mark.parametrize(("way", "threads"), WAYS)
-def test_every_way_gives_what_plain_loops_give(learner, source, unchanged, way, threads):
+@pytest.mark.parametrize("threads", THREADS)
+def test_every_way_gives_what_plain_loops_give(learner, source, unchanged, threads):
     expected = reference(learner, source)
     learner.model.train()
     before = torch.get_num_threads(), torch.get_rng_state()
     with unchanged(learner.model):
-        found = validate(learner, source, way, threads=threads)
+        found = validate(learner, source, threads)
     assert_is(found, expected)
     assert all(module.training for module in learner.model.modules())
     assert torch.get_num_threads() == before[0]
@@ -121,7 +120,7 @@ def test_every_way_gives_what_plain_loops_give(learner, source, unchanged, way, 
 
 
 def test_all_ways_add_up_in_the_same_order(learner, source):
-    results = [validate(learner, source, way, threads=threads) for way, threads in WAYS]
+    results = [validate(learner, source, threads) for threads in THREADS]
     assert all(result == results[0] for result in results)  # bit for bit, in float64
 
 
@@ -215,7 +214,7 @@ def test_one_copy_to_the_host_a_pass(monkeypatch):
     source = Given(*[(torch.randn(4, 3), torch.tensor([0, 1, 2, 0])) for _ in range(20)])
     learner = fake()
     waits = Waits(monkeypatch)
-    sums = list(module._sums(learner, source, "in_turn", 1, lambda batch: batch))
+    sums = [batch_sums(learner, batch) for batch in source.batches(0)]
     assert waits.count == 0
     ValidationMetrics.from_sums(sums[0])
     few = waits.count
@@ -223,8 +222,8 @@ def test_one_copy_to_the_host_a_pass(monkeypatch):
     assert waits.count == 2 * few  # independent of the number of batches
 
 
-@pytest.mark.parametrize(("way", "threads"), WAYS)
-def test_batches_are_prepared_one_at_a_time_in_order(learner, source, way, threads):
+@pytest.mark.parametrize("threads", THREADS)
+def test_batches_are_prepared_one_at_a_time_in_order(learner, source, threads):
     seen, busy = [], threading.Lock()
 
     def prepare(batch):
@@ -233,12 +232,12 @@ def test_batches_are_prepared_one_at_a_time_in_order(learner, source, way, threa
         busy.release()
         return batch
 
-    validate(learner, source, way, threads=threads, prepare=prepare)
+    validate(learner, source, threads, prepare=prepare)
     assert seen == [32] * 6 + [8]
 
 
-@pytest.mark.parametrize(("way", "threads"), WAYS)
-def test_an_error_ends_the_pass_and_restores_everything(learner, source, way, threads):
+@pytest.mark.parametrize("threads", THREADS)
+def test_an_error_ends_the_pass_and_restores_everything(learner, source, threads):
     def prepare(batch):
         if len(batch.y) < 32:
             raise RuntimeError("a bad batch")
@@ -246,7 +245,7 @@ def test_an_error_ends_the_pass_and_restores_everything(learner, source, way, th
 
     before = torch.get_num_threads(), threading.active_count()
     with pytest.raises(RuntimeError, match="a bad batch"):
-        validate(learner, source, way, threads=threads, prepare=prepare)
+        validate(learner, source, threads, prepare=prepare)
     assert (torch.get_num_threads(), threading.active_count()) == before
     assert learner.model.training
 
@@ -255,16 +254,16 @@ def test_threads_share_the_processor(learner, source, monkeypatch):
     seen = set()
     real = module.batch_sums
 
-    def looking(learner, batch):
+    def looking(learner, batch, metrics):
         seen.add((threading.current_thread().name[:17], torch.get_num_threads()))
         assert not torch.is_grad_enabled()
-        return real(learner, batch)
+        return real(learner, batch, metrics)
 
     monkeypatch.setattr(module, "batch_sums", looking)
     whole = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        validate(learner, source, "threads", threads=2)
+        validate(learner, source, 2)
         assert torch.get_num_threads() == 4
     finally:
         torch.set_num_threads(whole)
@@ -275,69 +274,13 @@ def test_ordinary_loaders_are_validated_in_threads_as_well(cnn, digits):
     learner = Learner(cnn(dtype=torch.float32), TrainConfig())
     data = TensorDataset(digits.images[:100].float() / 255, digits.labels[:100])
     source = as_loader(DataLoader(data, 16, num_workers=1))
-    found = validate(learner, source, "threads")
+    found = validate(learner, source, 2)
     assert found.samples == 100
     assert found.class_accuracy == validate(learner, source).class_accuracy
 
 
 def test_what_cannot_be_is_refused(learner, source):
-    with pytest.raises(ValueError, match="way is 'sideways': choose one of in_turn, ahead"):
-        validate(learner, source, "sideways")
     with pytest.raises(ValueError, match="threads is 0: give 1 or more"):
-        validate(learner, source, "threads", threads=0)
+        validate(learner, source, 0)
     with pytest.raises(ValueError, match="the validation data gave no batch: lower batch_size"):
         validate(learner, Given())
-
-
-def test_the_probe_says_what_it_chose_and_why(learner, source, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    choice = choose(learner, source, batches=2, rounds=3)
-    assert set(choice.speed) == {"ahead", "2 threads"}
-    assert choice.way in ("in_turn", "ahead", "threads")
-    for median, low, high in choice.speed.values():
-        assert low <= median <= high
-    assert choice.reason.endswith("(n = 3)")
-    assert choice.reason.split(" is fastest")[0] in {"in_turn", *choice.speed}
-
-
-def test_the_probe_takes_the_fastest_of_those_that_agree(monkeypatch):
-    """A clock that each way moves by a known amount."""
-    batches = [(torch.randn(4, 3), torch.tensor([0, 1, 2, 0])) for _ in range(9)]
-    cost = {"in_turn": 4.0, "ahead": 3.0, "threads": 1.0}
-    real, now, wrong = module.validate, [0.0], set()
-
-    def timed(learner, source, way, **options):
-        assert len(list(source.batches(0))) == 5
-        now[0] += cost[way]
-        found = real(learner, source, way, **options)
-        return ValidationMetrics(found.samples, found.loss + 1) if way in wrong else found
-
-    monkeypatch.setattr(module, "validate", timed)
-    real_compare = module.compare
-    monkeypatch.setattr(
-        module, "compare", lambda arms, **k: real_compare(arms, clock=lambda: now[0], **k)
-    )
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
-    learner, source = fake(), Given(*batches)
-    choice = choose(learner, source, batches=5)
-    assert (choice.way, choice.threads) == ("threads", 2)
-    assert choice.speed == {
-        "ahead": pytest.approx((4 / 3,) * 3),
-        "2 threads": pytest.approx((4.0,) * 3),
-        "4 threads": pytest.approx((4.0,) * 3),
-    }
-    wrong.add("threads")
-    choice = choose(learner, source, batches=5)
-    assert choice.way == "ahead"
-    assert choice.reason.endswith("; other metrics, so left out: 2 threads, 4 threads")
-    cost["ahead"] = 4.0
-    assert choose(learner, source, batches=5).way == "in_turn"
-    source.keyed = False
-    assert choose(learner, source, batches=5).speed == {}
-
-
-def test_the_probe_restores_the_default_generator(cnn, digits):
-    learner = Learner(cnn(dtype=torch.float32), TrainConfig())
-    before = torch.get_rng_state()
-    choose(learner, Loader(digits.subset(range(64)), 16), batches=2, rounds=2)
-    assert torch.equal(torch.get_rng_state(), before)
