@@ -114,7 +114,17 @@ class _Sampler:
 
 
 class PeakMemory:
-    """What `peak_memory` returns: a context manager that measures the peak of its block."""
+    """Measures the peak memory of a block, and of what other threads do in the meantime::
+
+        with peak_memory(device) as peak:
+            train()
+        peak.reading.bytes, peak.reading.baseline, peak.reading.backend
+
+    Blocks may lie in one another or overlap: each has its own peak. The kernel's, or torch's, own
+    peak is reset where a block begins, so do not rely on it beside. Work that is queued on an
+    accelerator needs no waiting for: its memory is taken when it is queued. ``device`` is "cpu" for
+    this process's memory, otherwise an accelerator.
+    """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = _numbered(torch.device(device))
@@ -130,13 +140,13 @@ class PeakMemory:
 
     def __enter__(self) -> PeakMemory:
         with _lock:
-            mates = [block for block in _open if block.device == self.device]
-            source = mates[0]._source if mates else _source(self.device)
+            others = [block for block in _open if block.device == self.device]
+            source = others[0]._source if others else _source(self.device)
             if isinstance(source, str):
                 self._reading = MemoryReading(None, None, None, source)
             elif source is not None:
-                for mate in mates:
-                    mate._take()  # what the reset below makes the source forget
+                for block in others:
+                    block._take()  # what the reset below makes the source forget
                 source.reset()
                 now = source.now()
                 self._source = source
@@ -158,13 +168,9 @@ class PeakMemory:
         """Put the source's present peak into the reading."""
         if self._source is None:
             return
-        used, reserved = self._source.peaks()
-        known = self._reading
-        self._reading = replace(
-            known,
-            bytes=max(used, known.bytes or 0),
-            reserved=None if reserved is None else max(reserved, known.reserved or 0),
-        )
+        (used, held), known = self._source.peaks(), self._reading
+        reserved = None if held is None else max(held, known.reserved or 0)
+        self._reading = replace(known, bytes=max(used, known.bytes or 0), reserved=reserved)
 
 
 _open: list[PeakMemory] = []
@@ -172,26 +178,16 @@ _lock = threading.RLock()
 
 
 def peak_memory(device: torch.device | str = "cpu") -> PeakMemory:
-    """Measure the peak memory of a block, and of what other threads do in the meantime::
-
-        with peak_memory(device) as peak:
-            train()
-        peak.reading.bytes, peak.reading.baseline, peak.reading.backend
-
-    Blocks may lie in one another or overlap: each has its own peak. The kernel's, or torch's, own
-    peak is set back where a block begins, so do not rely on it beside. Work that is queued on an
-    accelerator needs no waiting for: its memory is taken when it is queued.
-
-    Args:
-        device: "cpu" for this process's memory, otherwise an accelerator.
-    """
+    """A context manager that measures the peak memory of its block; see `PeakMemory`."""
     return PeakMemory(device)
 
 
 def _numbered(device: torch.device) -> torch.device:
     """``device`` with its index, so that "cuda" and "cuda:0" are one."""
-    if device.type == "cpu" or device.index is not None or not torch.accelerator.is_available():
-        return torch.device("cpu") if device.type == "cpu" else device
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.index is not None or not torch.accelerator.is_available():
+        return device
     return torch.device(device.type, torch.accelerator.current_device_index())
 
 
