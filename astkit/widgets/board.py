@@ -5,14 +5,17 @@ from __future__ import annotations
 import base64
 import sys
 import time
-from typing import Any
+from io import BytesIO
+from textwrap import fill, shorten
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from astkit.widgets import frontend
-from astkit.widgets.live_figure import FLOPS, LiveFigure, Panel
-from astkit.widgets.style import Picture, line
+from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
 POINTS = 1000
 """A series keeps at most so many points, however long the run; an even number."""
@@ -94,10 +97,8 @@ class LiveBoard:
         self.events: list[int] = []
         self._reason = "no meter was given"
         self._started: float | None = None
-        self._last = 0.0
+        self._last = self._cost = 0.0
         self._handle: Any = None
-        self._figure: LiveFigure | None = None
-        self._built_for: object = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Keep the numbers of a batch; draw if a frame is due."""
@@ -115,36 +116,31 @@ class LiveBoard:
         if self._started is None:
             return True
         allowed = self.max_share * (now - self._started)
-        return now - self._last >= self.every_s and self.spent <= allowed
+        return now - self._last >= self.every_s and self.spent + self._cost <= allowed
 
-    def draw(self, last: bool = False) -> None:
-        """Draw a frame now and put it in the place of the one before.
-
-        ``last``: let the axes end where the run did.
-        """
+    def draw(self) -> None:
+        """Draw a frame now and put it in the place of the one before."""
         start = time.thread_time()
         try:
-            self._show(last)
+            self._show()
         except Exception as error:  # whatever it is, it is not worth a training run
             self.shown = False
             print(f"the live board is off, training goes on: {error!r}", file=sys.stderr)
-        cost = time.thread_time() - start
+        self._cost = time.thread_time() - start
         self._last = time.perf_counter()
         self.frames += 1
         if self._started is None:
-            self._started, self.set_up = self._last, cost
+            self._started, self.set_up = self._last, self._cost
+            self._cost = 0.0  # of loading matplotlib, not of a frame
         else:
-            self.spent += cost
+            self.spent += self._cost
 
-    def _show(self, last: bool) -> None:
+    def _show(self) -> None:
         from IPython.display import display
 
-        points = self._points()
-        if self._figure is None or self._built_for != (set(points), self._reason):
-            self._figure = self._new_figure(points)
-            self._built_for = (set(points), self._reason)
-        self._figure.update(points, self.events, fit=last)
-        png = base64.b64encode(self._figure.png()).decode()
+        file = BytesIO()
+        self.picture().savefig(file, dpi=80, pil_kwargs={"compress_level": 1})  # fast, not small
+        png = base64.b64encode(file.getvalue()).decode()
         bundle = {"image/png": png, "text/plain": _TEXT}
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
@@ -153,51 +149,87 @@ class LiveBoard:
 
     def close(self) -> None:
         """Draw the last frame."""
-        if self.shown and self._points():
-            self.draw(last=True)
+        if self.shown and self._measured():
+            self.draw()
 
-    def picture(self) -> Picture:
-        """What the board has seen, as a picture of its own."""
-        points = self._points()
-        figure = self._new_figure(points)
-        figure.update(points, self.events, fit=True)
-        return figure.finished()
-
-    def _points(self) -> dict[str, NDArray[np.float64]]:
+    def _measured(self) -> dict[str, NDArray[np.float64]]:
         points = {name: trace.points() for name, trace in self.series.items()}
         return {name: each for name, each in points.items() if np.isfinite(each).all(1).any()}
 
-    def _new_figure(self, there: dict[str, Any]) -> LiveFigure:
+    @styled
+    def picture(self) -> Picture:
+        """What the board has seen: panels with what was measured, and a note of what was not."""
+        there = self._measured()
+        panels = [panel for panel in _panels(set(there)) if panel.curves.keys() & there.keys()]
+        rows = max(1, -(-len(panels) // 2))
+        figure = picture(2, rows, width=5.0, height=2.5, layout=None)
+        inch = 1 / (2.5 * rows)
+        room = {"left": 0.07, "right": 0.93, "bottom": 0.8 * inch, "top": 1 - 0.35 * inch}
+        figure.subplots_adjust(**room, wspace=0.32, hspace=0.55)  # as constrained, but faster
         what = {"joules": f"joules not measured: {self._reason}", "flops": "FLOPs not counted"}
-        notes = [note for name, note in what.items() if name not in there]
-        return LiveFigure(_panels(there), " · ".join(notes))
+        note = " · ".join(text for name, text in what.items() if name not in there)
+        figure.text(0.01, 0.06 * inch, fill(shorten(note, 280), 140), size=8, color=SOFT)
+        axes = list(figure.axes)
+        for axis, panel in zip(axes, panels, strict=False):
+            _draw(axis, panel, there, self.events)
+        for empty in axes[len(panels) :]:
+            empty.set_axis_off()
+        return figure
 
 
-def _panels(there: dict[str, Any]) -> list[Panel]:
-    """The panels that have something to show."""
+class Panel(NamedTuple):
+    """One pair of axes: of each series its label and style, and which of them the right one has."""
+
+    title: str
+    unit: str
+    curves: dict[str, tuple[str, dict[str, Any]]]
+    right: str = ""
+
+
+def _panels(there: set[str]) -> list[Panel]:
     first, second, third = (line(place, markers=False) for place in range(3))
-    accuracy = {**line(1), "ms": 3}
-    cost = Panel("energy of training", "energy (J)", {"joules": ("this run", first)})
-    if "joules" not in there:
-        flops = {"flops": ("this run", first), "flops_dense": ("dense", second)}
-        cost = Panel("cost of training", FLOPS, flops)
-    rates = {"rate": ("rate", {**first, "lw": 0.8}), "target_rate": ("set point", second)}
-    losses = {
-        "loss": ("training", {**first, "lw": 0.8}),
-        "val_loss": ("validation", third),
-        "val_accuracy": ("accuracy", accuracy),
-    }
-    measured = "val_accuracy" in there
-    right = ("val_accuracy", "validation accuracy") if measured else ("", "")
-    threshold = {"threshold": ("threshold", first)}
-    panels = [
-        Panel("threshold", "score of a sample", threshold, floor=False),
+    thin = {**first, "lw": 0.8}
+    rates = {"rate": ("rate", thin), "target_rate": ("set point", second)}
+    losses = {"loss": ("training", thin), "val_loss": ("validation", third)}
+    accuracy = {"val_accuracy": ("accuracy", {**line(1), "ms": 3})}
+    flops = {"flops": ("this run", first), "flops_dense": ("dense", second)}
+    cost = Panel("cost of training", "FLOPs, counted", flops)
+    if "joules" in there:
+        cost = Panel("energy of training", "energy (J)", {"joules": ("this run", first)})
+    title = "loss, accuracy" if "val_accuracy" in there else "loss"
+    return [
+        Panel("threshold", "score of a sample", {"threshold": ("threshold", first)}),
         Panel("activation rate", "share of the batch", rates),
-        Panel("loss, accuracy" if measured else "loss", "mean loss", losses, right),
+        Panel(title, "mean loss", losses | accuracy, right="val_accuracy"),
         cost,
     ]
-    found = [
-        Panel(p.title, p.unit, {k: c for k, c in p.curves.items() if k in there}, p.right, p.floor)
-        for p in panels
-    ]
-    return [panel for panel in found if panel.curves]
+
+
+def _draw(axis: Axes, panel: Panel, points: dict[str, Any], marks: list[int]) -> None:
+    sides, lines = {"": axis}, []
+    if panel.right in points:
+        sides[panel.right] = right = axis.twinx()
+        right.set(ylim=(0, 1.02))
+        right.set_ylabel("validation accuracy", size=8, color=panel.curves[panel.right][1]["color"])
+        right.spines.right.set_visible(True)
+        right.grid(False)
+    for name in [name for name in panel.curves if name in points]:
+        label, style = panel.curves[name]
+        lines += sides.get(name, axis).plot(*points[name].T, label=label, **style)
+    for mark in marks:
+        axis.axvline(mark, color=SOFT, lw=0.8, ls=":")
+    end = max(points[name][-1, 0] for name in panel.curves if name in points)
+    axis.set_xlim(0, max(end, 1.0))
+    if panel.title != "threshold":
+        axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]) if axis.dataLim.y0 < 0 else 0)
+    if "FLOPs" in panel.unit:
+        axis.yaxis.set_major_formatter(EngFormatter())
+    axis.set_title(panel.title, loc="left", size=10)
+    axis.set_xlabel("step (batches)", size=8)
+    axis.set_ylabel(panel.unit, size=8)
+    if len(panel.curves) > 1:  # above the axes, where no line runs
+        place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.97), "ncols": 3}
+        axis.legend(handles=lines, fontsize=8, columnspacing=1.0, handlelength=1.6, **place)
+    for side in sides.values():
+        side.tick_params(labelsize=8)
+        side.locator_params(nbins=5)

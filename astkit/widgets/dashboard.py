@@ -9,6 +9,9 @@ from astkit.widgets import frontend
 from astkit.widgets.board import LiveBoard
 from astkit.widgets.drive import Run
 
+STEERED_SHARE = 0.1
+"""Share of the time that drawing may take while somebody steers, and so wants to see."""
+
 
 class Dashboard:
     """Steers a run from a notebook.
@@ -56,6 +59,7 @@ class Dashboard:
         self.run = run = Run(trainer, lambda run: self._strip and self._strip.follow())
         self._strip = None
         if frontend.mode(self.live) == "ask" and await self._somebody(run):
+            self.board.max_share = max(self.board.max_share, STEERED_SHARE)
             run.begin(self.pace)
             await asyncio.sleep(0)
         else:
