@@ -106,22 +106,20 @@ def test_stretches_that_are_accepted_err_by_2_percent_at_most(machine, pause):
     assert reading.joules < 0.99 * 400.0 * reading.window_s  # the bias is there
 
 
-def test_short_windows_between_pauses_or_evaluations_are_refused():
+@pytest.mark.parametrize("between", [None, "evaluation"])
+def test_short_windows_between_pauses_or_evaluations_are_refused(machine, between):
     """What the rule is for: here half of the joules would be booked to the pauses."""
-    machine = Machine()
     meter = meter_of(machine)
     for number in range(300):
         spend(meter, machine, 0.1, 400.0)
-        machine.spend(0.33 + 0.0071 * (number % 10), 0.0)
+        if between is None:
+            machine.spend(0.33 + 0.0071 * (number % 10), 0.0)
+        else:
+            spend(meter, machine, 4.03, 300.0, between)
     assert meter.reading().joules is None
     assert meter.reading().reason.startswith("too many pauses: 0.1 s between them")
-    machine = Machine()
-    meter = meter_of(machine)
-    for _ in range(300):
-        spend(meter, machine, 0.1, 400.0)
-        spend(meter, machine, 4.03, 300.0, "evaluation")
-    assert meter.reading().reason.startswith("too many pauses: 0.1 s between them")
-    assert meter.reading("evaluation").joules == pytest.approx(1209 * 300, rel=0.02)
+    if between is not None:
+        assert meter.reading(between).joules == pytest.approx(1209 * 300, rel=0.02)
 
 
 def test_short_windows_without_pauses_are_fine_and_seldom_read(machine):
@@ -184,10 +182,9 @@ def test_windows_do_not_nest_and_close_on_errors(machine):
     assert machine.closed
 
 
-def test_the_state_goes_through_json_and_is_continued(machine):
+def test_the_state_is_continued_and_joules_of_two_counters_are_not_added(machine):
     meter = meter_of(machine)
     spend(meter, machine, 6.0, 100.0)
-    spend(meter, machine, 3.0, 50.0, "evaluation")
     state = json.loads(json.dumps(meter.state_dict()))
     restored = meter_of(machine)
     machine.spend(100.0, 80.0)  # away
@@ -197,16 +194,11 @@ def test_the_state_goes_through_json_and_is_continued(machine):
     assert restored.reading().window_s == 12.0
     assert restored.reading().joules == pytest.approx(1200, rel=0.02)
     assert meter.reading().joules is None  # the first meter was not carried along
-
-
-def test_joules_of_two_counters_are_not_added(machine):
-    meter = meter_of(machine)
-    spend(meter, machine, 20.0, 100.0)
     elsewhere = Machine(scope="another bench")
     other = meter_of(elsewhere)
-    other.load_state_dict(meter.state_dict())
-    spend(other, elsewhere, 20.0, 100.0)
-    spend(other, elsewhere, 20.0, 100.0, "evaluation")
+    other.load_state_dict(state)
+    for name in ("training", "evaluation"):
+        spend(other, elsewhere, 20.0, 100.0, name)
     assert "fake on test bench, then by fake on another bench" in other.reading().reason
     assert other.reading("evaluation").joules == pytest.approx(2000, rel=0.02)
 
