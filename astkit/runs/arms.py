@@ -203,7 +203,7 @@ def run(
     start = time.perf_counter()
     history = work.run()
     wall_seconds = time.perf_counter() - start
-    ledger, step = work.ledger, work.step
+    ledger, gate = work.ledger, getattr(work.step, "gate", None)
     seconds, phases, energy = dict(ledger.seconds), dict(ledger.phases), ledger.energy()
     test = work.evaluate(task.loader("test"))
     return {
@@ -211,10 +211,11 @@ def run(
         "seed": seed,
         "test_accuracy": test["accuracy"],
         "val_accuracy": history.epochs[-1]["val_accuracy"],
-        "rate": step.gate.rate if isinstance(step, GatedStep) else None,
-        "fallback_rows": step.gate.fallback_rows if isinstance(step, GatedStep) else 0,
+        "rate": gate.rate if isinstance(gate, Gate) else None,
+        "fallback_rows": gate.fallback_rows if isinstance(gate, Gate) else 0,
         **{f"samples_{name}": count for name, count in asdict(ledger.samples).items()},
         "flops": ledger.flops.total,
+        "uncounted": sorted(ledger.uncounted),
         **{f"flops_{name}": count for name, count in asdict(ledger.flops).items()},
         "seconds": seconds["training"],
         "evaluation_seconds": seconds["evaluation"],

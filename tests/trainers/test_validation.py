@@ -143,7 +143,7 @@ def test_any_outputs_are_measured_as_plain_loops_do(sizes, classes, seed, scale)
     learner, source = fake(), Given(*batches)
     expected = reference(learner, source)
     assert_is(validate(learner, source), expected)
-    assert_is(validate(learner, source, "threads"), expected)
+    assert_is(validate(learner, source, 2), expected)
 
 
 def test_known_calibration():
@@ -173,7 +173,7 @@ def test_certain_answers_fall_into_the_last_bin():
 def test_without_class_labels_there_is_a_loss_alone():
     learner = fake(criterion=lambda outputs, targets: (outputs - targets) ** 2)
     x, y = torch.arange(6.0).view(3, 2), torch.zeros(3, 2)
-    found = validate(learner, Given((x, y)), "threads")
+    found = validate(learner, Given((x, y)), 2)
     assert found == ValidationMetrics(samples=3, loss=(0.5 + 6.5 + 20.5) / 3)
     assert json.loads(json.dumps(found.to_dict()))["accuracy"] is None
 
