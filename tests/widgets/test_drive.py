@@ -22,11 +22,14 @@ def trainer():
     return arms.trainer(arms.task("digits", epochs=3), "batched gate", 0)
 
 
-def complete(run):
-    """Whether the record holds all that was trained, and the model is as a run leaves it."""
+def check(run, status, steps=range(1, 34)):
+    """The run ended as told, its record holds all that was trained, its model is as before."""
     record = json.loads(json.dumps(run.record()))
-    steps = [step["step"] for step in record["steps"]]
-    return steps == list(range(1, record["training_steps"] + 1)) and len(steps) > 0
+    assert run.status == record["status"] == status
+    assert record["training_steps"] in steps
+    trained = [step["step"] for step in record["steps"]]
+    assert trained == list(range(1, record["training_steps"] + 1))
+    assert run.trainer.model.training
 
 
 async def until(condition, seconds=20.0):
@@ -36,81 +39,68 @@ async def until(condition, seconds=20.0):
         await asyncio.sleep(0.005)
 
 
-def test_a_task_runs_to_the_end(trainer):
+async def begun(trainer, step, pace=None):
+    run = Run(trainer)
+    run.begin(pace)
+    assert run.status == "ready"
+    await until(lambda: trainer.position.step >= step)
+    return run
+
+
+def test_a_task_runs_to_the_end_as_draining_does(trainer):
     async def scene():
-        run = Run(trainer)
-        run.begin()
-        assert run.status == "ready"
-        return await run.finished()
+        return await (await begun(trainer, 1)).finished()
 
     run = asyncio.run(scene())
-    assert run.status == "finished"
-    assert run.record()["training_steps"] == 33
+    check(run, "finished", [33])
     assert len(run.record()["epochs"]) == 3
-    assert complete(run)
     assert not run.record()["steered"]
     drained = Run(arms.trainer(arms.task("digits", epochs=3), "batched gate", 0))
     drained.drain()
     assert drained.record()["steps"] == run.record()["steps"]
 
 
-def test_pause_freezes_resume_moves_step_takes_one(trainer):
+def test_pause_freezes_resume_moves_step_takes_one_stop_ends(trainer):
     async def scene():
-        run = Run(trainer)
-        run.begin()
-        await until(lambda: trainer.position.step >= 3)
+        run = await begun(trainer, 3)
         run.pause()
         await until(lambda: run.status == "paused")
         held = trainer.position.step
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
         assert trainer.position.step == held
         run.step()
         await until(lambda: trainer.position.step == held + 1 and run.status == "paused")
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
         assert trainer.position.step == held + 1
         run.resume()
         await until(lambda: trainer.position.step > held + 2)
-        return await run.finished()
-
-    run = asyncio.run(scene())
-    assert run.status == "finished"
-    assert complete(run)
-
-
-@pytest.mark.parametrize("paused", [False, True])
-def test_stop_keeps_what_was_done(trainer, paused):
-    async def scene():
-        run = Run(trainer)
-        run.begin()
-        await until(lambda: trainer.position.step >= 5)
-        if paused:
-            run.pause()
-            await until(lambda: run.status == "paused")
+        run.pause()
+        await until(lambda: run.status == "paused")
         run.stop()
         return await run.finished()
 
-    run = asyncio.run(scene())
-    assert run.status == "stopped"
-    assert 5 <= run.record()["training_steps"] < 33
-    assert complete(run)
-    assert trainer.model.training
+    check(asyncio.run(scene()), "stopped", range(7, 33))
+
+
+def test_stop_keeps_what_was_done(trainer):
+    async def scene():
+        run = await begun(trainer, 5)
+        run.stop()
+        return await run.finished()
+
+    check(asyncio.run(scene()), "stopped", range(5, 33))
 
 
 def test_cancelling_the_wait_ends_the_run_and_not_the_task(trainer):
     async def scene():
-        run = Run(trainer)
-        run.begin(pace=50)
+        run = await begun(trainer, 1, pace=50)
         waiting = asyncio.create_task(run.finished())
         await until(lambda: trainer.position.step >= 4)
         waiting.cancel()
-        result = await waiting
-        assert result is run
+        assert await waiting is run
         return run
 
-    run = asyncio.run(scene())
-    assert run.status == "interrupted"
-    assert run.record()["training_steps"] < 33
-    assert complete(run)
+    check(asyncio.run(scene()), "interrupted", range(4, 33))
 
 
 class Kernel:
@@ -138,9 +128,7 @@ def kernel(monkeypatch):
 def test_an_interrupt_between_cells_ends_the_run(trainer, kernel, paused):
     async def scene():
         kernel.start_cell()
-        run = Run(trainer)
-        run.begin(pace=50)
-        await until(lambda: trainer.position.step >= 2)
+        run = await begun(trainer, 2, pace=50)
         kernel.end_cell()
         if paused:
             run.pause()
@@ -148,18 +136,14 @@ def test_an_interrupt_between_cells_ends_the_run(trainer, kernel, paused):
         os.kill(os.getpid(), signal.SIGINT)
         return await run.finished()
 
-    run = asyncio.run(scene())
-    assert run.status == "interrupted"
-    assert complete(run)
+    check(asyncio.run(scene()), "interrupted", range(2, 33))
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_the_handler_is_given_back_even_if_the_run_ends_in_a_later_cell(trainer, kernel):
     async def scene():
         kernel.start_cell()
-        run = Run(trainer)
-        run.begin(pace=50)
-        await until(lambda: trainer.position.step >= 2)
+        run = await begun(trainer, 2, pace=50)
         kernel.end_cell()
         await until(lambda: signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)
         kernel.start_cell()
@@ -181,9 +165,7 @@ def test_an_interrupt_while_draining_ends_after_the_batch(trainer):
 
     run = Run(trainer, after)
     run.drain()
-    assert run.status == "interrupted"
-    assert run.record()["training_steps"] == 4
-    assert complete(run)
+    check(run, "interrupted", [4])
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -193,22 +175,23 @@ def test_a_run_in_another_thread_leaves_signals_alone(trainer):
     thread = threading.Thread(target=run.drain)
     thread.start()
     thread.join()
-    assert run.status == "finished"
+    check(run, "finished", [33])
     assert signal.getsignal(signal.SIGINT) is before
 
 
 class Broken:
-    """An observer that raises at the sixth batch."""
+    """An observer that raises at the sixth batch, or when it is closed."""
 
-    def __init__(self, error):
-        self.error = error
+    def __init__(self, error, closing=False):
+        self.error, self.closing = error, closing
 
     def log(self, step, *, phase, **metrics):
-        if step == 6:
+        if step == 6 and not self.closing:
             raise self.error
 
     def close(self):
-        pass
+        if self.closing:
+            raise self.error
 
 
 @pytest.mark.parametrize("task", [False, True])
@@ -238,9 +221,8 @@ def test_what_is_raised_ends_the_run_alone_and_is_raised_where_one_waits(
     with pytest.raises(type(error)) as caught:
         asyncio.run(scene()) if task else run.drain()
     assert caught.value is error
-    assert run.status == status
+    check(run, status, [6])
     assert run.record()["error"] == repr(error)
-    assert len(run.record()["steps"]) == 6
     assert len(drawn) == 1
     assert strip.readout(run, 0.0).endswith(f"{type(error).__name__}: {error}")
     shown = getattr(error, "_render_traceback_", list)()
@@ -252,8 +234,7 @@ def test_the_time_budget_of_the_process_ends_a_run(trainer, monkeypatch):
     run = Run(trainer)
     with pytest.raises(TimeIsUp, match="time budget"):
         run.drain()
-    assert run.status == "out of time"
-    assert len(run.record()["steps"]) == 1
+    check(run, "out of time", [1])
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()])
@@ -265,23 +246,12 @@ def test_an_interrupt_that_is_raised_ends_the_run_without_an_error(trainer, erro
     assert run.error is None
 
 
-def test_a_fault_at_the_end_is_kept_too(trainer):
-    class BrokenEnd(Broken):
-        def close(self):
-            raise self.error
-
-    trainer.observers.append(BrokenEnd(OSError("disk full")))
+def test_a_fault_of_closing_is_kept_too(trainer):
+    trainer.observers.append(Broken(OSError("disk full"), closing=True))
     run = Run(trainer)
-
-    async def scene():
-        run.begin()
-        await until(lambda: trainer.position.step >= 2)
-        run.stop()
-        await run.finished()
-
     with pytest.raises(OSError, match="disk full"):
-        asyncio.run(scene())
-    assert run.status == "failed"
+        run.drain()
+    check(run, "failed", [33])
 
 
 def test_a_steered_run_says_so_and_is_saved_whole(trainer, tmp_path):

@@ -16,25 +16,12 @@ class Kernel:
         return {"header": {}, "metadata": self.metadata}
 
 
-@pytest.fixture
-def within(monkeypatch):
-    monkeypatch.delenv("ASTKIT_LIVE", raising=False)
-    monkeypatch.delenv("KAGGLE_KERNEL_RUN_TYPE", raising=False)
-
-    def set_up(kernel, **environment):
-        monkeypatch.setattr(frontend, "kernel", lambda: kernel)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-
-    return set_up
-
-
 LAB, BARE = Kernel({"cellId": "a", "recordTiming": False}), Kernel({})
+BATCH, INTERACTIVE = ({"KAGGLE_KERNEL_RUN_TYPE": kind} for kind in ("Batch", "Interactive"))
 
 
-@pytest.mark.parametrize(
-    ("kernel", "live", "environment", "expected"),
-    [
+def test_modes(monkeypatch):
+    for kernel, live, environment, expected in (
         (None, None, {}, "off"),
         (None, True, {"ASTKIT_LIVE": "1"}, "off"),
         (LAB, None, {}, "ask"),
@@ -42,22 +29,19 @@ LAB, BARE = Kernel({"cellId": "a", "recordTiming": False}), Kernel({})
         (LAB, None, {"ASTKIT_LIVE": "0"}, "off"),
         (LAB, True, {"ASTKIT_LIVE": "0"}, "off"),
         (LAB, False, {"ASTKIT_LIVE": "1"}, "ask"),
-        (LAB, None, {"KAGGLE_KERNEL_RUN_TYPE": "Batch"}, "headless"),
-        (LAB, None, {"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, "ask"),
+        (LAB, None, BATCH, "headless"),
+        (LAB, None, INTERACTIVE, "ask"),
         (BARE, None, {}, "headless"),
         (BARE, True, {}, "ask"),
         (BARE, False, {}, "off"),
         (BARE, None, {"ASTKIT_LIVE": "1"}, "ask"),
         (object(), None, {}, "ask"),
-    ],
-)
-def test_modes(within, kernel, live, environment, expected):
-    within(kernel, **environment)
-    assert frontend.mode(live) == expected
-
-
-def test_another_value_of_the_switch_is_refused(within):
-    within(LAB, ASTKIT_LIVE="yes")
+    ):
+        monkeypatch.setattr(frontend, "kernel", lambda kernel=kernel: kernel)
+        for name in ("ASTKIT_LIVE", "KAGGLE_KERNEL_RUN_TYPE"):
+            monkeypatch.setenv(name, environment.get(name, ""))
+        assert frontend.mode(live) == expected, (kernel, live, environment)
+    monkeypatch.setenv("ASTKIT_LIVE", "yes")
     with pytest.raises(ValueError, match="ASTKIT_LIVE is 'yes': set it to 0 or 1"):
         frontend.mode()
 
