@@ -6,8 +6,8 @@ ordered by their cosine to the prediction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,74 +67,35 @@ def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:
     return Retrieval(len(rank), *(float(values.double().mean()) for values in found))
 
 
-def targets_of(pairs: Pairs) -> Tensor:
-    """All targets, float32 ``[K, dim]``."""
-    return torch.cat([y for _, y in pairs.chunks()])
+def ridge(train: Pairs, seed: int = 0) -> Any:
+    """scikit-learn's ridge regression, with the lambda of highest MRR on a part of ``train``.
 
-
-class Ridge:
-    """Linear regression with an intercept and a penalty of ``lam`` on the squared weights.
-
-    Solves ``(Xc'Xc + lam I) W = Xc'Yc`` for centred X and Y (Hoerl and Kennard, Technometrics
-    12(1), 1970) in float64, from sums over chunks of rows.
+    The chosen lambda is then fitted to the whole of it, in float64.
     """
+    from sklearn.linear_model import Ridge
 
-    def __init__(self, weight: Tensor, mean_x: Tensor, mean_y: Tensor, lam: float) -> None:
-        self.weight, self.mean_x, self.mean_y, self.lam = weight, mean_x, mean_y, lam
+    if len(train) < 2:
+        raise ValueError(f"train has {len(train)} pairs: give 2 or more, to hold one out")
+    x, y = (side.double() for side in train.whole())
+    order = rng.permutation(len(train), seed, "ridge")
+    held = max(1, int(HELD_OUT * len(train)))
+    out, fit = order[:held], order[held:]
 
-    @classmethod
-    def path(cls, pairs: Pairs, lambdas: Sequence[float]) -> Iterator[Ridge]:
-        """One fit to ``pairs`` for each of ``lambdas``, from sums that are taken once."""
-        dim, n = pairs.x.shape[1], len(pairs)
-        sum_x, sum_y = torch.zeros(dim).double(), torch.zeros(dim).double()
-        gram, cross = torch.zeros(dim, dim).double(), torch.zeros(dim, dim).double()
-        for x, y in pairs.chunks():
-            x, y = x.double(), y.double()
-            sum_x += x.sum(0)
-            sum_y += y.sum(0)
-            gram += x.T @ x
-            cross += x.T @ y
-        mean_x, mean_y = sum_x / n, sum_y / n
-        gram -= n * mean_x[:, None] * mean_x
-        cross -= n * mean_x[:, None] * mean_y
-        for lam in lambdas:
-            weight = torch.linalg.solve(gram + lam * torch.eye(dim).double(), cross)
-            yield cls(weight, mean_x, mean_y, lam)
+    def mrr(lam: float) -> float:
+        fitted = Ridge(alpha=lam).fit(x[fit].numpy(), y[fit].numpy())
+        return retrieval(torch.from_numpy(fitted.predict(x[out].numpy())), y[out]).mrr
 
-    @classmethod
-    def choose(cls, train: Pairs, lambdas: Sequence[float] = LAMBDAS, seed: int = 0) -> Ridge:
-        """The lambda with the highest MRR on a part of ``train``, fitted to the whole of it.
-
-        Raises ``ValueError`` for no lambda, one below 0, or fewer than two pairs.
-        """
-        if not lambdas or min(lambdas) < 0:
-            raise ValueError(f"lambdas is {lambdas}: give at least one number, none below 0")
-        if len(train) < 2:
-            raise ValueError(f"train has {len(train)} pairs: give 2 or more, to hold one out")
-        order = rng.permutation(len(train), seed, "ridge")
-        held = max(1, int(HELD_OUT * len(train)))
-        out, fit = (replace(train, rows=train.rows[o]) for o in (order[:held], order[held:]))
-        scores = {ridge.lam: ridge.score(out).mrr for ridge in cls.path(fit, lambdas)}
-        return next(cls.path(train, [max(scores, key=scores.__getitem__)]))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Predictions float64 ``[B, dim]`` for sources ``[B, dim]``."""
-        return (x.double() - self.mean_x) @ self.weight + self.mean_y
-
-    def score(self, pairs: Pairs) -> Retrieval:
-        """Metrics of the predictions for ``pairs``."""
-        predicted = torch.cat([self(x) for x, _ in pairs.chunks()])
-        return retrieval(predicted, targets_of(pairs))
+    return Ridge(alpha=max(LAMBDAS, key=mrr)).fit(x.numpy(), y.numpy())
 
 
 def baselines(task: Task) -> dict[str, Retrieval]:
     """Metrics on the validation part of: the mean of the training targets, a copy of the source,
-    and `Ridge`. The fourth baseline, the bypass, is a `train` with ``lattice=False``."""
-    held = task.validation
-    targets = targets_of(held)
-    mean = sum(y.double().sum(0) for _, y in task.train.chunks()) / len(task.train)
+    and `ridge`. The fourth baseline, the bypass, is trained with ``lattice=False``."""
+    x, y = task.validation.whole()
+    mean = task.train.whole()[1].double().mean(0)
+    predicted = torch.from_numpy(ridge(task.train).predict(x.double().numpy()))
     return {
-        "train mean": retrieval(torch.as_tensor(mean).expand_as(targets), targets),
-        "copy input": retrieval(torch.cat([x for x, _ in held.chunks()]), targets),
-        "ridge": Ridge.choose(task.train).score(held),
+        "train mean": retrieval(mean.expand_as(y), y),
+        "copy input": retrieval(x, y),
+        "ridge": retrieval(predicted, y),
     }

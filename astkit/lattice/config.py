@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 EnergyRule = Literal["residual", "origin"]
-Flush = Literal["project", "drop"]
 
 
 @dataclass(frozen=True)
@@ -28,21 +27,16 @@ class LatticeConfig:
         reach: greatest move along x and y a step, in cells.
         spawn_threshold: a flow spawns when its gate exceeds this, in (0, 1); 1 turns spawning off.
         max_children: most children a flow has a step, 1 to 4.
-        merge: after each step, flows of a sample whose x, y and z round to the same cell become one
-            at their means, weighted by ``|energy| + 1e-6``; counted in ``merged``.
         theta_e: a flow dies when its energy falls below this in magnitude; 0 turns death off.
         tau: a sample stops once this share of its flows has arrived or died.
         patience: ... or once this many steps brought no arrival, counted after the first arrival;
-            ``math.inf`` turns the rule off.
+            ``math.inf`` turns the rule off. Flows left are deposited where they are.
         min_steps: neither rule stops a sample before this many steps.
-        flush: flows left when a sample stops are deposited where they are ("project") or not at
-            all ("drop").
-        energy_rule: "residual" adds to a flow's energy; "origin" replaces it, as the origin does.
-        noise: standard deviation of uniform noise on x and y, in cells; in training only.
+        energy_rule: "residual" adds to a flow's energy; "origin" replaces it, as the original does.
         input_scale: embeddings are multiplied by this; None: ``sqrt(dim)``, which brings the
             elements of vectors of length 1 to about 1.
         lattice: False leaves the flows out: mapper and collector alone.
-        seed: of the weights and of the noise.
+        seed: of the weights.
         recompute_every: keep the activations of only every so many steps for the backward pass and
             compute those between again; 0 keeps all.
 
@@ -64,14 +58,11 @@ class LatticeConfig:
     reach: float = 1.0
     spawn_threshold: float = 0.6
     max_children: int = 3
-    merge: bool = False
     theta_e: float = 0.0
     tau: float = 0.95
     patience: float = 3
     min_steps: int = 5
-    flush: Flush = "project"
     energy_rule: EnergyRule = "residual"
-    noise: float = 0.0
     input_scale: float | None = None
     lattice: bool = True
     seed: int = 0
@@ -99,11 +90,9 @@ class LatticeConfig:
             raise ValueError(
                 f"max_children is {self.max_children}: give at most 4, one for each neighbour"
             )
-        for name, known in (("flush", ("project", "drop")), ("energy_rule", _ENERGY_RULES)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}: choose one of {', '.join(known)}"
-                )
+        if self.energy_rule not in get_args(EnergyRule):
+            known = ", ".join(get_args(EnergyRule))
+            raise ValueError(f"energy_rule is {self.energy_rule!r}: choose one of {known}")
 
     @property
     def cells(self) -> int:
@@ -133,21 +122,17 @@ class LatticeConfig:
         return max(384, 2 * self.cells) if self.mapper_width is None else self.mapper_width
 
 
-_ENERGY_RULES = ("residual", "origin")
 _LEAST: dict[str, float] = {
-    "dim": 1,
-    "width": 2,
-    "height": 2,
-    "depth": 2,
-    "hidden": 1,
-    "layers": 1,
-    "mapper_width": 1,
-    "max_steps": 1,
-    "max_children": 1,
-    "reach": 0,
-    "theta_e": 0,
-    "patience": 1,
-    "min_steps": 1,
-    "noise": 0,
-    "recompute_every": 0,
+    **dict.fromkeys(("width", "height", "depth"), 2),
+    **dict.fromkeys(("dim", "hidden", "layers", "mapper_width", "max_steps", "max_children"), 1),
+    **dict.fromkeys(("patience", "min_steps"), 1),
+    **dict.fromkeys(("reach", "theta_e", "recompute_every"), 0),
 }
+
+PRESETS = {
+    "debug": LatticeConfig(width=8, height=8, depth=4, hidden=16),
+    "experiment": LatticeConfig(width=12, height=12, depth=6, hidden=32),
+    "large": LatticeConfig(width=32, height=32, depth=12, hidden=128, layers=2, recompute_every=2),
+}
+"""The original's sizes by name. Its own gave most samples of a batch no flow at all; these give
+each sample one a cell, on smaller surfaces."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from astkit.lattice.carrier import ADVANCE, CHILD, ENERGY, GATE, MOVE, Carrier, Neuron
 from astkit.lattice.config import LatticeConfig
-from astkit.lattice.surface import EPSILON, Landing, fold
+from astkit.lattice.layers import ADVANCE, CHILD, ENERGY, GATE, MOVE, Carrier, Neuron
+from astkit.lattice.surface import Landing, fold
 
 NEIGHBOURS = ((1, 0), (-1, 0), (0, 1), (0, -1))
 """Where the first to fourth child of a flow starts, in cells from its parent."""
@@ -54,23 +53,21 @@ class Flows(NamedTuple):
 class FlowStats:
     """Per-sample counters, int64 ``[batch]`` on the model's device; nothing is read off them here.
 
-    ``created = completed + died + merged + left``. ``merged`` flows went on as part of another one,
-    ``left`` ones were alive when their sample stopped. ``dropped`` children found no slot and were
-    never made.
+    ``created = completed + died + left``; ``left`` flows were alive when their sample stopped.
+    ``dropped`` children found no slot and were never made.
     """
 
     created: Tensor
     completed: Tensor
     died: Tensor
-    merged: Tensor
     dropped: Tensor
     left: Tensor
     steps: Tensor
 
     @property
     def done(self) -> Tensor:
-        """Flows that arrived, died or went on as part of another one, int64 ``[batch]``."""
-        return self.completed + self.died + self.merged
+        """Flows that arrived or died, int64 ``[batch]``."""
+        return self.completed + self.died
 
     @property
     def alive(self) -> Tensor:
@@ -112,7 +109,6 @@ class Stepper:
         extent: greatest x, y and z, ``[3]``.
         adaptive: whether samples stop early; otherwise only for want of flows or steps.
         flows_per_call: flows that one call of neuron and carrier takes; None: all.
-        noise: ``(slot [n], step) -> [n, 2]`` in cells, or None.
     """
 
     config: LatticeConfig
@@ -121,7 +117,6 @@ class Stepper:
     extent: Tensor
     adaptive: bool = True
     flows_per_call: int | None = None
-    noise: Callable[[Tensor, int], Tensor] | None = None
 
     def begin(self, surface: Tensor) -> tuple[Flows, Tally]:
         """One flow in each cell of ``surface [batch, height * width]``, at z = 0."""
@@ -139,14 +134,14 @@ class Stepper:
         )
         none = torch.zeros(batch, dtype=torch.int64, device=surface.device)
         running = torch.ones_like(none, dtype=torch.bool)
-        return flows, Tally(none + config.cells, *(none,) * 7, running)
+        return flows, Tally(none + config.cells, *(none,) * 6, running)
 
     def step(self, flows: Flows, tally: Tally, number: int) -> tuple[Flows, Tally, list[Landing]]:
         """Step ``number`` (from 0): the flows that go on, the new counts, what landed.
 
         The host waits for the device once, to learn how many flows there are to be.
         """
-        moved = self.move(flows, number)
+        moved = self.move(flows)
         sample = flows.slot // self.config.flows_per_sample
         fates, tally, read = self._judge(moved, sample, tally, number)
         arrived, alive, wanted, born, stranded = read.tolist()
@@ -162,18 +157,15 @@ class Stepper:
         if stranded:
             sample = flows.slot // self.config.flows_per_sample
             stopped = fates.stop[sample]
-            if self.config.flush == "project":
-                landings.append(_landing(flows, sample, find(stopped, stranded)))
+            landings.append(_landing(flows, sample, find(stopped, stranded)))
             flows = flows.take(find(~stopped, len(sample) - stranded))
-        if self.config.merge and len(flows.slot):
-            flows, tally = self._merge(flows, tally)
         return flows, tally, landings
 
-    def move(self, flows: Flows, number: int) -> Moved:
+    def move(self, flows: Flows) -> Moved:
         """Places and memories after the step::
 
-            e' = e + tanh(a) / 2                        or, as the origin: e' = tanh(a)
-            x' = fold(x + reach tanh(b) + noise)        y' likewise
+            e' = e + tanh(a) / 2                or, as the original: e' = tanh(a)
+            x' = fold(x + reach tanh(b))        y' likewise
             z' = z + z_min + (z_max - z_min) sigmoid(c)
 
         With z_min > 0 every flow gets to the end, whatever the carrier decides.
@@ -184,8 +176,6 @@ class Stepper:
         decided, hidden = self._call(here * scale + shift, flows.hidden)
         decided = decided.to(here.dtype)  # under autocast, places and energies keep their precision
         xy = here[:, :2] + config.reach * decided[:, MOVE]
-        if self.noise is not None:
-            xy = xy + self.noise(flows.slot, number)
         speed = config.z_min + (config.z_max - config.z_min) * decided[:, ADVANCE]
         energy = decided[:, ENERGY]
         if config.energy_rule == "residual":
@@ -288,32 +278,6 @@ class Stepper:
             torch.cat([flows.age[rows], torch.zeros_like(child[:, 0])])[order],
             tuple(layer.index_select(0, source) for layer in flows.hidden),
         )
-
-    def _merge(self, flows: Flows, tally: Tally) -> tuple[Flows, Tally]:
-        """One flow, in the first one's slot, for all of a sample in the same cell.
-
-        The host waits for the device once more, to learn how many are left.
-        """
-        sample = flows.slot // self.config.flows_per_sample
-        key = torch.cat([sample[:, None], flows.place[:, :3].detach().round().long()], 1)
-        cells, group = key.unique(dim=0, return_inverse=True)
-        if len(cells) == len(key):
-            return flows, tally
-        first = torch.full_like(cells[:, 0], len(tally.created) * self.config.flows_per_sample)
-        slot, order = first.scatter_reduce(0, group, flows.slot, "amin").sort()
-        group = order.argsort()[group]
-        weight = flows.energy.detach().abs() + EPSILON
-        share = (weight / weight.new_zeros(len(slot)).index_add(0, group, weight)[group])[:, None]
-
-        def mean(values: Tensor) -> Tensor:
-            empty = values.new_zeros(len(slot), *values.shape[1:])
-            return empty.index_add(0, group, values * share.view(-1, *[1] * (values.ndim - 1)))
-
-        hidden = tuple(mean(layer) for layer in flows.hidden)
-        fewer = Flows(slot, mean(flows.place), mean(flows.age), hidden)
-        gone = torch.zeros_like(tally.merged).index_add(0, sample, torch.ones_like(sample))
-        gone = gone.index_add(0, cells[:, 0], torch.full_like(cells[:, 0], -1))
-        return fewer, replace(tally, merged=tally.merged + gone)
 
     def _slots(self, flows: Flows, fates: _Fates, sample: Tensor, rank: Tensor) -> Tensor:
         """The ``rank``-th free slot of ``sample``, where slots of ended flows are free again."""

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from astkit import rng
-from astkit.lattice.carrier import Carrier, Neuron
 from astkit.lattice.config import LatticeConfig
 from astkit.lattice.flows import Flows, FlowStats, Stepper, Tally
-from astkit.lattice.mapper import Collector, Mapper
+from astkit.lattice.layers import Carrier, Collector, Mapper, Neuron
 from astkit.lattice.surface import Landing, deposit
 
 Observer = Callable[[int, Flows], None]
@@ -62,35 +61,19 @@ class EnergyFlowLattice(nn.Module):
             self.register_buffer("extent", extent, persistent=False)
 
     def forward(
-        self, x: Tensor, *, sample_ids: Tensor | None = None, step: int | None = None
-    ) -> LatticeOutput:
-        """Send embeddings through the lattice; see `run`.
-
-        Args:
-            x: ``[batch, dim]``.
-            sample_ids: int64 ``[batch]``, which samples these are; needed for noise only.
-            step: of training; needed for noise only.
-        """
-        return self.run(x, sample_ids=sample_ids, step=step)
-
-    def run(
         self,
         x: Tensor,
         *,
-        sample_ids: Tensor | None = None,
-        step: int | None = None,
         adaptive: bool = True,
         flows_per_call: int | None = None,
         observer: Observer | None = None,
     ) -> LatticeOutput:
-        """`forward`, in the variants that are compared.
+        """Send embeddings through the lattice.
 
         The host waits for the device once a step, to learn how many flows go on.
 
         Args:
             x: ``[batch, dim]``.
-            sample_ids: int64 ``[batch]``, which samples these are; needed for noise only.
-            step: of training; needed for noise only.
             adaptive: False runs every sample for all steps allowed, or until no flow is alive.
             flows_per_call: flows that one call of neuron and carrier takes; None: all. The same
                 output up to rounding.
@@ -98,8 +81,7 @@ class EnergyFlowLattice(nn.Module):
                 so that no step is computed twice.
 
         Raises:
-            ValueError: for ``x`` of another shape; for noise in training without ``sample_ids`` and
-                ``step``; for an observer where gradients are recorded.
+            ValueError: for ``x`` of another shape, or an observer where gradients are recorded.
         """
         config = self.config
         if x.ndim != 2 or x.shape[1] != config.dim:
@@ -111,20 +93,11 @@ class EnergyFlowLattice(nn.Module):
         surface = self.mapper(x)
         if not config.lattice:
             none = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-            return LatticeOutput(self.collector(surface), surface, FlowStats(*(none,) * 7))
-        noise = self._noise(sample_ids, step)
-        stepper = Stepper(
-            config, self.neuron, self.carrier, self.extent, adaptive, flows_per_call, noise
-        )
+            return LatticeOutput(self.collector(surface), surface, FlowStats(*(none,) * 6))
+        stepper = Stepper(config, self.neuron, self.carrier, self.extent, adaptive, flows_per_call)
         landings, tally = self._flow(stepper, surface.to(self.extent.dtype), observer)
         landed = deposit(landings, len(x), config.width, config.height)
         return LatticeOutput(self.collector(landed), landed, tally)
-
-    def surface_target(self, y: Tensor) -> Tensor:
-        """``mapper(y)`` as a target, ``[batch, height * width]``: no gradient flows into it."""
-        with torch.no_grad():
-            target: Tensor = self.mapper(y)
-        return target
 
     def _flow(
         self, stepper: Stepper, surface: Tensor, observer: Observer | None
@@ -148,27 +121,6 @@ class EnergyFlowLattice(nn.Module):
             if observer is not None:
                 observer(number, flows)
         return landings, tally
-
-    def _noise(
-        self, sample_ids: Tensor | None, step: int | None
-    ) -> Callable[[Tensor, int], Tensor] | None:
-        config = self.config
-        if not (self.training and config.noise):
-            return None
-        if sample_ids is None or step is None:
-            raise ValueError(
-                f"noise is {config.noise}, but sample_ids or step is missing: give both in"
-                " training, so that a sample's noise does not depend on its batch"
-            )
-        each, axes = config.flows_per_sample, torch.arange(2, device=sample_ids.device)
-        width = config.noise * 12**0.5  # of a uniform distribution with that standard deviation
-
-        def draw(slot: Tensor, number: int) -> Tensor:
-            key = (sample_ids[slot // each] * each + slot % each)[:, None] * 2 + axes
-            drawn = rng.uniform(key, config.seed, "lattice noise", step, number)
-            return width * (drawn.to(self.extent.dtype) - 0.5)
-
-        return draw
 
 
 def _steps(

@@ -7,14 +7,11 @@ time, and nothing else: it proves the vectorised steps, and is the "before" of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from astkit import rng
 from astkit.lattice.flows import FlowStats
 from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
 
@@ -25,7 +22,7 @@ class _Flow:
     y: Tensor
     z: Tensor
     energy: Tensor
-    age: float | Tensor
+    age: int
     hidden: tuple[Tensor, ...]
 
 
@@ -36,35 +33,23 @@ class _Sample:
     weight: list[Tensor]
     counts: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(
-            ("created", "completed", "died", "merged", "dropped", "left", "steps"), 0
+            ("created", "completed", "died", "dropped", "left", "steps"), 0
         )
     )
     stale: int = 0
 
 
-def run_reference(
-    model: EnergyFlowLattice,
-    x: Tensor,
-    *,
-    sample_ids: Tensor | None = None,
-    step: int | None = None,
-    adaptive: bool = True,
-) -> LatticeOutput:
+def run_reference(model: EnergyFlowLattice, x: Tensor, *, adaptive: bool = True) -> LatticeOutput:
     """What ``model.run(x, ...)`` returns, one flow after another; gradients flow as there.
 
     Args:
         model: with ``lattice=True``.
         x: ``[batch, dim]``; compare in float64, since thresholds are discontinuous.
-        sample_ids, step, adaptive: as for `EnergyFlowLattice.run`.
+        adaptive: as for `EnergyFlowLattice.run`.
     """
     surfaces, counts = [], []
     for row in range(len(x)):
-        key = None
-        if model.training and model.config.noise:
-            if sample_ids is None or step is None:
-                raise ValueError("noise in training needs sample_ids and step: give both")
-            key = (int(sample_ids[row]), step)
-        sample = _run_sample(model, x[row : row + 1], adaptive, key)
+        sample = _run_sample(model, x[row : row + 1], adaptive)
         cells = zip(sample.held, sample.weight, strict=True)
         surfaces.append(torch.stack([held / (weight + 1e-6) for held, weight in cells]))
         counts.append(sample.counts)
@@ -73,26 +58,21 @@ def run_reference(
     return LatticeOutput(model.collector(surface), surface, FlowStats(**stats))
 
 
-def _run_sample(
-    model: EnergyFlowLattice, x: Tensor, adaptive: bool, key: tuple[int, int] | None
-) -> _Sample:
+def _run_sample(model: EnergyFlowLattice, x: Tensor, adaptive: bool) -> _Sample:
     config = model.config
     sample = _begin(model, model.mapper(x)[0])
     for number in range(config.steps_allowed):
         before = sample.counts["completed"]
-        _step(model, sample, number, key)
+        _step(model, sample)
         sample.counts["steps"] += 1
         arrived = sample.counts["completed"]
         sample.stale = sample.stale + 1 if arrived and arrived == before else 0
         if _stops(model, sample, number) if adaptive else not any(sample.slots):
             break
-        if config.merge and number + 1 < config.steps_allowed:
-            _merge(sample)
     for flow in sample.slots:
         if flow is not None:
             sample.counts["left"] += 1
-            if config.flush == "project":
-                _deposit(model, sample, flow)
+            _deposit(model, sample, flow)
     return sample
 
 
@@ -115,18 +95,16 @@ def _stops(model: EnergyFlowLattice, sample: _Sample, number: int) -> bool:
         return True
     if number + 1 < config.min_steps:
         return False
-    done = counts["completed"] + counts["died"] + counts["merged"]
+    done = counts["completed"] + counts["died"]
     return done >= config.tau * counts["created"] or sample.stale >= config.patience
 
 
-def _step(
-    model: EnergyFlowLattice, sample: _Sample, number: int, key: tuple[int, int] | None
-) -> None:
+def _step(model: EnergyFlowLattice, sample: _Sample) -> None:
     births: list[_Flow] = []
     for k, flow in enumerate(sample.slots):
         if flow is None:
             continue
-        decided = _move(model, flow, k, number, key)
+        decided = _move(model, flow)
         if flow.z.item() >= model.config.depth - 1:
             sample.counts["completed"] += 1
             _deposit(model, sample, flow)
@@ -144,9 +122,7 @@ def _step(
             sample.counts["dropped"] += 1
 
 
-def _move(
-    model: EnergyFlowLattice, flow: _Flow, k: int, number: int, key: tuple[int, int] | None
-) -> Tensor:
+def _move(model: EnergyFlowLattice, flow: _Flow) -> Tensor:
     config = model.config
     sizes = (config.width, config.height, config.depth)
     place = zip((flow.x, flow.y, flow.z), sizes, strict=True)
@@ -159,19 +135,10 @@ def _move(
     change = decided[2]
     flow.energy = flow.energy + 0.5 * change if config.energy_rule == "residual" else change
     dx, dy = (config.reach * decided[i] for i in (0, 1))
-    if key is not None:
-        dx, dy = dx + _noise(model, k, number, key, 0), dy + _noise(model, k, number, key, 1)
     flow.x, flow.y = _reflect(flow.x + dx, sizes[0] - 1), _reflect(flow.y + dy, sizes[1] - 1)
     flow.z = flow.z + config.z_min + (config.z_max - config.z_min) * decided[4]
     flow.age += 1
     return decided
-
-
-def _noise(model: EnergyFlowLattice, k: int, number: int, key: tuple[int, int], axis: int) -> float:
-    config = model.config
-    index = torch.tensor((key[0] * config.flows_per_sample + k) * 2 + axis)
-    drawn = rng.uniform(index, config.seed, "lattice noise", key[1], number).item()
-    return config.noise * math.sqrt(12) * (drawn - 0.5)
 
 
 def _reflect(value: Tensor, wall: int) -> Tensor:
@@ -201,34 +168,6 @@ def _spawn(model: EnergyFlowLattice, flow: _Flow, decided: Tensor) -> list[_Flow
         )
         for right, down in neighbours
     ]
-
-
-def _merge(sample: _Sample) -> None:
-    met: dict[tuple[int, ...], list[int]] = {}
-    for k, flow in enumerate(sample.slots):
-        if flow is not None:
-            met.setdefault(tuple(round(at.item()) for at in (flow.x, flow.y, flow.z)), []).append(k)
-    for slots in met.values():
-        if len(slots) == 1:
-            continue
-        flows = [flow for k in slots if (flow := sample.slots[k]) is not None]
-        weights = [abs(flow.energy.item()) + 1e-6 for flow in flows]
-
-        def mean(values: Iterable[Any], weights: list[float] = weights) -> Any:
-            return sum(w / sum(weights) * value for w, value in zip(weights, values, strict=True))
-
-        layers = zip(*(flow.hidden for flow in flows), strict=True)
-        sample.slots[slots[0]] = _Flow(
-            x=mean(flow.x for flow in flows),
-            y=mean(flow.y for flow in flows),
-            z=mean(flow.z for flow in flows),
-            energy=mean(flow.energy for flow in flows),
-            age=mean(flow.age for flow in flows),
-            hidden=tuple(mean(layer) for layer in layers),
-        )
-        for k in slots[1:]:
-            sample.slots[k] = None
-        sample.counts["merged"] += len(slots) - 1
 
 
 def _deposit(model: EnergyFlowLattice, sample: _Sample, flow: _Flow) -> None:

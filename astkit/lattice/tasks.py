@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from astkit import rng
-from astkit.datasets import Batch
+from astkit.datasets import Loader
 from astkit.lattice.pairs import TextPair, docs_pairs, in_validation, read_pairs
 from astkit.lattice.teacher import Teacher
 
@@ -25,8 +27,8 @@ CHUNK = 4096  # rows that are read at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
-    """Rows of a store of embeddings.
+class Pairs(Dataset[tuple[Tensor, Tensor]]):
+    """Rows of a store of embeddings, as a data set of sources and targets.
 
     Attributes:
         x, y: sources and targets of the whole store, ``[N, dim]``; they may lie on disk.
@@ -40,15 +42,29 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        x, y = self.fetch(torch.tensor([index]))
+        return x[0], y[0]
+
+    def __getitems__(self, index: list[int]) -> tuple[Tensor, Tensor]:
+        return self.fetch(torch.tensor(index))  # which a DataLoader collates no further
+
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Sources and targets number ``index`` (int64 ``[B]``), float32 ``[B, dim]`` each."""
         rows = self.rows[index]
         return self.x.index_select(0, rows).float(), self.y.index_select(0, rows).float()
 
-    def chunks(self, size: int = CHUNK) -> Iterator[tuple[Tensor, Tensor]]:
-        """All of them in order, at most ``size`` at a time."""
-        for index in torch.arange(len(self)).split(size):
-            yield self.fetch(index)
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """All sources and all targets, as `fetch` gives them."""
+        return self.fetch(torch.arange(len(self)))
+
+    def loader(self, batch_size: int = 64, *, shuffle: bool = True, seed: int = 0) -> Loader:
+        """A loader that reads a batch from the store when it is asked for, never the whole."""
+        return Loader(self, batch_size, shuffle=shuffle, seed=seed, collate_fn=_as_it_is)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,131 +133,40 @@ def text_task(
     sides = _sides([in_validation(pair.source) for pair in pairs], name)
     train = [pairs[row] for row in sides[0].tolist()]
     fitted = [pair.source for pair in train] + [pair.target for pair in train]
-    teacher = Teacher.fit(fitted, dim, seed=seed)
+    teacher = Teacher(fitted, dim, seed)
     x, y = teacher([pair.source for pair in pairs]), teacher([pair.target for pair in pairs])
     return Task(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]), tuple(pairs))
 
 
 def embedding_task(
-    source: str | os.PathLike[str],
-    target: str | os.PathLike[str] | None = None,
-    *,
-    name: str | None = None,
+    source: str | os.PathLike[str], target: str | os.PathLike[str], *, name: str = "embeddings"
 ) -> Task:
     """A task of precomputed embeddings, which stay on disk.
 
-    Two .npy files ``[N, dim]``, one for each side, or one .safetensors file with the tensors
-    "source" and "target". A row's part follows from the bytes of its source. Nothing is unpickled.
+    Two .npy files ``[N, dim]``, one for each side. A row's part follows from the bytes of its
+    source. Nothing is unpickled.
 
     Raises ``ValueError`` for files that do not hold that, and for values that are not finite;
     ``FileNotFoundError`` where there is none.
     """
-    path = Path(source)
-    if path.suffix == ".safetensors":
-        x, y = _tensors(path)
-    elif target is None:
-        raise ValueError(f"target is missing: give the .npy file that belongs to {path}")
-    else:
-        x, y = _array(path), _array(Path(target))
+    x, y = _array(Path(source)), _array(Path(target))
     if x.ndim != 2 or x.shape != y.shape or not (x.is_floating_point() and y.is_floating_point()):
         raise ValueError(
-            f"{path} holds sources {x.dtype} {list(x.shape)} and targets {y.dtype}"
-            f" {list(y.shape)}: give floating point [N, dim] for both, one row a pair"
+            f"{source} holds {x.dtype} {list(x.shape)} and {target} {y.dtype} {list(y.shape)}: give"
+            " floating point [N, dim] for both, one row a pair"
         )
-    whole = Pairs(x, y, torch.arange(len(x)))
+    everything = Pairs(x, y, torch.arange(len(x)))
     validation: list[bool] = []
-    for number, (rows, targets) in enumerate(whole.chunks()):
+    for index in torch.arange(len(x)).split(CHUNK):
+        rows, targets = everything.fetch(index)
         if not (rows.isfinite().all() and targets.isfinite().all()):
             raise ValueError(
-                f"{path} or its targets hold a value that is not finite in rows from"
-                f" {number * CHUNK} on: leave such pairs out"
+                f"{source} or {target} hold a value that is not finite in rows from"
+                f" {int(index[0])} on: leave such pairs out"
             )
         validation += [in_validation(row.tobytes()) for row in rows.numpy()]
-    sides = _sides(validation, str(path))
-    return Task(name or path.stem, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]))
-
-
-def identity(task: Task) -> Task:
-    """The easiest task on ``task``'s sources: the target is the source."""
-    train, held = (replace(part, y=part.x) for part in (task.train, task.validation))
-    return Task("identity", train, held)
-
-
-def rotated(task: Task, seed: int = 0) -> Task:
-    """The next task on ``task``'s sources: the target is ``Q x`` with a fixed orthogonal ``Q``.
-
-    ``Q`` is drawn from the Haar measure (Mezzadri, Notices of the AMS 54(5), 2007), keyed by
-    ``seed``; the targets are computed now and held in memory.
-    """
-    draws = torch.randn(task.dim, task.dim, generator=rng.generator(seed, "rotation"))
-    q, r = torch.linalg.qr(draws)
-    y = task.train.x.float() @ (q * r.diagonal().sign()).T
-    return Task("rotation", replace(task.train, y=y), replace(task.validation, y=y))
-
-
-class PairLoader:
-    """Batches of ``pairs`` for a `Trainer`: sources as ``x``, targets as ``y``, both float32.
-
-    The order of a pass is a function of (seed, pass). Nothing is read before its batch is made, so
-    pairs on disk may be larger than the memory; with ``TrainConfig(prefetch=True)`` the next batch
-    is read while this one computes. ``beside``: columns to put behind sources and behind targets,
-    float32 ``[N, any]`` each, a row for each of the store. Raises ``ValueError`` for a batch size
-    below 1.
-    """
-
-    keyed = True
-
-    def __init__(
-        self,
-        pairs: Pairs,
-        batch_size: int = 64,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        beside: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}: give 1 or more")
-        self.pairs, self.batch_size, self.shuffle, self.seed = pairs, batch_size, shuffle, seed
-        self._beside = beside
-        self.device = torch.device("cpu")
-
-    def to(self, device: torch.device | str) -> PairLoader:
-        """Deliver on ``device`` from now on. Returns itself."""
-        self.device = torch.device(device)
-        return self
-
-    @property
-    def num_samples(self) -> int:
-        """Pairs in a full pass."""
-        return len(self.pairs)
-
-    def __len__(self) -> int:
-        return -(-len(self.pairs) // self.batch_size)
-
-    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches of pass ``epoch`` over ``order`` (all pairs by default), from ``start`` on.
-
-        ``index`` counts the pairs of this part.
-        """
-        if order is None:
-            n = len(self.pairs)
-            order = rng.permutation(n, self.seed, "order", epoch) if self.shuffle else None
-            order = torch.arange(n) if order is None else order
-        rows = order[start * self.batch_size :]
-        if not len(rows):  # split would give one empty batch
-            return
-        for index in rows.split(self.batch_size):
-            x, y = self.pairs.fetch(index)
-            if self._beside is not None:
-                stored = self.pairs.rows[index]
-                x, y = (
-                    torch.cat([a, b[stored]], 1) for a, b in zip((x, y), self._beside, strict=True)
-                )
-            yield Batch(*(part.to(self.device, non_blocking=True) for part in (index, x, y)))
-
-    def check_labels(self, num_outputs: int) -> None:
-        """Targets are embeddings, so there is no label to check."""
+    sides = _sides(validation, name)
+    return Task(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]))
 
 
 def _sides(validation: Sequence[bool], name: str) -> tuple[Tensor, Tensor]:
@@ -268,17 +193,4 @@ def _array(path: Path) -> Tensor:
     except (OSError, EOFError, ValueError, TypeError) as error:
         raise ValueError(
             f"{path} is no .npy file of numbers ({error}): write it with numpy.save"
-        ) from error
-
-
-def _tensors(path: Path) -> tuple[Tensor, Tensor]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            return file.get_tensor("source"), file.get_tensor("target")
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} does not hold the tensors 'source' and 'target' ({error}): write them with"
-            " safetensors.torch.save_file"
         ) from error

@@ -6,28 +6,129 @@ it does for classes it does here; only the metrics of a pass are others, those o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from astkit import rng
-from astkit.gating import Gate, evaluating
+from astkit.datasets import Loader
+from astkit.gating import evaluating
 from astkit.lattice.baselines import retrieval
 from astkit.lattice.config import LatticeConfig
 from astkit.lattice.model import EnergyFlowLattice
-from astkit.lattice.objective import LatticeLoss, LatticeRows, LossWeights
-from astkit.lattice.tasks import PairLoader, Task
+from astkit.lattice.tasks import Pairs, Task
 from astkit.lattice.text import TextBridge, Vocabulary
-from astkit.trainers import Budget, GatedStep, TrainConfig, Trainer
+from astkit.trainers import Budget, TrainConfig, Trainer
 from astkit.trainers.evaluator import Evaluator
 
 OTHERS = 4096
 """Most targets of the contrast: each is one more column of a product over ``dim`` for every row."""
 
 SETTINGS = TrainConfig(lr=2e-3, weight_decay=0.01, clip_norm=1.0)
-WEIGHTS = LossWeights()
+
+_SAME = 0.9999  # cosine from which on another target is the row's own
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """What a row's loss is made of: ``1 - cos``, and each of these times its weight.
+
+    Attributes:
+        contrast: the cross-entropy of the row's own target among those of other training pairs, at
+            ``temperature`` (InfoNCE: van den Oord et al., arXiv 1807.03748). They are the same
+            ones for every batch, so a row's loss does not depend on its batch.
+        text: the decoder's cross-entropy plus ``1 - cos`` of the encoder's embedding; needs a
+            task with texts.
+        temperature: of the contrast; cosines are divided by it.
+        fade: let the contrast's weight fall to 0 in equal parts over the steps. It sets targets
+            apart, and so raises their ranks early, but turns predictions away from what all targets
+            have in common, which lowers the cosine; the steps without it bring that back.
+
+    Raises ``ValueError`` for a weight below 0, or a temperature that is not above.
+    """
+
+    contrast: float = 0.0
+    text: float = 0.0
+    temperature: float = 0.05
+    fade: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("contrast", "text"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"the weight of {name} is {getattr(self, name)}: give 0 or more")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature is {self.temperature}: give a number above 0")
+
+
+class LatticeRows(nn.Module):
+    """A lattice as the trainer wants it: one tensor in, one tensor out, a row a sample.
+
+    In: embeddings ``[B, dim]``, with a bridge followed by the tokens of the source as whole
+    numbers, ``[B, dim + length]``. Out: predictions ``[B, dim]``, with a bridge followed by the
+    surface and the loss of its encoder, ``[B, dim + cells + 1]``.
+    """
+
+    def __init__(self, lattice: EnergyFlowLattice, bridge: TextBridge | None = None) -> None:
+        super().__init__()
+        self.lattice, self.bridge = lattice, bridge
+
+    def forward(self, x: Tensor) -> Tensor:
+        dim = self.lattice.config.dim
+        embedding = x[:, :dim]
+        found = self.lattice(embedding)
+        if self.bridge is None:
+            predicted: Tensor = found.y
+            return predicted
+        encoded = self.bridge.encoder(x[:, dim:].long())
+        apart = 1 - F.cosine_similarity(encoded, embedding)
+        return torch.cat([found.y, found.surface, apart[:, None]], 1)
+
+
+class LatticeLoss:
+    """The criterion of ``rows``: outputs and targets as `LatticeRows` lays them out, to ``[B]``.
+
+    Args:
+        rows: the model.
+        weights: of the parts.
+        others: ``[K, dim]``, the targets that a row's own is told from by the contrast.
+        left: share of the contrast that has not faded yet.
+    """
+
+    def __init__(
+        self,
+        rows: LatticeRows,
+        weights: LossWeights,
+        others: Tensor | None = None,
+        left: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self.rows, self.weights, self.left = rows, weights, left
+        self.others = None if others is None else F.normalize(others)
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        weights, config = self.weights, self.rows.lattice.config
+        y, wanted = outputs[:, : config.dim], targets[:, : config.dim]
+        cosine = F.cosine_similarity(y, wanted)
+        losses = 1 - cosine
+        if self.others is not None:
+            self.others = self.others.to(y.device)
+            contrast = self._contrast(self.others, y, wanted, cosine)
+            losses = losses + self.left() * weights.contrast * contrast
+        if self.rows.bridge is not None:
+            surface, tokens = outputs[:, config.dim : -1], targets[:, config.dim :].long()
+            spoken = self.rows.bridge.word_losses(surface, tokens)
+            losses = losses + weights.text * (spoken + outputs[:, -1])
+        return losses
+
+    def _contrast(self, others: Tensor, y: Tensor, wanted: Tensor, cosine: Tensor) -> Tensor:
+        same = F.normalize(wanted) @ others.T > _SAME
+        logits = (F.normalize(y) @ others.T).masked_fill(same, -torch.inf)
+        both = torch.cat([cosine[:, None], logits], 1) / self.weights.temperature
+        return both.logsumexp(1) - both[:, 0]
 
 
 class RetrievalEvaluator(Evaluator):
@@ -37,7 +138,15 @@ class RetrievalEvaluator(Evaluator):
     ``val_loss``, so ``Checkpoints(best="val_mrr")`` keeps the best.
     """
 
-    def __init__(self, *parts: Any, loader: PairLoader, dim: int) -> None:
+    higher_is_better: ClassVar[dict[str, bool]] = {
+        "val_mrr": True,
+        "val_cosine": True,
+        "val_top1": True,
+        "val_top5": True,
+        "val_loss": False,
+    }
+
+    def __init__(self, *parts: Any, loader: Loader, dim: int) -> None:
         super().__init__(*parts)
         self._loader, self._dim = loader.to(self.learner.device), dim
 
@@ -61,19 +170,6 @@ class RetrievalEvaluator(Evaluator):
         return {"val_loss": loss} | {f"val_{name}": value for name, value in metrics.items()}
 
 
-class _StepKeeper:
-    """An observer that tells the model which step comes next."""
-
-    def __init__(self, rows: LatticeRows) -> None:
-        self._rows = rows
-
-    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        self._rows.step = step
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 def lattice_trainer(
     config: LatticeConfig,
     task: Task,
@@ -81,13 +177,14 @@ def lattice_trainer(
     steps: int = 300,
     batch_size: int = 64,
     settings: TrainConfig = SETTINGS,
-    weights: LossWeights = WEIGHTS,
-    target_rate: float | None = None,
-    vocabulary: int = 2000,
+    weights: LossWeights | None = None,
     model: EnergyFlowLattice | None = None,
     **trainer: Any,
 ) -> Trainer:
-    """A `Trainer` of a lattice on ``task``, ready to run; `train` runs it as well.
+    """A `Trainer` of a lattice on ``task``, ready to run. ::
+
+        done = lattice_trainer(LatticeConfig(), docs_task(2000), steps=300)
+        done.run().epochs[-1]["val_mrr"]
 
     ``config.lattice=False`` gives the bypass: the same mapper and collector, no flows. The
     model in training is a `LatticeRows`, the epochs hold what `RetrievalEvaluator` finds.
@@ -99,10 +196,8 @@ def lattice_trainer(
         batch_size: pairs a batch.
         settings: learning rate and so on; ``seed`` is also that of the order of the pairs.
         weights: of the loss; ``text`` above 0 trains a `TextBridge` beside the lattice.
-        target_rate: train on this share of each batch alone, chosen by loss; ``None`` for all.
-        vocabulary: size of the bridge's.
         model: built from ``config`` by default.
-        trainer: what else a `Trainer` takes: device, observers, checkpoints, resume, meter.
+        trainer: what else a `Trainer` takes: policy, device, observers, checkpoints, resume, meter.
 
     Raises ``ValueError`` for dims that differ, less than one step, or text without texts.
     """
@@ -113,16 +208,17 @@ def lattice_trainer(
         )
     if steps < 1:
         raise ValueError(f"steps is {steps}: give 1 or more")
-    bridge = _bridge(config, task, vocabulary, settings.seed) if weights.text else None
-    rows = LatticeRows(model or EnergyFlowLattice(config), bridge, wide=weights.surface > 0)
-    others = _others(task, settings.seed) if weights.contrast else None
-    criterion = LatticeLoss(rows, weights, others, steps)
-    beside = _beside(config, task, bridge)
-    load = partial(PairLoader, batch_size=batch_size, seed=settings.seed, beside=beside)
-    loader = load(task.train)
-    if target_rate is not None:
-        gate = Gate(target_rate, criterion=criterion, seed=settings.seed)
-        trainer["step"] = GatedStep(gate)
+    weights, seed = weights or LossWeights(), settings.seed
+    bridge = _bridge(config, task, seed) if weights.text else None
+    train, held = (_with_tokens(part, task, bridge) for part in (task.train, task.validation))
+    loader = train.loader(batch_size, seed=seed)
+    rows = LatticeRows(model or EnergyFlowLattice(config), bridge)
+
+    def left() -> float:
+        return max(0.0, 1 - made.position.step / steps) if weights.fade else 1.0
+
+    criterion = LatticeLoss(rows, weights, _others(task, seed) if weights.contrast else None, left)
+    check = held.loader(batch_size, shuffle=False)
     made = Trainer(
         rows,
         loader,
@@ -130,62 +226,31 @@ def lattice_trainer(
         budget=Budget(epochs=(steps - 0.5) / len(loader)),
         config=settings,
         criterion=criterion,
-        evaluator=partial(
-            RetrievalEvaluator, loader=load(task.validation, shuffle=False), dim=config.dim
-        ),
+        evaluator=partial(RetrievalEvaluator, loader=check, dim=config.dim),
         **trainer,
     )
-    made.observers.append(_StepKeeper(rows))
-    rows.step = made.position.step  # of a run that goes on
     return made
 
 
-def train(config: LatticeConfig, task: Task, **settings: Any) -> Trainer:
-    """Train a lattice on ``task`` to the end of its budget; see `lattice_trainer`. ::
-
-    done = train(LatticeConfig(), docs_task(2000), steps=300)
-    done.history.epochs[-1]["val_mrr"]
-    """
-    trainer = lattice_trainer(config, task, **settings)
-    trainer.run()
-    return trainer
-
-
-def _bridge(config: LatticeConfig, task: Task, vocabulary: int, seed: int) -> TextBridge:
+def _bridge(config: LatticeConfig, task: Task, seed: int) -> TextBridge:
     pairs = task.texts_of(task.train)
     texts = [pair.source for pair in pairs] + [pair.target for pair in pairs]
-    return TextBridge(Vocabulary.of(texts, vocabulary), config.dim, config.cells, seed=seed)
+    return TextBridge(Vocabulary.of(texts), config.dim, config.cells, seed=seed)
 
 
 def _others(task: Task, seed: int) -> Tensor:
     """Targets of at most so many training pairs, drawn by ``seed``."""
-    drawn = rng.permutation(len(task.train), seed, "contrast")[:OTHERS]
-    return task.train.fetch(drawn)[1]
+    return task.train.fetch(rng.permutation(len(task.train), seed, "contrast")[:OTHERS])[1]
 
 
-def _beside(
-    config: LatticeConfig, task: Task, bridge: TextBridge | None
-) -> tuple[Tensor, Tensor] | None:
-    """What rides behind each embedding of the store: the sample's number, and its tokens."""
-    if bridge is None and not config.noise:
-        return None
-    rows = len(task.train.x)
-    if rows > _EXACT:
-        raise ValueError(
-            f"the task {task.name!r} has {rows} pairs, but with noise or text a pair's number must"
-            f" be exact in float32: give at most {_EXACT} pairs"
-        )
-    source = [torch.arange(rows, dtype=torch.float32)[:, None]]
-    target = [torch.zeros(rows, 0)]
-    if bridge is not None:
-        encode = partial(bridge.vocabulary.encode, length=bridge.length)
-        source.append(encode([pair.source for pair in task.texts]).float())
-        target.append(encode([pair.target for pair in task.texts]).float())
-    return torch.cat(source, 1), torch.cat(target, 1)
-
-
-_EXACT = 2**24
-"""Whole numbers up to this one are exact in float32."""
+def _with_tokens(part: Pairs, task: Task, bridge: TextBridge | None) -> Pairs:
+    """``part`` with, for a bridge, the tokens of source and target behind their embeddings."""
+    if bridge is None:
+        return part
+    encode = partial(bridge.vocabulary.encode, length=bridge.length)
+    sources = encode([pair.source for pair in task.texts]).float()
+    targets = encode([pair.target for pair in task.texts]).float()
+    return replace(part, x=torch.cat([part.x, sources], 1), y=torch.cat([part.y, targets], 1))
 
 
 @torch.no_grad()

@@ -56,7 +56,7 @@ def flows_at_once(rounds: int, loop_rounds: int, config: LatticeConfig, batch: i
     model, x = EnergyFlowLattice(config), inputs(batch, config.dim).float()
     arms = {
         "at once": lambda: train(model, lambda: model(x)),
-        "chunks of 16": lambda: train(model, lambda: model.run(x, flows_per_call=16)),
+        "chunks of 16": lambda: train(model, lambda: model(x, flows_per_call=16)),
     }
     loop = {
         "at once": arms["at once"],
@@ -85,11 +85,11 @@ def early_stop(rounds: int, config: LatticeConfig, batch: int) -> dict[str, Any]
     errors = {}
     for drift in DRIFTS:
         model, share = _with_stragglers(config, x, drift)
-        early, whole = model(x), model.run(x, adaptive=False)
+        early, whole = model(x), model(x, adaptive=False)
         errors[str(drift)] = _distance(early, whole)
     arms = {
         "early stop": lambda: train(model, lambda: model(x)),
-        "all steps": lambda: train(model, lambda: model.run(x, adaptive=False)),
+        "all steps": lambda: train(model, lambda: model(x, adaptive=False)),
     }
     timed = interleaved(arms, rounds=rounds, warmup=1)
     return {

@@ -23,12 +23,11 @@ import torch
 from astkit import rng
 from astkit.files import write_atomic
 from astkit.lattice.baselines import baselines
-from astkit.lattice.carrier import ENERGY, MOVE
 from astkit.lattice.config import LatticeConfig
+from astkit.lattice.layers import ENERGY, MOVE
 from astkit.lattice.model import EnergyFlowLattice
-from astkit.lattice.objective import LossWeights
-from astkit.lattice.tasks import Task, docs_task, identity, rotated
-from astkit.lattice.training import SETTINGS, lattice_trainer
+from astkit.lattice.tasks import Task, docs_task
+from astkit.lattice.training import SETTINGS, LossWeights, lattice_trainer
 from astkit.stamp import describe, stamp
 
 RESULTS = Path(__file__).with_name("lattice_learning.json")
@@ -39,6 +38,7 @@ CONFIG = LatticeConfig(
 WEIGHTS = LossWeights(contrast=0.1, temperature=0.1, fade=True)
 SHARP = LossWeights(contrast=1.0, temperature=0.1)
 LARGE = {"width": 28, "height": 28, "depth": 3}
+TRAINING = {name: getattr(SETTINGS, name) for name in ("weight_decay", "clip_norm", "schedule")}
 METRICS = ("val_mrr", "val_cosine", "val_top1", "val_top5")
 ORIGIN: dict[str, Any] = {"energy_rule": "origin", "input_scale": 1.0, "theta_e": 0.01}
 
@@ -63,7 +63,6 @@ ARMS = (
     Arm("large lattice, contrast", LARGE, SHARP, steps=200, lr=5e-4),
     Arm("large bypass, contrast", {**LARGE, "lattice": False}, SHARP, steps=200, lr=5e-4),
     Arm("lattice, spawning", {"spawn_threshold": 0.5}),
-    Arm("lattice, merged flows", {"merge": True}),
     Arm("lattice, depth 12", {"depth": 12}),
     Arm("lattice, 600 steps", steps=600),
     Arm("bypass, 600 steps", {"lattice": False}, steps=600),
@@ -103,9 +102,28 @@ def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
     return row | {"seconds": trainer.ledger.seconds["training"], **flow_counts(trainer.model, task)}
 
 
+def identity(task: Task) -> Task:
+    """The easiest task on ``task``'s sources: the target is the source."""
+    train, held = (replace(part, y=part.x) for part in (task.train, task.validation))
+    return Task("identity", train, held)
+
+
+def rotated(task: Task, seed: int = 0) -> Task:
+    """The next task on ``task``'s sources: the target is ``Q x`` with a fixed orthogonal ``Q``.
+
+    ``Q`` is drawn from the Haar measure (Mezzadri, Notices of the AMS 54(5), 2007).
+    """
+    draws = torch.randn(task.dim, task.dim, generator=rng.generator(seed, "rotation"))
+    q, r = torch.linalg.qr(draws)
+    y = task.train.x.float() @ (q * r.diagonal().sign()).T
+    return Task("rotation", replace(task.train, y=y), replace(task.validation, y=y))
+
+
 def settings_of(arm: Arm) -> str:
-    """All that an arm's numbers depend on, to tell whether they were measured as it stands now."""
-    return f"{arm!r} on {CONFIG!r} with {SETTINGS!r}"
+    """What an arm's numbers depend on, to tell whether they were measured as it stands now."""
+    settings = {**vars(CONFIG), **arm.lattice, **vars(arm.weights), **TRAINING}
+    own = {"steps": arm.steps, "lr": arm.lr, "task": arm.task, "large": arm.large}
+    return ", ".join(f"{name}={value!r}" for name, value in sorted({**settings, **own}.items()))
 
 
 def enlarge(model: EnergyFlowLattice, head: slice) -> None:

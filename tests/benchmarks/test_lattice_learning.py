@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from astkit.lattice.carrier import ENERGY, MOVE
 from astkit.lattice.config import LatticeConfig
+from astkit.lattice.layers import ENERGY, MOVE
 from astkit.lattice.model import EnergyFlowLattice
 from tests.benchmarks import lattice_learning
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.lattice.carrier import ADVANCE, ENERGY, MOVE
 from astkit.lattice.config import LatticeConfig
+from astkit.lattice.layers import ADVANCE, ENERGY, MOVE
 from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
 
-COUNTERS = ("created", "completed", "died", "merged", "dropped", "left", "steps")
+COUNTERS = ("created", "completed", "died", "dropped", "left", "steps")
 
 
 def config(**changes: Any) -> LatticeConfig:

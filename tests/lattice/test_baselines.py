@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from astkit import rng
 from astkit.lattice import baselines as module
-from astkit.lattice.baselines import Ridge, baselines, retrieval
+from astkit.lattice.baselines import baselines, retrieval, ridge
 from astkit.lattice.tasks import Pairs, Task
 
 
@@ -73,44 +73,37 @@ def test_unusable_predictions_are_refused():
         retrieval(torch.full((2, 2), torch.nan), torch.ones(2, 2))
 
 
-@pytest.mark.parametrize("lam", [0.01, 1.0, 30.0])
-def test_ridge_is_least_squares_with_rows_for_the_penalty(lam):
-    task = made()
-    x, y = (part.double().numpy() for part in task.train.fetch(torch.arange(len(task.train))))
-    # one more column for the intercept, which is not penalised
-    left = np.block([[x, np.ones((len(x), 1))], [np.sqrt(lam) * np.eye(6), np.zeros((6, 1))]])
-    right = np.concatenate([y, np.zeros((6, 6))])
-    slow, *_ = np.linalg.lstsq(left, right, rcond=None)
-    ridge = next(Ridge.path(task.train, [lam]))
-    test, _ = task.validation.fetch(torch.arange(len(task.validation)))
-    predicted = np.hstack([test.numpy(), np.ones((len(test), 1))]) @ slow
-    np.testing.assert_allclose(ridge(test).numpy(), predicted, rtol=1e-7, atol=1e-9)
+def least_squares(x: np.ndarray, y: np.ndarray, lam: float, test: np.ndarray) -> np.ndarray:
+    # rows for the penalty, and a column for the intercept, which is not penalised
+    dim = x.shape[1]
+    left = np.block([[x, np.ones((len(x), 1))], [np.sqrt(lam) * np.eye(dim), np.zeros((dim, 1))]])
+    slow, *_ = np.linalg.lstsq(left, np.concatenate([y, np.zeros((dim, y.shape[1]))]), rcond=None)
+    return np.hstack([test, np.ones((len(test), 1))]) @ slow
 
 
 def test_lambda_is_the_best_on_a_part_of_train_and_refitted():
-    task, lambdas = made(dim=12), (0.1, 10.0, 1000.0)
-    order = rng.permutation(60, 0, "ridge")
-    held, fit = task.train.rows[order[:9]], task.train.rows[order[9:]]
-    scores = {}
-    for lam in lambdas:
-        ridge = next(Ridge.path(replace(task.train, rows=fit), [lam]))
-        x, y = task.train.x[held], task.train.y[held]
-        scores[lam] = slow_retrieval(ridge(x).numpy(), y.double().numpy())[3]
-    chosen = Ridge.choose(task.train, lambdas)
-    assert scores[chosen.lam] == max(scores.values())
-    whole = next(Ridge.path(task.train, [chosen.lam]))
-    assert torch.equal(chosen.weight, whole.weight)
-    blind = replace(task, validation=replace(task.validation, y=task.validation.y * torch.nan))
-    assert torch.equal(Ridge.choose(blind.train, lambdas).weight, chosen.weight)
-    with pytest.raises(ValueError, match="lambdas is"):
-        Ridge.choose(task.train, ())
+    task = made(dim=12)
+    x, y = (part.double().numpy() for part in task.train.whole())
+    order = rng.permutation(60, 0, "ridge").numpy()
+    held, fit = order[:9], order[9:]
+    scores = {
+        lam: slow_retrieval(least_squares(x[fit], y[fit], lam, x[held]), y[held])[3]
+        for lam in module.LAMBDAS
+    }
+    chosen = ridge(task.train)
+    assert scores[chosen.alpha] == max(scores.values())
+    test = task.validation.whole()[0].double().numpy()
+    wanted = least_squares(x, y, chosen.alpha, test)
+    np.testing.assert_allclose(chosen.predict(test), wanted, rtol=1e-7, atol=1e-9)
+    with pytest.raises(ValueError, match="train has 1 pairs"):
+        ridge(replace(task.train, rows=task.train.rows[:1]))
 
 
 def test_mean_and_copy_are_what_they_say():
     task = made()
     found = baselines(task)
     assert list(found) == ["train mean", "copy input", "ridge"]
-    x, y = (part.double().numpy() for part in task.validation.fetch(torch.arange(30)))
+    x, y = (part.double().numpy() for part in task.validation.whole())
     mean = task.train.y[task.train.rows].double().numpy().mean(0)
     for name, predicted in (("train mean", np.tile(mean, (30, 1))), ("copy input", x)):
         metrics = found[name]

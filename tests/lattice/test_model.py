@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from astkit.lattice.carrier import GATE
 from astkit.lattice.flows import FlowStats
+from astkit.lattice.layers import GATE
 from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
-from astkit.lattice.trajectory import trajectory
+from astkit.lattice.plots import flow_table
 from tests.gating.syncs import Syncs
 from tests.lattice.examples import COUNTERS, config, gradients, inputs, loss, model, two_speeds
 
@@ -40,10 +40,9 @@ def calls(module: nn.Module) -> list[int]:
 
 @pytest.mark.parametrize("rows", [[1], [3, 0, 4, 2, 1]], ids=["alone", "permuted"])
 def test_a_sample_does_not_see_its_batch(rows: list[int]) -> None:
-    built = model(config(noise=0.3, max_flows=14, theta_e=0.05, depth=8, tau=0.7))
-    x, ids, order = inputs(5), torch.tensor([4, 0, 9, 100, 7]), torch.tensor(rows)
-    whole = built(x, sample_ids=ids, step=5)
-    part = built(x[order], sample_ids=ids[order], step=5)
+    built = model(config(max_flows=14, theta_e=0.05, depth=8, tau=0.7))
+    x, order = inputs(5), torch.tensor(rows)
+    whole, part = built(x), built(x[order])
     assert (
         len({tuple(row) for row in zip(*map(torch.Tensor.tolist, counts(whole)), strict=True)}) > 1
     )
@@ -57,12 +56,12 @@ def counts(output: LatticeOutput) -> list[Tensor]:
 
 
 def test_no_rule_to_stop_equals_all_the_steps() -> None:
-    ruled = config(tau=1.0, patience=math.inf, flush="drop", max_steps=6, z_min=0.3)
+    ruled = config(tau=1.0, patience=math.inf, max_steps=6, z_min=0.3)
     built = model(ruled)
     x = inputs(3)
-    assert exactly(built.run(x), built.run(x, adaptive=False))
+    assert exactly(built(x), built(x, adaptive=False))
     stopping = model(replace(ruled, tau=0.5, min_steps=1, depth=3, spawn_threshold=1.0))
-    assert not exactly(stopping.run(x), stopping.run(x, adaptive=False))
+    assert not exactly(stopping(x), stopping(x, adaptive=False))
 
 
 def test_patience_waits_for_the_first_arrival() -> None:
@@ -88,18 +87,15 @@ def test_patience_stops_for_the_stragglers() -> None:
     assert stats.steps.tolist() == [7 + 3] * 3  # all others arrive in step 7
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"theta_e": 0.1}, {"max_flows": 12}, {"flush": "drop"}, {"merge": True}]
-)
+@pytest.mark.parametrize("changes", [{}, {"theta_e": 0.1}, {"max_flows": 12}])
 def test_counts_add_up(changes: dict[str, object]) -> None:
     built = model(config(depth=7, tau=0.6, min_steps=1, **changes))
-    _, frames = trajectory(built, inputs(4))
+    _, flows = flow_table(built, inputs(4))
     stats = built(inputs(4)).stats
-    assert len(frames[0].slot) == 4 * 12
-    assert torch.equal(stats.completed + stats.died + stats.merged + stats.left, stats.created)
+    assert (flows["step"] == 0).sum() == 4 * 12
+    assert torch.equal(stats.completed + stats.died + stats.left, stats.created)
     assert (stats.created >= 12).all()
-    most = max(int(torch.bincount(frame.sample).max()) for frame in frames if len(frame.sample))
-    assert most <= built.config.flows_per_sample
+    assert flows.groupby(["step", "sample"]).size().max() <= built.config.flows_per_sample
 
 
 @pytest.mark.parametrize("batch", [1, 6])
@@ -117,9 +113,9 @@ def test_one_call_a_step_for_any_batch(batch: int) -> None:
 def test_chunks_of_flows_change_calls_and_nothing_else() -> None:
     built = model(config())
     x = inputs(3)
-    whole = gradients(built, expected := built.run(x))
+    whole = gradients(built, expected := built(x))
     seen = calls(built.neuron)
-    part = gradients(built, output := built.run(x, flows_per_call=5))
+    part = gradients(built, output := built(x, flows_per_call=5))
     assert max(seen) == 5
     assert (output.surface - expected.surface).abs().max() <= BOUND
     assert same_counts(output.stats, expected.stats)
@@ -129,13 +125,12 @@ def test_chunks_of_flows_change_calls_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("every", [1, 3, 100])
 def test_recomputed_steps_change_nothing(every: int) -> None:
-    chosen = config(noise=0.2, max_flows=14)
-    keys = {"sample_ids": torch.arange(3), "step": 1}
+    chosen = config(max_flows=14)
     x = inputs(3)
     built = model(chosen)
-    kept = gradients(built, expected := built(x, **keys))
+    kept = gradients(built, expected := built(x))
     again = model(replace(chosen, recompute_every=every))
-    found = gradients(again, output := again(x, **keys))
+    found = gradients(again, output := again(x))
     assert exactly(output, expected)
     assert all(torch.equal(found[name], kept[name]) for name in kept)
 
@@ -151,13 +146,6 @@ def test_every_parameter_learns() -> None:
     assert {name.split(".")[0] for name in found} == {"mapper", "neuron", "carrier", "collector"}
 
 
-def test_a_target_carries_no_gradient() -> None:
-    built = model(config())
-    target = built.surface_target(inputs(2))
-    assert not target.requires_grad
-    assert torch.equal(target, built.mapper(inputs(2)))
-
-
 def test_a_state_dict_is_the_whole_model() -> None:
     first, other = (EnergyFlowLattice(config(seed=seed)) for seed in (0, 1))
     x = inputs(3).float()
@@ -169,36 +157,14 @@ def test_a_state_dict_is_the_whole_model() -> None:
 def test_a_seed_repeats_bit_by_bit_and_leaves_the_generator_alone() -> None:
     state = torch.get_rng_state()
     x = inputs(3).float()
-    chosen = config(noise=0.3)
     runs = []
     for _ in range(2):
-        built = EnergyFlowLattice(chosen)
-        output = built(x, sample_ids=torch.arange(3), step=0)
+        built = EnergyFlowLattice(config())
+        output = built(x)
         runs.append((output, gradients(built, output)))
     assert torch.equal(torch.get_rng_state(), state)
     assert exactly(runs[0][0], runs[1][0])
     assert all(torch.equal(runs[0][1][name], runs[1][1][name]) for name in runs[0][1])
-
-
-def test_noise_moves_flows_in_training_only() -> None:
-    built = model(config(noise=0.5))
-    x, ids = inputs(2), torch.arange(2)
-    first, again, later = (built(x, sample_ids=ids, step=step) for step in (0, 0, 1))
-    assert exactly(first, again)
-    assert not torch.equal(first.surface, later.surface)
-    with pytest.raises(ValueError, match="sample_ids or step is missing"):
-        built(x)
-    quiet = model(replace(built.config, noise=0.0))
-    assert exactly(built.eval()(x), quiet(x))
-
-
-def test_noise_has_the_deviation_that_it_says() -> None:
-    built = model(config(noise=0.5, width=40, height=40))
-    draw = built._noise(torch.arange(1), 0)
-    assert draw is not None
-    drawn = draw(torch.arange(3000), 0)
-    assert drawn.std().item() == pytest.approx(0.5, rel=0.05)
-    assert drawn.mean().item() == pytest.approx(0, abs=0.03)
 
 
 def test_the_bypass_is_the_mapper_and_the_collector() -> None:
@@ -236,19 +202,19 @@ def test_autocast_keeps_places_and_energies() -> None:
     assert all(each.grad is not None and each.grad.isfinite().all() for each in built.parameters())
 
 
-def test_frames_follow_each_flow() -> None:
+def test_a_table_follows_each_flow() -> None:
     built = model(config(depth=9))
-    output, frames = trajectory(built, inputs(2))
+    output, flows = flow_table(built, inputs(2))
     assert exactly(output, built(inputs(2)))
-    assert [frame.step for frame in frames] == list(range(int(output.stats.steps.max()) + 1))
-    extent = torch.tensor([3, 2, 8])
-    for frame in frames:
-        assert (frame.position >= 0).all()
-        assert (frame.position <= extent).all()
-    start, then = frames[0], frames[1]
-    assert start.position[:12, :2].tolist() == [[x, y] for y in range(3) for x in range(4)]
-    assert torch.equal(start.energy, built.mapper(inputs(2)).flatten())
-    assert (then.position[:, 2] >= built.config.z_min).all()
+    assert flows["step"].max() <= output.stats.steps.max()
+    for axis, wall in (("x", 3), ("y", 2), ("z", 8)):
+        assert flows[axis].between(0, wall).all()
+    start, then = (flows[flows["step"] == step] for step in (0, 1))
+    first = start[start["sample"] == 0]
+    assert first[["x", "y"]].values.tolist() == [[x, y] for y in range(3) for x in range(4)]
+    energies = built.mapper(inputs(2)).flatten().tolist()
+    assert start["energy"].tolist() == energies
+    assert (then["z"] >= built.config.z_min).all()
 
 
 def test_what_cannot_run_is_refused() -> None:
@@ -256,4 +222,4 @@ def test_what_cannot_run_is_refused() -> None:
     with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6"):
         built(inputs(2, dim=7))
     with pytest.raises(ValueError, match="no_grad"):
-        built.run(inputs(2), observer=lambda step, flows: None)
+        built(inputs(2), observer=lambda step, flows: None)

@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astkit.lattice import pairs
-from astkit.lattice.pairs import TextPair, docs_pairs, in_validation, read_pairs, words, write_pairs
+from astkit.lattice.pairs import (
+    TextPair,
+    docs_pairs,
+    in_validation,
+    read_pairs,
+    topics_pairs,
+    words,
+)
+from tests.benchmarks import docs_pairs as collector
+from tests.benchmarks.docs_pairs import write_pairs
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -45,9 +54,9 @@ def test_the_licences_of_all_origins_lie_beside_them():
 def test_the_frozen_pairs_are_what_these_packages_hold():
     frozen = docs_pairs(DATA)
     here = {f"{name} {metadata.version(name).partition('+')[0]}" for name in ("numpy", "torch")}
-    here.add(pairs._python())
+    here.add(collector._python())
     versions = {pair.origin for pair in frozen}
-    collected = pairs.collect()
+    collected = collector.collect()
     for origin in here & versions:  # of other versions the pairs are others
         assert {p for p in collected if p.origin == origin} >= {
             p for p in frozen if p.origin == origin
@@ -68,7 +77,7 @@ def test_docstrings_are_read_without_importing(tmp_path):
     (tmp_path / "tests" / "n.py").write_text(module)
     (tmp_path / "broken.py").write_text("def (")
     files = sorted(tmp_path.rglob("*.py"))
-    assert list(pairs._docstrings(tmp_path, files, "here")) == [
+    assert list(collector._docstrings(tmp_path, files, "here")) == [
         TextPair("A module of some words.", "Its second paragraph here.", "here"),
         TextPair("Do another thing.", "In this very way.", "here"),
     ]
@@ -96,15 +105,26 @@ def test_about_the_asked_share_is_for_validation():
     assert abs(held / 4000 - 0.15) < 4 * (0.15 * 0.85 / 4000) ** 0.5
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["no json", "[1]", '{"source": "a"}', '{"source": "a", "target": "!!"}', '{"source": 1}'],
-)
-def test_a_line_that_is_no_pair_is_named(tmp_path, line):
+def test_a_line_that_is_no_pair_is_named(tmp_path):
     path = tmp_path / "user.jsonl"
-    path.write_text(json.dumps({"source": "a b", "target": "c"}) + "\n" + line + "\n")
-    with pytest.raises(ValueError, match=r"user\.jsonl line 2 is .*: give"):
-        read_pairs(path)
+    wrong = (
+        "no json",
+        "[1]",
+        '{"source": "a"}',
+        '{"source": "a", "target": "!!"}',
+        '{"source": 1}',
+    )
+    for line in wrong:
+        path.write_text(json.dumps({"source": "a b", "target": "c"}) + "\n" + line + "\n")
+        with pytest.raises(ValueError, match=r"user\.jsonl line 2 is .*: give"):
+            read_pairs(path)
+
+
+def test_the_pairs_that_python_brings_along_are_unique_and_prose():
+    found = topics_pairs()
+    assert len(found) > 500
+    assert len({" ".join(words(pair.source)) for pair in found}) == len(found)
+    assert all(3 <= len(words(side)) <= 80 for p in found for side in (p.source, p.target))
 
 
 def test_damaged_and_empty_files_are_refused(tmp_path):

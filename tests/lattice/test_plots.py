@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from astkit.widgets import lattice_plots as plots
+from astkit.lattice import plots
 
 
 @pytest.fixture

@@ -5,21 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from astkit import rng
-from astkit.datasets import BatchSource, Prefetched
-from astkit.lattice.pairs import TextPair, words, write_pairs
+from astkit.lattice.pairs import TextPair, words
 from astkit.lattice.tasks import (
-    PairLoader,
     Pairs,
+    Task,
     docs_task,
     embedding_task,
-    identity,
-    rotated,
     text_task,
 )
 from astkit.profiling.memory import resident
+from tests.benchmarks.docs_pairs import write_pairs
 
 
 def numbered(n: int = 40) -> list[TextPair]:
@@ -69,36 +66,23 @@ def test_a_users_file_of_texts(tmp_path):
         text_task([TextPair("a", "b")] * 3, 2)
 
 
-def test_the_easier_tasks():
-    task = text_task(numbered(), dim=8)
-    same, turned = identity(task), rotated(task, seed=1)
-    for part in (same.train, same.validation):
-        x, y = part.fetch(torch.arange(len(part)))
-        assert torch.equal(x, y)
-    x, y = turned.train.fetch(torch.arange(len(turned.train)))
-    torch.testing.assert_close(y @ y.T, x @ x.T)  # lengths and angles stay
-    assert not torch.allclose(x, y, atol=0.1)
-    assert torch.equal(turned.validation.rows, task.validation.rows)
-    assert not torch.equal(rotated(task, seed=2).train.y, turned.train.y)
+def test_a_task_of_embeddings_has_no_texts():
+    x, y = vectors()
+    pairs = Pairs(x, y, torch.arange(60))
     with pytest.raises(ValueError, match="embeddings alone"):
-        turned.texts_of(turned.train)
+        Task("bare", pairs, pairs).texts_of(pairs)
 
 
-@pytest.mark.parametrize("kind", ["npy", "safetensors"])
-def test_embeddings_of_a_file_are_those_that_were_written(tmp_path, kind):
+def test_embeddings_of_files_are_those_that_were_written(tmp_path):
     x, y = vectors()
     x[7] = x[3]
-    if kind == "npy":
-        paths = (tmp_path / "x.npy", tmp_path / "y.npy")
-        for path, tensor in zip(paths, (x, y), strict=True):
-            np.save(path, tensor.half().numpy())
-        x, y = x.half().float(), y.half().float()
-    else:
-        paths = (tmp_path / "both.safetensors",)
-        save_file({"source": x, "target": y}, paths[0])
+    paths = (tmp_path / "x.npy", tmp_path / "y.npy")
+    for path, tensor in zip(paths, (x, y), strict=True):
+        np.save(path, tensor.half().numpy())
+    x, y = x.half().float(), y.half().float()
     task = embedding_task(*paths)
     for part in (task.train, task.validation):
-        found = part.fetch(torch.arange(len(part)))
+        found = part.whole()
         assert torch.equal(found[0], x[part.rows])
         assert torch.equal(found[1], y[part.rows])
     rows = torch.cat([task.train.rows, task.validation.rows]).sort().values
@@ -106,21 +90,15 @@ def test_embeddings_of_a_file_are_those_that_were_written(tmp_path, kind):
     assert (3 in task.train.rows) == (7 in task.train.rows)
 
 
-@pytest.mark.parametrize("kind", ["npy", "safetensors"])
-def test_embeddings_stay_on_disk(tmp_path, kind):
+def test_embeddings_stay_on_disk(tmp_path):
     before = resident()
     if before is None:
         pytest.skip("this system does not say what lies in memory")
     x = torch.randn(40_000, 128, generator=rng.generator(3))  # 20 MB a side
-    if kind == "npy":
-        paths = (tmp_path / "x.npy", tmp_path / "x.npy")
-        np.save(paths[0], x.numpy())
-    else:
-        paths = (tmp_path / "both.safetensors",)
-        save_file({"source": x, "target": x.clone()}, paths[0])
+    np.save(tmp_path / "x.npy", x.numpy())
     before = resident() or before
-    task = embedding_task(*paths)
-    for _ in PairLoader(task.train, 512).batches(0):
+    task = embedding_task(tmp_path / "x.npy", tmp_path / "x.npy")
+    for _ in task.train.loader(512).batches(0):
         pass
     after = resident()
     assert after is not None
@@ -136,7 +114,6 @@ def test_unusable_files_are_refused(tmp_path):
     np.save(tmp_path / "pickled.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     y[50, 2] = torch.nan
     np.save(tmp_path / "nan.npy", y.numpy())
-    save_file({"x": x}, tmp_path / "other.safetensors")
     for name, sentence in {
         "short": "one row a pair",
         "whole": "floating point",
@@ -145,10 +122,6 @@ def test_unusable_files_are_refused(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=sentence):
             embedding_task(tmp_path / "x.npy", tmp_path / f"{name}.npy")
-    with pytest.raises(ValueError, match="target is missing"):
-        embedding_task(tmp_path / "x.npy")
-    with pytest.raises(ValueError, match="'source' and 'target'"):
-        embedding_task(tmp_path / "other.safetensors")
     with pytest.raises(FileNotFoundError):
         embedding_task(tmp_path / "x.npy", tmp_path / "absent.npy")
 
@@ -156,26 +129,14 @@ def test_unusable_files_are_refused(tmp_path):
 def test_batches_are_those_of_a_plain_loop():
     x, y = vectors(23)
     pairs = Pairs(x, y, torch.arange(22, 0, -2))  # 11 of 23
-    beside = (torch.arange(23.0)[:, None], torch.zeros(23, 0))
-    loader = PairLoader(pairs, 4, seed=5, beside=beside)
-    assert isinstance(loader, BatchSource)
+    loader = pairs.loader(4, seed=5)
     assert (len(loader), loader.num_samples) == (3, 11)
     for epoch in (0, 1):
         order = rng.permutation(11, 5, "order", epoch).tolist()
         batches = list(loader.batches(epoch))
         assert [batch.index.tolist() for batch in batches] == [order[:4], order[4:8], order[8:]]
         for batch in batches:
-            for number, row, target in zip(*batch, strict=True):
-                stored = 22 - 2 * int(number)
-                assert torch.equal(row, torch.cat([x[stored], torch.tensor([float(stored)])]))
-                assert torch.equal(target, y[stored])
-        late = list(loader.batches(epoch, start=2))
-        assert len(late) == 1
-        assert torch.equal(late[0].x, batches[2].x)
-        for ahead, batch in zip(Prefetched(loader).batches(epoch), batches, strict=True):
-            assert all(map(torch.equal, ahead, batch))
-    assert not list(loader.batches(0, start=3))
-    chosen = next(loader.batches(0, torch.tensor([2, 0])))
-    assert chosen.index.tolist() == [2, 0]
-    with pytest.raises(ValueError, match="batch_size is 0"):
-        PairLoader(pairs, 0)
+            stored = 22 - 2 * batch.index
+            assert torch.equal(batch.x, x[stored])
+            assert torch.equal(batch.y, y[stored])
+    assert torch.equal(pairs[3][0], x[16])
