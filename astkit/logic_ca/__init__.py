@@ -5,11 +5,9 @@ The four ways are `astkit.logic_ca.gradients.gradients`; here that name is the m
 
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.config import LogicCAConfig
-from astkit.logic_ca.gated import arm_trainer, compare_arms
 from astkit.logic_ca.gradients import first_channel_loss, per_sample_gradients
 from astkit.logic_ca.masks import fire_masks
 from astkit.logic_ca.tasks import (
-    TASKS,
     Task,
     checkerboard,
     checkerboard_async,
@@ -20,15 +18,12 @@ from astkit.logic_ca.tasks import (
 from astkit.logic_ca.training import logic_trainer
 
 __all__ = [
-    "TASKS",
     "LogicCA",
     "LogicCAConfig",
     "Task",
-    "arm_trainer",
     "checkerboard",
     "checkerboard_async",
     "checkerboard_small",
-    "compare_arms",
     "fire_masks",
     "first_channel_loss",
     "game_of_life",

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from astkit import files
@@ -33,12 +33,7 @@ FALSE, TRUE = -1, -2
 PASSIVE = (0, 3, 5, 15)
 """Ops that only pass a constant or one of their inputs on: FALSE, A, B, TRUE."""
 
-TABLES: Bits = (np.arange(16)[:, None] >> np.array([3, 2, 1, 0])) % 2 == 1
-"""Truth tables: ``TABLES[op, 2 * a + b]``."""
-
 FORMAT, VERSION = "astkit.logic_ca.circuit", 1
-_ARRAYS = ("ops", "a", "b", "outputs")
-_KEYS = ("format", "version", "channels", "boundary", "fire_rate", *_ARRAYS, "meta")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +70,13 @@ class Circuit:
             raise ValueError(
                 f"boundary is {self.boundary!r}: choose one of {', '.join(BOUNDARIES)}"
             )
-        if not 0 < self.fire_rate <= 1:
-            raise ValueError(f"fire_rate is {self.fire_rate}: give a share in (0, 1]")
-        if self.channels < 1:
-            raise ValueError(f"channels is {self.channels}: a cell has at least 1")
-        for name in _ARRAYS:
+        if not isinstance(self.fire_rate, float | int) or not 0 < self.fire_rate <= 1:
+            raise ValueError(f"fire_rate is {self.fire_rate!r}: give a share in (0, 1]")
+        if not _is_whole(self.channels) or self.channels < 1:
+            raise ValueError(f"channels is {self.channels!r}: give a whole number of 1 or more")
+        if not isinstance(self.meta, Mapping):
+            raise ValueError(f"meta is {self.meta!r}: give a mapping")
+        for name in ("ops", "a", "b", "outputs"):
             object.__setattr__(self, name, _integers(name, getattr(self, name)))
         if not len(self.ops) == len(self.a) == len(self.b):
             lengths = f"{len(self.ops)}, {len(self.a)} and {len(self.b)}"
@@ -121,34 +118,10 @@ class Circuit:
             depths[self.inputs + gate] = 1 + max(depths[a], depths[b])
         return depths
 
-    def evaluate(self, wires: ArrayLike) -> Bits:
-        """New channels from neighbourhoods, each gate looked up in its truth table.
-
-        ``wires`` is boolean [9 * C, ...], the result [C, ...]. This is the plain way; see
-        `astkit.logic_ca.packed` for the fast one.
-        Raises ``ValueError`` for another number of wires.
-        """
-        wires = np.asarray(wires, bool)
-        if wires.ndim < 1 or len(wires) != self.inputs:
-            raise ValueError(f"wires has shape {wires.shape}: give [{self.inputs}, ...]")
-        values = list(wires)
-        for op, a, b in zip(self.ops, self.a, self.b, strict=True):
-            values.append(TABLES[op][2 * values[a].astype(np.int64) + values[b]])
-        constants = {~bit: np.full(wires.shape[1:], bool(bit)) for bit in (0, 1)}
-        return np.stack([constants[w] if w < 0 else values[w] for w in self.outputs.tolist()])
-
     def to_json(self) -> str:
         """The circuit as one JSON object. Raises ``TypeError`` for a ``meta`` JSON cannot hold."""
-        content = {
-            "format": FORMAT,
-            "version": VERSION,
-            "channels": self.channels,
-            "boundary": self.boundary,
-            "fire_rate": self.fire_rate,
-            **{name: getattr(self, name).tolist() for name in _ARRAYS},
-            "meta": dict(self.meta),
-        }
-        return json.dumps(content, allow_nan=False)
+        content = {"format": FORMAT, "version": VERSION, **vars(self), "meta": dict(self.meta)}
+        return json.dumps(content, default=np.ndarray.tolist, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Circuit:
@@ -167,16 +140,12 @@ class Circuit:
                 f"the circuit's version is {content.get('version')!r}, and this astkit reads"
                 f" {VERSION}: save it again with this one"
             )
-        if content.keys() != set(_KEYS):
-            odd = ", ".join(sorted(content.keys() ^ set(_KEYS)))
-            raise ValueError(f"the circuit lacks, or does not know, the keys {odd}")
-        if not isinstance(content["meta"], dict):
-            raise ValueError("the circuit's meta is no JSON object: save it again")
-        if not _is_whole(content["channels"]):
-            raise ValueError(f"channels is {content['channels']!r}: give a whole number")
-        if type(content["fire_rate"]) not in (int, float):
-            raise ValueError(f"fire_rate is {content['fire_rate']!r}: give a number")
-        return cls(**{key: content[key] for key in _KEYS[2:]})
+        content = {k: v for k, v in content.items() if k not in ("format", "version")}
+        if odd := content.keys() ^ {each.name for each in fields(cls)}:
+            raise ValueError(
+                f"the circuit lacks, or does not know, the keys {', '.join(sorted(odd))}"
+            )
+        return cls(**content)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write `to_json` to ``path``, atomically; returns the path."""
@@ -197,47 +166,33 @@ def from_automaton(model: LogicCA) -> Circuit:
     It has ``model.config.gates_per_cell`` gates: perception channel by channel, then the update
     network, layer by layer. ``meta`` holds the model's ``config`` and ``wiring_hash``.
     """
-    config, made = model.config, _Gates(PATCH * model.config.channels)
+    config, layers = model.config, list[tuple[Ints, Ints, Ints]]()
+
+    def layer(a: Ints, b: Ints, logits: Tensor) -> Ints:
+        """Add a gate for each element of ``a``; returns its wires, in the shape of ``a``."""
+        first = PATCH * config.channels + sum(ops.size for ops, _, _ in layers)
+        layers.append((logits.detach().argmax(-1).cpu().numpy().ravel(), a.ravel(), b.ravel()))
+        return first + np.arange(a.size).reshape(a.shape)
+
     seen = []
     for channel in range(config.channels):
         wires = np.repeat(PATCH * channel + np.arange(PATCH)[:, None], config.kernels, axis=1)
         for table, logits in zip(model.kernel_wires, model.kernel_logits, strict=True):
             a, b = table.cpu().numpy()
-            wires = made.layer(wires[a], wires[b], logits)  # [gates, kernels]
+            wires = layer(wires[a], wires[b], logits)  # [gates, kernels]
         seen.append(wires.reshape(-1))
     below = np.concatenate([PATCH * np.arange(config.channels) + CENTRE, *seen])
     for table, logits in zip(model.update_wires, model.update_logits, strict=True):
         a, b = table.cpu().numpy()
-        below = made.layer(below[a], below[b], logits)
+        below = layer(below[a], below[b], logits)
     meta = {"config": config.to_dict(), "wiring_hash": model.wiring_hash}
-    ops, a, b = (np.concatenate(parts) for parts in zip(*made.layers, strict=True))
+    ops, a, b = (np.concatenate(parts) for parts in zip(*layers, strict=True))
     return Circuit(config.channels, ops, a, b, below, config.boundary, config.fire_rate, meta)
 
 
-class _Gates:
-    """Gates in the order they were added, and the number of the next wire."""
-
-    def __init__(self, inputs: int) -> None:
-        self.layers: list[tuple[Ints, Ints, Ints]] = []
-        self._next = inputs
-
-    def layer(self, a: Ints, b: Ints, logits: Tensor) -> Ints:
-        """Add a gate for each element of ``a``; returns its wires, in the shape of ``a``."""
-        ops = logits.detach().argmax(-1).cpu().numpy()
-        self.layers.append((ops.reshape(-1), a.reshape(-1), b.reshape(-1)))
-        wires = self._next + np.arange(a.size).reshape(a.shape)
-        self._next += a.size
-        return wires
-
-
 def _integers(name: str, values: Any) -> Ints:
-    if isinstance(values, list) and not all(_is_whole(value) for value in values):
-        raise ValueError(f"{name} holds something that is no whole number: give integers only")
-    try:
-        # an empty list would become an array of floats
-        array = np.array(values, np.int64 if isinstance(values, list) else None)
-    except OverflowError as error:
-        raise ValueError(f"{name} holds a number beyond 64 bits: no circuit is so large") from error
+    # an empty list would become an array of floats
+    array = np.array(values, None if np.size(values) else np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(
             f"{name} is {array.dtype} of shape {array.shape}: give whole numbers in one dimension"

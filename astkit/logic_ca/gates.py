@@ -8,45 +8,27 @@ from __future__ import annotations
 
 from torch import Tensor, nn, tensor
 
-NAMES = (
-    "FALSE",
-    "AND",
-    "A&!B",
-    "A",
-    "!A&B",
-    "B",
-    "XOR",
-    "OR",
-    "NOR",
-    "XNOR",
-    "!B",
-    "A|!B",
-    "!A",
-    "!A|B",
-    "NAND",
-    "TRUE",
-)
-"""Gates by index: the outputs for (a, b) = 00, 01, 10, 11 read as a number of four bits."""
-
 BASIS: tuple[tuple[int, int, int, int], ...] = (
-    (0, 0, 0, 0),
-    (0, 0, 0, 1),
-    (0, 1, 0, -1),
-    (0, 1, 0, 0),
-    (0, 0, 1, -1),
-    (0, 0, 1, 0),
-    (0, 1, 1, -2),
-    (0, 1, 1, -1),
-    (1, -1, -1, 1),
-    (1, -1, -1, 2),
-    (1, 0, -1, 0),
-    (1, 0, -1, 1),
-    (1, -1, 0, 0),
-    (1, -1, 0, 1),
-    (1, 0, 0, -1),
-    (1, 0, 0, 0),
+    (0, 0, 0, 0),  # FALSE
+    (0, 0, 0, 1),  # AND
+    (0, 1, 0, -1),  # A & !B
+    (0, 1, 0, 0),  # A
+    (0, 0, 1, -1),  # !A & B
+    (0, 0, 1, 0),  # B
+    (0, 1, 1, -2),  # XOR
+    (0, 1, 1, -1),  # OR
+    (1, -1, -1, 1),  # NOR
+    (1, -1, -1, 2),  # XNOR
+    (1, 0, -1, 0),  # !B
+    (1, 0, -1, 1),  # A | !B
+    (1, -1, 0, 0),  # !A
+    (1, -1, 0, 1),  # !A | B
+    (1, 0, 0, -1),  # NAND
+    (1, 0, 0, 0),  # TRUE
 )
-"""Of each gate what 1, a, b and ab are multiplied with; an integer for inputs of 0 and 1."""
+"""Of each gate what 1, a, b and ab are multiplied with; an integer for inputs of 0 and 1.
+
+A gate's index is its outputs for (a, b) = 00, 01, 10, 11 read as a number of four bits."""
 
 PASS_THROUGH = 3
 """The gate "A": a fresh automaton hands its inputs on."""
@@ -57,7 +39,7 @@ FIRST_LOGIT, PAPERS_FIRST_LOGIT = 5.0, 10.0
 
 def initial_logits(*shape: int, first: float = FIRST_LOGIT) -> Tensor:
     """Logits float32 ``[*shape, 16]`` of gates that hand ``a`` on."""
-    logits = tensor([0.0]).new_zeros(*shape, len(NAMES))
+    logits = tensor([0.0]).new_zeros(*shape, len(BASIS))
     logits[..., PASS_THROUGH] = first
     return logits
 
@@ -71,7 +53,7 @@ def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:
     """
     shares = logits.softmax(-1)
     if hard is not False:
-        chosen = nn.functional.one_hot(logits.argmax(-1), len(NAMES)).to(logits.dtype)
+        chosen = nn.functional.one_hot(logits.argmax(-1), len(BASIS)).to(logits.dtype)
         if hard is True:
             shares = chosen
         else:

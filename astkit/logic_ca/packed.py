@@ -1,14 +1,8 @@
-"""A circuit run on 64 cells at once: a bit is a cell, a gate one or two operations on words.
-
-Row y of all samples stands side by side in one string of bits, filled up to whole words. So a
-neighbour above or below is the same word some words away, and costs nothing; a neighbour to the
-left or right is the string moved by one bit, whatever the width, and the cells at the edge of a
-sample are put right by a mask. Bits that fill up a row are never read by a cell.
-"""
+"""A circuit run on 64 cells at once: a bit is a cell, a gate one or two operations on words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,23 +14,20 @@ from astkit.logic_ca.circuit import FALSE, PATCH, Bits, Circuit
 from astkit.logic_ca.pruning import prune
 
 Words = NDArray[np.uint64]
+
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
-_WORD = np.dtype("<u8")  # packbits in little order puts cell 0 at the lowest bit of the first byte
-_BITS = 64
 _AND, _OR, _XOR, _NOT = np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert
 
 
 class PackedCircuit:
     """Runs a circuit, pruned, on grids of bits; equal to the hard rollout in every cell.
 
-    ``circuit`` is the pruned circuit that is run. Not for several threads at once: the buffers
-    for one shape of grid are kept from call to call.
+    ``circuit`` is the pruned circuit that is run.
     """
 
     def __init__(self, circuit: Circuit) -> None:
         self.circuit = prune(circuit)
-        self._machine: _Machine | None = None
 
     def rollout(
         self, x: Tensor, steps: int, masks: Tensor | None = None, *, alive: Tensor | None = None
@@ -54,17 +45,18 @@ class PackedCircuit:
         Raises ``ValueError`` for another shape, a value that is no bit, a negative ``steps``, or
         masks that are missing.
         """
-        return self._run(x, steps, masks, alive, every=False)[0]
+        *_, last = self._states(x, steps, masks, alive)
+        return torch.from_numpy(last)
 
     def trajectory(
         self, x: Tensor, steps: int, masks: Tensor | None = None, *, alive: Tensor | None = None
     ) -> Tensor:
         """All states from ``x`` on: bool [steps + 1, B, C, H, W]. See `rollout`."""
-        return torch.stack(self._run(x, steps, masks, alive, every=True))
+        return torch.from_numpy(np.stack(list(self._states(x, steps, masks, alive))))
 
-    def _run(
-        self, x: Tensor, steps: int, masks: Tensor | None, alive: Tensor | None, every: bool
-    ) -> list[Tensor]:
+    def _states(
+        self, x: Tensor, steps: int, masks: Tensor | None, alive: Tensor | None
+    ) -> Iterator[Bits]:
         if steps < 0:
             raise ValueError(f"steps is {steps}: give 0 or more")
         if x.ndim != 4 or x.shape[1] != self.circuit.channels or 0 in x.shape:
@@ -72,102 +64,46 @@ class PackedCircuit:
                 f"x has shape {list(x.shape)}: give [batch, {self.circuit.channels}, height,"
                 " width], none of them 0"
             )
-        batch, _, height, width = x.shape
         if masks is None and self.circuit.fire_rate < 1:
             raise ValueError(
                 f"masks is None, but the fire rate is {self.circuit.fire_rate}: draw them with"
                 " astkit.logic_ca.masks.fire_masks"
             )
-        if self._machine is None or self._machine.shape != (batch, height, width):
-            self._machine = _Machine(self.circuit, batch, height, width)
-        machine = self._machine
-        packed = None if masks is None else _pack_masks("masks", masks, steps, x)
+        batch, _, height, width = x.shape
+        fires = None if masks is None else _steps_of("masks", masks, (steps, batch, height, width))
         if alive is not None:
-            if alive.ndim == 5 and alive.shape[1] == 1:
-                alive = alive.expand(-1, batch, -1, -1, -1)
-            living = _pack_masks("alive", alive, steps, x)
-        machine.state[:] = _pack(_bits("x", x))
-        states = [machine.read()] if every else []
-        for step in range(steps):
-            machine.step(None if packed is None else packed[step])
+            batch = 1 if alive.ndim == 5 and alive.shape[1] == 1 else batch
+            living = _steps_of("alive", alive, (steps, batch, height, width))
+        state = _bits("x", x)
+        yield state
+        step = self._stepper(state.shape)
+        for t in range(steps):
+            new = step(state)
+            state = new if fires is None else np.where(fires[t], new, state)
             if alive is not None:
-                machine.state &= living[step]
-            if every:
-                states.append(machine.read())
-        return states if every else [machine.read()]
+                state = state & living[t]
+            yield state
 
+    def _stepper(self, shape: tuple[int, ...]) -> Callable[[Bits], Bits]:
+        """A function from state to state, [B, C, H, W], with buffers of its own."""
+        batch, channels, height, width = shape
+        cells = batch * height * width
+        inputs = _pack(np.zeros((PATCH * channels, cells), bool))
+        new = np.zeros_like(inputs[:channels])
+        calls = _gate_calls(self.circuit, list(inputs), new)
+        mode: Any = "wrap" if self.circuit.boundary == "periodic" else "constant"
 
-class _Machine:
-    """The buffers for one shape of grid, and a step as a list of calls on them."""
+        def step(state: Bits) -> Bits:
+            wide = np.pad(state, [(0, 0), (0, 0), (1, 1), (1, 1)], mode)
+            near = [wide[:, :, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+            inputs[:] = _pack(np.stack(near).transpose(2, 0, 1, 3, 4).reshape(-1, cells))
+            for function, arguments in calls:
+                function(*arguments)
+            bits = np.unpackbits(new.view(np.uint8), axis=-1, count=cells, bitorder="little")
+            grids = bits.view(bool).reshape(channels, batch, height, width)
+            return np.ascontiguousarray(grids.swapaxes(0, 1))
 
-    def __init__(self, circuit: Circuit, batch: int, height: int, width: int) -> None:
-        self.shape = (batch, height, width)
-        words = -(-batch * width // _BITS)
-        # left, own and right neighbour; rows 0 and height + 1 lie beyond the grid
-        self._views = np.zeros((3, circuit.channels, height + 2, words), _WORD)
-        self.state: Words = self._views[1, :, 1:-1]  # [C, H, words]
-        self._new: Words = np.zeros_like(self.state)
-        self._changed: Words = np.zeros_like(self.state)
-        patches = [self._views[f % 3, :, f // 3 : f // 3 + height] for f in range(PATCH)]
-        inputs = [patch[c].reshape(-1) for c in range(circuit.channels) for patch in patches]
-        self._calls = self._look_around(circuit.boundary) + _gate_calls(
-            circuit, inputs, self._new.reshape(circuit.channels, -1)
-        )
-
-    def step(self, fired: Words | None) -> None:
-        """One step, of the cells alone whose bit is set in ``fired`` [H, words] where given."""
-        for function, arguments in self._calls:
-            function(*arguments)
-        if fired is None:
-            self.state[:] = self._new
-        else:
-            _XOR(self._new, self.state, self._changed)
-            self._changed &= fired
-            self.state ^= self._changed
-
-    def read(self) -> Tensor:
-        """The state, unpacked: bool [B, C, H, W]."""
-        batch, height, width = self.shape
-        octets = np.ascontiguousarray(self.state).view(np.uint8)
-        cells = np.unpackbits(octets, axis=-1, count=batch * width, bitorder="little")
-        cells = cells.reshape(-1, height, batch, width).transpose(2, 0, 1, 3)
-        return torch.from_numpy(np.ascontiguousarray(cells)).bool()
-
-    def _look_around(self, boundary: str) -> list[Call]:
-        """Calls that fill the rows beyond the grid, then the left and the right neighbours."""
-        left, own, right = self._views
-        calls: list[Call] = []
-        if boundary == "periodic":
-            calls += [(np.copyto, (own[:, 0], own[:, -2])), (np.copyto, (own[:, -1], own[:, 1]))]
-        batch, _, width = self.shape
-        column = np.tile(np.arange(width), batch)
-        spare = np.zeros(own.size, _WORD)
-        for side, by, edge in ((left, -1, 0), (right, 1, width - 1)):
-            row = _pack((column == edge)[None, None, None])[0, 0]
-            at_edge = np.tile(row, own.size // len(row))
-            flat = side.reshape(-1)
-            calls += _moved(own.reshape(-1), by, flat, spare)
-            calls += [(_AND, (flat, ~at_edge, flat))]
-            if boundary == "periodic":
-                wrapped = np.zeros_like(spare)
-                calls += _moved(own.reshape(-1), -by * (width - 1), wrapped, spare)
-                calls += [(_AND, (wrapped, at_edge, wrapped)), (_OR, (flat, wrapped, flat))]
-        return calls
-
-
-def _moved(source: Words, by: int, out: Words, spare: Words) -> list[Call]:
-    """Calls after which bit p of ``out`` is bit p + by of ``source``, where there is one."""
-    skip, bits = divmod(abs(by), _BITS)
-    near, far = (np.right_shift, np.left_shift) if by > 0 else (np.left_shift, np.right_shift)
-    if by < 0:  # the same from the other end
-        source, out, spare = source[::-1], out[::-1], spare[::-1]
-    kept = len(source) - skip
-    calls: list[Call] = [(near, (source[skip:], np.uint64(bits), out[:kept]))]
-    if bits:  # else the shift below would be by a whole word, which processors do not define
-        carry, end = spare[: kept - 1], out[: kept - 1]
-        calls += [(far, (source[skip + 1 :], np.uint64(_BITS - bits), carry))]
-        calls += [(_OR, (end, carry, end))]
-    return calls
+        return step
 
 
 def _gate_calls(circuit: Circuit, inputs: list[Words], new: Words) -> list[Call]:
@@ -215,6 +151,12 @@ _DIRECT = {1: _AND, 6: _XOR, 7: _OR}
 _ONE_TURNED = {2: (_AND, False), 4: (_AND, True), 11: (_OR, False), 13: (_OR, True)}
 
 
+def _pack(rows: Bits) -> Words:
+    """[n, cells] to words [n, cells / 64], filled up with zeros."""
+    octets = np.packbits(rows, axis=-1, bitorder="little")
+    return np.pad(octets, [(0, 0), (0, -octets.shape[1] % 8)]).view(np.uint64)
+
+
 def _bits(name: str, values: Tensor) -> Bits:
     array = values.detach().cpu().numpy()
     bits: Bits = array.astype(bool)
@@ -223,21 +165,12 @@ def _bits(name: str, values: Tensor) -> Bits:
     return bits
 
 
-def _pack(cells: Bits) -> Words:
-    """[B, C, H, W] to words [C, H, words]; the bits that fill up a row are 0."""
-    rows = cells.transpose(1, 2, 0, 3).reshape(*cells.shape[1:3], -1)
-    octets = np.packbits(rows, axis=-1, bitorder="little")
-    filled = np.zeros((*rows.shape[:2], -(-rows.shape[-1] // _BITS) * (_BITS // 8)), np.uint8)
-    filled[..., : octets.shape[-1]] = octets
-    return filled.view(_WORD)
-
-
-def _pack_masks(name: str, masks: Tensor, steps: int, x: Tensor) -> Words:
-    """[T, B, 1, H, W] to words [steps, H, words]."""
-    batch, _, height, width = x.shape
-    if masks.ndim != 5 or masks.shape[1:] != (batch, 1, height, width) or len(masks) != steps:
+def _steps_of(name: str, masks: Tensor, size: tuple[int, int, int, int]) -> Bits:
+    """Bits of a mask for every step: [T, B, 1, H, W]."""
+    steps, batch, height, width = size
+    if list(masks.shape) != [steps, batch, 1, height, width]:
         raise ValueError(
             f"{name} has shape {list(masks.shape)}: give [{steps}, {batch}, 1, {height}, {width}],"
             " a mask for every step"
         )
-    return _pack(_bits(name, masks[:steps, :, 0].transpose(0, 1)))
+    return _bits(name, masks)

@@ -8,17 +8,15 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from astkit import rng
-from astkit.datasets.loaders import Batch, check_start
+from astkit.batch import Batch
+from astkit.datasets import BatchSource, Loader
 from astkit.logic_ca.config import LogicCAConfig
-from astkit.logic_ca.gates import PAPERS_FIRST_LOGIT
 from astkit.logic_ca.masks import fire_masks, hard_gates
 
 NEIGHBOURHOODS = 512
-
-HARD_SHARE = 0.5
-"""Of the gates, in an iteration on a checkerboard; `checkerboard_soft` is the control."""
 
 Kind = Literal["life", "checkerboard"]
 
@@ -58,27 +56,30 @@ class Task:
         """The task with other numbers, such as ``height=64, width=64, steps=80``."""
         return replace(self, **changes)
 
-    def source(self, seed: int = 0, batch_size: int | None = None) -> Samples:
-        """The training samples, drawn by ``seed``."""
+    def source(self, seed: int = 0, batch_size: int | None = None) -> BatchSource:
+        """The training samples, drawn by ``seed``; rows that fill no batch are left out."""
         size = batch_size or self.batch_size
         if self.kind == "life":
-            return TruthTable(*life_table(), size, seed)
+            return Loader(TensorDataset(*life_table()), size, seed=seed, drop_last=True)
         return RandomBits(self, size, seed)
 
     def evaluation(self, purpose: str = "held out") -> Batch:
         """Fixed samples, the same whatever the seed of the training; others for another purpose."""
         if self.kind == "life":
             return Batch(torch.arange(NEIGHBOURHOODS), *life_table())
-        return RandomBits(self, self.held_out, 0, purpose).samples(torch.arange(self.held_out))
+        return RandomBits(self, self.held_out, 0, purpose).grids(torch.arange(self.held_out))
 
-    def masks(self, index: Tensor, seed: int, iteration: int) -> Tensor | None:
+    def masks(self, index: Tensor | None, seed: int, iteration: int) -> Tensor | None:
         """Fire masks of the samples ``index [batch]`` on the CPU; ``None`` where all cells fire."""
         rate = self.config.fire_rate
         if rate == 1:
             return None
-        size = (self.height, self.width)
-        numbers = index.tolist()
-        return fire_masks(rate, self.steps, numbers, *size, seed=seed, iteration=iteration)
+        if index is None:
+            raise ValueError(
+                "index is None, but masks are drawn by sample: say which ones these are"
+            )
+        size, samples = (self.height, self.width), index.tolist()
+        return fire_masks(rate, self.steps, samples, *size, seed=seed, iteration=iteration)
 
     def hard(self, seed: int, iteration: int) -> Tensor | Literal[False]:
         """Gates that are hard in an iteration, bool ``[gates]``; ``False`` where none ever is."""
@@ -92,57 +93,28 @@ def game_of_life() -> Task:
     return Task("life", "life", LogicCAConfig.game_of_life(), 3, 3, 1, 20, 3000)
 
 
-def game_of_life_paper() -> Task:
-    """The same with the paper's first logit and weight decay, as a control.
-
-    Decay pulls all gates towards a mixture of the sixteen, and with mixtures the soft automaton can
-    come to be right where the hard one is not.
-    """
-    config = replace(LogicCAConfig.game_of_life(), first_logit=PAPERS_FIRST_LOGIT)
-    return game_of_life().scaled(name="life_paper", config=config, weight_decay=0.01)
-
-
 def checkerboard() -> Task:
     """A checkerboard of 2x2 squares in 20 steps, all cells at once."""
-    config = LogicCAConfig.checkerboard()
-    return Task("checkerboard", "checkerboard", config, 16, 16, 20, 2, 500, hard_share=HARD_SHARE)
+    return _board("checkerboard", LogicCAConfig.checkerboard(), 16, 20, 2, 500)
 
 
 def checkerboard_async() -> Task:
     """The same in 50 steps in which 60 % of the cells change."""
-    config = LogicCAConfig.checkerboard_async()
-    return Task(
-        "checkerboard_async", "checkerboard", config, 14, 14, 50, 1, 800, hard_share=HARD_SHARE
-    )
+    return _board("checkerboard_async", LogicCAConfig.checkerboard_async(), 14, 50, 1, 800)
 
 
 def checkerboard_small() -> Task:
     """The same on 8x8 in 10 steps, with a small automaton: a smoke test."""
-    config = LogicCAConfig.checkerboard_small()
+    return _board("checkerboard_small", LogicCAConfig.checkerboard_small(), 8, 10, 4, 500)
+
+
+def _board(
+    name: str, config: LogicCAConfig, side: int, steps: int, batch_size: int, iterations: int
+) -> Task:
+    # half of the gates are hard in an iteration, unlike in the paper
     return Task(
-        "checkerboard_small", "checkerboard", config, 8, 8, 10, 4, 500, hard_share=HARD_SHARE
+        name, "checkerboard", config, side, side, steps, batch_size, iterations, hard_share=0.5
     )
-
-
-def checkerboard_soft() -> Task:
-    """The synchronous one with all gates soft in training, as the paper has it: a control."""
-    return checkerboard().scaled(name="checkerboard_soft", hard_share=0.0)
-
-
-def checkerboard_small_soft() -> Task:
-    """The same control for the small one."""
-    return checkerboard_small().scaled(name="checkerboard_small_soft", hard_share=0.0)
-
-
-TASKS = {
-    "life": game_of_life,
-    "life_paper": game_of_life_paper,
-    "checkerboard": checkerboard,
-    "checkerboard_soft": checkerboard_soft,
-    "checkerboard_async": checkerboard_async,
-    "checkerboard_small": checkerboard_small,
-    "checkerboard_small_soft": checkerboard_small_soft,
-}
 
 
 def life_step(grid: Tensor) -> Tensor:
@@ -192,27 +164,24 @@ def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10
     return alive
 
 
-class Samples:
-    """Batches of equal size, a function of (seed, pass) alone; rows that fill none wait.
+class RandomBits:
+    """Batches of random bits in all channels, none of them twice; the checkerboard is the target.
 
-    Args:
-        rows: in a pass.
-        batch_size: samples a batch.
-        seed: of the order.
+    A pass is ``task.every`` batches. A grid depends on (seed, purpose, pass, row) alone.
     """
 
-    drop_last = True
-    shuffle = True
     keyed = True
 
-    def __init__(self, rows: int, batch_size: int, seed: int) -> None:
-        if not 1 <= batch_size <= rows:
-            raise ValueError(f"batch_size is {batch_size}: give 1 to {rows}, the rows of a pass")
-        self.num_samples: int = rows
-        self.batch_size, self.seed = batch_size, seed
+    def __init__(self, task: Task, batch_size: int, seed: int = 0, purpose: str = "train") -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: give 1 or more")
+        self.num_samples: int = task.every * batch_size
+        self.batch_size, self.seed, self.purpose = batch_size, seed, purpose
+        self.shape = (task.config.channels, task.height, task.width)
+        self.target = checkerboard_target(task.height, task.width)
         self.device = torch.device("cpu")
 
-    def to(self, device: torch.device | str) -> Samples:
+    def to(self, device: torch.device | str) -> RandomBits:
         """Deliver on ``device`` from now on; returns itself."""
         self.device = torch.device(device)
         return self
@@ -223,52 +192,20 @@ class Samples:
     def check_labels(self, num_outputs: int) -> None:
         """There are none."""
 
-    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches of pass ``epoch`` over rows ``order``, without the first ``start``."""
-        check_start(start)
-        rows = self.order(epoch) if order is None else order
-        for i in range(start, len(rows) // self.batch_size):
-            batch = self.samples(rows[i * self.batch_size : (i + 1) * self.batch_size], epoch)
-            yield Batch(*(part.to(self.device) for part in batch))
-
     def order(self, epoch: int) -> Tensor:
-        """Rows of a pass, int64."""
-        return rng.permutation(self.num_samples, self.seed, "order", epoch)
-
-    def samples(self, rows: Tensor, epoch: int = 0) -> Batch:
-        """Some rows of a pass."""
-        raise NotImplementedError
-
-
-class TruthTable(Samples):
-    """Rows of a table: ``x [rows, ...]`` and ``y [rows, ...]``."""
-
-    def __init__(self, x: Tensor, y: Tensor, batch_size: int, seed: int) -> None:
-        super().__init__(len(x), batch_size, seed)
-        self.x, self.y = x, y
-
-    def samples(self, rows: Tensor, epoch: int = 0) -> Batch:
-        """The rows, the same in every pass."""
-        return Batch(rows, self.x[rows], self.y[rows])
-
-
-class RandomBits(Samples):
-    """Grids of random bits in all channels, none of them twice; the checkerboard is the target.
-
-    A pass is ``task.every`` batches. A grid depends on (seed, purpose, pass, row) alone.
-    """
-
-    def __init__(self, task: Task, batch_size: int, seed: int, purpose: str = "train") -> None:
-        super().__init__(task.every * batch_size, batch_size, seed)
-        self.shape = (task.config.channels, task.height, task.width)
-        self.purpose = purpose
-        self.target = checkerboard_target(task.height, task.width)
-
-    def order(self, epoch: int) -> Tensor:
-        """As they come: each is random already."""
+        """Rows of a pass as they come: each is random already."""
         return torch.arange(self.num_samples)
 
-    def samples(self, rows: Tensor, epoch: int = 0) -> Batch:
+    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
+        """The batches of pass ``epoch`` over ``order``, without the first ``start``.
+
+        Rows that fill no batch are left out.
+        """
+        rows = self.order(epoch) if order is None else order
+        for i in range(start, len(rows) // self.batch_size):
+            yield self.grids(rows[i * self.batch_size :][: self.batch_size], epoch).to(self.device)
+
+    def grids(self, rows: Tensor, epoch: int = 0) -> Batch:
         """The rows of pass ``epoch``."""
         key = (self.seed, "bits", self.purpose, epoch)
         drawn = [

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from astkit.datasets import Batch
-from astkit.gating import Gate
+from astkit.batch import Batch
+from astkit.gating import Gate, Policy, Scored, Selection
+from astkit.gating.policy import overrides
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.evaluation import GateCosts, LogicEvaluator
 from astkit.logic_ca.gradients import (
@@ -33,14 +34,6 @@ CLIP = 100.0
 """Largest element of the gradient, either sign."""
 
 SETTINGS = TrainConfig(lr=0.05, weight_decay=0.0, clip_norm=None, schedule="constant")
-BETAS, EPS = (0.9, 0.99), 1e-8
-
-
-class Drawn(NamedTuple):
-    """What is drawn for an iteration: fire masks of its samples, and gates that are hard."""
-
-    masks: Tensor | None
-    hard: Tensor | Literal[False]
 
 
 class LogicStep:
@@ -52,36 +45,28 @@ class LogicStep:
     Args:
         task: gives steps and masks.
         seed: of the masks and of the gates that are hard.
-        parallel, chunk_size, recompute: see `gradients`.
+        ways: parallel, chunk_size and recompute; see `gradients`.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        seed: int = 0,
-        *,
-        parallel: Parallel = "batch",
-        chunk_size: int | None = None,
-        recompute: int | None = None,
-    ) -> None:
-        self.task, self.seed = task, seed
-        self.parallel, self.chunk_size, self.recompute = parallel, chunk_size, recompute
+    def __init__(self, task: Task, seed: int = 0, **ways: Any) -> None:
+        self.task, self.seed, self.ways = task, seed, ways
         self.iteration = 0
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        drawn = self._draw(batch, ledger)
-        losses = self._train(learner, batch, drawn, weight, ledger)
+        masks, hard = self._draw(batch, ledger)
+        losses = self._train(learner, batch, masks, hard, weight, ledger)
         return StepResult(torch.arange(len(losses)), losses)
 
-    def _draw(self, batch: Batch, ledger: Ledger) -> Drawn:
+    def _draw(self, batch: Batch, ledger: Ledger) -> tuple[Tensor | None, Tensor | Literal[False]]:
+        """Fire masks of the samples, and gates that are hard."""
         with ledger.phase("load"):
             masks = self.task.masks(batch.index, self.seed, self.iteration)
             hard = self.task.hard(self.seed, self.iteration)
             self.iteration += 1
             device = batch.x.device
-            return Drawn(
+            return (
                 None if masks is None else masks.to(device),
                 hard if hard is False else hard.to(device),
             )
@@ -90,26 +75,15 @@ class LogicStep:
         self,
         learner: Learner,
         batch: Batch,
-        drawn: Drawn,
+        masks: Tensor | None,
+        hard: Tensor | Literal[False],
         weight: Tensor | None,
         ledger: Ledger,
     ) -> Tensor:
-        model = learner.model
-        assert isinstance(model, LogicCA)
+        model: Any = learner.model
+        options = {"hard": hard, "loss": learner.criterion, "weight": weight, **self.ways}
         with ledger.phase("gradients"):
-            losses, found = gradients(
-                model,
-                batch.x,
-                batch.y,
-                self.task.steps,
-                drawn.masks,
-                hard=drawn.hard,
-                loss=learner.criterion,
-                parallel=self.parallel,
-                chunk_size=self.chunk_size,
-                weight=weight,
-                recompute=self.recompute,
-            )
+            losses, found = gradients(model, batch.x, batch.y, self.task.steps, masks, **options)
         with ledger.phase("optimizer"):
             apply_gradients(model, learner.optimizer, found)
             learner.updates.steps += 1
@@ -125,36 +99,47 @@ class LogicStep:
 
 
 class GatedLogicStep(LogicStep):
-    """Scores the whole batch in a rollout without gradients, trains on the gate's choice."""
+    """Trains on what a policy, such as a `Gate`, chooses after a rollout without gradients."""
 
-    def __init__(self, task: Task, gate: Gate, seed: int = 0, **ways: Any) -> None:
+    def __init__(self, task: Task, gate: Policy, seed: int = 0, **ways: Any) -> None:
         super().__init__(task, seed, **ways)
         self.gate = gate
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        drawn, model = self._draw(batch, ledger), learner.model
+        masks, hard = self._draw(batch, ledger)
+        seen = Scored(
+            None,
+            batch.y,
+            batch.x,
+            batch.index,
+            learner.model,
+            criterion=learner.criterion,
+            run=lambda model, part: model(part.x, self.task.steps, masks, hard),
+        )
+        gate, scores = self.gate, None
         with ledger.phase("score"), denormals_flushed():
-            scores = self.gate.score(
-                model, batch.x, batch.y, batch.index, lambda x: model(x, self.task.steps, *drawn)
-            )
-        with ledger.phase("gate"):
-            chosen = self.gate.select(scores, batch.index)
-            counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
-            rows, masks = chosen.take(batch), drawn.masks
-            drawn = drawn._replace(masks=None if masks is None else masks[:, chosen.index])
-        losses = scores[:0]
-        if len(chosen):
-            losses = self._train(learner, rows, drawn, counts, ledger)
-        return StepResult(chosen.index, losses, len(scores), chosen, scores, self.gate.passes)
+            if isinstance(gate, Gate):
+                scores = gate.scores(seen)
+                found: Selection | None = gate.select(scores, batch.index)
+            else:
+                found = gate.choose(seen)
+        chosen = Selection(torch.arange(batch.rows)) if found is None else found
+        scoring = (batch.rows if seen.read else 0, chosen, scores, 1, seen)
+        if not len(chosen):
+            return StepResult(chosen.index, torch.empty(0), *scoring)
+        counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
+        fires = None if masks is None else masks[:, chosen.index]
+        losses = self._train(learner, batch.take(chosen.index), fires, hard, counts, ledger)
+        return StepResult(chosen.index, losses, *scoring)
 
     def steer(self, name: str, value: Any) -> None:
-        """Change a setting of the gate; see `Gate.steer`."""
+        """Change a setting of the policy; see `Gate.steer`."""
         self.gate.steer(name, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """The iteration's number and the gate."""
+        """The iteration's number and the policy."""
         return {**super().state_dict(), "gate": self.gate.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -191,7 +176,7 @@ def logic_trainer(
     parallel: Parallel = "batch",
     chunk_size: int | None = None,
     recompute: int | None = None,
-    gate: Gate | None = None,
+    policy: Policy | None = None,
     settings: TrainConfig | None = None,
     model: LogicCA | None = None,
     **trainer: Any,
@@ -208,12 +193,12 @@ def logic_trainer(
         seed: of wiring, order of the samples and masks.
         iterations: batches to train on; those of the task by default.
         parallel, chunk_size, recompute: see `gradients`.
-        gate: trains on its choice of each batch; build it with ``criterion=first_channel_loss``.
+        policy: chooses what is trained on, before loading or, such as a `Gate`, of each batch.
         settings: learning rate, weight decay, schedule; by default `SETTINGS` with the task's
             weight decay. ``seed`` above takes the place of its seed.
         model: built from the task's config, its wiring from ``seed``, by default.
-        trainer: what else a `Trainer` takes: budget (in place of iterations), sampler, observers,
-            checkpoints, resume, device, meter.
+        trainer: what else a `Trainer` takes: budget (in place of iterations), device, observers,
+            checkpoints, resume, meter.
 
     Raises ``ValueError`` for settings that mean nothing here, or both iterations and a budget.
     """
@@ -221,30 +206,26 @@ def logic_trainer(
     _check(settings)
     model = model or LogicCA(replace(task.config, seed=seed))
     source = task.source(seed)
-    ways: dict[str, Any] = {
-        "parallel": parallel,
-        "chunk_size": chunk_size,
-        "recompute": recompute,
-    }
     if "budget" in trainer and iterations is not None:
         raise ValueError(f"iterations is {iterations}, but a budget is given too: leave one out")
-    if "budget" not in trainer:
-        count = iterations or task.iterations
-        # half a batch short of the last one's end, where rounding cannot add one more
-        trainer["budget"] = Budget(epochs=(count - 0.5) / len(source))
-    step = (
-        LogicStep(task, seed, **ways) if gate is None else GatedLogicStep(task, gate, seed, **ways)
-    )
+    # half a batch short of the last one's end, where rounding cannot add one more
+    passes = ((iterations or task.iterations) - 0.5) / len(source)
+    ways: dict[str, Any] = {"parallel": parallel, "chunk_size": chunk_size, "recompute": recompute}
+    if policy is not None and overrides(policy, "choose"):
+        step: LogicStep = GatedLogicStep(task, policy, seed, **ways)
+    else:
+        step = LogicStep(task, seed, **ways)
     return Trainer(
         model,
         source,
+        policy=policy,
         step=step,
         config=replace(settings, seed=seed),
         criterion=first_channel_loss,
         optimizer=_optimizer(model, settings),
         evaluator=partial(LogicEvaluator, task=task),
         costs=partial(GateCosts, task=task),
-        **trainer,
+        **{"budget": Budget(epochs=passes), **trainer},
     )
 
 
@@ -252,8 +233,8 @@ def _optimizer(model: LogicCA, settings: TrainConfig) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         model.parameters(),
         lr=settings.lr,
-        betas=BETAS,
-        eps=EPS,
+        betas=(0.9, 0.99),
+        eps=1e-8,
         weight_decay=settings.weight_decay,
         fused=True,
     )
@@ -271,7 +252,7 @@ def _check(settings: TrainConfig) -> None:
     for name, value in fixed.items():
         if (given := getattr(settings, name)) != value:
             raise ValueError(
-                f"settings.{name} is {given!r}, which an automaton's training does not know: leave"
+                f"settings.{name} is {given!r}, which training an automaton does not support: leave"
                 f" it {value!r}; chunk_size and recompute bound memory, and gradients are clipped"
                 f" element by element to {CLIP:g}"
             )

@@ -53,6 +53,16 @@ def test_a_larger_board_ends_as_the_one_of_the_training_does() -> None:
         assert torch.equal(large[corners[0]], small[corners[1]])
 
 
+def test_the_arms_of_the_gate_spend_what_they_may() -> None:
+    arms = {row["arm"]: row for row in script.gated(1, 0.25, 50, "cpu")}
+    dense, gate, equal, random = arms.values()
+    assert dense["samples_trained"] == gate["samples_scored"] == 1000
+    assert gate["samples_trained"] < 500
+    assert gate["flops"] <= equal["flops"] <= gate["flops"] + dense["flops"] / 50
+    assert random["samples_trained"] == 240
+    assert random["samples_unloaded"] == 2 * 384
+
+
 @pytest.fixture
 def committed() -> dict[str, Any]:
     if not script.RESULTS.exists():

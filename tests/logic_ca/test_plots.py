@@ -1,19 +1,28 @@
-"""The diagram holds each gate, wire and negation of a circuit once; the histogram its counts."""
+"""The diagram holds each gate and wire once, the histogram its counts, frames the states."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb, to_rgba
+from PIL import Image
 
-from astkit.logic_ca.circuit import TABLES, TRUE
+from astkit.logic_ca.circuit import TRUE
+from astkit.logic_ca.plots import (
+    OPS,
+    circuit_diagram,
+    gate_histogram,
+    rollout_frames,
+    save_rollouts,
+    soft_and_hard,
+)
 from astkit.logic_ca.pruning import prune
-from astkit.widgets.circuit_plots import OPS, circuit_diagram, gate_histogram, soft_and_hard
-from astkit.widgets.style import PAPER
+from astkit.widgets.style import COLOURS, INK, PAPER
 from tests.logic_ca import circuits
-from tests.logic_ca.circuits import Builder
+from tests.logic_ca.circuits import TABLES, Builder
 
 
 def scattered(axis, colour=None):
@@ -138,18 +147,15 @@ def test_bars_are_shares_and_say_their_counts():
     assert len({bars[0].get_hatch() for bars in axis.containers}) == 2
 
 
-@pytest.mark.parametrize(
-    ("counts", "message"),
-    [
+def test_counts_that_are_none_are_refused():
+    for counts, message in (
         ({}, "counts is empty"),
         ({"x": [1] * 15}, r"counts\['x'\] is .*16 ops"),
         ({"x": [0] * 16}, "at least one in all"),
         ({"x": [-1, *[1] * 15]}, r"counts\['x'\]"),
-    ],
-)
-def test_counts_that_are_none_are_refused(counts, message):
-    with pytest.raises(ValueError, match=message):
-        gate_histogram(counts)
+    ):
+        with pytest.raises(ValueError, match=message):
+            gate_histogram(counts)
 
 
 def test_soft_and_hard_losses_are_drawn_as_they_are_told():
@@ -160,3 +166,72 @@ def test_soft_and_hard_losses_are_drawn_as_they_are_told():
     assert list(right.lines[0].get_xydata().ravel()) == [25, 0.5, 50, 1.0]
     with pytest.raises(ValueError, match="history has no rows"):
         soft_and_hard(pd.DataFrame())
+
+
+@pytest.fixture
+def two():
+    true = np.zeros((5, 4, 6))
+    true[:, 1, 2] = 1
+    learnt = true.copy()
+    learnt[2, 0, 0] = 1
+    learnt[2:, 1, 2] = 0
+    return {"true": true, "learnt": learnt}
+
+
+def shown(axis):
+    return np.asarray(axis.images[0].get_array())
+
+
+def test_cells_are_ink_or_paper_and_wrong_ones_coloured(two):
+    picture = rollout_frames(two, [0, 2])
+    first, wrong = shown(picture.axes[0]), shown(picture.axes[3])
+    assert first.shape == (4, 6, 3)
+    assert first[1, 2].tolist() == pytest.approx(to_rgb(INK))
+    assert (np.delete(first.reshape(-1, 3), 8, 0) == to_rgb(PAPER)).all()
+    assert wrong[0, 0].tolist() == pytest.approx(to_rgb(COLOURS[1]))
+    assert len({tuple(wrong[at]) for at in ((0, 0), (1, 2), (3, 3))}) == 3
+    assert len(np.unique(wrong.reshape(-1, 3), axis=0)) == 3
+    titles = [axis.get_title() for axis in picture.axes]
+    assert titles == ["step 0", "step 2", "0 of 24 differ", "2 of 24 differ"]
+    assert [picture.axes[i].get_ylabel() for i in (0, 2)] == ["true", "learnt"]
+
+
+def test_soft_values_are_grey_and_compared_rounded(two):
+    soft = {"true": two["true"], "soft": torch.from_numpy(0.6 * two["true"] + 0.2)}
+    picture = rollout_frames(soft, [0])
+    assert picture.axes[1].get_title() == "0 of 24 differ"
+    grey = shown(picture.axes[1])
+    assert to_rgb(INK)[0] < grey[1, 2, 0] < grey[0, 0, 0] < 1
+
+
+def test_a_gif_moves_through_all_states_and_only_they_change(two, tmp_path):
+    path = save_rollouts(tmp_path / "new" / "life.gif", two, fps=5)
+    with Image.open(path) as film:
+        images = []
+        for number in range(film.n_frames):
+            film.seek(number)
+            assert film.info["duration"] == 200
+            images.append(np.asarray(film.convert("RGB")).astype(int))
+    assert len(images) == 5
+    orange = [(abs(image - [0xD5, 0x5E, 0x00]).sum(-1) < 30).sum() for image in images]
+    assert [bool(count > 100) for count in orange] == [False, False, True, False, False]
+    middle = slice(40, -40)  # without the titles
+    half = images[0].shape[1] // 2
+    assert (images[0][middle, :half] == images[2][middle, :half]).all()
+    assert sorted(p.name for p in path.parent.iterdir()) == ["life.gif"]
+
+
+def test_what_cannot_be_shown_is_refused(two, tmp_path):
+    for trajectories, at, message in (
+        (two, [5], r"at is \[5\]: give steps from 0 to 4"),
+        (two, [], r"at is \[\]"),
+        ({**two, "learnt": two["learnt"][1:]}, [0], r"learnt \[4, 4, 6\]: give them"),
+        ({}, [0], "trajectories are none"),
+        ({"flat": two["true"][0]}, [0], r"flat \[4, 6\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            rollout_frames(trajectories, at)
+    with pytest.raises(ValueError, match=r"let it end in .gif"):
+        save_rollouts(tmp_path / "life.mp4", two)
+    with pytest.raises(ValueError, match="fps is 0: give 1"):
+        save_rollouts(tmp_path / "life.gif", two, fps=0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from astkit import rng
-from astkit.logic_ca import reference
 from astkit.logic_ca.gradients import gradients
 from astkit.logic_ca.masks import hard_gates
+from tests.logic_ca import reference
 from tests.logic_ca.examples import CONFIGS, inputs, masks_of, trained
 
 BOUND = 1e-10

@@ -156,11 +156,11 @@ def test_a_resumed_run_is_one_that_was_never_left(tmp_path: Path) -> None:
     def gate() -> Gate:
         return Gate(0.5, criterion=first_channel_loss)
 
-    whole = cpu(HARDENED, gate=gate())
+    whole = cpu(HARDENED, policy=gate())
     whole.run()
     for stop in (5, 9, None):
         checkpoints = Checkpoints(tmp_path, every=1)
-        part = cpu(HARDENED, gate=gate(), checkpoints=checkpoints, resume=True)
+        part = cpu(HARDENED, policy=gate(), checkpoints=checkpoints, resume=True)
         steps = part.steps()
         for record in steps:
             if record.step == stop:
@@ -175,7 +175,7 @@ def test_a_resumed_run_is_one_that_was_never_left(tmp_path: Path) -> None:
 
 def test_the_gate_trains_on_the_rows_of_highest_loss() -> None:
     gate = Gate(0.25, controller="top_k", criterion=first_channel_loss)
-    trainer = cpu(LIFE, gate=gate, iterations=1)
+    trainer = cpu(LIFE, policy=gate, iterations=1)
     batch = next(iter(LIFE.source(0).batches(0)))
     model = LogicCA(replace(LIFE.config, seed=0))
     scores = first_channel_loss(model(batch.x), batch.y).detach()
@@ -196,7 +196,7 @@ def test_the_gate_trains_on_the_rows_of_highest_loss() -> None:
 
 def test_a_gate_that_chooses_nothing_changes_nothing() -> None:
     gate = Gate(0.04, controller="top_k", criterion=first_channel_loss, fallback=0)
-    trainer = cpu(LIFE, gate=gate, iterations=1)  # which grants 0.8 of a row
+    trainer = cpu(LIFE, policy=gate, iterations=1)  # which grants 0.8 of a row
     before = weights(trainer)
     trainer.run()
     assert torch.equal(weights(trainer), before)
@@ -204,13 +204,14 @@ def test_a_gate_that_chooses_nothing_changes_nothing() -> None:
     assert trainer.ledger.samples.scored == 20
 
 
-def test_a_sampler_chooses_before_loading() -> None:
-    trainer = cpu(LIFE, sampler=RandomSubset(0.25), budget=Budget(epochs=2))
+def test_a_policy_chooses_before_loading() -> None:
+    trainer = cpu(LIFE, policy=RandomSubset(0.25), budget=Budget(epochs=2))
     trainer.run()
     assert trainer.ledger.samples.trained == 2 * 120  # 128 rows, of which 8 fill no batch
     assert trainer.ledger.samples.unloaded == 2 * 384
 
 
+@pytest.mark.full
 def test_the_small_checkerboard_learns() -> None:
     """A smoke test on one seed, which decides how soon it is learnt."""
     trainer = cpu(tasks.checkerboard_small(), seed=3, iterations=400)

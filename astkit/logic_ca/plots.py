@@ -1,0 +1,334 @@
+"""Pictures of a logic automaton: its circuit, which gates it is of, and rollouts side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.animation import PillowWriter
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import ArrayLike, NDArray
+
+from astkit import files
+from astkit.logic_ca.circuit import PASSIVE, PATCH, Circuit
+from astkit.logic_ca.wiring import CENTRE
+from astkit.widgets.style import COLOURS, HATCHES, INK, PAPER, SOFT, Picture, line, picture, styled
+
+Floats = NDArray[np.float64]
+
+OPS = ("0", "∧", "a∧¬b", "a", "¬a∧b", "b", "⊕", "∨", "⊽", "≡", "¬b", "a∨¬b", "¬a", "¬a∨b", "⊼", "1")
+"""The sixteen gates of a and b by index: outputs for 00, 01, 10, 11 read as a number."""
+
+_FAMILIES: dict[str, tuple[tuple[int, ...], str, str, str]] = {  # ops, symbol, colour, marker
+    "and": ((1, 2, 4, 14), "∧", COLOURS[0], "o"),
+    "or": ((7, 11, 13, 8), "∨", COLOURS[1], "s"),
+    "xor": ((6, 9), "⊕", COLOURS[3], "D"),
+    "not": ((10, 12), "¬", COLOURS[5], "p"),
+    "wire or constant": (PASSIVE, "", SOFT, "X"),
+}
+_NEGATED_A, _NEGATED_B, _NEGATED_OUT = (4, 13), (2, 11), (8, 9, 14)
+_IGNORES_A, _IGNORES_B = (0, 5, 10, 15), (0, 3, 12, 15)
+_READ = "#b9c6d8"
+_RING = 0.24  # from a gate's middle to a ring, in columns
+_LABELLED = 60
+"""With more gates than this their symbols would be too small to read."""
+
+
+@styled
+def circuit_diagram(circuit: Circuit) -> Picture:
+    """The circuit of one cell from left to right: neighbourhood, gates by depth, new channels.
+
+    Inputs that are read are filled, the cell itself has a thick border. A ring where a wire ends
+    negates it there, a ring on a gate negates what comes out. Up to 60 gates carry their symbols;
+    more are told apart by colour and shape alone.
+    """
+    layout = _laid_out(circuit)
+    figure = picture(width=layout.width, height=layout.height)
+    axis, size = figure.axes[0], layout.size
+    axis.set_axis_off()
+    _draw_patches(axis, circuit, layout)
+    _draw_wires(axis, circuit, layout)
+    for name, (ops, symbol, colour, marker) in _FAMILIES.items():
+        members = np.flatnonzero(np.isin(circuit.ops, ops))
+        if len(members):
+            at = layout.wires[circuit.inputs + members]
+            label = f"{symbol} {name}, {len(members)}".strip()
+            axis.scatter(
+                at[:, 0], at[:, 1], s=size**2, c=colour, marker=marker, label=label, lw=0, zorder=3
+            )
+            for x, y in at if circuit.gates <= _LABELLED else ():
+                style: dict[str, Any] = {"color": PAPER, "size": 0.62 * size, "weight": "bold"}
+                axis.text(x, y, symbol, ha="center", va="center_baseline", zorder=4, **style)
+    _draw_outputs(axis, circuit, layout)
+    axis.set_title(
+        f"circuit of one cell: {circuit.gates} gates, depth {int(circuit.depths().max())}"
+    )
+    if circuit.gates:
+        legend = axis.get_legend_handles_labels()
+        figure.legend(*legend, loc="outside lower center", ncols=5, markerscale=7 / size)
+    return figure
+
+
+class _Layout(NamedTuple):
+    wires: Floats  # where each wire begins: [inputs + gates, 2]
+    outputs: Floats  # [channels, 2]
+    cell: tuple[float, float]  # of a patch: width and height
+    width: float  # of the picture, in inches, as is its height
+    height: float
+    size: float  # of a gate, in points
+
+
+def _laid_out(circuit: Circuit) -> _Layout:
+    """Gates in columns by depth; patches and outputs one above the other, in square cells.
+
+    A column's gates are put in the order of the mean height of what they read (the barycentre of
+    Sugiyama, Tagawa and Toda, 1981), so that fewer wires cross.
+    """
+    depths, inputs, channels = circuit.depths(), circuit.inputs, circuit.channels
+    reach = int(depths.max())
+    most = max(np.bincount(depths[inputs:], minlength=1))
+    tall = max(4.4 * channels, 6.0, min(float(most), 40.0))
+    width, height = float(np.clip(0.9 * (reach + 3), 6.5, 16)), float(np.clip(0.42 * tall, 3.6, 11))
+    across, down = width / (reach + 3.2), 0.85 * height / tall  # inches of a unit
+    side = min(0.45 * across, 0.29 * tall * down / channels)
+    cell = (side / across, side / down)
+    wires = np.zeros((len(depths), 2))
+    number = np.arange(inputs)
+    rows = -tall * (np.arange(channels) + 0.5) / channels
+    wires[:inputs, 0] = -0.8 + 1.06 * cell[0] * (number % 3 - 1)
+    wires[:inputs, 1] = rows[number // 9] - 1.06 * cell[1] * (number % 9 // 3 - 1)
+    reads = np.stack([circuit.a, circuit.b])
+    for depth in range(1, reach + 1):
+        column = np.flatnonzero(depths[inputs:] == depth)
+        order = column[np.argsort(-wires[reads[:, column], 1].mean(0), kind="stable")]
+        wires[inputs + order, 0] = depth
+        wires[inputs + order, 1] = -tall * (np.arange(len(order)) + 0.5) / len(order)
+    outputs = np.stack([np.full(channels, reach + 1.0), rows], 1)
+    size = 72 * 0.6 * min(across, down * tall / max(most, 1))
+    return _Layout(wires, outputs, cell, width, height, float(np.clip(size, 3.0, 15.0)))
+
+
+def _draw_wires(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
+    inputs, lines, rings = circuit.inputs, list[Floats](), list[Floats]()
+    for gate, op in enumerate(circuit.ops.tolist()):
+        end = layout.wires[inputs + gate]
+        sides = ((circuit.a, _NEGATED_A, _IGNORES_A), (circuit.b, _NEGATED_B, _IGNORES_B))
+        for wires, negated, ignored in sides:
+            if op not in ignored:
+                begin = layout.wires[wires[gate]]
+                lines.append(np.array([begin, end]))
+                if op in negated:
+                    rings.append(end + (begin - end) * _RING / (end[0] - begin[0]))
+        if op in _NEGATED_OUT:
+            rings.append(end + np.array([_RING, 0]))
+    for end, wire in zip(layout.outputs, circuit.outputs.tolist(), strict=True):
+        if wire >= 0:
+            lines.append(np.array([layout.wires[wire], end]))
+    alpha = float(np.clip(60 / max(len(lines), 1), 0.35, 0.9))
+    axis.add_collection(LineCollection(lines, colors=SOFT, lw=0.7, alpha=alpha, zorder=1))
+    if rings:
+        look: dict[str, Any] = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 0.8}
+        x, y = np.array(rings).T
+        axis.scatter(x, y, s=(0.35 * layout.size) ** 2, zorder=2, **look)
+
+
+def _draw_patches(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
+    read = {*circuit.a.tolist(), *circuit.b.tolist(), *circuit.outputs.tolist()}
+    width, height = layout.cell
+    for wire, (x, y) in enumerate(layout.wires[: circuit.inputs]):
+        own = wire % PATCH == CENTRE
+        look: dict[str, Any] = {"facecolor": _READ if wire in read else PAPER, "edgecolor": INK}
+        look |= {"linewidth": 1.8 if own else 0.6, "zorder": 0.6 if own else 0.5}
+        axis.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, **look))
+        if own:
+            axis.text(x - 1.8 * width, y, f"{wire // 9}", ha="right", va="center", size=9)
+
+
+def _draw_outputs(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
+    look: dict[str, Any] = {"c": PAPER, "edgecolors": INK, "marker": "s", "zorder": 3}
+    axis.scatter(layout.outputs[:, 0], layout.outputs[:, 1], s=max(layout.size, 5) ** 2, **look)
+    for channel, wire in enumerate(circuit.outputs.tolist()):
+        x, y = layout.outputs[channel]
+        axis.text(x + 0.3, y, f"{channel}" if wire >= 0 else f"{channel} = {~wire}", va="center")
+    axis.margins(x=0.04)
+    axis.autoscale_view()
+
+
+@styled
+def soft_and_hard(history: pd.DataFrame) -> Picture:
+    """Losses of the soft and the hard automaton over training, and the share of right hard cells.
+
+    ``history``: a row a pass with ``step``, ``val_loss``, ``val_hard_loss`` and ``val_accuracy``.
+    Raises ``ValueError`` for a history without rows.
+    """
+    if history.empty:
+        raise ValueError("history has no rows: train for one pass or more")
+    figure = picture(2, width=4.6, height=3.2)
+    losses, right = figure.axes
+    for place, (name, column) in enumerate((("soft", "val_loss"), ("hard", "val_hard_loss"))):
+        losses.plot(history["step"], history[column], label=name, **line(place, markers=False))
+    losses.set_yscale("symlog", linthresh=1e-3)  # a hard loss is 0 once all is right
+    losses.set(xlabel="update", ylabel="loss a sample", title="soft and hard loss", ylim=(0, None))
+    losses.legend()
+    right.plot(history["step"], history["val_accuracy"], **line(1, markers=False))
+    right.set(xlabel="update", title="hard cells that are right", ylim=(None, 1.005))
+    right.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+    return figure
+
+
+@styled
+def gate_histogram(counts: Mapping[str, ArrayLike]) -> Picture:
+    """Shares of the sixteen gates, side by side, with the number of gates over each bar.
+
+    The axis is logarithmic: an automaton begins, and mostly ends, with one gate all over.
+
+    Args:
+        counts: for each name ("before", "after") the number of gates of each op, [16].
+
+    Raises ``ValueError`` for other shapes, negative numbers, or a name without any gates.
+    """
+    if not counts:
+        raise ValueError("counts is empty: give the number of gates of each op under a name")
+    tables = {name: np.asarray(table, np.float64) for name, table in counts.items()}
+    for name, table in tables.items():
+        if table.shape != (len(OPS),) or (table < 0).any() or not table.sum() > 0:
+            raise ValueError(
+                f"counts[{name!r}] is {np.asarray(counts[name]).tolist()}: give how many gates"
+                f" there are of each of the {len(OPS)} ops, at least one in all"
+            )
+    figure = picture(width=9.6, height=3.6)
+    axis, wide = figure.axes[0], 0.84 / len(tables)
+    for place, (name, table) in enumerate(tables.items()):
+        at = np.arange(len(OPS)) + wide * (place - (len(tables) - 1) / 2)
+        look: dict[str, Any] = {
+            "color": COLOURS[place % 7],
+            "hatch": HATCHES[place % 7],
+            "edgecolor": PAPER,
+        }
+        label = f"{name}, {int(table.sum()):,} gates"
+        axis.bar(at, table / table.sum(), wide, label=label, **look)
+        for x, count in zip(at, table, strict=True):
+            if count:
+                text: dict[str, Any] = {"ha": "center", "va": "bottom", "size": 7, "rotation": 90}
+                axis.text(x, 1.1 * count / table.sum(), f"{int(count)}", **text)
+    axis.set_yscale("log")
+    axis.set_ylim(0.5 / max(table.sum() for table in tables.values()), 5)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
+    axis.set_xticks(range(len(OPS)), OPS, size=8)
+    axis.grid(visible=False, axis="x")
+    axis.set(title="share of each gate", xlabel="gate of a and b")
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+@styled
+def rollout_frames(trajectories: Mapping[str, ArrayLike], at: Sequence[int]) -> Picture:
+    """States of several rollouts side by side: a row a rollout, a column a step.
+
+    The first rollout is the true one; cells of the others that differ from it, rounded, are
+    coloured and counted.
+
+    Args:
+        trajectories: for each name values in [0, 1], ``[T, H, W]``, all of one shape.
+        at: the steps to show.
+
+    Raises ``ValueError`` for shapes that differ, or a step that is not there.
+    """
+    states = _checked(trajectories)
+    steps = len(next(iter(states.values())))
+    wrong = [step for step in at if not 0 <= step < steps]
+    if not at or wrong:
+        raise ValueError(f"at is {list(at)}: give steps from 0 to {steps - 1}")
+    figure = picture(len(at), len(states), width=2.2, height=2.4)
+    for place, (name, values) in enumerate(states.items()):
+        for column, step in enumerate(at):
+            axis = figure.axes[place * len(at) + column]
+            _show(axis, values, next(iter(states.values())), step)
+            axis.set_title(_title(f"step {step}" if place == 0 else "", states, name, step), size=9)
+            if column == 0:
+                axis.set_ylabel(name)
+    return figure
+
+
+@styled
+def save_rollouts(
+    path: str | os.PathLike[str], trajectories: Mapping[str, ArrayLike], fps: int = 10
+) -> Path:
+    """Write the rollouts side by side as a moving picture, atomically; returns the path.
+
+    ``trajectories`` are those of `rollout_frames`; ``fps`` is frames a second.
+
+    Raises ``ValueError`` for a path that does not end in ``.gif``, shapes that differ, or ``fps``
+    below 1.
+    """
+    path, states = Path(path), _checked(trajectories)
+    if path.suffix != ".gif":
+        raise ValueError(f"path is {str(path)!r}: let it end in .gif")
+    if fps < 1:
+        raise ValueError(f"fps is {fps}: give 1 frame a second or more")
+    writer = PillowWriter(fps)
+    figure, true = picture(len(states), width=3.2, height=3.5), next(iter(states.values()))
+    images = [
+        _show(axis, values, true, 0)
+        for axis, values in zip(figure.axes, states.values(), strict=True)
+    ]
+    with TemporaryDirectory() as folder:
+        made = Path(folder) / path.name
+        with writer.saving(figure, str(made), dpi=56):
+            for step in range(len(true)):
+                for axis, image, (name, values) in zip(
+                    figure.axes, images, states.items(), strict=True
+                ):
+                    image.set_data(_coloured(values[step], true[step]))
+                    axis.set_title(_title(name, states, name, step), size=9)
+                figure.supxlabel(f"step {step}", size=9)
+                if step == 0:  # the same places in every frame, and worked out but once
+                    figure.draw_without_rendering()
+                    figure.set_layout_engine("none")
+                writer.grab_frame()
+        return files.write_atomic(path, made.read_bytes())
+
+
+_MISSING = "#F4B183"  # the wrong colour, paler: it should be ink
+
+
+def _checked(trajectories: Mapping[str, ArrayLike]) -> dict[str, Floats]:
+    states = {name: np.asarray(values, np.float64) for name, values in trajectories.items()}
+    shapes = {values.shape for values in states.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 3 or 0 in next(iter(shapes)):
+        found = ", ".join(f"{name} {list(values.shape)}" for name, values in states.items())
+        raise ValueError(f"trajectories are {found or 'none'}: give them all as one [T, H, W]")
+    return states
+
+
+def _show(axis: Axes, values: Floats, true: Floats, step: int) -> Any:
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.spines[:].set_visible(True)
+    return axis.imshow(_coloured(values[step], true[step]), interpolation="nearest")
+
+
+def _coloured(values: Floats, true: Floats) -> Floats:
+    """[H, W, 3]: ink where 1, paper where 0; wrong ones orange, dark if they should be 0."""
+    shade = np.clip(values, 0, 1)[..., None]
+    image = np.array(to_rgb(PAPER)) * (1 - shade) + np.array(to_rgb(INK)) * shade
+    image[(values >= 0.5) & (true < 0.5)] = to_rgb(COLOURS[1])
+    image[(values < 0.5) & (true >= 0.5)] = to_rgb(_MISSING)
+    return image
+
+
+def _title(text: str, states: Mapping[str, Floats], name: str, step: int) -> str:
+    first = next(iter(states))
+    if name == first:
+        return text
+    off = int(((states[name][step] >= 0.5) != (states[first][step] >= 0.5)).sum())
+    return f"{text}{': ' if text else ''}{off:,} of {states[name][step].size:,} differ"
