@@ -1,8 +1,8 @@
 """Kill training with SIGKILL and resume it: `python -m tests.trainers.killing --kills 30`.
 
 Each run trains in a forked process of its own, is killed once, and resumed to its end; it has to
-end with the very weights, threshold, metrics and counts of a run that nobody killed. Every third
-kill strikes in the middle of writing a checkpoint: its file is there under a temporary name.
+end with the very weights, threshold, memory, metrics and counts of a run that nobody killed. Every
+third kill strikes in the middle of writing a checkpoint: its file is there under a temporary name.
 """
 
 from __future__ import annotations
@@ -25,47 +25,68 @@ import torch._dynamo  # both take seconds to load, once here instead of in every
 
 from astkit import files
 from astkit.background import BackgroundWriter
-from astkit.gating import Gate
+from astkit.datasets import Loader, load
+from astkit.gating import Gate, Policy, RunInfo, Selection, Visit
 from astkit.models import build
-from astkit.runs import arms
 from astkit.stamp import stamp
-from astkit.trainers import (
-    Budget,
-    Checkpoints,
-    DenseStep,
-    GatedStep,
-    MetricsFile,
-    SampleStep,
-    Step,
-    TrainConfig,
-    Trainer,
-)
+from astkit.trainers import Budget, Checkpoints, MetricsFile, SampleStep, TrainConfig, Trainer
 from astkit.trainers.metrics_file import read
+from tests.trainers.states import timeless
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "kills.json"
-KINDS: dict[str, Callable[[], Step]] = {
-    "dense": DenseStep,
-    "batched": lambda: GatedStep(Gate(0.25, "loss_and_contrast")),
-    "sample by sample": lambda: SampleStep(Gate(0.25)),
+DIGITS = load("digits")[0]
+ROWS = 512
+
+
+class LastLosses(Policy):
+    """Of each fifth of an epoch the half whose loss was highest when it was last seen.
+
+    Rows that were left out are scored every other round; weights make up for what is left out.
+    """
+
+    rounds = 5
+    needs_index = needs_outputs = True
+    state = ("losses", "wrong")
+
+    def __init__(self) -> None:
+        self.losses = torch.full((ROWS,), torch.inf)
+        self.wrong = torch.zeros(ROWS, dtype=torch.int64)
+
+    def plan(self, run: RunInfo) -> Selection:
+        order = self.losses[run.rows].argsort(descending=True, stable=True)
+        best, rest = run.rows[order].tensor_split([len(order) // 2])
+        weight = 1.0 + self.wrong[best]
+        scored = rest if run.round % 2 else None
+        return Selection(best, weight, float(len(best)), score_only=scored, lr_factor=0.9)
+
+    def observe(self, visit: Visit) -> None:
+        self.losses[visit.index] = visit.losses
+        self.wrong[visit.index] += ~visit.correct
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "dense": dict,
+    "batched": lambda: {"policy": Gate(0.25, "loss_and_contrast")},
+    "sample by sample": lambda: {"step": SampleStep(Gate(0.25))},
+    "planned": lambda: {"policy": LastLosses()},
 }
-EPOCHS: dict[str, float] = {"dense": 4, "batched": 4, "sample by sample": 0.7}
-TIMES = ("seconds", "joules", "joules_reason")
+EPOCHS: dict[str, float] = {"dense": 4, "batched": 4, "sample by sample": 0.7, "planned": 4}
 
 
-def trainer(task: arms.Task, kind: str, folder: Path) -> Trainer:
+def trainer(kind: str, folder: Path) -> Trainer:
     """A run that goes on from ``folder``, if it was begun there."""
     writer = BackgroundWriter()
     return Trainer(
         build("digits_cnn", (1, 8, 8), 10, seed=1),
-        task.loader("train", 1),
-        task.loader("validation"),
+        Loader(DIGITS.subset(range(ROWS)), 64, seed=1),
+        Loader(DIGITS.subset(range(ROWS, 600)), 44, shuffle=False),
         budget=Budget(epochs=EPOCHS[kind]),
-        step=KINDS[kind](),
         config=TrainConfig(lr=3e-3, accumulation_steps=2),
         observers=[MetricsFile(folder / "metrics.jsonl", writer)],
         checkpoints=Checkpoints(folder / "ckpt", every=3, writer=writer),
         resume=True,
         device="cpu",
+        **KINDS[kind](),
     )
 
 
@@ -76,26 +97,17 @@ def outcome(run: Trainer, folder: Path) -> dict[str, Any]:
     moments = [tensor for moment in state.values() for tensor in moment.values()]
     for tensor in [*run.model.state_dict().values(), *moments]:
         hasher.update(tensor.numpy().tobytes())
-    lines = [
-        {name: value for name, value in line.items() if name not in TIMES}
-        for line in read(folder / "metrics.jsonl")
-    ]
-    step = run.step.state_dict()
-    return json.loads(
-        json.dumps(
-            {
-                "weights and optimizer": hasher.hexdigest(),
-                "gate": step,
-                "samples": asdict(run.ledger.samples),
-                "flops": asdict(run.ledger.flops),
-                "metrics": lines,
-                "steps": [
-                    {name: value for name, value in line.items() if name not in TIMES}
-                    for line in run.history.steps
-                ],
-            }
-        )
-    )
+    memory = {} if run.policy is None else run.policy.state_dict()
+    found = {
+        "weights and optimizer": hasher.hexdigest(),
+        "gate": run.step.state_dict(),
+        "memory": {n: v.tolist() if hasattr(v, "tolist") else v for n, v in memory.items()},
+        "samples": asdict(run.ledger.samples),
+        "flops": asdict(run.ledger.flops),
+        "metrics": timeless(read(folder / "metrics.jsonl")),
+        "steps": timeless(run.history.steps),
+    }
+    return json.loads(json.dumps(found))
 
 
 def child(work: Callable[[], None]) -> int:
@@ -113,7 +125,7 @@ def child(work: Callable[[], None]) -> int:
     return process
 
 
-def train(task: arms.Task, kind: str, folder: Path, strike: int | None = None) -> None:
+def train(kind: str, folder: Path, strike: int | None = None) -> None:
     """Train to the end and keep the outcome; at the ``strike``-th write to the disk, be killed."""
     if strike is not None:
         fsync, count = os.fsync, iter(range(10**9))
@@ -125,18 +137,18 @@ def train(task: arms.Task, kind: str, folder: Path, strike: int | None = None) -
             fsync(descriptor)
 
         os.fsync = deadly
-    run = trainer(task, kind, folder)
+    run = trainer(kind, folder)
     run.run()
     files.write_atomic(folder / "outcome.json", json.dumps(outcome(run, folder)))
 
 
 def kill_once(
-    task: arms.Task, kind: str, folder: Path, seconds: float, chance: random.Random, middle: bool
+    kind: str, folder: Path, seconds: float, chance: random.Random, middle: bool
 ) -> dict[str, Any]:
     """Begin a run, kill it, resume it; how it was struck and what it left."""
-    writes = round(4 * EPOCHS[kind])  # about as many checkpoints
+    writes = max(1, round(EPOCHS[kind]))  # at least as many checkpoints
     strike = chance.randrange(writes) if middle else None
-    process = child(lambda: train(task, kind, folder, strike))
+    process = child(lambda: train(kind, folder, strike))
     delay = chance.uniform(0.0, 0.9 * seconds)
     if not middle:
         time.sleep(delay)
@@ -146,7 +158,7 @@ def kill_once(
     ckpt = folder / "ckpt"
     found = sorted(path.name for path in ckpt.iterdir()) if ckpt.exists() else []
     torn = [name for name in found if name.startswith(".")]
-    again = child(lambda: train(task, kind, folder))
+    again = child(lambda: train(kind, folder))
     _, status = os.waitpid(again, 0)
     assert status == 0, "the resumed run failed"
     left = json.loads((folder / "outcome.json").read_text())
@@ -155,16 +167,16 @@ def kill_once(
 
 def measure(kind: str, kills: int, seed: int = 0) -> dict[str, Any]:
     """Kill runs of one kind ``kills`` times; counts, and what differed from the undisturbed run."""
-    task, chance = arms.task("digits"), random.Random(f"{kind} {seed}")
+    chance = random.Random(f"{kind} {seed}")
     with tempfile.TemporaryDirectory() as place:
         whole = Path(place) / "whole"
         start = time.perf_counter()
-        _, status = os.waitpid(child(lambda: train(task, kind, whole)), 0)
+        _, status = os.waitpid(child(lambda: train(kind, whole)), 0)
         assert status == 0, "the undisturbed run failed"
         seconds = time.perf_counter() - start
         expected = json.loads((whole / "outcome.json").read_text())
         results = [
-            kill_once(task, kind, Path(place) / str(n), seconds, chance, n % 3 == 2)
+            kill_once(kind, Path(place) / str(n), seconds, chance, n % 3 == min(2, kills - 1))
             for n in range(kills)
         ]
     differing = [
