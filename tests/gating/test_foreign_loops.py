@@ -1,0 +1,376 @@
+"""Policies in loops of one's own: after scoring, and before loading through torch's DataLoader."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from astkit.datasets import indexed
+from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
+from astkit.trainers import TrainConfig, Trainer
+from tests.gating.policies.importance import ImportanceSampling
+from tests.gating.policies.infobatch import InfoBatch
+
+N = 50
+X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
+Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
+PAIRS = TensorDataset(X, Y)
+NEXT = _BaseDataLoaderIter.__next__
+criterion = nn.CrossEntropyLoss(reduction="none")
+
+
+@pytest.fixture(autouse=True)
+def torch_is_as_it_was() -> Iterator[None]:
+    yield
+    assert _BaseDataLoaderIter.__next__ is NEXT
+
+
+class Dicts(Dataset[dict[str, Tensor]]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return {"x": X[row], "labels": Y[row]}
+
+
+class Named(nn.Module):
+    """Takes its input by the key of a batch."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x)
+
+
+def make_model(seed: int = 0, norm: type[nn.Module] = nn.LayerNorm) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 8), norm(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+class Rounds(Policy):
+    """All rows of each round, twice, with the number of the round as their weight; remembers."""
+
+    needs_index = True
+    state = ("told",)
+
+    def __init__(self, rounds: int = 1) -> None:
+        self.rounds, self.told = rounds, torch.zeros(N)
+
+    def plan(self, run: RunInfo) -> Selection:
+        rows = run.rows.repeat(2)
+        number = run.epoch * self.rounds + run.round + 1
+        return Selection(rows, torch.full((len(rows),), float(number)), normaliser=len(rows))
+
+    def observe(self, visit: Visit) -> None:
+        assert visit.index is not None
+        self.told.index_add_(0, visit.index, visit.losses)
+
+
+# --- after scoring ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [PAIRS, Dicts()], ids=["tuples", "dicts"])
+def test_after_scoring_in_three_lines(data: Any) -> None:
+    gate, inner = Gate(0.5, controller="top_k"), make_model()
+    model = Named(inner) if isinstance(data, Dicts) else inner
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    order, trained = torch.Generator().manual_seed(0), 0
+    for _ in range(12):
+        for batch in DataLoader(data, batch_size=10, shuffle=True, generator=order):
+            x, y = (batch["x"], batch["labels"]) if isinstance(batch, dict) else batch
+            whole = (batch,) if isinstance(batch, dict) else (x, y)
+            chosen = gate(model, *whole)
+            loss = chosen.mean(criterion(inner(x[chosen.index]), y[chosen.index]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            trained += len(chosen)
+    assert trained == 12 * N * 0.5
+    assert (inner.eval()(X).argmax(1) == Y).double().mean() > 0.85
+
+
+def test_a_dict_batch_is_scored_as_its_parts_are() -> None:
+    model = make_model()
+    batch = {"x": X, "labels": Y, "name": "train"}
+    whole, parts = (Gate(0.3, controller="top_k") for _ in range(2))
+    assert whole(Named(model), batch).index.equal(parts(model, X, Y).index)
+
+
+# --- before loading --------------------------------------------------------------------------
+
+
+def loop(
+    policy: Policy,
+    loader: DataLoader[Any],
+    epochs: int,
+    model: nn.Module | None = None,
+    each: Callable[[Any], None] = lambda index: None,
+) -> list[float]:
+    """The losses of a loop that trains with ``policy.mean``."""
+    model = make_model() if model is None else model
+    optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+    for _ in range(epochs):
+        for index, batch in loader:
+            x, y = (batch["x"], batch["labels"]) if isinstance(batch, dict) else batch
+            loss = policy.mean(criterion(model(x), y), index)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+            each(index)
+    return found
+
+
+def loader_of(
+    policy: Policy, data: Any = PAIRS, epochs: int = 10, size: int = 8, **options: Any
+) -> DataLoader[Any]:
+    sampler = policy.sampler(data, epochs=epochs)
+    return DataLoader(indexed(data), batch_size=size, sampler=sampler, **options)
+
+
+def stacked(items: list[Any]) -> Any:
+    return default_collate(items)
+
+
+WORKERS = {"num_workers": 2, "prefetch_factor": 4, "multiprocessing_context": "fork"}
+LOADERS: dict[str, dict[str, Any]] = {
+    "drop_last": {"drop_last": True},
+    "dicts": {"data": Dicts()},
+    "collate": {"collate_fn": indexed(PAIRS).collate(stacked)},
+    "workers": WORKERS,
+    "persistent": {**WORKERS, "persistent_workers": True},
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_every_kind_of_loader_trains_as_the_plain_one(name: str) -> None:
+    """One round an epoch: what is prefetched needs no losses of the same epoch."""
+    options, size = LOADERS[name], 8 if name != "drop_last" else 7
+    plain, other = InfoBatch(delta=0.8), InfoBatch(delta=0.8)
+    losses, rows = [], []
+    for policy, changes in ((plain, {}), (other, options)):
+        seen: list[list[int]] = []
+        loader = loader_of(policy, size=size, epochs=4, **changes)
+        losses.append(loop(policy, loader, 4, each=lambda i, seen=seen: seen.append(i.tolist())))
+        rows.append(seen)
+    if name == "drop_last":
+        assert {len(batch) for batch in rows[1]} == {7}
+        assert rows[1][: N // 7] == rows[0][: N // 7]  # the same first epoch
+        return
+    assert rows[0] == rows[1]
+    assert losses[0] == losses[1]
+    assert len(rows[0]) < 4 * -(-N // 8)  # something was dropped
+
+
+@pytest.mark.parametrize("options", [{}, WORKERS], ids=["here", "workers"])
+@pytest.mark.parametrize("kind", [InfoBatch, ImportanceSampling, Rounds])
+def test_ten_rounds_an_epoch(kind: Any, options: dict[str, Any]) -> None:
+    policy, seen = kind(), []
+    policy.rounds = 10
+    loader = loader_of(policy, epochs=2, **options)
+    losses = loop(policy, loader, 2, each=lambda index: seen.extend(index.tolist()))
+    assert torch.tensor(losses).isfinite().all()
+    if kind is Rounds:
+        assert sorted(seen) == sorted(4 * list(range(N)))
+    if kind is InfoBatch and not options:  # each row was a candidate once an epoch
+        assert set(seen[:N]) == set(range(N))
+
+
+def test_weights_belong_to_visits() -> None:
+    """Batches that were drawn before a new plan keep their weights, however late losses come."""
+    policy = Rounds(10)
+    drawn = [index for index, _ in loader_of(policy, size=10)]  # all loaded before any loss
+    assert len(drawn) == 10
+    for number, index in enumerate(drawn, 1):  # a batch is a round here
+        losses = torch.rand(10)
+        assert policy.mean(losses, index).item() == pytest.approx(number * losses.mean().item())
+    second = [index for index, _ in loader_of(policy, size=20)]
+    assert len(second) == 5
+    for number, index in enumerate(second):  # a batch is two rounds of weights 11 to 20
+        assert policy.mean(torch.ones(20), index).item() == 10 + 2 * number + 1.5
+
+
+@pytest.mark.parametrize("options", [{}, WORKERS], ids=["here", "workers"])
+def test_the_sampler_changes_nothing_but_the_rows(options: dict[str, Any]) -> None:
+    """Batches, BatchNorm statistics and the global RNG are those of a loop with a fixed list."""
+    policy = RandomSubset(0.6, seed=3)
+    model, twin = (make_model(norm=nn.BatchNorm1d) for _ in range(2))
+    rows: list[list[int]] = [[], []]
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        loop(policy, loader_of(policy, **options), 2, model, lambda i: rows[0].extend(i.tolist()))
+        after = torch.get_rng_state()
+        torch.manual_seed(5)
+        optimizer = torch.optim.SGD(twin.parameters(), 0.1)
+        for epoch in range(2):
+            half = rows[0][30 * epoch : 30 * (epoch + 1)]
+            for index, (x, y) in DataLoader(indexed(PAIRS), 8, sampler=half, **options):
+                optimizer.zero_grad()
+                criterion(twin(x), y).mean().backward()
+                optimizer.step()
+                rows[1].extend(index.tolist())
+        assert torch.get_rng_state().equal(after)
+    assert rows[0] == rows[1]
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, twin.state_dict()[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [InfoBatch, ImportanceSampling, partial(RandomSubset, 0.3)])
+def test_resuming_between_iterations_is_exact(kind: Any) -> None:
+    whole, first = kind(), kind()
+    model, twin = make_model(), make_model()
+    expected = loop(whole, loader_of(whole), 6, model)
+    found = loop(first, loader_of(first), 2, twin)
+    file = io.BytesIO()
+    torch.save({"policy": first.state_dict(), "model": twin.state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file)
+    resumed, again = kind(), make_model(1)
+    resumed.load_state_dict(state["policy"])
+    again.load_state_dict(state["model"])
+    assert found + loop(resumed, loader_of(resumed), 4, again) == expected
+
+
+def test_the_length_never_plans() -> None:
+    class Counted(Rounds):
+        plans = 0
+
+        def plan(self, run: RunInfo) -> Selection:
+            self.plans += 1
+            return super().plan(run)
+
+    policy = Counted(2)
+    loader = loader_of(policy, size=10)
+    assert (len(policy._sampler or ()), len(loader), policy.plans) == (N, 5, 0)
+    assert len(list(loader)) == 10
+    assert (len(policy._sampler or ()), len(loader), policy.plans) == (2 * N, 10, 2)
+    policy = RandomSubset(0.3)
+    assert len(policy.sampler(PAIRS, epochs=1)) == 15
+
+
+@pytest.mark.parametrize("kind", [InfoBatch, ImportanceSampling, partial(RandomSubset, 0.3)])
+def test_a_loop_of_ones_own_trains_as_the_trainer_does(kind: Any) -> None:
+    """Equal seeds give equal orders; everything is computed in float64."""
+    data = TensorDataset(X.double(), Y)
+    policy, other, model = kind(), kind(), make_model().double()
+    twin = copy.deepcopy(model)
+    loop(policy, loader_of(policy, data, epochs=5), 5, model)
+    trainer = Trainer(
+        twin,
+        data,
+        policy=other,
+        epochs=5,
+        batch_size=8,
+        optimizer=torch.optim.SGD(twin.parameters(), 0.1),
+        config=TrainConfig(schedule="constant", clip_norm=None),
+        device="cpu",
+    )
+    trainer.run()
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, twin.state_dict()[name], rtol=0, atol=1e-6)
+    if not isinstance(policy, RandomSubset):
+        torch.testing.assert_close(policy.losses, other.losses)
+
+
+def test_the_batches_of_a_plan_add_up_to_its_loss() -> None:
+    class Kept(ImportanceSampling):
+        def plan(self, run: RunInfo) -> Selection:
+            self.chosen = super().plan(run)
+            return self.chosen
+
+    policy = Kept(rate=1.3)
+    policy.plan(RunInfo(N, torch.arange(N), 0, 0, 0.0))
+    policy.observe(Visit(torch.arange(N), torch.rand(N)))
+    losses = torch.rand(N)
+    total = sum(policy.mean(losses[i], i).item() * len(i) for i in batches_of(policy, 8))
+    expected = policy.chosen.mean(losses[policy.chosen.index]).item()
+    assert total / round(1.3 * N) == pytest.approx(expected, rel=1e-5)
+
+
+# --- which batch this is ---------------------------------------------------------------------
+
+
+def batches_of(policy: Policy, size: int = 10) -> list[Tensor]:
+    return [index for index, _ in loader_of(policy, size=size)]
+
+
+def test_a_batch_out_of_order_is_matched() -> None:
+    policy = Rounds(5)
+    drawn = batches_of(policy, 20)  # a round each
+    for number in (3, 0, 4, 1, 2):
+        assert policy.mean(torch.ones(20), drawn[number]).item() == number + 1
+    with pytest.raises(ValueError, match="pass each batch's index once"):
+        policy.mean(torch.ones(20), drawn[3])
+
+
+WRONG: dict[str, Callable[[list[Tensor]], list[Tensor]]] = {
+    "twice": lambda drawn: [drawn[0], drawn[0]],
+    "twice, later": lambda drawn: [drawn[2], drawn[0], drawn[2]],
+    "not drawn": lambda drawn: [torch.arange(10)],
+    "shuffled": lambda drawn: [drawn[0].flip(0)],
+    "of no row": lambda drawn: [drawn[0] + N],
+    "longer": lambda drawn: [torch.cat([drawn[-1], drawn[0]])],
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_batch_that_was_not_drawn_or_comes_twice_is_refused(case: str) -> None:
+    policy = RandomSubset(1.0)
+    *before, wrong = WRONG[case](batches_of(policy))
+    for index in before:
+        policy.mean(torch.ones(len(index)), index)
+    with pytest.raises(ValueError, match="rows of this batch were not drawn by this sampler in"):
+        policy.mean(torch.ones(len(wrong)), wrong)
+
+
+def test_losses_without_a_row_each_are_refused() -> None:
+    policy = RandomSubset(1.0)
+    index = batches_of(policy)[0]
+    for losses in (torch.ones(()), torch.ones(9), torch.ones(10, 1)):
+        with pytest.raises(ValueError, match=r"one loss and one index a row.*reduction='none'"):
+            policy.mean(losses, index)
+
+
+def test_a_schedule_that_is_over_says_so_once() -> None:
+    policy = InfoBatch()
+    loader = loader_of(policy, epochs=2)
+    loop(policy, loader, 2)
+    with pytest.warns(UserWarning, match="InfoBatch was told of 2 epochs, which are over.*raise"):
+        list(loader)
+
+
+def test_outputs_reach_a_policy_that_needs_them() -> None:
+    class Watching(Rounds):
+        needs_outputs = True
+        seen: Visit
+
+        def observe(self, visit: Visit) -> None:
+            self.seen = visit
+
+    policy, model = Watching(), make_model().eval()
+    index = batches_of(policy)[0]
+    outputs = model(X[index])
+    losses = F.cross_entropy(outputs, Y[index], reduction="none")
+    policy.mean(losses.bfloat16(), index, outputs, Y[index]).backward()
+    seen = policy.seen
+    assert seen.index is not None
+    assert seen.correct is not None
+    assert seen.confidence is not None
+    assert (seen.index.equal(index), seen.losses.dtype) == (True, torch.float32)
+    assert seen.correct.equal(outputs.argmax(1) == Y[index])
+    torch.testing.assert_close(seen.confidence, outputs.softmax(1).amax(1).detach())
+    assert seen.trained
+    assert not seen.losses.requires_grad
