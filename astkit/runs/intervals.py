@@ -33,8 +33,8 @@ class Interval(NamedTuple):
         return format(self, "+.2%")
 
 
-def mean_interval(values: Iterable[float | None], level: float = 0.95) -> Interval:
-    """Mean of ``values`` with its two-sided interval; absent and non-finite values are left out.
+def mean_interval(values: Iterable[float | None]) -> Interval:
+    """Mean of ``values`` with its 95 % interval; absent and non-finite values are left out.
 
     Student's below `MANY` values, a percentile bootstrap from there on: a bootstrap of 3 values
     covers the true mean in 74 % of cases where it says 95 %. One value has no interval.
@@ -48,22 +48,22 @@ def mean_interval(values: Iterable[float | None], level: float = 0.95) -> Interv
     if len(found) < 2:
         return Interval(mean, math.nan, math.nan, len(found))
     if len(found) >= MANY:
-        return Interval(mean, *bootstrap_interval(found, "mean", level), len(found))
-    half = float(stats.t.ppf((1 + level) / 2, len(found) - 1) * stats.sem(found))
+        return Interval(mean, *bootstrap_interval(found, "mean"), len(found))
+    half = float(stats.t.ppf(0.975, len(found) - 1) * stats.sem(found))
     return Interval(mean, mean - half, mean + half, len(found))
 
 
 def paired_difference(
-    values: Mapping[Hashable, float], control: Mapping[Hashable, float], level: float = 0.95
+    values: Mapping[Hashable, float], control: Mapping[Hashable, float]
 ) -> Interval:
     """Mean of ``values`` minus ``control`` over the keys, such as seeds, that both have."""
-    return mean_interval((values[key] - control[key] for key in values if key in control), level)
+    return mean_interval((values[key] - control[key] for key in values if key in control))
 
 
-def split_error(accuracy: float, rows: int, level: float = 0.95) -> float:
-    """Half the width of Wilson's interval of an accuracy that was measured on ``rows`` samples.
+def split_error(accuracy: float, rows: int) -> float:
+    """Half the width of Wilson's 95 % interval of an accuracy that was measured on ``rows`` samples.
 
     It is what the choice of the test split alone leaves open, however many seeds were run.
     """
-    low, high = wilson_interval(round(accuracy * rows), rows, level)
+    low, high = wilson_interval(round(accuracy * rows), rows)
     return (high - low) / 2

@@ -8,10 +8,11 @@ leave nothing prepared behind for the next call, and do nothing during another a
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -24,7 +25,7 @@ from astkit.datasets import Images, Loader
 from astkit.gating import Gate
 from astkit.profiling import Timings, interleaved
 from astkit.profiling.memory import peak_memory
-from astkit.trainers import Budget, DenseStep, GatedStep, TrainConfig, Trainer
+from astkit.trainers import Budget, TrainConfig, Trainer
 
 ENDLESS = Budget(epochs=1e9)
 # what an optimizer loads at its first step takes seconds: once for all arms, and not in each
@@ -133,106 +134,81 @@ class Bench:
             models.build(self.model, images.shape, 10),
             train,
             budget=ENDLESS,
-            step=DenseStep() if self.rate is None else GatedStep(Gate(self.rate)),
+            policy=None if self.rate is None else Gate(self.rate),
             config=TrainConfig.from_dict(settings),
             device=self.device,
         )
 
 
-class Arm:
-    """One switch in a process of its own; a call trains on one pass there."""
+class _Arm:
+    """One switch, trained in the process that made it."""
 
     def __init__(self, bench: Bench, switch: Switch, threads: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOAD)
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(
-            target=_work, args=(other, bench, switch, threads), daemon=False
-        )
-        self._process.start()
-        other.close()
+        torch.set_num_threads(threads)
+        self.work = bench.trainer(switch)
+        self.records = self.work.steps()
+        self.peak = peak_memory(bench.device).__enter__()
+        self.first: dict[str, Any] | None = None
 
-    def __call__(self) -> None:
-        """Train on one pass."""
-        self.ask("pass")
+    def one_pass(self) -> None:
+        for _ in range(len(self.work.train)):
+            next(self.records)
+        # the first pass starts workers and fills caches: it is left out
+        self.first = self.first or self._time()
 
-    def ask(self, what: str) -> Any:
-        """ "pass" trains; "report" gives what the arm has measured and decided so far.
-
-        Raises ``RuntimeError`` with the arm's own sentence when it has failed.
-        """
-        with suppress(BrokenPipeError):  # an arm that has failed left its sentence before it went
-            self._pipe.send(what)
-        try:
-            answer = self._pipe.recv()
-        except (EOFError, ConnectionResetError):
-            raise RuntimeError("an arm's process ended: is memory short?") from None
-        if isinstance(answer, BaseException):
-            raise RuntimeError(f"an arm failed: {answer}") from answer
-        return answer
-
-    def close(self) -> None:
-        """End the process."""
-        self._pipe.close()
-        self._process.join(20)
-        if self._process.is_alive():
-            self._process.terminate()
-
-
-def _work(pipe: Connection, bench: Bench, switch: Switch, threads: int) -> None:
-    torch.set_num_threads(threads)
-    try:
-        work = bench.trainer(switch)
-        records, first = work.steps(), None
-        with peak_memory(bench.device) as peak:
-            while True:
-                if pipe.recv() == "pass":
-                    _one_pass(work, records)
-                    first = first or _time(work)
-                    pipe.send(None)
-                else:
-                    pipe.send(_report(work, peak.reading.grown, first))
-    except EOFError:
-        pass
-    except Exception as error:
-        pipe.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def _one_pass(work: Trainer, records: Iterator[Any]) -> None:
-    for _ in range(len(work.train)):
-        next(records)
-
-
-def _time(work: Trainer) -> dict[str, Any]:
-    return {
-        "phases": dict(work.ledger.phases),
-        "seconds": work.ledger.seconds["training"],
-        "training_steps": work.position.step,
-    }
-
-
-def _report(work: Trainer, memory: int | None, first: dict[str, Any] | None) -> dict[str, Any]:
-    time = _time(work)
-    if first is not None:  # the first pass starts workers and fills caches: it is nobody's pace
+    def report(self) -> dict[str, Any]:
+        """Time of all passes but the first, memory, and what was decided."""
+        time, first = self._time(), self.first or {"phases": {}, "seconds": 0, "training_steps": 0}
         phases = {name: s - first["phases"].get(name, 0.0) for name, s in time["phases"].items()}
-        time = {
-            "phases": phases,
-            "seconds": time["seconds"] - first["seconds"],
-            "training_steps": time["training_steps"] - first["training_steps"],
+        rest = {name: time[name] - first[name] for name in ("seconds", "training_steps")}
+        memory = self.peak.reading.grown
+        return {
+            "time": {"phases": phases, **rest},
+            "memory": memory,
+            **self.work.setting_up.record(),
         }
-    return {"time": time, "memory": memory, **work.setting_up.record()}
+
+    def _time(self) -> dict[str, Any]:
+        return {
+            "phases": dict(self.work.ledger.phases),
+            "seconds": self.work.ledger.seconds["training"],
+            "training_steps": self.work.position.step,
+        }
+
+
+_here: list[_Arm] = []  # in an arm's process: that arm
+
+
+def _ask(bench: Bench, switch: Switch, threads: int, what: str) -> Any:
+    if not _here:
+        _here.append(_Arm(bench, switch, threads))
+    return getattr(_here[0], what)()
 
 
 @contextmanager
-def running(bench: Bench, switches: Sequence[Switch]) -> Iterator[dict[str, Arm]]:
-    """The arms of ``switches`` by name, each in its process, ended after the block."""
+def running(bench: Bench, switches: Sequence[Switch]) -> Iterator[dict[str, Callable[[str], Any]]]:
+    """The arms of ``switches`` by name, each in its process, ended after the block.
+
+    An arm called with "one_pass" trains on one pass, with "report" it gives what it has measured
+    and decided so far. Raises ``RuntimeError`` with the arm's own sentence when it fails.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
     threads = torch.get_num_threads()
-    arms = {switch.name: Arm(bench, switch, threads) for switch in switches}
+    pools = {switch.name: ProcessPoolExecutor(1, mp_context=context) for switch in switches}
+
+    def ask(switch: Switch, what: str) -> Any:
+        try:
+            return pools[switch.name].submit(_ask, bench, switch, threads, what).result()
+        except Exception as error:
+            kind = type(error).__name__
+            raise RuntimeError(f"the arm {switch.name!r} failed: {kind}: {error}") from error
+
     try:
-        yield arms
+        yield {switch.name: partial(ask, switch) for switch in switches}
     finally:
-        for arm in arms.values():
-            arm.close()
+        for pool in pools.values():
+            pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -280,8 +256,9 @@ def measure(
 ) -> Measured:
     """Time one pass of every arm in each of ``rounds`` interleaved rounds."""
     with running(bench, switches) as arms:
-        seconds = interleaved(arms, rounds=rounds, warmup=warmup, baseline=switches[0].name)
-        reports = {name: arm.ask("report") for name, arm in arms.items()}
+        passes = {name: partial(arm, "one_pass") for name, arm in arms.items()}
+        seconds = interleaved(passes, rounds=rounds, warmup=warmup, baseline=switches[0].name)
+        reports = {name: arm("report") for name, arm in arms.items()}
     return Measured(bench, switches, seconds, reports)
 
 
