@@ -63,16 +63,6 @@ def read(
     return frame
 
 
-def by_pass(runs: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Mean, lowest and highest of ``columns`` over seeds after each pass; index: passes, from 1.
-
-    A pass that the budget cut short counts as one. Where seeds end at different passes, the last
-    rows are of those that got there.
-    """
-    number = (runs.groupby("seed").cumcount() + 1).rename("epoch")
-    return runs.groupby(number)[list(columns)].agg(["mean", "min", "max"])
-
-
 def windows(steps: pd.Series[Any], count: int) -> pd.Series[Any]:
     """For each step the first step of its window, of ``count`` windows with equally many steps."""
     present = np.unique(steps.to_numpy())

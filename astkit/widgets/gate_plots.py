@@ -1,4 +1,7 @@
-"""Pictures of what a gate saw and decided: scores, thresholds, rates and classes."""
+"""Pictures of what a gate saw and decided: scores, thresholds, rates and classes.
+
+Each raises ``ValueError`` for a missing column and for a table without rows.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def threshold_and_rate(steps: Table, target: float | None = None, window: int = 
         target: the set point where the steps do not say it, drawn dashed.
         window: batches that each seed's rate is averaged over, this one and those before.
 
-    Raises ``ValueError`` for a missing column, no rows, or no set point.
+    Raises ``ValueError`` where no set point is known, or several at one step.
     """
     needed = ["step", "threshold", "rate"]
     table = frames.read(
@@ -74,8 +77,6 @@ def step_response(responses: Table, window: int = 1, shock: int | None = None) -
             where there are several.
         window: batches that each seed's rate is averaged over, this one and those before.
         shock: the step at which the stream changed, marked by a vertical line.
-
-    Raises ``ValueError`` for a missing column or no rows.
     """
     needed = ["controller", "step", "rate", "threshold", "target"]
     table = frames.read(responses, "step_response", needed, alone="stream", key=needed[:2])
@@ -137,8 +138,6 @@ def stability_bound(noise: Table) -> Picture:
     Args:
         noise: columns ``family``, ``batch``, ``gain x f``, ``RMSE / floor``, ``predicted``; one
             marker a row, hollow for batches smaller than the largest.
-
-    Raises ``ValueError`` for a missing column or no rows.
     """
     needed = ["family", "batch", "gain x f", "RMSE / floor", "predicted"]
     table = frames.read(noise, "stability_bound", needed)
@@ -183,8 +182,7 @@ def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
         bins: cells along the scores.
         columns: cells along the steps, at most; each averages equally many steps.
 
-    Raises ``ValueError`` for a missing column or no rows, or where scores are known at one level
-    alone.
+    Raises ``ValueError`` where scores are known at one level alone.
     """
     needed = ["step", "level", "score", "threshold"]
     table = frames.read(scores, "score_heatmap", needed, alone="arm", key=needed[:2])
@@ -251,7 +249,7 @@ def class_activation(classes: Table) -> Picture:
         classes: columns ``class``, ``seen``, ``active``, as ``Watch.classes`` has them; steps, and
             runs told apart by ``seed``, are added up.
 
-    Raises ``ValueError`` for a missing column or no rows, or where no sample was active.
+    Raises ``ValueError`` where no sample was active.
     """
     needed = ["class", "seen", "active"]
     table = frames.read(classes, "class_activation", needed, alone="arm")

@@ -3,6 +3,7 @@
 Each takes a table as a frame or as a list of mappings, and returns a `Picture`, a
 `matplotlib.figure.Figure` that belongs to no global state. Pictures of what a gate decided are
 defined in `astkit.widgets.gate_plots`; all pictures can be had from here.
+Each raises ``ValueError`` for a missing column and for a table without rows.
 """
 
 from __future__ import annotations
@@ -60,19 +61,12 @@ def training_curves(epochs: Table) -> Picture:
     Args:
         epochs: columns ``val_loss`` and ``val_accuracy``; ``arm`` and ``seed`` where there are
             several. A pass that the budget cut short counts as an epoch.
-
-    Raises ``ValueError`` for a missing column or no rows.
     """
-    needed = {"val_loss": "mean loss", "val_accuracy": "share of the samples"}
-    table = frames.read(epochs, "training_curves", list(needed), phase="epoch")
+    units = {"val_loss": "mean loss", "val_accuracy": "share of the samples"}
+    table = frames.read(epochs, "training_curves", list(units), phase="epoch")
     figure = picture(2, width=5.4, height=3.6)
-    for axis, (column, unit) in zip(figure.axes, needed.items(), strict=True):
-        for place, arm in enumerate(table["arm"].unique()):
-            passes = frames.by_pass(table[table["arm"] == arm], [column])[column]
-            style = _arm(arm, place, len(passes))
-            axis.plot(passes.index, passes["mean"], label=arm, **style)
-            band: dict[str, Any] = {"color": style["color"], "alpha": 0.15, "lw": 0}
-            axis.fill_between(passes.index, passes["min"], passes["max"], **band)
+    for axis, (column, unit) in zip(figure.axes, units.items(), strict=True):
+        _arms(axis, table, column)
         title = "validation " + column.removeprefix("val_")
         axis.set(title=title, xlabel="epoch", ylabel=unit)
     shaded = "mean of {} seeds, shaded from the lowest to the highest"
@@ -81,12 +75,26 @@ def training_curves(epochs: Table) -> Picture:
     return figure
 
 
-def _arm(name: str, place: int, passes: int) -> dict[str, Any]:
-    """The line of an arm; later ones are thinner, so that twins on one curve both show."""
-    every = max(1, passes // 5)
-    marked = sorted({*range(place % every, passes, every), passes - 1})
-    weight = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
-    return {**line(str(name)), **weight, "markevery": marked}
+def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = None) -> None:
+    """A line for each arm: means over seeds after each pass, with a band if against passes.
+
+    A pass that the budget cut short counts as one. Where seeds end at different passes, the last
+    points are of those that got there.
+    """
+    table = table.assign(epoch=table.groupby(["arm", "seed"]).cumcount() + 1)
+    for place, arm in enumerate(table["arm"].unique()):
+        passes = table[table["arm"] == arm].groupby("epoch")
+        means = passes[[column] + [against] * bool(against)].mean()
+        x = means.index if against is None else means[against]
+        every = max(1, len(means) // 5)
+        marked = sorted({*range(place % every, len(means), every), len(means) - 1})
+        # later ones are thinner, so that twins on one curve both show
+        look = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
+        style = {**line(str(arm)), **look, "markevery": marked}
+        axis.plot(x, means[column], label=arm, **style)
+        if against is None:
+            low, high = passes[column].min(), passes[column].max()
+            axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
 
 
 @styled
@@ -99,19 +107,14 @@ def accuracy_against_cost(epochs: Table) -> Picture:
     Args:
         epochs: columns ``seconds``, ``flops``, ``val_accuracy``; ``arm`` and ``seed`` where there
             are several.
-
-    Raises ``ValueError`` for a missing column or no rows.
     """
     needed = ["seconds", "flops", "val_accuracy"]
     table = frames.read(epochs, "accuracy_against_cost", needed, phase="epoch")
     figure = picture(2, width=5.8, height=4.4)
-    for place, arm in enumerate(table["arm"].unique()):
-        passes = frames.by_pass(table[table["arm"] == arm], needed)
-        style = _arm(arm, place, len(passes))
-        for axis, cost in zip(figure.axes, needed, strict=False):
-            axis.plot(passes[cost]["mean"], passes["val_accuracy"]["mean"], label=arm, **style)
-    for axis, cost, unit in zip(figure.axes, ("seconds", "FLOPs"), ("s", "FLOPs"), strict=True):
-        axis.set(title=f"accuracy against {cost} of training", ylabel="validation accuracy")
+    costs = (("seconds", "seconds", "s"), ("flops", "FLOPs", "FLOPs"))
+    for axis, (cost, name, unit) in zip(figure.axes, costs, strict=True):
+        _arms(axis, table, "val_accuracy", against=cost)
+        axis.set(title=f"accuracy against {name} of training", ylabel="validation accuracy")
         axis.set(xscale="log", xlabel=f"spent on training so far ({unit})")
         _stretch(axis)
     name_seeds(figure, table["seed"].nunique())
@@ -169,8 +172,6 @@ def cost_breakdown(results: Table) -> Picture:
         results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
             ``seed`` where there are several; ``joules`` where a counter was read, and
             ``joules_reason`` where it could not be.
-
-    Raises ``ValueError`` for a missing column or no rows.
     """
     parts = ["scoring", "forward", "backward"]
     table = frames.read(results, "cost_breakdown", [f"flops_{part}" for part in parts])
@@ -183,9 +184,8 @@ def cost_breakdown(results: Table) -> Picture:
     spent, most = _stacked(axis, means), means.sum(axis=1).max()
     if "dense" in means.index:
         total = spent["dense"]
-        rest: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
-        rest["label"] = "not spent, up to dense"
-        axis.barh(range(len(means)), (total - spent).clip(lower=0), left=spent, **rest)
+        rest = (total - spent).clip(lower=0).rename("not spent, up to dense")
+        axis.barh(range(len(means)), rest, left=spent, label=rest.name, **_bar("other"))
         for place, flops in enumerate(spent):
             axis.text(max(flops, total), place, f" {flops / total:.2f} ×", va="center", size=9)
     axis.set(title="FLOPs of training, by part", xlim=(0, 1.12 * most))
@@ -204,13 +204,17 @@ def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
     """Draw a stacked bar for each row of ``parts``, the first on top; returns where they end."""
     left = pd.Series(0.0, index=parts.index)
     for part in map(str, parts):
-        colour, hatch = (PAPER, _IDLE[part]) if part in _IDLE else _BUSY.get(part, _OWN)
-        style: dict[str, Any] = {"color": colour, "hatch": hatch}
-        style["edgecolor"] = SOFT if part in _IDLE else PAPER
-        axis.barh(range(len(parts)), parts[part], left=left, label=part, lw=0.8, **style)
+        axis.barh(range(len(parts)), parts[part], left=left, label=part, **_bar(part))
         left = left + parts[part]
     _name_rows(axis, list(parts.index))
     return left
+
+
+def _bar(part: str) -> dict[str, Any]:
+    if part in _IDLE:
+        return {"color": PAPER, "hatch": _IDLE[part], "edgecolor": SOFT, "lw": 0.8}
+    colour, hatch = _BUSY.get(part, _OWN)
+    return {"color": colour, "hatch": hatch, "edgecolor": PAPER, "lw": 0.8}
 
 
 def _joules(axis: Axes, joules: pd.Series[float]) -> None:
@@ -242,8 +246,6 @@ def phase_breakdown(results: Table) -> Picture:
             clock; ``training_steps``; ``arm`` and ``seed`` where there are several. With
             ``wall_seconds`` and ``evaluation_seconds`` in them the bar ends with what lies outside
             of both clocks. ``Throughput.rows`` and results of runs have these.
-
-    Raises ``ValueError`` for a missing column or no rows.
     """
     table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
     parts = _milliseconds(table)
@@ -285,7 +287,7 @@ def speed_bars(table: Table) -> Picture:
     Args:
         table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``, one row a bar.
 
-    Raises ``ValueError`` for a missing column, no rows, or an arm that comes twice.
+    Raises ``ValueError`` for an arm that comes twice.
     """
     needed = ["arm", "speed", "low", "high", "n"]
     rows = frames.read(table, "speed_bars", needed, key=["arm"])
