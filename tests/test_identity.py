@@ -1,0 +1,74 @@
+"""Configurations: equal for equal objects, different for each difference that matters."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from astkit.gating import Gate, RandomSubset
+from astkit.identity import configuration, tensor_hash
+
+
+@dataclass
+class Plain:
+    size: int = 3
+    name: str = "a"
+
+
+class Kept:
+    def __init__(self, rate: float = 0.5, parts: Any = (), method: Any = None) -> None:
+        self.rate, self.parts, self.hidden = rate, parts, object()
+
+    def method(self) -> None:
+        """Has the name of an argument, and is none."""
+
+
+def test_the_configuration_of_each_kind_of_value() -> None:
+    square = functools.partial(pow, exp=2)
+    for value, expected in (
+        (None, None),
+        ({1: (2, "a")}, {"1": [2, "a"]}),
+        ({"b", "a"}, ["a", "b"]),
+        (Plain(), {"class": "Plain", "size": 3, "name": "a"}),
+        (Kept(0.1, [Plain()]), {"class": "Kept", "rate": 0.1, "parts": [configuration(Plain())]}),
+        (RandomSubset(0.2, 3), {"class": "RandomSubset", "rate": 0.2, "seed": 3}),
+        (torch.nn.functional.relu, "torch.nn.functional.relu"),
+        (Plain, f"{__name__}.Plain"),
+        (square, {"partial": ["builtins.pow", []], "exp": 2}),
+        (nn.Linear(2, 3), {"module": "Linear"}),
+    ):
+        found = configuration(value)
+        assert found == expected
+        json.dumps(found, allow_nan=False)
+    assert configuration(torch.ones(2)) == {"tensor": [2], "sha256": tensor_hash(torch.ones(2))}
+
+
+def test_each_difference_tells() -> None:
+    gates = [
+        Gate(),
+        Gate(0.2),
+        Gate(score="entropy"),
+        Gate(controller="top_k"),
+        Gate(criterion=nn.functional.mse_loss),
+        Gate(fallback=1),
+        Gate(min_active=2),
+        Gate(seed=1),
+    ]
+    found = [json.dumps(configuration(gate)) for gate in gates]
+    assert len(set(found)) == len(gates)
+    assert json.dumps(configuration(Gate())) == found[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64])
+def test_a_hash_is_of_the_values(dtype: torch.dtype) -> None:
+    values = torch.tensor([[0, 1], [1, 1], [0, 0]]).to(dtype)
+    assert tensor_hash(values) == tensor_hash(values.t().contiguous().t())  # however they are laid
+    assert tensor_hash(values) != tensor_hash(values.flip(0))
+    assert tensor_hash(torch.tensor(1).to(dtype)) != tensor_hash(torch.tensor(0).to(dtype))
+    assert len(tensor_hash(values[:0])) == 16
