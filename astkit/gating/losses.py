@@ -165,13 +165,24 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
 def _mismatch(outputs: Any, targets: Any, error: Exception) -> str:
     if isinstance(error, ValueError) and "criterion" in str(error):
         return str(error)
-    found = class_outputs(outputs, targets)
-    if found is not None:
-        check_labels(found[1], found[0].shape[1])
+    _check_all_labels(outputs, targets)
     return (
         f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
         f" give the model the outputs that the criterion expects ({error})"
     )
+
+
+def _check_all_labels(outputs: Any, targets: Any) -> None:
+    """Raise ``ValueError`` where class labels, of rows or of tokens, exceed the classes."""
+    try:
+        logits, labels = logits_of(outputs), labels_of(targets)
+        second = logits if labels.ndim == 1 else _classes_second(logits, labels)
+        classes = second.shape[1]
+    except (ValueError, IndexError):
+        return
+    whole = not labels.is_floating_point() and labels.dtype != torch.bool
+    if whole and logits.ndim == labels.ndim + 1 and len(logits) == len(labels):
+        check_labels(labels, classes)
 
 
 def _part(value: Any, name: str) -> Any:

@@ -1,0 +1,184 @@
+"""One loss a row, whatever the model returns: against Python loops; and one sentence a misuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from astkit.gating import check_labels, cross_entropy_rows, row_losses, token_losses
+from astkit.gating.losses import class_outputs, labels_of, logits_of, reduced
+
+LOGITS = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+LABELS = torch.tensor([0, 4, 2, 2])
+ROWS = F.cross_entropy(LOGITS, LABELS, reduction="none")
+
+
+def slow_loss(logits: list[float], label: int) -> float:
+    top = max(logits)
+    return top + math.log(sum(math.exp(logit - top) for logit in logits)) - logits[label]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.integers(0, 4), st.integers(2, 5))
+def test_row_losses_equal_a_loop_over_rows_and_tokens(
+    seed: int, rows: int, tokens: int, classes: int
+) -> None:
+    """``tokens`` of 0: one label a row. A token with the label -100 does not count."""
+    random = torch.Generator().manual_seed(seed)
+    shape = (rows, tokens) if tokens else (rows,)
+    logits = torch.randn(*shape, classes, generator=random, dtype=torch.float64)
+    labels = torch.randint(classes, shape, generator=random)
+    if tokens:
+        labels[torch.rand(shape, generator=random) < 0.3] = -100
+    expected = []
+    for row in range(rows):
+        pairs = zip(logits[row].reshape(-1, classes).tolist(), labels[row].reshape(-1), strict=True)
+        found = [slow_loss(each, int(label)) for each, label in pairs if label != -100]
+        expected.append(sum(found) / max(1, len(found)))
+    for second in {False, bool(tokens) and tokens != classes}:
+        outputs = logits.movedim(-1, 1) if second else logits
+        if tokens == classes:  # which of the two holds the classes cannot be told
+            with pytest.raises(ValueError, match="may hold the classes second or last"):
+                row_losses(cross_entropy_rows, outputs, labels)
+            return
+        losses = row_losses(cross_entropy_rows, outputs, labels)
+        assert losses.tolist() == pytest.approx(expected)
+
+
+def test_logits_and_labels_are_found_wherever_they_are() -> None:
+    class Output:
+        logits, loss = LOGITS, torch.tensor(0.3)  # a mean of the batch is no loss a row
+
+    for outputs in (
+        LOGITS,
+        Output(),
+        {"logits": LOGITS, "hidden": torch.zeros(4)},
+        (LOGITS, None),
+        (torch.tensor(0.3), LOGITS),
+        SimpleNamespace(logits=LOGITS),
+        SimpleNamespace(loss=ROWS),
+    ):
+        for targets in (LABELS, {"ids": torch.zeros(4, 7), "labels": LABELS}, LABELS.int()):
+            assert row_losses(cross_entropy_rows, outputs, targets).equal(ROWS)
+    assert labels_of({"labels": LABELS}) is LABELS
+    assert logits_of((torch.tensor(0.3), LOGITS)) is LOGITS
+    shares = row_losses(cross_entropy_rows, LOGITS, F.one_hot(LABELS, 5).double())
+    torch.testing.assert_close(shares, ROWS)
+
+
+def test_criteria_of_ones_own() -> None:
+    outputs, targets = torch.randn(4, 2, 3), torch.randn(4, 2, 3)
+    squares = (outputs - targets).square()
+    losses = row_losses(nn.MSELoss(reduction="none"), outputs, targets)
+    torch.testing.assert_close(losses, squares.flatten(1).mean(1))
+    mask = torch.rand(4, 2, 3) < 0.5
+    mask[1] = False
+    squares[~mask] = math.nan  # what is left out must not spoil the rest
+    found, told = token_losses(lambda o, t: (squares, mask), outputs, targets)
+    assert found is squares
+    assert told is mask
+    kept = reduced(squares, mask)
+    for row in range(4):
+        real = squares[row][mask[row]]
+        expected = float(real.mean()) if len(real) else 0.0
+        assert float(kept[row]) == pytest.approx(expected)
+    whole = {"x": outputs, "y": targets}  # a dict batch is compared as it is
+    found = row_losses(lambda o, batch: (o - batch["y"]).abs(), outputs, whole)
+    torch.testing.assert_close(found, (outputs - targets).abs().flatten(1).mean(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_scored_in_float32(dtype: torch.dtype) -> None:
+    rounded, seen = (4 * LOGITS).to(dtype), []
+
+    def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
+        seen.append(outputs.dtype)
+        return cross_entropy_rows(outputs, targets)
+
+    for outputs in (rounded, {"logits": rounded}):
+        given = criterion if outputs is rounded else cross_entropy_rows
+        losses = row_losses(given, outputs, LABELS)
+        assert losses.dtype == torch.float32
+        expected = F.cross_entropy(rounded.double(), LABELS, reduction="none")
+        assert losses.tolist() == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
+    assert seen == [torch.float32]
+
+
+def test_class_outputs_are_those_of_classifiers_alone() -> None:
+    logits, labels = class_outputs({"logits": LOGITS}, {"labels": LABELS}) or (None, None)
+    assert logits is LOGITS
+    assert labels is LABELS
+    for outputs, targets in (
+        (LOGITS, LABELS.double()),
+        (LOGITS, LABELS > 2),
+        (LOGITS, LABELS[:, None]),
+        (LOGITS[:3], LABELS),
+        (LOGITS[:, 0], LABELS),
+        ("a", LABELS),
+        (LOGITS, {"y": LABELS}),
+    ):
+        assert class_outputs(outputs, targets) is None
+
+
+def test_labels_are_checked_but_for_those_that_are_ignored() -> None:
+    check_labels(torch.tensor([0, -100, 4]), 5)
+    check_labels(torch.tensor([], dtype=torch.int64), 5)
+    with pytest.raises(ValueError, match="label -100"):
+        check_labels(torch.tensor([-100]), 5, ignored=None)
+
+
+def of(outputs: Any, targets: Any = LABELS, criterion: Any = cross_entropy_rows) -> Any:
+    return lambda: row_losses(criterion, outputs, targets)
+
+
+def labelled(label: int, *shape: int) -> Tensor:
+    targets = torch.zeros(4, *shape, dtype=torch.int64)
+    targets.view(-1)[2] = label
+    return targets
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a mean": (of(LOGITS, criterion=nn.CrossEntropyLoss()), r"shape \[\] for 4 rows.*averaged"),
+    "a sum": (of(LOGITS, criterion=nn.CrossEntropyLoss(reduction="sum")), "reduction='none'"),
+    "lost rows": (of(LOGITS, criterion=lambda o, t: ROWS[1:]), r"shape \[3\] for 4 rows"),
+    "a number": (of(LOGITS, criterion=lambda o, t: 1.0), "returned float for 4 rows: let it"),
+    "a mask of another shape": (
+        of(LOGITS, criterion=lambda o, t: (ROWS, torch.ones(3))),
+        r"mask of shape \[3\] for losses of shape \[4\]: give both the same shape",
+    ),
+    "None": (of(None), "model returned NoneType without logits or one loss a row"),
+    "text": (of({"hidden": LOGITS}), "model returned dict without logits"),
+    "three rows": (of(LOGITS[:3]), r"outputs of shape \[3, 5\] and targets of shape \[4\]"),
+    "no rows": (of(torch.tensor(1.0)), r"outputs of shape \[\] and targets of shape \[4\]"),
+    "no labels": (of(LOGITS, {"x": LOGITS}), "mapping with keys x without labels: give the batch"),
+    "another shape": (of(LOGITS, torch.zeros(4, 3)), r"targets of shape \[4, 3\]: .*\(.*\)"),
+    "label 5": (of(LOGITS, labelled(5)), r"label 5, but the model has 5 outputs: .* in 0\.\.4;"),
+    "label -1": (of(LOGITS, labelled(-1)), "label -1, but the model has 5 outputs"),
+    "token label 9": (of(torch.zeros(4, 5, 7), labelled(9, 7)), "label 9, but the model has 5 out"),
+    "token label -1": (of(torch.zeros(4, 7, 5), labelled(-1, 7)), "label -1, but the model has 5"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_gives_no_loss_a_row_is_refused(case: str) -> None:
+    call, words = REFUSED[case]
+    with pytest.raises(ValueError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_memory_that_runs_out_is_no_mismatch() -> None:
+    def full(outputs: Tensor, targets: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        row_losses(full, LOGITS, LABELS)
