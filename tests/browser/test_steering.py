@@ -16,7 +16,7 @@ import pytest
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "02_controller_tuning.ipynb"
 SMALL = {"seeds": 2, "steps": 250, "training_seeds": [0, 1], "epochs": 1}
-FAST = {"live_epochs": 60, "pace": 25}
+FAST = {"live_epochs": 60, "pace": 50}
 
 
 def cell_with(text: str) -> int:
@@ -74,7 +74,7 @@ def check_step_response(record: dict[str, Any]) -> None:
     assert record["steered"]
 
 
-def test_steer_pause_resume_and_stop(scene: Scene) -> None:
+def test_steer_pause_resume_and_stop_then_interrupt_between_cells(scene: Scene) -> None:
     lab = scene.lab
     lab.run_cells(UP_TO_START)
     scene.until_step(150)
@@ -85,11 +85,11 @@ def test_steer_pause_resume_and_stop(scene: Scene) -> None:
     lab.button("pause")
     lab.until(lambda: scene.status() == "paused", "the pause")
     held = scene.step
-    lab.page.wait_for_timeout(1_500)
+    lab.page.wait_for_timeout(700)
     assert scene.step == held
     lab.button("step")
     lab.until(lambda: scene.step == held + 1, "one step")
-    lab.page.wait_for_timeout(1_000)
+    lab.page.wait_for_timeout(700)
     assert scene.step == held + 1
     lab.button("pause")  # a toggle: pressed again it resumes
     scene.until_step(held + 20)
@@ -99,6 +99,18 @@ def test_steer_pause_resume_and_stop(scene: Scene) -> None:
     record = scene.record()
     assert record["status"] == "stopped"
     check_step_response(record)
+
+    (scene.out / "live.json").unlink()
+    lab.run_cell("await dashboard.start(")  # another run in the same kernel
+    lab.until(lambda: scene.status() == "running" and 20 <= scene.step < 150, "a second run")
+    lab.until(lambda: lab.page.get_by_text("| Idle").count() > 0, "an idle kernel", 20)
+    lab.press("i", "i")
+    lab.until(lambda: scene.status() == "interrupted", "the interrupt")
+    lab.photo("interrupted")
+    lab.run_cell("await run.finished(")
+    record = scene.record()
+    assert record["status"] == "interrupted"
+    assert not record["steered"]
 
 
 def test_run_all_and_interrupt_the_wait(scene: Scene) -> None:
@@ -113,17 +125,3 @@ def test_run_all_and_interrupt_the_wait(scene: Scene) -> None:
     assert record["status"] == "interrupted"
     check_step_response(record)
     assert lab.page.get_by_text("KeyboardInterrupt").count() == 0
-
-
-def test_interrupt_between_cells(scene: Scene) -> None:
-    lab = scene.lab
-    lab.run_cells(UP_TO_START)
-    scene.until_step(20)
-    lab.until(lambda: lab.page.get_by_text("| Idle").count() > 0, "an idle kernel", 20)
-    lab.press("i", "i")
-    lab.until(lambda: scene.status() == "interrupted", "the interrupt")
-    lab.photo("interrupted")
-    lab.run_cell("await run.finished(")
-    record = scene.record()
-    assert record["status"] == "interrupted"
-    assert not record["steered"]
