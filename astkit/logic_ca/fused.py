@@ -13,20 +13,6 @@ import torch
 from torch import Tensor
 
 
-def layer(x: Tensor, wires: Tensor, c: Tensor) -> Tensor:
-    """One layer of gates, in plain operations: differentiable, and fit for ``torch.func``.
-
-    Args:
-        x: ``[features, cells]``.
-        wires: int64 ``[2 gates]``: where each gate reads ``a``, then where each reads ``b``.
-        c: coefficients ``[4, gates, 1]``.
-
-    Returns ``[gates, cells]``.
-    """
-    a, b = x.index_select(0, wires).chunk(2)
-    return c[0] + c[1] * a + (c[2] + c[3] * a) * b
-
-
 def _layer_in_place(x: Tensor, wires: Tensor, c: Tensor) -> Tensor:
     a, b = x.index_select(0, wires).chunk(2)
     out = a * c[3]
@@ -81,11 +67,11 @@ class _GateStack(torch.autograd.Function):
 
 
 def gate_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
-    """What `layer` after `layer` gives, and its gradients, once and not under ``torch.func``.
+    """Layers of gates, each ``c0 + c1 a + c2 b + c3 ab``; not under ``torch.func``.
 
     Args:
         x: ``[features, cells]``.
-        wires: of each layer int64 ``[2 gates]``.
+        wires: of each layer int64 ``[2 gates]``: where each gate reads ``a``, then ``b``.
         cs: of each layer ``[4, gates, 1]``.
 
     Returns ``[gates of the last layer, cells]``.
@@ -98,7 +84,8 @@ def gate_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tens
 
 
 def plain_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
-    """The same as `gate_stack` in plain operations."""
+    """The same in plain operations, fit for ``torch.func``."""
     for table, c in zip(wires, cs, strict=True):
-        x = layer(x, table, c)
+        a, b = x.index_select(0, table).chunk(2)
+        x = c[0] + c[1] * a + (c[2] + c[3] * a) * b
     return x

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from astkit.logic_ca.automaton import LogicCA
 
 Parallel = Literal["batch", "vmap", "chunk", "loop"]
-WAYS = ("batch", "vmap", "chunk", "loop")
+WAYS = get_args(Parallel)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``(states [batch, channels, height, width], targets [batch, ...]) -> [batch]``."""
@@ -73,9 +73,22 @@ def gradients(
             )
             count = torch.ones_like(losses) if weight is None else weight.to(losses)
             return losses, {name: torch.tensordot(count, g, 1) for name, g in each.items()}
+
+        def part(rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+            fires = None if masks is None else masks[:, rows]
+            found = loss(model(x[rows], steps, fires, hard, recompute=recompute), targets[rows])
+            total = found.sum() if weight is None else (found * weight[rows]).sum()
+            return found.detach(), torch.autograd.grad(total, list(named.values()))
+
+        named = dict(model.named_parameters())
         size = {"batch": len(x), "loop": 1}.get(parallel, chunk_size or 1)
-        options = {"hard": hard, "recompute": recompute}
-        return _summed(model, x, targets, steps, masks, loss, weight, size, options)
+        first, *others = (slice(start, start + size) for start in range(0, len(x), size))
+        losses, summed = part(first)
+        for rows in others:
+            more, new = part(rows)
+            losses = torch.cat([losses, more])
+            torch._foreach_add_(summed, new)
+        return losses, dict(zip(named, summed, strict=True))
 
 
 def per_sample_gradients(
@@ -105,35 +118,6 @@ def per_sample_gradients(
     return losses, each
 
 
-def _summed(
-    model: LogicCA,
-    x: Tensor,
-    targets: Tensor,
-    steps: int,
-    masks: Tensor | None,
-    loss: Loss,
-    weight: Tensor | None,
-    size: int,
-    options: dict[str, Any],
-) -> tuple[Tensor, Gradients]:
-    """``size`` samples at a time, their gradients added up as they come."""
-    named = dict(model.named_parameters())
-    total: list[Tensor] = []
-    losses = []
-    for first in range(0, len(x), size):
-        part = slice(first, first + size)
-        fires = None if masks is None else masks[:, part]
-        found = loss(model(x[part], steps, fires, **options), targets[part])
-        summed = found.sum() if weight is None else (found * weight[part]).sum()
-        new = torch.autograd.grad(summed, list(named.values()))
-        losses.append(found.detach())
-        if total:
-            torch._foreach_add_(total, new)
-        else:
-            total = list(new)
-    return torch.cat(losses), dict(zip(named, total, strict=True))
-
-
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
     """Numbers below 1e-38 (float32) are 0 within the block, on CPUs that can.
@@ -142,17 +126,12 @@ def denormals_flushed() -> Iterator[None]:
     such numbers within a few layers, and a CPU is slow with each. Other devices flush them as they
     are or do not slow down.
     """
-    before = _flushing()
+    before = bool((torch.tensor([1e-39]) * 1.0).item() == 0.0)  # torch has no getter
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_flush_denormal(before)
-
-
-def _flushing() -> bool:
-    # torch has no getter
-    return bool(torch.tensor([1e-39]).mul(1.0).item() == 0.0)
 
 
 def _check(samples: int, parallel: str, chunk_size: int | None, recompute: int | None) -> None:
