@@ -107,8 +107,8 @@ def test_the_last_frame_is_drawn_always_and_none_without_steps(shown, clock):
 
 def test_frames_are_pictures_that_change(shown):
     live = LiveBoard(every_s=0, max_share=1)
-    feed(live, range(5))
-    feed(live, range(5, 10), threshold=5.0)
+    feed(live, [1])
+    feed(live, [2], threshold=5.0)
     live.close()
     pictures = [Image.open(io.BytesIO(base64.b64decode(f["image/png"]))) for f in shown]
     assert {picture.size for picture in pictures} == {pictures[0].size}
