@@ -142,17 +142,12 @@ def test_all_logits_are_learned() -> None:
         assert of_logits[0].shape == (8, config.kernels, 16)
 
 
-@pytest.mark.parametrize(
-    ("shape", "steps", "ways", "told"),
-    [
+def test_impossible_input_is_refused() -> None:
+    for shape, steps, ways, told in (
         ((2, 3, 5, 4), 1, {}, r"x has shape \[2, 3, 5, 4\]: give \[batch, 2,"),
         ((2, 5, 4), 1, {}, r"x has shape \[2, 5, 4\]"),
         ((2, 2, 5, 4), 0, {}, "steps is 0: give 1 or more"),
         ((2, 2, 5, 4), 3, {"recompute": 0}, "recompute is 0: give 1 step or more"),
-    ],
-)
-def test_impossible_input_is_refused(
-    shape: tuple[int, ...], steps: int, ways: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(ValueError, match=told):
-        LogicCA(SYNC)(torch.zeros(shape), steps, **ways)
+    ):
+        with pytest.raises(ValueError, match=told):
+            LogicCA(SYNC)(torch.zeros(shape), steps, **ways)

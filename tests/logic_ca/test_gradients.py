@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
 from typing import Any
 
@@ -45,28 +44,18 @@ def assert_equal(found: Any, wanted: Any, bound: float = 1e-12) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))
-@pytest.mark.parametrize("ways", WAYS, ids=str)
-def test_every_way_gives_the_losses_and_gradients_of_the_loop(
-    name: str, ways: dict[str, Any]
-) -> None:
+def test_every_way_gives_the_losses_and_gradients_of_the_loop(name: str) -> None:
     arguments = case(name)
+    hard = hard_gates(0.5, sum(CONFIGS[name].gates), seed=0, iteration=0)
+    counts = torch.tensor([1, 0, 2, 0.5, 1], dtype=torch.float64)
     wanted = gradients(*arguments, parallel="loop")
     assert all(part.abs().max() > 1e-9 for part in wanted[1].values())
     assert list(wanted[1]) == [name for name, _ in arguments[0].named_parameters()]
-    assert_equal(gradients(*arguments, **ways), wanted)
-    counts = torch.tensor([1, 0, 2, 0.5, 1], dtype=torch.float64)
-    weighted = gradients(*arguments, parallel="loop", weight=counts)
-    assert_equal(gradients(*arguments, weight=counts, **ways), weighted)
-    assert torch.equal(weighted[0], wanted[0])
-
-
-@pytest.mark.parametrize("ways", WAYS, ids=str)
-def test_every_way_is_hard_in_the_same_gates(ways: dict[str, Any]) -> None:
-    arguments = case("async")
-    hard = hard_gates(0.5, sum(CONFIGS["async"].gates), seed=0, iteration=0)
-    wanted = gradients(*arguments, parallel="loop", hard=hard)
-    assert_equal(gradients(*arguments, hard=hard, **ways), wanted)
-    assert (wanted[0] - gradients(*arguments)[0]).abs().max() > 1e-3
+    weighted = gradients(*arguments, parallel="loop", weight=counts, hard=hard)
+    assert (weighted[0] - wanted[0]).abs().max() > 1e-3  # hard gates give other losses
+    for ways in WAYS:
+        assert_equal(gradients(*arguments, **ways), wanted)
+        assert_equal(gradients(*arguments, weight=counts, hard=hard, **ways), weighted)
 
 
 @pytest.mark.parametrize("name", ["sync", "async"])
@@ -85,17 +74,17 @@ def test_after_five_updates_the_weights_are_the_same(name: str, ways: dict[str, 
     assert (ends[1] - ends[0]).abs().max() <= 1e-8 * ends[0].abs().max()
 
 
-@pytest.mark.parametrize("dropped", range(BATCH))
-def test_a_dropped_sample_is_seen(dropped: int) -> None:
+def test_a_dropped_sample_is_seen() -> None:
     """The comparison above fails where one sample's gradient is missing, whichever it is."""
     arguments = case("async")
     wanted = gradients(*arguments, parallel="loop")
-    counts = torch.ones(BATCH, dtype=torch.float64)
-    counts[dropped] = 0
-    mutant = gradients(*arguments, weight=counts)
-    with pytest.raises(AssertionError):
-        assert_equal(mutant, wanted)
-    assert_equal((mutant[0], wanted[1]), wanted)  # it is the gradient that tells
+    for dropped in range(BATCH):
+        counts = torch.ones(BATCH, dtype=torch.float64)
+        counts[dropped] = 0
+        mutant = gradients(*arguments, weight=counts)
+        with pytest.raises(AssertionError):
+            assert_equal(mutant, wanted)
+        assert_equal((mutant[0], wanted[1]), wanted)  # it is the gradient that tells
 
 
 def test_a_way_that_drops_its_last_chunk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +118,6 @@ def test_gradients_that_are_there_stay_as_they_are() -> None:
     assert all((parameter.grad == 7).all() for parameter in arguments[0].parameters())
 
 
-def test_the_global_generator_is_left_alone() -> None:
-    before = torch.get_rng_state()
-    for name in CONFIGS:
-        gradients(*case(name), parallel="vmap")
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("before", [False, True])
 def test_denormals_are_zero_within_the_block_alone(before: bool) -> None:
     small = torch.tensor([1e-39, 2.0])
@@ -152,22 +134,15 @@ def test_denormals_are_zero_within_the_block_alone(before: bool) -> None:
         torch.set_flush_denormal(False)
 
 
-@pytest.mark.parametrize(
-    ("ways", "told"),
-    [
+def test_impossible_ways_are_refused() -> None:
+    for ways, told in (
         ({"parallel": "threads"}, "parallel is 'threads': choose one of batch, vmap, chunk, loop"),
         ({"parallel": "chunk"}, 'parallel is "chunk", but chunk_size is None'),
         ({"parallel": "batch", "chunk_size": 2}, "chunk_size is 2 with parallel='batch'"),
         ({"parallel": "chunk", "chunk_size": 0}, "chunk_size is 0 with parallel='chunk'"),
         ({"parallel": "vmap", "recompute": 2}, 'recompute is 2, but parallel is "vmap"'),
-    ],
-)
-def test_impossible_ways_are_refused(ways: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
-        gradients(*case("sync"), **ways)
-
-
-def test_no_samples_are_refused() -> None:
+    ):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            gradients(*case("sync"), **ways)
     with pytest.raises(ValueError, match="x has no samples"):
         gradients(trained(SYNC), torch.zeros(0, 2, 5, 4), torch.zeros(0, 5, 4), 1)
-    assert math.isfinite(gradients(*case("sync"))[0].sum().item())

@@ -19,7 +19,7 @@ from astkit.logic_ca.pruning import prune
 from tests.logic_ca import circuits
 from tests.logic_ca.circuits import Builder
 
-WIDTHS = [1, 2, 3, 5, 7, 16, 21, 31, 32, 33, 63, 64, 65, 127, 128, 129]
+WIDTHS = [1, 2, 7, 31, 64, 65, 129]
 
 
 def bits(*shape: int, key: int | str = 0) -> torch.Tensor:
@@ -156,17 +156,6 @@ def test_an_output_that_other_gates_read_keeps_its_buffer():
     assert torch.equal(new[0, 0], x[0, 0] ^ x[0, 1])
 
 
-def test_rollouts_of_several_shapes_do_not_touch_one_another():
-    packed = PackedCircuit(circuits.life())
-    small, large = bits(1, 1, 5, 8), bits(2, 1, 9, 80)
-    first = packed.trajectory(small, 4)
-    kept = first.clone()
-    packed.rollout(large, 4)
-    assert torch.equal(packed.trajectory(small, 4), kept)
-    assert torch.equal(first, kept)
-    assert torch.equal(packed.rollout(small, 0), small)
-
-
 def test_buffers_are_used_again():
     """As many as there are wires in use at once, and one to write to, however many gates."""
     make = Builder(1)
@@ -179,27 +168,21 @@ def test_buffers_are_used_again():
     assert len({id(arguments[-1]) for function, arguments in calls[:-1]}) == 2
 
 
-@pytest.mark.parametrize(
-    ("x", "steps", "masks", "message"),
-    [
+def test_what_does_not_fit_is_refused():
+    grid, mask = torch.zeros(1, 1, 4, 4), torch.ones(1, 1, 1, 4, 4)
+    for x, steps, masks, message in (
         (torch.zeros(1, 2, 4, 4), 1, None, r"x has shape \[1, 2, 4, 4\]: give \[batch, 1,"),
         (torch.zeros(1, 4, 4), 1, None, r"x has shape \[1, 4, 4\]"),
-        (torch.zeros(0, 1, 4, 4), 1, None, "none of them 0"),
-        (torch.full((1, 1, 4, 4), 0.5), 1, None, "x holds values other than 0 and 1"),
-        (torch.full((1, 1, 4, 4), torch.nan), 1, None, "x holds values other than 0 and 1"),
-        (torch.zeros(1, 1, 4, 4), -1, None, "steps is -1: give 0 or more"),
-        (torch.zeros(1, 1, 4, 4), 2, torch.ones(1, 1, 1, 4, 4), r"masks has .* give \[2, 1, 1, 4"),
-        (torch.zeros(1, 1, 4, 4), 1, torch.ones(1, 4, 4), "masks has shape"),
-        (torch.zeros(1, 1, 4, 4), 1, torch.full((1, 1, 1, 4, 4), 2), "masks holds values other"),
-    ],
-)
-def test_what_does_not_fit_is_refused(x, steps, masks, message):
-    with pytest.raises(ValueError, match=message):
-        PackedCircuit(circuits.life()).rollout(x, steps, masks)
-
-
-def test_a_circuit_of_an_asynchronous_automaton_wants_masks():
+        (grid[:0], 1, None, "none of them 0"),
+        (grid + 0.5, 1, None, "x holds values other than 0 and 1"),
+        (grid * torch.nan, 1, None, "x holds values other than 0 and 1"),
+        (grid, -1, None, "steps is -1: give 0 or more"),
+        (grid, 2, mask, r"masks has .* give \[2, 1, 1, 4"),
+        (grid, 1, mask[0], "masks has shape"),
+        (grid, 1, 2 * mask, "masks holds values other"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            PackedCircuit(circuits.life()).rollout(x, steps, masks)
     config = dataclasses.replace(LogicCAConfig.checkerboard_small(), fire_rate=0.6)
-    packed = PackedCircuit(automaton(config)[1])
     with pytest.raises(ValueError, match=r"fire rate is 0.6: draw them"):
-        packed.rollout(bits(1, 8, 4, 4), 1)
+        PackedCircuit(automaton(config)[1]).rollout(bits(1, 8, 4, 4), 1)
