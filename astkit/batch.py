@@ -118,6 +118,9 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
             return tensor[rows]
         return tensor.index_select(0, rows.to(tensor.device))
 
+    if isinstance(part, Tensor):
+        return change(part)
+
     def visit(child: Any) -> Any:
         if _plain_list(child, count):
             chosen = child[rows] if isinstance(rows, slice) else [child[i] for i in rows.tolist()]

@@ -282,7 +282,7 @@ class Gate(Policy):
             threshold=threshold,
             fallback=missing > 0,
             target_rate=self.target_rate,
-            active=decided[active],
+            active=decided[active] if missing > 0 else None,
         )
 
     def _uniform(self, scores: Tensor, purpose: str) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from astkit.batch import Batch
+from astkit.batch import Batch, take_rows
 from astkit.gating import Gate, Policy, Scored, Selection
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
@@ -132,5 +132,6 @@ class GatedStep:
 
 def taken(batch: Batch, rows: Tensor) -> tuple[Any, Any]:
     """Inputs and targets of the rows ``rows``."""
-    chosen = batch.take(rows)
-    return chosen.x, chosen.y
+    count = batch.rows
+    x = take_rows(batch.x, rows, count)
+    return x, x if batch.y is batch.x else take_rows(batch.y, rows, count)

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from astkit import models
+from astkit import models, rng
 from astkit.datasets import Batch, Images, Loader, load
 from astkit.files import write_atomic
-from astkit.gating import Gate, RandomSubset, Sampler
+from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
 from astkit.profiling import Ledger, Timings, bootstrap_interval, count_flops, interleaved
 from astkit.runs.switches import ENDLESS, STATS, synthetic
 from astkit.stamp import describe, stamp
@@ -104,14 +104,14 @@ class Run:
         loader: Loader,
         steps: int,
         step: Step | None = None,
-        sampler: Sampler | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self.trainer = Trainer(
             models.build(model, loader.data.shape, loader.data.num_classes),
             loader,
             budget=ENDLESS,
             step=step,
-            sampler=sampler,
+            policy=policy,
             observers=[Progress(bar=False, stream=io.StringIO())],
             device="cpu",
         )
@@ -130,7 +130,7 @@ class Run:
 
     def _spent(self) -> dict[str, float]:
         ledger = self.trainer.ledger
-        own = ledger.phases.get("gate", 0.0) + ledger.phases.get("log", 0.0)
+        own = sum(ledger.phases.get(name, 0.0) for name in ("gate", "plan", "log"))
         return {
             "trained": ledger.samples.trained,
             "training": ledger.seconds["training"],
@@ -142,7 +142,7 @@ def random_before_loading(rounds: int) -> Figure:
     """Random selection before loading against dense, per trained sample."""
     loader, steps = cifar_loader(20 * BATCH), 4
     dense = Run("simple_cnn", loader, steps)
-    random = Run("simple_cnn", loader, steps, sampler=RandomSubset(RATE))
+    random = Run("simple_cnn", loader, steps, policy=RandomSubset(RATE))
     short = Run("simple_cnn", cifar_loader(8 * steps, batch_size=8), steps)
     times = interleaved({"dense": dense, "random": random, "short": short}, rounds=rounds, warmup=1)
     seconds = _arrays(times)
@@ -282,8 +282,75 @@ def _bookkeeping(
         share.tolist(),
         "at most",
         bound,
-        "seconds in the ledger's phases 'gate' and 'log' over its training seconds,"
+        "seconds in the ledger's phases 'gate', 'plan' and 'log' over its training seconds,"
         f" batch {BATCH}, rate {RATE}, log_integral, one value for {steps} steps",
+        **_medians(times),
+    )
+
+
+class LastLoss(Policy):
+    """A share of the rows, drawn without replacement in proportion to the root of its last loss."""
+
+    needs_index = True
+    state = ("losses",)
+    losses: Tensor | None = None
+
+    def __init__(self, rate: float = 0.3, seed: int = 0) -> None:
+        self.rate, self.seed = rate, seed
+
+    def plan(self, run: RunInfo) -> Selection:
+        if self.losses is None:
+            self.losses = torch.full((run.samples,), 10.0)
+        # the smallest of exponential times at these rates: Efraimidis and Spirakis, 2006
+        draws = rng.uniform(torch.arange(run.samples), self.seed, "draw", run.epoch)
+        times = -draws.clamp_min(1e-9).log() / self.losses.clamp_min(1e-6).sqrt()
+        index = times.topk(round(self.rate * run.samples), largest=False).indices
+        return Selection(index[rng.permutation(len(index), self.seed, "order", run.epoch)])
+
+    def observe(self, visit: Visit) -> None:
+        assert self.losses is not None
+        self.losses[visit.index] = visit.losses
+
+
+def planning(rounds: int) -> Figure:
+    """Share of plans, observed losses and logging in training on rows chosen before loading."""
+    loader, steps = cifar_loader(50_000), 4
+    policy = LastLoss()
+    run = Run("simple_cnn", loader, steps, policy=policy)
+    times = interleaved({"last loss": run}, rounds=rounds, warmup=1)
+    batches = round(policy.rate * loader.num_samples / BATCH)
+    plan = run.trainer.ledger.phases["plan"] / batches  # one an epoch, charged to its batches
+    share = (run.spent("bookkeeping", rounds) / steps + plan) / (
+        run.spent("training", rounds) / steps + plan
+    )
+    return figure(
+        "plan, observed losses and logging / training, simple_cnn",
+        share.tolist(),
+        "at most",
+        0.01,
+        "seconds in the ledger's phases 'plan', 'gate' and 'log' over its training seconds;"
+        f" SimpleCNN, 50,000 images of 3x32x32, batch {BATCH}, 30 % of them drawn before loading by"
+        " the root of their last loss; the plan of an epoch is charged to its batches",
+        **_medians(times),
+    )
+
+
+def plan_a_million(rounds: int) -> Figure:
+    """Seconds to plan a round over a million samples by their last losses."""
+    policy, rows = LastLoss(), torch.randperm(1_000_000)
+    policy.losses = torch.rand(1_000_000)
+    epochs = iter(range(10**9))
+
+    def plan() -> None:
+        policy.plan(RunInfo(1_000_000, rows, next(epochs), 0, 0.5))
+
+    times = interleaved({"plan": plan}, rounds=rounds, warmup=1)
+    return figure(
+        "seconds to plan over 1,000,000 samples",
+        times.seconds["plan"],
+        "at most",
+        0.3,
+        "a draw of 30 % without replacement by weight, which sorts",
         **_medians(times),
     )
 
@@ -355,6 +422,8 @@ FIGURES: dict[Callable[[int], Figure], tuple[int, int]] = {
     gated_step: (11, 61),
     bookkeeping: (5, 41),
     bookkeeping_digits: (9, 61),
+    planning: (5, 41),
+    plan_a_million: (5, 21),
     loading: (4, 21),
 }
 """Rounds in ``make test``, and rounds for the numbers that are quoted."""
