@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from astkit.gating import Gate, LogIntegral, OriginPI, Selection
-from astkit.trainers import Budget, DenseStep, GatedStep, TrainConfig, Trainer
+from astkit.datasets import Loader
+from astkit.gating import DeviceGate, Gate, LogIntegral, OriginPI, Policy, Selection
+from astkit.trainers import DenseStep, GatedStep, TrainConfig, Trainer
 
 LR, STEPS = 2e-3, 5
 CONFIG = TrainConfig(lr=LR, clip_norm=0.5)
@@ -53,17 +54,18 @@ class PlainLoop:
         self.controller.learn(len(active) / len(y))
         return active
 
-    def step(self, x, y, progress, weight=None):
+    def step(self, x, y, progress, scale=None):
+        """Train on a batch; ``scale`` multiplies the losses of a mean over its rows."""
         for group in self.optimizer.param_groups:
             group["lr"] = LR * (1 + math.cos(math.pi * progress)) / 2
         active = list(range(len(y))) if self.rule is None else self.choose(x, y)
         if not active:
             return active
         losses = F.cross_entropy(self.model(x[active]), y[active], reduction="none")
-        weight = torch.ones_like(losses) if weight is None else weight[active]
-        total = sum(w * loss for w, loss in zip(weight, losses, strict=True))
+        scale = torch.ones_like(losses) if scale is None else scale[active]
+        total = sum(s * loss for s, loss in zip(scale, losses, strict=True))
         self.optimizer.zero_grad()
-        (total / sum(weight.tolist())).backward()
+        (total / len(active)).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
         self.optimizer.step()
         return active
@@ -152,7 +154,6 @@ CONTROLLERS = {
     [
         ("loss", "log_integral"),
         ("loss", "top_k"),
-        ("loss_and_contrast", "log_integral"),
         ("loss_and_contrast", "origin_pi"),
         ("loss_and_contrast", "top_k"),
     ],
@@ -164,8 +165,7 @@ def test_gated_steps_are_the_plain_loop(
     loader = double_loader(rows=150, batch_size=30)
     model, plain = spread(), PlainLoop(spread(), RULES[score], plain_controller(0.3))
     step = recorded(GatedStep(Gate(0.3, score, controller(), fallback=0)))
-    trainer = Trainer(model, loader, budget=Budget(epochs=1), step=step, config=CONFIG)
-    history = trainer.run()
+    history = Trainer(model, loader, epochs=1, step=step, config=CONFIG).run()
     for number, batch in enumerate(loader.batches(0)):
         active = plain.step(batch.x, batch.y, number / STEPS)
         assert step.rows[number] == batch.index[active].tolist()
@@ -178,63 +178,50 @@ def test_gated_steps_are_the_plain_loop(
 def test_dense_steps_are_the_plain_loop(spread, double_loader, difference):
     loader = double_loader(rows=150, batch_size=30)
     model, plain = spread(), PlainLoop(spread())
-    Trainer(model, loader, budget=Budget(epochs=1), config=CONFIG).run()
+    Trainer(model, loader, epochs=1, config=CONFIG).run()
     for number, batch in enumerate(loader.batches(0)):
         plain.step(batch.x, batch.y, number / STEPS)
     assert difference(model, plain.model) <= TOLERANCE
 
 
-class Odd:
-    """Every other row, backwards, row ``r`` at weight ``1 + r % 7``; keeps what it is told."""
+class Odd(Policy):
+    """Every other row, backwards, every second of them at weight 3; keeps what it is told."""
 
-    def __init__(self):
-        self.told = []
+    def __init__(self, normaliser=None):
+        self.normaliser, self.told = normaliser, []
 
-    def select(self, epoch, num_samples):
-        index = torch.arange(num_samples - 1, 0, -2)
-        return Selection(index, 1.0 + index % 7, num_samples, len(index) / num_samples)
+    def plan(self, run):
+        index = torch.arange(run.samples - 1, 0, -2)
+        return Selection(index, index % 4.0, self.normaliser)  # sums up to 80: exact scales
 
-    def observe(self, index, losses):
-        self.told += zip(index.tolist(), losses.tolist(), strict=True)
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
+    def observe(self, visit):
+        if visit.trained:
+            self.told += zip(visit.index.tolist(), visit.losses.tolist(), strict=True)
 
 
-@pytest.mark.parametrize("kind", ["dense", "gated"])
-def test_weights_of_a_sampler_count(spread, double_loader, recorded, difference, kind):
+@pytest.mark.parametrize(("gated", "normaliser"), [(False, None), (False, 20.0), (True, None)])
+def test_weights_of_a_plan_count(spread, double_loader, recorded, difference, gated, normaliser):
+    """Scales of a mean: weight x rows of the plan / normaliser, whatever batch a row is in."""
     loader = double_loader(rows=80, batch_size=16)
     order = torch.arange(79, 0, -2)
-    gated = {"rule": loss_alone, "controller": PlainLogIntegral(0.3)} if kind == "gated" else {}
-    model, plain = spread(), PlainLoop(spread(), **gated)
-    step = recorded(GatedStep(Gate(0.3)) if kind == "gated" else DenseStep())
-    sampler = Odd()
-    budget = Budget(epochs=1)
-    Trainer(model, loader, budget=budget, step=step, sampler=sampler, config=CONFIG).run()
+    weight = order % 4.0
+    scale = weight * len(order) / (normaliser or weight.sum())
+    rule = {"rule": loss_alone, "controller": PlainLogIntegral(0.3)} if gated else {}
+    model, plain = spread(), PlainLoop(spread(), **rule)
+    step, policy = recorded(GatedStep(Gate(0.3)) if gated else DenseStep()), Odd(normaliser)
+    Trainer(model, loader, epochs=1, step=step, policy=policy, config=CONFIG).run()
     expected = []
     for number, batch in enumerate(loader.batches(0, order)):  # batches of 16, 16 and 8
-        weight = 1.0 + batch.index % 7
         with torch.no_grad():
             losses = F.cross_entropy(plain.model(batch.x), batch.y, reduction="none")
-        active = plain.step(batch.x, batch.y, number / 3, weight)
+        first = 16 * number
+        active = plain.step(batch.x, batch.y, number / 3, scale[first : first + 16])
         assert step.rows[number] == batch.index[active].tolist()
         expected += zip(batch.index[active].tolist(), losses[active].tolist(), strict=True)
     assert difference(model, plain.model) <= TOLERANCE
-    # the sampler hears of rows of the data set, at the losses before the update
-    assert [row for row, _ in sampler.told] == [row for row, _ in expected]
-    assert [loss for _, loss in sampler.told] == pytest.approx([loss for _, loss in expected])
-    flat = spread()
-    Trainer(flat, loader, budget=budget, sampler=Unweighted(), config=CONFIG).run()
-    assert difference(model, flat) > 1e-4
-
-
-class Unweighted(Odd):
-    def select(self, epoch, num_samples):
-        index = torch.arange(num_samples - 1, 0, -2)
-        return Selection(index, torch.ones(len(index)), num_samples, 0.5)
+    # the policy hears of rows of the data set, at the losses before the update
+    assert [row for row, _ in policy.told] == [row for row, _ in expected]
+    assert [loss for _, loss in policy.told] == pytest.approx([loss for _, loss in expected])
 
 
 class Strict(LogIntegral):
@@ -248,8 +235,8 @@ class Strict(LogIntegral):
 
 
 def test_a_batch_without_active_rows_changes_nothing(cnn, double_loader, unchanged):
-    step = GatedStep(Gate(controller=Strict(0.1), fallback=0))
-    trainer = Trainer(cnn(), double_loader(), budget=Budget(epochs=1), step=step)
+    gate = Gate(controller=Strict(0.1), fallback=0)
+    trainer = Trainer(cnn(), double_loader(), epochs=1, policy=gate)
     with unchanged(trainer.model):
         history = trainer.run()
     assert [entry["loss"] for entry in history.steps] == [None] * STEPS
@@ -260,38 +247,59 @@ def test_a_batch_without_active_rows_changes_nothing(cnn, double_loader, unchang
 
 def test_the_fallback_trains_without_counting_as_active(cnn, double_loader, recorded, difference):
     step = recorded(GatedStep(Gate(controller=Strict(0.1), fallback=3)))
-    trainer = Trainer(cnn(), double_loader(), budget=Budget(epochs=1), step=step)
+    trainer = Trainer(cnn(), double_loader(), epochs=1, step=step)
     trainer.run()
     assert [len(set(rows)) for rows in step.rows] == [3] * STEPS
-    assert step.step.gate.rate == 0.0
+    assert step.gate.rate == 0.0
     assert trainer.ledger.samples.trained == 3 * STEPS
     assert difference(trainer.model, cnn()) > 0
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_padding_of_the_capacity_rule_does_not_count_as_trained(
+    cnn, double_loader, recorded, every
+):
+    step = recorded(GatedStep(DeviceGate(0.25, "capacity")))
+    config = TrainConfig(metrics_every=every)
+    trainer = Trainer(cnn(), double_loader(), epochs=2, step=step, config=config)
+    records = [record.metrics for record in trainer.steps()]
+    weights = [result.selection.weight for result in step.results]
+    trained, computed = sum(int((w > 0).sum()) for w in weights), sum(map(len, weights))
+    samples, flops = trainer.ledger.samples, trainer.ledger.flops
+    assert 0 < trained < computed
+    assert (samples.trained, samples.padded) == (trained, computed - trained)
+    assert samples.skipped == 2 * 160 - computed
+    told = [(r["trained"], int((w > 0).sum())) for r, w in zip(records, weights, strict=True)]
+    assert all(found == expected for found, expected in told[::every])
+    assert trainer.history.epochs[-1]["trained"] == trained
+    cost = trainer._cost(next(trainer.train.batches(0)))
+    assert flops.backward == computed * cost.backward  # it was computed all the same
 
 
 @pytest.mark.parametrize("score", ["loss", "loss_and_contrast"])
 def test_rows_without_a_score_are_left_out(cnn, digits, recorded, score):
     x, y = digits.images[:60].double() / 255, digits.labels[:60]
     x[[3, 25], 0, 4, 4] = math.nan
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=20)
+    data = Loader(torch.utils.data.TensorDataset(x, y), 20)
     step = recorded(GatedStep(Gate(0.5, score)))
-    trainer = Trainer(cnn(), data, budget=Budget(epochs=3), step=step)
+    trainer = Trainer(cnn(), data, epochs=3, step=step)
     trainer.run()
     trained = {row for rows in step.rows for row in rows}
     assert trained
     assert not trained & {3, 25}
-    assert step.step.gate.nonfinite == 2 * 3
+    assert step.gate.nonfinite == 2 * 3
     assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
 
 
 def test_a_rate_of_one_is_dense_training(cnn, double_loader, difference):
-    runs = []
-    for step in (DenseStep(), GatedStep(Gate(1.0)), GatedStep(Gate(1.0, "loss_and_contrast"))):
-        trainer = Trainer(cnn(), double_loader(), budget=Budget(epochs=1), step=step)
+    dense, *gated = [
+        Trainer(cnn(), double_loader(), epochs=1, policy=policy)
+        for policy in (None, Gate(1.0), Gate(1.0, "loss_and_contrast"))
+    ]
+    for trainer in (dense, *gated):
         trainer.run()
-        runs.append(trainer)
-    dense, *gated = runs
-    assert [difference(dense.model, trainer.model) <= TOLERANCE for trainer in gated] == [True] * 2
-    assert [trainer.ledger.samples.trained for trainer in runs] == [160] * 3
+        assert trainer.ledger.samples.trained == 160
+        assert difference(dense.model, trainer.model) <= TOLERANCE
 
 
 class Noisy(nn.Module):
@@ -310,8 +318,27 @@ class Noisy(nn.Module):
 def test_scores_come_from_eval_mode_and_losses_from_train_mode(double_loader):
     model = Noisy()
     loader = double_loader(rows=30, batch_size=30)
-    trainer = Trainer(model, loader, budget=Budget(epochs=1), step=GatedStep(Gate(0.2)))
+    trainer = Trainer(model, loader, epochs=1, policy=Gate(0.2))
     trainer._cost(next(loader.batches(0)))
     model.calls.clear()
     trainer.run()
     assert model.calls == [(False, 30, False), (True, trainer.ledger.samples.trained, True)]
+
+
+class Idle(Policy):
+    """Chooses without looking at anything."""
+
+    def choose(self, batch):
+        return None if self.none else Selection(torch.tensor([2, 2, 5]), torch.tensor([1, 0, 3.0]))
+
+    def __init__(self, none):
+        self.none = none
+
+
+@pytest.mark.parametrize("none", [False, True])
+def test_a_choice_that_looked_at_nothing_costs_no_scoring(cnn, double_loader, none):
+    trainer = Trainer(cnn(), double_loader(), epochs=1, policy=Idle(none))
+    trainer.run()
+    samples = trainer.ledger.samples
+    assert (samples.scored, trainer.ledger.flops.scoring) == (0, 0)
+    assert samples.trained == (160 if none else 15)  # a row that is drawn twice is computed twice
