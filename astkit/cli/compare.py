@@ -20,15 +20,15 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "compare",
         help="train several arms and keep their results in a JSON file",
-        description="Train arms of a comparison; started again, it goes on with the arms that the"
+        description="Train arms of a comparison; started again, it trains the arms that the"
         f" file does not hold yet. Arms: {'; '.join(arms.ARMS)}.",
     )
     command.add_argument("arms", help="separated by ';', e.g. 'batched gate; dense'")
-    command.add_argument("--out", type=Path, required=True, help="JSON file to write or go on with")
+    command.add_argument("--out", type=Path, required=True, help="JSON file to write, or to resume")
     command.add_argument("--dataset", default="cifar10", choices=sorted(PRESETS))
     command.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
     command.add_argument("--target-rate", type=float, default=0.1)
-    command.add_argument("--seeds", default="0", help="comma-separated")
+    command.add_argument("--seeds", type=_seeds, default=[0], help="comma-separated")
     command.add_argument(
         "--time", type=int, default=0, metavar="ROUNDS", help="then time one batch of each in turn"
     )
@@ -45,7 +45,6 @@ def add(commands: Commands) -> None:
     preset.add_argument("--controller", choices=sorted(REGISTRIES["controller"]))
     preset.add_argument("--lr", type=float)
     preset.add_argument("--precision", choices=PRECISIONS)
-    preset.add_argument("--channels-last", action="store_true", default=None)
     preset.add_argument(
         "--fast",
         action="store_true",
@@ -62,6 +61,13 @@ def _score(text: str) -> str:
     return text
 
 
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers, such as 0,1,2") from None
+
+
 def _run(options: argparse.Namespace) -> None:
     use_threads(options)
 
@@ -75,17 +81,11 @@ def _run(options: argparse.Namespace) -> None:
         options.target_rate,
         root=options.root,
         gate=given("score", "controller"),
-        config=fast | given("lr", "precision", "channels_last"),
+        config=fast | given("lr", "precision"),
         **given("model", "epochs"),
     )
     names = [name.strip() for name in options.arms.split(";")]
-    try:
-        seeds = [int(seed) for seed in options.seeds.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--seeds is {options.seeds!r}: give whole numbers, such as 0,1,2"
-        ) from None
-    report = compare.run_all(task, names, seeds, path=options.out)
+    report = compare.run_all(task, names, options.seeds, path=options.out)
     if options.time:
         report["batches"] = compare.time_batches(task, names, options.time)
         report["batches_stamp"] = stamp()

@@ -19,8 +19,9 @@ import pandas as pd
 from astkit import rng
 from astkit.gating import LogIntegral
 from astkit.runs import arms
+from astkit.runs.intervals import paired_difference
 from astkit.trainers import Budget, Trainer
-from astkit.trainers.budget import SCHEDULES
+from astkit.trainers.state import SCHEDULES
 
 try:
     import optuna
@@ -200,23 +201,29 @@ class Tuning:
         """The best trial of gate and control, each trained anew; one row an arm.
 
         ``searched`` is the best of many trials and so too good; ``validation accuracy`` is the mean
-        over ``n`` seeds that the search did not see, with its standard deviation as ``spread``.
-        Random selection at the gate's rate, with its schedule, stands in the third row.
+        over ``n`` seeds that the search did not see; ``above dense`` is the paired difference, with
+        its 95 % interval from ``from`` to ``to``. Random selection at the gate's rate, with its
+        schedule, stands in the third row.
 
         Raises ``ValueError`` where no trial of an arm has completed.
         """
         rows, found = [], {arm: self._best(arm) for arm in (GATE, DENSE)}
+        accuracies: dict[str, dict[int, float]] = {}
         for arm in (GATE, DENSE, RANDOM):
             counts, parameters, value = found.get(arm, ({}, found[GATE][1], None))
-            runs = [self.trainer(arm, parameters, self.seed + 1 + i) for i in range(seeds)]
-            values = pd.Series([work.run().epochs[-1]["val_accuracy"] for work in runs])
+            new = range(self.seed + 1, self.seed + 1 + seeds)
+            works = {seed: self.trainer(arm, parameters, seed) for seed in new}
+            values = {seed: work.run().epochs[-1]["val_accuracy"] for seed, work in works.items()}
+            accuracies[arm] = values
             row = {"arm": arm, **counts, "searched": value, "n": seeds}
-            row |= {"validation accuracy": values.mean(), "spread": values.std()}
-            row["FLOPs"] = sum(work.ledger.flops.total for work in runs) / seeds
+            row["validation accuracy"] = sum(values.values()) / seeds
+            row["FLOPs"] = sum(work.ledger.flops.total for work in works.values()) / seeds
             rows.append({**row, **parameters})
         table = pd.DataFrame(rows).set_index("arm")
-        above = table["validation accuracy"] - table["validation accuracy"][DENSE]
-        table.insert(list(table.columns).index("FLOPs"), "above dense", above)
+        gaps = [paired_difference(accuracies[arm], accuracies[DENSE]) for arm in table.index]
+        at = list(table.columns).index("FLOPs")
+        for name, part in (("to", "high"), ("from", "low"), ("above dense", "mean")):
+            table.insert(at, name, [getattr(gap, part) for gap in gaps])
         return table
 
     def _best(self, arm: str) -> tuple[dict[str, int], Parameters, float]:

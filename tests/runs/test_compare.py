@@ -53,6 +53,7 @@ def test_arms_take_turns_within_a_seed_and_get_the_budget_of_their_own_seed(runs
         ("dense, equal FLOPs", 5, Budget(flops=105.0)),
     ]
     assert [(r["arm"], r["seed"]) for r in report["results"]] == [call[:2] for call in runs]
+    assert {result["test_rows"] for result in report["results"]} == {16}
 
 
 def test_the_file_is_whole_after_every_arm(runs, tmp_path):
@@ -84,7 +85,7 @@ def test_what_is_there_is_not_run_again(runs, tmp_path):
     assert len(report["results"]) == len(compare.load(path)["results"]) == 6
 
 
-def test_a_report_in_hand_is_gone_on_with(runs):
+def test_a_report_in_hand_is_continued(runs):
     report = compare.run_all(TASK, ["dense"], [0], announce=silent)
     again = compare.run_all(TASK, ["dense", "random"], [0], report, announce=silent)
     assert again is report
@@ -108,7 +109,7 @@ def test_what_was_done_survives_a_failure(monkeypatch, runs, tmp_path):
     assert [result["arm"] for result in report["results"]] == ["dense", "random"]
 
 
-def test_an_arm_that_was_broken_off_is_gone_on_with(monkeypatch, tmp_path):
+def test_an_interrupted_arm_resumes(monkeypatch, tmp_path):
     task, run = replace(TASK, epochs=4), arms.run
     names = ["dense", "batched gate"]
     whole = compare.run_all(task, names, [0], path=tmp_path / "whole.json", announce=silent)
@@ -143,28 +144,21 @@ def test_an_arm_that_was_broken_off_is_gone_on_with(monkeypatch, tmp_path):
     assert len(list(tmp_path.rglob("metrics.jsonl"))) == 4
 
 
-@pytest.mark.parametrize(
-    ("names", "changes", "sentence"),
-    [
+def test_a_mistake_is_told_before_anything_is_trained(runs, tmp_path):
+    path, by_sample = tmp_path / "report.json", "sample by sample, per sample"
+    for names, changes, sentence in (
         (["dense", "sparse"], {}, "unknown arm 'sparse'"),
         (["dense", "dense, equal FLOPs"], {}, "needs a result of 'batched gate' first"),
         (["dense, equal seconds", "batched gate"], {}, "needs a result of 'batched gate' first"),
         (["dense", "batched gate"], {"gate": {"target_rate": 2}}, "target_rate is 2"),
         (["dense", "batched gate"], {"gate": {"score": "luck"}}, "unknown score 'luck'"),
-        (
-            ["dense", "sample by sample, per sample"],
-            {"gate": {"controller": "top_k"}},
-            "TopK needs a whole batch",
-        ),
+        (["dense", by_sample], {"gate": {"controller": "top_k"}}, "TopK needs a whole batch"),
         (["dense"], {"epochs": 0}, "budget epochs is 0"),
         (["dense"], {"model": "resnet"}, "unknown model 'resnet'"),
         (["dense"], {"gate": {"controller": LogIntegral(0.1)}}, "score and controller by name"),
-    ],
-)
-def test_a_mistake_is_told_before_anything_is_trained(runs, tmp_path, names, changes, sentence):
-    path = tmp_path / "report.json"
-    with pytest.raises(ValueError, match=sentence):
-        compare.run_all(replace(TASK, **changes), names, [0], path=path, announce=silent)
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            compare.run_all(replace(TASK, **changes), names, [0], path=path, announce=silent)
     assert runs == []
     assert not path.exists()
 
@@ -177,31 +171,28 @@ def test_an_arm_may_wait_for_the_gate_of_each_seed(runs):
     assert [call[0] for call in runs] == ["batched gate", "dense, equal FLOPs"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"epochs": 3}, "epochs"),
-        ({"batch_size": 8, "gate": {"target_rate": 0.2}}, "batch_size, gate"),
-        ({"config": TrainConfig(lr=1e-3)}, "config"),
-    ],
-)
-def test_results_of_other_settings_are_not_mixed(runs, tmp_path, changes, named):
+def test_results_of_other_settings_are_not_mixed(runs, tmp_path):
     path = tmp_path / "report.json"
     compare.run_all(TASK, ["dense"], [0], path=path, announce=silent)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"made with another {named}, so.*another file"):
-        compare.run_all(replace(TASK, **changes), ["random"], [0], path=path, announce=silent)
+    for changes, named in (
+        ({"epochs": 3}, "epochs"),
+        ({"batch_size": 8, "gate": {"target_rate": 0.2}}, "batch_size, gate"),
+        ({"config": TrainConfig(lr=1e-3)}, "config"),
+    ):
+        with pytest.raises(ValueError, match=f"made with another {named}, so.*another file"):
+            compare.run_all(replace(TASK, **changes), ["random"], [0], path=path, announce=silent)
     assert len(runs) == 1
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("content", ["", "no JSON", "[]", "{}", '{"results": 3}'])
-def test_a_file_that_is_no_report_is_refused_and_kept(runs, tmp_path, content):
+def test_a_file_that_is_no_report_is_refused_and_kept(runs, tmp_path):
     path = tmp_path / "report.json"
-    path.write_text(content)
-    with pytest.raises(ValueError, match=r"report\.json holds no report of a comparison"):
-        compare.run_all(TASK, ["dense"], [0], path=path, announce=silent)
-    assert path.read_text() == content
+    for content in ("", "no JSON", "[]", "{}", '{"results": 3}'):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=r"report\.json holds no report of a comparison"):
+            compare.run_all(TASK, ["dense"], [0], path=path, announce=silent)
+        assert path.read_text() == content
     assert runs == []
 
 

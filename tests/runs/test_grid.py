@@ -18,9 +18,8 @@ DEFAULTS = {"rate": 0.1, "seed": 0, "seeds": [0, 1], "mode": "plain", "root": No
 TOY = Notebook(sweeping.Path("/toy.ipynb"), DEFAULTS, "0" * 8)
 
 
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
+def test_values_of_an_option():
+    for option, values in (
         ("rate=0.05,0.1,0.2", [0.05, 0.1, 0.2]),
         ("rate= 0.05 , 1e-3", [0.05, 0.001]),
         ("rate=1", [1.0]),
@@ -44,17 +43,14 @@ TOY = Notebook(sweeping.Path("/toy.ipynb"), DEFAULTS, "0" * 8)
         ("mode=:),b", [":)", "b"]),
         ("root={a: [1, 2], b: 'x,y'},null,3", [{"a": [1, 2], "b": "x,y"}, None, 3]),
         ("root=[[1,2],[3,']']],x", [[[1, 2], [3, "]"]], "x"]),
-    ],
-)
-def test_values_of_an_option(option, values):
-    (found,) = grid.from_options(TOY, [option]).values()
-    assert found == values
-    assert [type(value) for value in found] == [type(value) for value in values]
+    ):
+        (found,) = grid.from_options(TOY, [option]).values()
+        assert found == values
+        assert [type(value) for value in found] == [type(value) for value in values]
 
 
-@pytest.mark.parametrize(
-    ("option", "sentence"),
-    [
+def test_bad_options_are_refused():
+    for option, sentence in (
         ("rate=0.05,,0.1", "rate=0.05,,0.1 has an empty value: take out a comma"),
         ("rate=0.05,", "has an empty value"),
         ("seed=4..0", "seed is 4..0: give the smaller number first"),
@@ -65,11 +61,9 @@ def test_values_of_an_option(option, values):
         ("rate=0.1..0.2", "rate is '0.1..0.2', but its default"),
         ("seed=0..4.5", "seed is '0..4.5', but its default"),
         ("rate", "-p got 'rate'"),
-    ],
-)
-def test_bad_options_are_refused(option, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        grid.from_options(TOY, ["seed=1"] * (not option.startswith("seed=")) + [option])
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            grid.from_options(TOY, ["seed=1"] * (not option.startswith("seed=")) + [option])
 
 
 json_values = st.recursive(
@@ -102,20 +96,17 @@ def test_arrays_and_tuples_are_values_too():
     assert json.loads(json.dumps(rows)) == rows
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
+def test_bad_grids_are_refused():
+    for values, sentence in (
         ({"rate": []}, "rate has no values: give one or more"),
         ({"rate": [0.1, 0.2, 0.10]}, "rate holds 0.1 twice: give each value once"),
         ({"rate": [1, 1.0]}, "rate holds 1.0 twice"),
         ({"seeds": [0, [0]]}, r"seeds holds \[0\] twice"),
         ({"rate": [0.1, "high"]}, "rate is 'high'"),
         ({"sede": [1]}, "no parameter 'sede': did you mean seed"),
-    ],
-)
-def test_bad_grids_are_refused(values, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        grid.combinations(TOY, values)
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            grid.combinations(TOY, values)
 
 
 def test_true_and_one_are_two_values():

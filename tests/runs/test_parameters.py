@@ -68,21 +68,18 @@ def test_an_annotated_parameter_is_read_and_other_statements_are_not(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("content", "error", "sentence"),
-    [
+def test_a_file_that_is_no_notebook_is_refused(tmp_path):
+    for content, error, sentence in (
         (None, FileNotFoundError, "there is no notebook"),
         ("print(1)", ValueError, "is no notebook"),
         ("{}", ValueError, "is no notebook"),
         ('{"nbformat": 4}', ValueError, "is no notebook"),
-    ],
-)
-def test_a_file_that_is_no_notebook_is_refused(tmp_path, content, error, sentence):
-    path = tmp_path / "x.ipynb"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(error, match=sentence):
-        parameters.read(path)
+    ):
+        path = tmp_path / "x.ipynb"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(error, match=sentence):
+            parameters.read(path)
 
 
 def test_a_computed_default_is_refused(tmp_path):
@@ -98,22 +95,18 @@ def test_the_code_changes_with_the_code_alone(tmp_path):
     assert first.code == second.code != third.code
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
+def test_an_unknown_name_is_told_with_what_is_near(toy):
+    for name, remedy in (
         ("rates", "did you mean rate"),
         ("sed", "did you mean seed?"),
         ("q", "choose from rate, seed, names, mode, root"),
-    ],
-)
-def test_an_unknown_name_is_told_with_what_is_near(toy, name, remedy):
-    with pytest.raises(ValueError, match=rf"toy.ipynb has no parameter '{name}': {remedy}"):
-        toy.parameters({"seed": 1, name: 2})
+    ):
+        with pytest.raises(ValueError, match=rf"toy.ipynb has no parameter '{name}': {remedy}"):
+            toy.parameters({"seed": 1, name: 2})
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
+def test_a_text_becomes_the_type_of_the_default(more):
+    for name, text, value in (
         ("rate", "0.25", 0.25),
         ("rate", "1e-3", 0.001),
         ("rate", "1", 1.0),
@@ -146,17 +139,14 @@ def test_an_unknown_name_is_told_with_what_is_near(toy, name, remedy):
         ("pair", "3", (3,)),
         ("options", "{b: 2}", {"b": 2}),
         ("mixed", "[b, 2.5]", ["b", 2.5]),
-    ],
-)
-def test_a_text_becomes_the_type_of_the_default(more, name, text, value):
-    found = more.from_text(name, text)
-    assert found == value
-    assert type(found) is type(value)
+    ):
+        found = more.from_text(name, text)
+        assert found == value
+        assert type(found) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "kind"),
-    [
+def test_another_type_is_refused_with_the_default(more):
+    for name, text, kind in (
         ("rate", "high", "a number"),
         ("rate", "true", "a number"),
         ("rate", "null", "a number"),
@@ -170,11 +160,10 @@ def test_a_text_becomes_the_type_of_the_default(more, name, text, value):
         ("names", "[1, 2]", r"a list such as \[1, 2\], of entries like 'a'"),
         ("pair", "a", r"a list such as \[1, 2\], of entries like 1"),
         ("options", "[1]", "a mapping"),
-    ],
-)
-def test_another_type_is_refused_with_the_default(more, name, text, kind):
-    with pytest.raises(ValueError, match=rf"^{name} is .*default in toy.ipynb is .*: give {kind}"):
-        more.from_text(name, text)
+    ):
+        sentence = rf"^{name} is .*default in toy.ipynb is .*: give {kind}"
+        with pytest.raises(ValueError, match=sentence):
+            more.from_text(name, text)
 
 
 def test_values_from_python_are_held_to_the_same(toy):
@@ -222,27 +211,23 @@ def test_a_plain_text_is_written_plainly(toy):
     assert yaml.safe_load(toy.to_text("names", ["a", "b"])) == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_options_of_another_form_are_refused():
+    for options, sentence in (
         (["rate"], "-p got 'rate': give name=value"),
         (["=3"], "-p got '=3': give name=value"),
         (["a b=3"], "-p got 'a b=3': give name=value"),
         (["rate=1", "rate=2"], "-p gives rate twice"),
-    ],
-)
-def test_options_of_another_form_are_refused(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        parameters.assignments(options)
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            parameters.assignments(options)
 
 
 def test_options_may_hold_equals_signs():
     assert parameters.assignments(["a=b=c", " d = e"]) == {"a": "b=c", "d": "e"}
 
 
-@pytest.mark.parametrize(
-    ("given", "seed"),
-    [
+def test_the_seed_of_a_run():
+    for values, seed in (
         ({}, 0),
         ({"seed": 4}, 4),
         ({"seeds": [5]}, 5),
@@ -252,7 +237,5 @@ def test_options_may_hold_equals_signs():
         ({"seed": None}, 0),
         ({"seed": True}, 0),
         ({"seed": 1, "seeds": [2]}, 1),
-    ],
-)
-def test_the_seed_of_a_run(given, seed):
-    assert parameters.seed_of(given) == seed
+    ):
+        assert parameters.seed_of(values) == seed
