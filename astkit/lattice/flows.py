@@ -77,17 +77,10 @@ class FlowStats:
 
 @dataclass(frozen=True)
 class Tally(FlowStats):
-    """The counters while flows go on: also steps without an arrival, and bool, who goes on."""
+    """The counters between steps; ``stale``: steps without an arrival; ``running``: bool."""
 
     stale: Tensor
     running: Tensor
-
-
-class Moved(NamedTuple):
-    """Flows after their move, and what the carrier decided, ``[n, 6]``."""
-
-    flows: Flows
-    decided: Tensor
 
 
 class _Fates(NamedTuple):
@@ -137,23 +130,21 @@ class Stepper:
         return flows, Tally(none + config.cells, *(none,) * 6, running)
 
     def step(self, flows: Flows, tally: Tally, number: int) -> tuple[Flows, Tally, list[Landing]]:
-        """Step ``number`` (from 0): the flows that go on, the new counts, what landed.
+        """Step ``number`` (from 0): the remaining flows, the new counts, what landed.
 
-        The host waits for the device once, to learn how many flows there are to be.
+        The host synchronises with the device once, to read how many flows remain.
         """
-        moved = self.move(flows)
+        flows, decided = self._move(flows)
         sample = flows.slot // self.config.flows_per_sample
-        fates, tally, read = self._judge(moved, sample, tally, number)
+        fates, tally, read = self._judge(flows, decided, sample, tally, number)
         arrived, alive, wanted, born, stranded = read.tolist()
         landings = []
-        if wanted:  # of children without room, too, a flow gives away the share
-            moved = moved._replace(flows=_shared(moved.flows, fates.wanted))
+        if wanted:  # a flow also gives away the share of a child that finds no slot
+            flows = _shared(flows, fates.wanted)
         if arrived:
-            landings.append(_landing(moved.flows, sample, find(fates.arrived, arrived)))
+            landings.append(_landing(flows, sample, find(fates.arrived, arrived)))
         if alive < len(sample) or born:
-            flows = self._next(moved, sample, fates, alive, born)
-        else:
-            flows = moved.flows
+            flows = self._next(flows, decided, sample, fates, alive, born)
         if stranded:
             sample = flows.slot // self.config.flows_per_sample
             stopped = fates.stop[sample]
@@ -161,8 +152,8 @@ class Stepper:
             flows = flows.take(find(~stopped, len(sample) - stranded))
         return flows, tally, landings
 
-    def move(self, flows: Flows) -> Moved:
-        """Places and memories after the step::
+    def _move(self, flows: Flows) -> tuple[Flows, Tensor]:
+        """Flows after the step, and what the carrier decided, ``[n, 6]``::
 
             e' = e + tanh(a) / 2                or, as the original: e' = tanh(a)
             x' = fold(x + reach tanh(b))        y' likewise
@@ -181,7 +172,7 @@ class Stepper:
         if config.energy_rule == "residual":
             energy = here[:, 3:] + 0.5 * energy
         place = torch.cat([fold(xy, self.extent[:2]), here[:, 2:3] + speed, energy], 1)
-        return Moved(Flows(flows.slot, place, flows.age + 1, hidden), decided)
+        return Flows(flows.slot, place, flows.age + 1, hidden), decided
 
     def _call(
         self, features: Tensor, hidden: tuple[Tensor, ...]
@@ -199,12 +190,12 @@ class Stepper:
         return torch.cat(outputs), tuple(torch.cat(layer) for layer in layers)
 
     def _judge(
-        self, moved: Moved, sample: Tensor, tally: Tally, number: int
+        self, flows: Flows, decided: Tensor, sample: Tensor, tally: Tally, number: int
     ) -> tuple[_Fates, Tally, Tensor]:
         """What becomes of each flow and sample, and the counts that the host has to know."""
-        arrived = moved.flows.place[:, 2] >= self.config.depth - 1
-        died = ~arrived & (moved.flows.energy.abs() < self.config.theta_e)
-        wanted = self._wanted(moved.decided[:, GATE]).masked_fill(arrived | died, 0)
+        arrived = flows.place[:, 2] >= self.config.depth - 1
+        died = ~arrived & (flows.energy.abs() < self.config.theta_e)
+        wanted = self._wanted(decided[:, GATE]).masked_fill(arrived | died, 0)
         # flows lie in the order of their samples: sums by sample are differences of running sums
         running = F.pad(torch.stack([arrived.long(), died.long(), wanted]).cumsum(1), (1, 0))
         batch = torch.arange(len(tally.created) + 1, device=sample.device)
@@ -252,12 +243,13 @@ class Stepper:
         number = (above * most).floor().long() + 1
         return torch.where(above > 0, number.clamp(max=most), 0)
 
-    def _next(self, moved: Moved, sample: Tensor, fates: _Fates, alive: int, born: int) -> Flows:
+    def _next(
+        self, flows: Flows, decided: Tensor, sample: Tensor, fates: _Fates, alive: int, born: int
+    ) -> Flows:
         """Those alive and their children, in the order of their slots."""
         rows = find(fates.alive, alive)
         if not born:
-            return moved.flows.take(rows)
-        flows = moved.flows
+            return flows.take(rows)
         each = torch.arange(self.config.max_children, device=sample.device)
         rank = fates.rank[:, None] + each
         made = (each < fates.wanted[:, None]) & (rank < fates.room[sample][:, None])
@@ -266,7 +258,7 @@ class Stepper:
         found = self._slots(flows, fates, sample[parent], rank.flatten()[chosen])
         start = flows.place.index_select(0, parent)
         offset = start.new_tensor(NEIGHBOURS)[which]
-        decided = moved.decided.index_select(0, parent)
+        decided = decided.index_select(0, parent)
         energy = decided[:, GATE] * decided[:, CHILD] / (fates.wanted[parent] + 1)
         beside = fold(start[:, :2] + offset, self.extent[:2])
         child = torch.cat([beside, start[:, 2:3], energy[:, None]], 1)

@@ -70,7 +70,7 @@ class EnergyFlowLattice(nn.Module):
     ) -> LatticeOutput:
         """Send embeddings through the lattice.
 
-        The host waits for the device once a step, to learn how many flows go on.
+        The host synchronises with the device once a step, to read how many flows remain.
 
         Args:
             x: ``[batch, dim]``.

@@ -27,7 +27,7 @@ def deposit(landings: list[Landing], batch: int, width: int, height: int) -> Ten
     """The surface ``[batch, height * width]``: in each cell, the weighted mean of what landed.
 
     A flow is shared among the four cells around it in bilinear proportion, so the surface is
-    differentiable in where it landed. Its weight is the origin's, ``(|energy| + 1e-6)(1 + 0.1
+    differentiable in where it landed. Its weight is the original's, ``(|energy| + 1e-6)(1 + 0.1
     age)``, and carries no gradient. A cell that nothing reached holds 0.
     """
     sample, place, age = (torch.cat(parts) for parts in zip(*landings, strict=True))

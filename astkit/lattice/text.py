@@ -2,7 +2,7 @@
 
 Trained together with the lattice, batch by batch: one encode, one pass through the lattice and one
 decode a step, however many texts there are. The encoder learns the teacher's embedding of a text,
-so a text enters the lattice by the door that embeddings take; the decoder reads the surface that
+so a text enters the lattice as an embedding does; the decoder reads the surface that
 the flows leave, and learns the target's words by cross-entropy (teacher forcing: Williams and
 Zipser, Neural Computation 1(2), 1989).
 """
@@ -87,7 +87,7 @@ class TextEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """A surface ``[B, cells]`` to tokens: the first state of a GRU that speaks word by word."""
+    """A surface ``[B, cells]`` to tokens: the first state of a GRU that generates word by word."""
 
     def __init__(self, size: int, cells: int, width: int) -> None:
         super().__init__()

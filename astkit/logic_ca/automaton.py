@@ -22,7 +22,7 @@ from astkit.logic_ca.fused import gate_stack, plain_stack
 
 
 class _Rule(NamedTuple):
-    """What a rollout needs of the weights, worked out once: see `LogicCA._rule`."""
+    """What a rollout needs of the weights, computed once: see `LogicCA._rule`."""
 
     first: Tensor  # [8, kernels, 4]
     kernel: tuple[Tensor, ...]  # [4, gates * kernels, 1] each

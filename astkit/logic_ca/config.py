@@ -1,4 +1,4 @@
-"""What an automaton is made of; grids, steps and batches are the task's affair."""
+"""Sizes of an automaton; grids, steps and batches belong to the task."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ EVALUATION = -1
 
 
 def gate_flops(config: LogicCAConfig, height: int, width: int, steps: int) -> FlopsPerSample:
-    """FLOPs that the gates of one sample's rollout cost, worked out and not traced.
+    """FLOPs of the gates of one sample's rollout, by formula: nothing is traced.
 
     A gate ``c0 + c1 a + b (c2 + c3 a)`` is 3 multiply-adds; backward, the gradients of a and b are
     2 each, of c1, c2 and c3 one each, with one more product among them: 8 in all. The mixture of

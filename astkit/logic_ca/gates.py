@@ -31,14 +31,14 @@ BASIS: tuple[tuple[int, int, int, int], ...] = (
 A gate's index is its outputs for (a, b) = 00, 01, 10, 11 read as a number of four bits."""
 
 PASS_THROUGH = 3
-"""The gate "A": a fresh automaton hands its inputs on."""
+"""The gate "A", with which a new automaton passes its inputs through."""
 
 FIRST_LOGIT, PAPERS_FIRST_LOGIT = 5.0, 10.0
 """Of that gate, the others 0: a share of .908 in the mixture, and of .99932 in the paper."""
 
 
 def initial_logits(*shape: int, first: float = FIRST_LOGIT) -> Tensor:
-    """Logits float32 ``[*shape, 16]`` of gates that hand ``a`` on."""
+    """Logits float32 ``[*shape, 16]`` of gates that pass ``a`` through."""
     logits = tensor([0.0]).new_zeros(*shape, len(BASIS))
     logits[..., PASS_THROUGH] = first
     return logits

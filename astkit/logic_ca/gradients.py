@@ -1,4 +1,4 @@
-"""Four ways to the same gradient: of a sum of losses over samples that know nothing of each other.
+"""Four ways to the same gradient, of a sum of losses over independent samples.
 
 Beside the order in which numbers are added they do the same: masks are drawn before and passed as
 data, and nothing is clipped before all samples are in.
@@ -122,9 +122,9 @@ def per_sample_gradients(
 def denormals_flushed() -> Iterator[None]:
     """Numbers below 1e-38 (float32) are 0 within the block, on CPUs that can.
 
-    A fresh automaton hands its inputs on, so gradients through what a gate does not take fade to
-    such numbers within a few layers, and a CPU is slow with each. Other devices flush them as they
-    are or do not slow down.
+    A new automaton passes its first inputs through, so gradients of the others fade to such numbers
+    within a few layers, and a CPU is slow with each. Other devices flush them as they are or do not
+    slow down.
     """
     before = bool((torch.tensor([1e-39]) * 1.0).item() == 0.0)  # torch has no getter
     torch.set_flush_denormal(True)

@@ -282,7 +282,7 @@ def save_rollouts(
                     image.set_data(_coloured(values[step], true[step]))
                     axis.set_title(_title(name, states, name, step), size=9)
                 figure.supxlabel(f"step {step}", size=9)
-                if step == 0:  # the same places in every frame, and worked out but once
+                if step == 0:  # one layout for all frames
                     figure.draw_without_rendering()
                     figure.set_layout_engine("none")
                 writer.grab_frame()

@@ -1,7 +1,7 @@
 """Training an automaton with the kit's own `Trainer`: ledger, checkpoints, board and gate.
 
-A soft loss alone proves nothing, so what the hard automaton does on fixed samples stands beside it
-after every pass.
+A soft loss alone proves nothing, so the hard automaton is evaluated on fixed samples after each
+pass as well.
 """
 
 from __future__ import annotations
