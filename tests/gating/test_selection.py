@@ -1,10 +1,9 @@
-"""Selections: the weighted mean against a loop, and taking rows out of any nesting."""
+"""Selections: the weighted mean against a loop, taking rows, and what cannot be selected."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from types import MappingProxyType
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,34 +11,51 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from astkit.gating import Selection
-from astkit.gating.selection import everything
+from astkit.gating import RandomSubset, Selection
+from astkit.gating.policy import everything
+
+numbers = st.floats(0.01, 10)
 
 
-class Pair(NamedTuple):
-    image: Tensor
-    label: Tensor
-
-
-def choose(*index: int, candidates: int = 5, weight: list[float] | None = None) -> Selection:
-    weights = torch.ones(len(index)) if weight is None else torch.tensor(weight)
-    return Selection(torch.tensor(index), weights, candidates, len(index) / candidates)
+def choose(*index: int, candidates: int = 5, **options: Any) -> Selection:
+    return Selection(torch.tensor(index, dtype=torch.int64), candidates=candidates, **options)
 
 
 # --- mean ------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(-10, 10)), min_size=1, max_size=20))
-def test_the_mean_is_weighted(rows: list[tuple[float, float]]) -> None:
-    total = weights = 0.0
-    for weight, loss in rows:
-        total += weight * loss
-        weights += weight
-    chosen = choose(*range(len(rows)), weight=[weight for weight, _ in rows])
-    mean = chosen.mean(torch.tensor([loss for _, loss in rows], dtype=torch.float64))
+@given(
+    st.lists(st.tuples(numbers, st.floats(-10, 10)), min_size=1, max_size=20),
+    st.none() | numbers,
+)
+def test_the_mean_and_the_scale_against_a_loop(
+    rows: list[tuple[float, float]], normaliser: float | None
+) -> None:
+    weights = [weight for weight, _ in rows]
+    total = sum(weights) if normaliser is None else normaliser
+    expected = sum(weight * loss for weight, loss in rows) / total
+    weight = torch.tensor(weights, dtype=torch.float64)
+    chosen = choose(*range(len(rows)), weight=weight, normaliser=normaliser)
+    losses = torch.tensor([loss for _, loss in rows], dtype=torch.float64)
+    mean = chosen.mean(losses)
     assert mean.shape == ()
-    assert float(mean) == pytest.approx(total / weights, abs=1e-4)
+    assert float(mean) == pytest.approx(expected, abs=1e-9)
+    assert float(chosen.total) == pytest.approx(total)
+    # the scale is for a loss that is divided by its number of rows
+    assert float((chosen.scale * losses).sum() / len(rows)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_mean_by_hand_and_its_gradient() -> None:
+    losses = torch.tensor([1.0, 2.0, 6.0], requires_grad=True)
+    mean = choose(4, 0, 2, weight=torch.tensor([1.0, 3.0, 4.0])).mean(losses)
+    assert mean.item() == pytest.approx((1 + 6 + 24) / 8)
+    mean.backward()
+    assert losses.grad is not None
+    assert losses.grad.tolist() == [1 / 8, 3 / 8, 4 / 8]
+    assert choose(4, 0, 2).mean(losses).item() == 3.0  # weight 1 each: the plain mean
+    tokens = choose(0, 1, weight=torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
+    assert tokens.mean(torch.tensor([[1.0, 9.0], [2.0, 3.0]])).item() == 9 / 4
 
 
 def test_the_mean_of_nothing_is_zero_with_zero_gradients() -> None:
@@ -47,89 +63,69 @@ def test_the_mean_of_nothing_is_zero_with_zero_gradients() -> None:
     mean = choose().mean((torch.zeros(0, 3) * weight).sum(1))
     mean.backward()
     assert mean.item() == 0
-    assert torch.equal(weight.grad, torch.zeros(3))
-
-
-def test_the_mean_by_hand_and_its_gradient() -> None:
-    losses = torch.tensor([1.0, 2.0, 6.0], requires_grad=True)
-    mean = choose(4, 0, 2, weight=[1.0, 3.0, 4.0]).mean(losses)
-    assert mean.item() == pytest.approx((1 + 6 + 24) / 8)
-    mean.backward()
-    assert losses.grad is not None
-    assert losses.grad.tolist() == [1 / 8, 3 / 8, 4 / 8]
-    assert choose(4, 0, 2).mean(losses).item() == 3.0  # weight 1 each: the plain mean
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 1), (3, 5)])
-def test_the_mean_wants_one_loss_a_chosen_row(shape: tuple[int, ...]) -> None:
-    sentence = r"but 3 rows were chosen: pass one loss a chosen row.*reduction='none'"
-    with pytest.raises(ValueError, match=sentence):
-        choose(0, 1, 2).mean(torch.zeros(shape))
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [0.0] * 3
 
 
 # --- take ------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 6), max_size=12), st.integers(0, 3))
-def test_take_picks_rows_in_order_and_as_often_as_named(index: list[int], extra: int) -> None:
-    tensor = torch.arange(7 * 2**extra).reshape(7, *(2,) * extra)
-    taken = everything_of(index, 7, tensor)
-    assert taken.shape[1:] == tensor.shape[1:]
-    assert taken.tolist() == [tensor[i].tolist() for i in index]
-
-
-def everything_of(index: list[int], candidates: int, tensor: Tensor) -> Any:
-    return everything(torch.tensor(index, dtype=torch.int64), 0.0, candidates).take(tensor)
-
-
-def test_take_goes_into_tuples_lists_and_mappings() -> None:
+def test_take_picks_the_rows_of_every_tensor() -> None:
     image, label = torch.arange(10.0).reshape(5, 2), torch.arange(5)
-    chosen = choose(3, 1)
-    image_rows, label_rows = [[6.0, 7.0], [2.0, 3.0]], [3, 1]
-
-    taken = chosen.take((image, label))
-    assert type(taken) is tuple
-    assert [part.tolist() for part in taken] == [image_rows, label_rows]
-
-    taken = chosen.take([image, label])
-    assert type(taken) is list
-    assert [part.tolist() for part in taken] == [image_rows, label_rows]
-
-    taken = chosen.take(Pair(image, label))
-    assert type(taken) is Pair
-    assert taken.image.tolist() == image_rows
-    assert taken.label.tolist() == label_rows
-
-    for mapping in (dict, OrderedDict, MappingProxyType):
-        taken = chosen.take(mapping({"text": {"tokens": image}, "pair": Pair(image, label)}))
-        assert taken["text"]["tokens"].tolist() == image_rows
-        assert taken["pair"].label.tolist() == label_rows
+    batch = {"pair": (image, [label]), "name": "train", "step": 3}
+    taken = choose(3, 1, 3).take(batch)
+    assert taken["pair"][0].tolist() == [[6.0, 7.0], [2.0, 3.0], [6.0, 7.0]]
+    assert taken["pair"][1][0].tolist() == [3, 1, 3]
+    assert (taken["name"], taken["step"]) == ("train", 3)
+    assert Selection(torch.tensor([4])).take(label).tolist() == [4]  # candidates unknown
+    assert len(choose().take(image)) == 0
 
 
-def test_take_passes_everything_else_through() -> None:
-    marker = object()
-    batch = {"name": "train", "step": 3, "none": None, "marker": marker, "parts": ("a", [2.5])}
-    taken = choose(3, 1).take(batch)
-    assert taken == batch
-    assert taken["marker"] is marker
+def test_a_batch_of_other_rows_or_losses_is_refused() -> None:
+    for shape in ((), (4,), (6, 5), (2, 5)):
+        for batch in (torch.zeros(shape), {"x": [torch.zeros(5), torch.zeros(shape)]}):
+            with pytest.raises(ValueError, match="made from 5 rows: pass the batch that was score"):
+                choose(0, 1).take(batch)
+    for shape in ((), (1,), (5,), (3, 1), (3, 5)):
+        with pytest.raises(ValueError, match=r"but 3 rows were chosen: .*reduction='none'"):
+            choose(0, 1, 2).mean(torch.zeros(shape))
 
 
-def test_take_leaves_its_argument_alone() -> None:
-    label = torch.arange(5)
-    batch = {"label": label, "more": [label]}
-    taken = choose(3, 1).take(batch)
-    taken["label"].zero_()
-    assert batch["label"] is label
-    assert label.tolist() == [0, 1, 2, 3, 4]
+# --- check -----------------------------------------------------------------------------------
+
+CHECKED: dict[str, tuple[dict[str, Any], str]] = {
+    "float rows": ({"index": torch.ones(2)}, "index as torch.float32 of shape .* give int64 rows"),
+    "a mask": ({"index": torch.ones(5, dtype=torch.bool)}, "index as torch.bool"),
+    "a column": ({"index": torch.zeros(2, 1, dtype=torch.int64)}, r"of shape \[2, 1\]"),
+    "row 5": ({"index": torch.tensor([5])}, "chose rows 5 to 5 of 5, .* choose from 0 to 4"),
+    "row -1": ({"index": torch.tensor([2, -1])}, "chose rows -1 to 2 of 5"),
+    "scored": ({"score_only": torch.tensor([9])}, "chose rows 9 to 9 of 5"),
+    "one weight": ({"weight": torch.ones(1)}, r"weights of shape \[1\].* to 2 rows"),
+    "negative": ({"weight": torch.tensor([1.0, -0.1])}, "not all finite and 0 or more"),
+    "NaN": ({"weight": torch.tensor([1.0, math.nan])}, "not all finite and 0 or more"),
+    "infinite": ({"weight": torch.tensor([1.0, math.inf])}, "not all finite and 0 or more"),
+    **{
+        f"normaliser {value}": ({"normaliser": value}, f"gave the normaliser {value}: give a numbe")
+        for value in (0.0, -1.0, math.nan, math.inf)
+    },
+}
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (6, 5), (2, 5)])
-def test_take_refuses_a_tensor_of_another_batch(shape: tuple[int, ...]) -> None:
-    sentence = r"selection was made from 5 rows: pass the batch that was scored"
-    for batch in (torch.zeros(shape), {"x": [torch.zeros(5), torch.zeros(shape)]}):
-        with pytest.raises(ValueError, match=sentence):
-            choose(0, 1).take(batch)
+@pytest.mark.parametrize("case", CHECKED)
+def test_what_cannot_be_selected_is_refused(case: str) -> None:
+    options, words = CHECKED[case]
+    with pytest.raises(ValueError, match=f"^RandomSubset .*{words}") as caught:
+        Selection(**{"index": torch.tensor([0, 4]), **options}).check(5, RandomSubset(0.5))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_can_be_selected_passes() -> None:
+    for chosen in (
+        choose(0, 4, 4, weight=torch.tensor([0.0, 1.0, 2.0]), normaliser=torch.tensor(3.0)),
+        choose(score_only=torch.tensor([1])),
+        choose(0, 1, weight=torch.ones(2, 7)),
+    ):
+        assert chosen.check(5, RandomSubset(0.5)) is chosen
 
 
 # --- the rest --------------------------------------------------------------------------------
@@ -138,19 +134,14 @@ def test_take_refuses_a_tensor_of_another_batch(shape: tuple[int, ...]) -> None:
 def test_a_selection_is_as_long_as_its_index_and_cannot_be_changed() -> None:
     chosen = choose(4, 2, 0)
     assert len(chosen) == 3
-    assert len(everything_of([], 5, torch.arange(5))) == 0
     with pytest.raises(AttributeError):
         chosen.rate = 0.5  # type: ignore[misc]
 
 
 def test_everything_weighs_each_row_alike() -> None:
-    chosen = everything(torch.tensor([2, 0, 1]))
-    assert (chosen.candidates, chosen.rate, chosen.threshold, chosen.fallback) == (
-        3,
-        1.0,
-        None,
-        False,
-    )
-    assert chosen.weight.dtype == torch.float32
-    assert chosen.weight.tolist() == [1.0, 1.0, 1.0]
-    assert everything(torch.tensor([2, 0]), 0.2, 10).candidates == 10
+    chosen = everything(3)
+    facts = (chosen.candidates, chosen.rate, chosen.threshold, chosen.fallback)
+    assert facts == (3, 1.0, None, False)
+    assert chosen.index.tolist() == [0, 1, 2]
+    weight: Tensor = chosen.weight
+    assert (weight.dtype, weight.tolist()) == (torch.float32, [1.0, 1.0, 1.0])

@@ -1,0 +1,110 @@
+"""Plans of rounds, class labels of data sets, and samplers without a loader."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from astkit.datasets import indexed
+from astkit.gating import Policy, RandomSubset, RunInfo, Selection
+from astkit.gating.sampler import class_labels, plan_round
+
+
+class Kept(Policy):
+    """Takes all candidates; keeps what it was told."""
+
+    def __init__(self, rounds: int = 1, seed: int = 0) -> None:
+        self.rounds, self.seed = rounds, seed
+        self.told: list[RunInfo] = []
+
+    def plan(self, run: RunInfo) -> Selection | None:
+        self.told.append(run)
+        return None
+
+
+class Data(list[int]):
+    labels = torch.tensor([2, 0, 1, 1, 0, 2, 2])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 3))
+def test_rounds_divide_the_candidates_of_an_epoch(samples: int, rounds: int, seed: int) -> None:
+    policy = Kept(rounds, seed)
+    sampler = policy.sampler(range(samples), epochs=2)
+    for epoch in range(2):
+        policy.told.clear()
+        rows = list(sampler)
+        assert sorted(rows) == list(range(samples))
+        shares = [len(run.rows) for run in policy.told]
+        assert (len(shares), sum(shares)) == (rounds, samples)
+        assert max(shares) - min(shares) <= 1
+        assert torch.cat([run.rows for run in policy.told]).tolist() == rows
+        for number, run in enumerate(policy.told):
+            assert (run.epoch, run.round, run.samples, run.seed) == (epoch, number, samples, seed)
+            assert run.progress == pytest.approx((epoch + number / rounds) / 2)
+
+
+def test_a_sampler_is_torchs_and_knows_the_labels() -> None:
+    policy = Kept()
+    sampler = policy.sampler(indexed(Data(range(7))), epochs=0.5)
+    assert isinstance(sampler, Sampler)
+    rows = list(sampler)
+    assert all(type(row) is int for row in rows)
+    assert policy.told[0].labels is not None
+    assert policy.told[0].labels.tolist() == Data.labels.tolist()
+    assert rows != list(policy.sampler(Data(range(7)), epochs=2))  # another epoch
+
+
+def test_what_a_plan_says_beside_its_rows_is_kept_by_the_sampler() -> None:
+    class Beside(Kept):
+        def plan(self, run: RunInfo) -> Selection:
+            late = run.rows[2:]
+            return Selection(run.rows[:2], score_only=late, lr_factor=1.5 - run.epoch)
+
+    sampler = Beside().sampler(range(5), epochs=2)
+    assert len(list(sampler)) == len(sampler) == 2
+    assert (len(sampler.score_only), sampler.lr_factor) == (3, 1.5)
+    list(sampler)
+    assert sampler.lr_factor == 0.5
+
+
+def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
+    order = torch.tensor([3, 1, 4, 0, 2])
+    options: dict[str, Any] = {"epoch": 0, "number": 0, "progress": 0.0}
+    for policy in (None, Policy(), Kept()):
+        chosen = plan_round(policy, order, 5, **options)
+        assert chosen.index.equal(order)
+        assert chosen.candidates == 5
+    halves = [plan_round(Kept(2), order, 5, **{**options, "number": n}) for n in (0, 1)]
+    assert [half.index.tolist() for half in halves] == [[3, 1], [4, 0, 2]]
+    assert len(plan_round(RandomSubset(0.4), order, 5, **options)) == 2
+
+
+def test_class_labels_are_found_under_either_name() -> None:
+    expected = Data.labels.tolist()
+    for held in (Data.labels, Data.labels.to(torch.uint8), expected, np.array(expected)):
+        for name in ("labels", "targets"):
+            found = class_labels(indexed(Named({name: held})), 7)
+            assert found is not None
+            assert (found.dtype, found.tolist()) == (torch.int64, expected)
+    for held in (Data.labels.float(), expected[:3], ["a"] * 7, torch.zeros(7, 2).long(), 3, None):
+        assert class_labels(SimpleNamespace(labels=held), 7) is None
+    assert class_labels(object(), 7) is None
+    both = SimpleNamespace(labels=["a"] * 7, targets=Data.labels)
+    assert isinstance(class_labels(both, 7), Tensor)
+
+
+class Named(list[int]):
+    """Seven rows with attributes."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        super().__init__(range(7))
+        self.__dict__.update(attributes)

@@ -1,0 +1,142 @@
+"""Scored batches: computed when read, once, without a trace; a second model beside them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from astkit.batch import Batch
+from astkit.gating import Scored, ScoredBatches, evaluating
+
+X, Y = torch.randn(8, 6), torch.randint(3, (8,))
+
+
+class Counted(nn.Module):
+    """With BatchNorm and dropout; counts its passes, and keeps the modes that they ran in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+        self.layers, self.passes = nn.Sequential(*layers), []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes.append((self.training, torch.is_grad_enabled()))
+        return self.layers(x)
+
+
+def state_of(model: nn.Module) -> list[Any]:
+    modes = [module.training for module in model.modules()]
+    return [*(value.tolist() for value in model.state_dict().values()), modes]
+
+
+def test_outputs_are_computed_when_read_and_once() -> None:
+    model = Counted()
+    model.layers[1].eval()  # frozen, and stays so
+    batch, before = Scored(None, Y, X, torch.arange(8), model), state_of(model)
+    random = torch.get_rng_state()
+    assert (batch.rows, batch.read, batch.known_losses, model.passes) == (8, False, None, [])
+    losses = batch.losses
+    assert (batch.read, batch.known_losses is losses, len(losses)) == (True, True, 8)
+    assert batch.correct is not None
+    assert batch.confidence is not None
+    assert batch.losses is losses
+    assert model.passes == [(False, False)]
+    assert state_of(model) == before
+    assert torch.get_rng_state().equal(random)
+    assert losses.equal(F.cross_entropy(batch.outputs, Y, reduction="none"))
+    assert batch.correct.equal(batch.outputs.argmax(1) == Y)
+    assert batch.confidence.equal(batch.outputs.softmax(1).amax(1))
+
+
+def test_outputs_that_are_known_are_not_computed() -> None:
+    outputs = torch.randn(8, 3, requires_grad=True)
+    batch = Scored(outputs, Y, X, None, Counted())
+    assert batch.outputs is outputs
+    assert not batch.losses.requires_grad
+    assert (batch.read, batch.model.passes) == (False, [])  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="neither given nor computable: pass outputs or model"):
+        Scored(None, Y, X).losses  # noqa: B018
+    regression = Scored(outputs, torch.randn(8, 3), X, criterion=nn.MSELoss(reduction="none"))
+    assert (regression.correct, regression.confidence) == (None, None)
+    torch.testing.assert_close(
+        regression.losses, (outputs - regression.targets).square().mean(1).detach()
+    )
+
+
+def test_a_pass_of_ones_own_and_a_part_of_the_rows() -> None:
+    def run(model: nn.Module, batch: Batch) -> Any:
+        assert not torch.is_grad_enabled()
+        return {"logits": 2 * batch.x[:, :3]}
+
+    batch = Scored(None, {"labels": Y}, {"x": X}, torch.arange(8) + 10, Counted())
+    part = batch.take(torch.tensor([5, 0]))
+    assert part.index is not None
+    assert (part.index.tolist(), part.rows, part.read) == ([15, 10], 2, False)
+    assert part.inputs["x"].equal(X[[5, 0]])
+    own = Scored(None, Y, X, None, Counted(), run=run)
+    expected = F.cross_entropy(2 * X[:, :3], Y, reduction="none")
+    assert own.losses.equal(expected)
+    assert own.take(torch.tensor([3])).losses.equal(expected[3:4])
+
+
+def test_a_second_model_is_scored_and_trained_and_booked() -> None:
+    booked: list[tuple[nn.Module, int, bool]] = []
+
+    def book(model: nn.Module, batch: Batch, trained: bool) -> None:
+        booked.append((model, batch.rows, trained))
+
+    model, other = Counted(), Counted().double().float()
+    batch = Scored(None, Y, X, None, model, book=book)
+    before = state_of(other)
+    losses = batch.losses_of(other)
+    assert losses.equal(F.cross_entropy(batch.forward(other), Y, reduction="none"))
+    assert state_of(other) == before
+    assert other.passes == [(False, False)] * 2
+    other.layers[2].p = 0.0
+    twin = copy.deepcopy(other)
+    optimizer = torch.optim.SGD(other.parameters(), 0.1)
+    found = batch.train(other, optimizer)
+    expected = F.cross_entropy(twin.train()(X), Y, reduction="none")
+    torch.testing.assert_close(found, expected.detach())
+    expected.mean().backward()
+    for mine, its in zip(other.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, its - 0.1 * its.grad)
+    assert booked == [(other, 8, False), (other, 8, False), (other, 8, True)]
+    assert (batch.read, model.passes) == (False, [])  # the first model was not looked at
+
+
+def test_modes_and_generators_come_back_after_an_error() -> None:
+    model, random = Counted(), torch.get_rng_state()
+    model.layers[1].eval()
+    before = state_of(model)
+
+    def fail() -> None:
+        assert not any(module.training for module in model.modules())
+        assert not torch.is_grad_enabled()
+        torch.rand(3)
+        raise ZeroDivisionError
+
+    for block in (evaluating(model), Scored(None, Y, X, None, model).scoring()):
+        with pytest.raises(ZeroDivisionError), block:
+            fail()
+        assert state_of(model) == before
+        assert torch.get_rng_state().equal(random)
+
+
+def test_batches_of_a_loader_as_scored_ones() -> None:
+    squared = nn.MSELoss(reduction="none")
+    indexed = ScoredBatches([(torch.arange(8), (X, X[:, :2]))], squared)
+    plain = ScoredBatches([(X, Y), {"x": X}], indexed=False)
+    for _ in range(2):  # iterable more than once
+        (batch,) = indexed
+        assert (batch.index is not None, batch.criterion) == (True, squared)
+        assert batch.inputs is X
+        first, second = plain
+        assert first.index is None
+        assert first.targets is Y
+        assert second.targets is second.inputs
