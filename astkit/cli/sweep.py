@@ -95,14 +95,9 @@ def _report(outcomes: Sequence[Outcome]) -> None:
 
     frame = sweep.table(outcomes)
     frame["seconds"] = frame["seconds"].map("{:.1f}".format, na_action="ignore").fillna("")
-    rows = [list(frame.columns), *frame.astype(str).values.tolist()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    limit = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print()
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip()[:limit])
-    print()
+    text = frame.to_string(index=False, justify="left", formatters={"error": str})
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("", *(line.rstrip()[:width] for line in text.splitlines()), "", sep="\n")
     for status in ("complete", "failed", "busy"):
         if of_it := [done for done in outcomes if done.status == status]:
             print(f"{len(of_it)} {status}", end="")

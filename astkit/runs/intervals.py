@@ -57,11 +57,11 @@ def paired_difference(
     values: Mapping[Hashable, float], control: Mapping[Hashable, float]
 ) -> Interval:
     """Mean of ``values`` minus ``control`` over the keys, such as seeds, that both have."""
-    return mean_interval((values[key] - control[key] for key in values if key in control))
+    return mean_interval(values[key] - control[key] for key in values if key in control)
 
 
 def split_error(accuracy: float, rows: int) -> float:
-    """Half the width of Wilson's 95 % interval of an accuracy that was measured on ``rows`` samples.
+    """Half the width of Wilson's 95 % interval of an ``accuracy`` measured on ``rows`` samples.
 
     It is what the choice of the test split alone leaves open, however many seeds were run.
     """

@@ -147,7 +147,7 @@ def _resume(record: Record, notebook: Notebook) -> None:
         (record.folder / name).unlink(missing_ok=True)
     before = record.read("env.json")
     earlier = [*before.pop("earlier", []), before]
-    record.write("env.json", {**stamp(), "data": before.get("data", {}), "earlier": earlier})
+    record.write("env.json", {**stamp(), "earlier": earlier})
     record.write("config.json", {**record.config, "code": notebook.code})
 
 

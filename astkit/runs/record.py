@@ -2,10 +2,8 @@
 
 <date>_<name>_<hash8>_s<seed>/
     config.json     what was run, with which parameters
-    env.json        the environment stamp, and hashes of the data
-    metrics.jsonl   one line a batch or pass, appended as they come
+    env.json        the environment stamp
     fig/            pictures
-    ckpt/           checkpoints
     notebook.ipynb  the executed notebook
     error.json      why it failed, if it did
     result.json     written last and atomically: a run that has it is complete
@@ -18,17 +16,16 @@ import json
 import math
 import os
 import re
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 from astkit import files
-from astkit.background import BackgroundWriter
 from astkit.stamp import stamp
-from astkit.trainers.metrics_file import MetricsFile, encode
+from astkit.trainers.metrics_file import encode
 
 FOLDER = "ASTKIT_RUN"
 """Environment variable that names the folder which a notebook, run by a sweep, records into."""
@@ -60,13 +57,12 @@ class Record:
         name: str,
         parameters: Mapping[str, Any],
         seed: int = 0,
-        data: Mapping[str, str] | None = None,
         **also: Any,
     ) -> Record:
         """The folder of a run below ``root``: that of the same run if it was begun, else a new one.
 
         Two runs are the same if name, parameters and seed are; a stale one is not resumed.
-        ``data``: hashes of the data, by name; ``also``: more for ``config.json``.
+        ``also``: more for ``config.json``.
 
         Raises ``ValueError`` for a name that cannot be part of a folder's, or parameters that JSON
         cannot hold.
@@ -85,7 +81,7 @@ class Record:
             folder, number = Path(root) / f"{date}.{number}_{tail}", number + 1
         record = cls(folder)
         config = {"name": name, "seed": seed, "parameters": dict(parameters), **also}
-        record.write("env.json", {**stamp(), "data": dict(data or {})})
+        record.write("env.json", stamp())
         record.write("config.json", config)
         return record
 
@@ -135,15 +131,6 @@ class Record:
         """What the run ended with; empty before."""
         return self.read("result.json")
 
-    @property
-    def checkpoints(self) -> Path:
-        """The folder for checkpoints."""
-        return self.folder / "ckpt"
-
-    def metrics(self, writer: BackgroundWriter, every: int = 1) -> MetricsFile:
-        """An observer that appends each record of training to ``metrics.jsonl``."""
-        return MetricsFile(self.folder / "metrics.jsonl", writer, every)
-
     def figure(self, name: str, figure: Any) -> Path:
         """Keep a picture, a matplotlib ``Figure`` or PNG bytes, as ``fig/<name>.png``."""
         return files.write_atomic(self.folder / "fig" / f"{name}.png", _png(figure))
@@ -160,18 +147,8 @@ class Record:
         time = datetime.now(UTC).isoformat(timespec="seconds")
         return self.write("result.json", {**content, "time": time})
 
-    def fail(self, error: BaseException | str, kind: str | None = None) -> Path:
-        """The run has failed: keep why. A later `finish` takes that back."""
-        lines = traceback.format_exception(error) if isinstance(error, BaseException) else []
-        content = {
-            "type": kind or type(error).__name__,
-            "message": str(error),
-            "traceback": "".join(lines),
-        }
-        return self.write("error.json", content)
-
     def mark_stale(self, why: str) -> Path:
-        """Leave the run out of reports from now on, and have it done anew when it is asked for."""
+        """Leave the run out of reports from now on; asked for again, it is done anew."""
         return self.write("stale.json", {"why": why})
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
@@ -244,8 +221,6 @@ def _finite(value: Any) -> Any:
 def _png(figure: Any) -> bytes:
     if isinstance(figure, bytes):
         return figure
-    from io import BytesIO
-
     buffer = BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()

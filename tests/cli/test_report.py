@@ -15,7 +15,7 @@ from tests.runs.test_tables import root  # noqa: F401 (a fixture)
 
 def test_counts_and_the_table_are_printed(root: Path, capsys) -> None:
     failed = Record.create(root, "01_gate", {"rate": 0.9}, 0)
-    failed.fail(ValueError("no data"))
+    failed.write("error.json", {"type": "ValueError", "message": "no data"})
     assert main(["report", str(root)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("8 complete, 1 failed")

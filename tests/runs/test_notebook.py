@@ -98,13 +98,12 @@ def test_a_failed_run_resumes_in_its_folder(plan, root, process):
     seen = []
 
     def checkpoint(record, given):
-        (record.checkpoints).mkdir(exist_ok=True)
-        (record.checkpoints / "1").touch()
+        (record.folder / "checkpoint").touch()
         record.finish([{"accuracy": 0.5}])  # before it fails, so it does not count
         return error()
 
     def resumed(record, given):
-        seen.append((record.status, record.result, (record.checkpoints / "1").exists()))
+        seen.append((record.status, record.result, (record.folder / "checkpoint").exists()))
         return "complete"
 
     process(checkpoint, checkpoint, resumed)

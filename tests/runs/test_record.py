@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from astkit.background import BackgroundWriter
 from astkit.runs import record
 from astkit.runs.record import Record
 
 
 def test_a_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    run = Record.create(tmp_path, "01_gate", {"rate": 0.1}, 3, data={"digits": "ab"}, kind="test")
+    run = Record.create(tmp_path, "01_gate", {"rate": 0.1}, 3, kind="test")
     date, *name, digest, seed = run.folder.name.split("_")
     assert name == ["01", "gate"]
     assert len(date) == 10
@@ -23,7 +22,6 @@ def test_a_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
     assert seed == "s3"
     assert run.config == {"name": "01_gate", "seed": 3, "parameters": {"rate": 0.1}, "kind": "test"}
     stamp = json.loads((run.folder / "env.json").read_text())
-    assert stamp["data"] == {"digits": "ab"}
     assert {"torch", "source", "commit", "dirty", "threads", "deterministic"} <= stamp.keys()
     assert run.status == "incomplete"
     assert run.result == {}
@@ -53,9 +51,8 @@ def test_a_stale_run_is_begun_anew(tmp_path: Path) -> None:
 
 def test_a_result_makes_a_run_complete_and_holds_plain_values(tmp_path: Path) -> None:
     run = Record(tmp_path / "run")
-    run.fail(ValueError("no data"))
+    run.write("error.json", {"type": "ValueError", "message": "no data"})
     assert run.status == "failed"
-    assert run.read("error.json")["message"] == "no data"
     row = {"arm": "gate", "seed": 0, "accuracy": math.nan, "steps": [1, 2]}
     run.finish([row], curves=[{"epoch": 1, "loss": 0.5, "nested": {}}], note="kept")
     assert run.status == "complete"
@@ -66,17 +63,23 @@ def test_a_result_makes_a_run_complete_and_holds_plain_values(tmp_path: Path) ->
     assert not (run.folder / "error.json").exists()
 
 
-def test_figures_and_metrics_lie_in_the_folder(tmp_path: Path) -> None:
-    run, writer = Record(tmp_path), BackgroundWriter()
+def test_figures_lie_in_the_folder(tmp_path: Path) -> None:
+    run = Record(tmp_path)
     path = run.figure("accuracy", Figure())
     assert path == tmp_path / "fig" / "accuracy.png"
     assert path.read_bytes().startswith(b"\x89PNG")
-    run.figure("again", b"bytes")
-    metrics = run.metrics(writer)
-    metrics.log(1, phase="train", loss=0.5)
-    metrics.close()
-    assert json.loads((tmp_path / "metrics.jsonl").read_text())["loss"] == 0.5
-    assert run.checkpoints == tmp_path / "ckpt"
+    assert run.figure("again", b"bytes").read_bytes() == b"bytes"
+
+
+def test_a_run_is_incomplete_until_what_runs_it_has_ended(tmp_path: Path) -> None:
+    run = Record(tmp_path)
+    with run.unfinished():
+        run.finish()
+        assert run.status == "incomplete"
+    assert run.status == "complete"
+    with pytest.raises(KeyboardInterrupt), run.unfinished():
+        raise KeyboardInterrupt
+    assert run.status == "incomplete"
 
 
 def test_a_notebook_finds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +94,10 @@ def test_a_notebook_finds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert swept.folder == tmp_path / "swept"
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "a__b", "_a", "a b", ".."])
-def test_a_name_must_fit_into_a_folders(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="becomes part of a folder's name"):
-        Record.create(tmp_path, name, {})
+def test_a_name_must_fit_into_a_folders(tmp_path: Path) -> None:
+    for name in ("", "a/b", "a__b", "_a", "a b", ".."):
+        with pytest.raises(ValueError, match="becomes part of a folder's name"):
+            Record.create(tmp_path, name, {})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -193,7 +193,7 @@ def test_several_rows_of_a_seed_count_once_in_a_difference(root: Path) -> None:
 def test_failed_stale_and_unfinished_runs_are_shown_and_do_not_count(root: Path) -> None:
     before = tables.table(tables.collect(root))
     failed = Record.create(root, "01_gate", {"rate": 0.9}, 0)
-    failed.fail(ValueError("no data\nsecond line"))
+    failed.write("error.json", {"type": "ValueError", "message": "no data\nsecond line"})
     Record.create(root, "01_gate", {"rate": 0.8}, 0)
     stale = make(root, 0.7, 0)
     stale.mark_stale("wrong labels")
