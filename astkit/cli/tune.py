@@ -17,11 +17,11 @@ def add(commands: Commands) -> None:
         "tune",
         help="search target rate, schedule and gain of a gate with Optuna",
         description="Search by validation accuracy at the FLOPs that dense training spends over"
-        " the epochs; several processes may share one storage file, and started again it goes on.",
+        " the epochs; several processes may share one storage file, and started again, it resumes.",
     )
     command.add_argument("--dataset", default="digits", choices=sorted(PRESETS))
     command.add_argument("--trials", type=int, default=20, help="of all processes together")
-    command.add_argument("--storage", type=Path, required=True, help="file to make or go on with")
+    command.add_argument("--storage", type=Path, required=True, help="file to make, or to resume")
     command.add_argument("--tune-lr", action="store_true", help="search the learning rate, too")
     command.add_argument("--confirm", type=int, default=3, help="new seeds for the best settings")
     command.add_argument("--seed", type=int, default=0)

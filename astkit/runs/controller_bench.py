@@ -291,7 +291,7 @@ def table(
 
 
 def _predicted(controller: Controller, stream: Stream) -> float:
-    recorded = stream.length is not None  # nobody knows how recorded scores move
+    recorded = stream.length is not None  # how recorded scores move is unknown
     if recorded or not isinstance(controller, LogIntegral) or controller.auto:
         return math.nan
     return ramp_bias(1 / stream.drift, controller.gain) if stream.drift else 0.0

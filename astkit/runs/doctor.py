@@ -143,7 +143,7 @@ def _built(module: Any) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """An error's first line, with files by their names: paths are nobody's business."""
+    """An error's first line, with files by name: paths may name persons."""
     line = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {_FOLDERS.sub('', line)}"
 

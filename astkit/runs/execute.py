@@ -76,7 +76,7 @@ def execute(
     environment: Mapping[str, str] | None = None,
     show: bool = False,
 ) -> End:
-    """Execute the notebook ``source`` into ``target``; a failure is told and not raised.
+    """Execute the notebook ``source`` into ``target``; a failure is returned, not raised.
 
     Args:
         source: path of the notebook; its folder is the kernel's working directory.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from astkit.profiling import bootstrap_interval
 from astkit.trainers.validation_sample import wilson_interval
@@ -53,9 +53,7 @@ def mean_interval(values: Iterable[float | None]) -> Interval:
     return Interval(mean, mean - half, mean + half, len(found))
 
 
-def paired_difference(
-    values: Mapping[Hashable, float], control: Mapping[Hashable, float]
-) -> Interval:
+def paired_difference(values: Mapping[Any, float], control: Mapping[Any, float]) -> Interval:
     """Mean of ``values`` minus ``control`` over the keys, such as seeds, that both have."""
     return mean_interval(values[key] - control[key] for key in values if key in control)
 

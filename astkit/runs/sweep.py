@@ -69,7 +69,7 @@ def run(
         backend: "dask", or another back end of joblib's; ``None`` takes that of a
             ``joblib.parallel_config`` around the call, else processes on this machine.
         address: of Dask's scheduler.
-        announce: is told in a line what is to be done, and what has become of each run.
+        announce: called with a line on what is to be done, and one on the end of each run.
 
     Returns:
         One outcome a combination, the last name varying fastest.
@@ -185,7 +185,7 @@ def _results(
         yield from results
     finally:
         if telling:
-            results.close()  # lets go of the tasks that are left, should nobody ask for them
+            results.close()  # cancels the tasks that are left where the caller stops early
 
 
 def _one(

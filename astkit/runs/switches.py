@@ -31,7 +31,7 @@ ENDLESS = Budget(epochs=1e9)
 # what an optimizer loads at its first step takes seconds: once for all arms, and not in each
 _PRELOAD = ["astkit.runs.switches", "torch._dynamo"]
 STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # CIFAR-10's channels, units 0..1
-PLAIN = {"fused": False}
+PLAIN = {"fused": False, "threads": "auto"}
 """fp32, NCHW, eager, a loop over parameters in the optimizer: what one gets without asking."""
 
 
@@ -68,7 +68,6 @@ SWITCHES: tuple[Switch, ...] = (
     Switch("accumulation, 2 x 64", {"accumulation_steps": 2}, batch_size=64),
     Switch("metrics every 10", {"metrics_every": 10}, expected="10-20 %"),
 )
-CHECKPOINTING = Switch("checkpointing", {"activation_checkpointing": True})
 COMPILED = Switch("compile", {"compile": True}, expected="5-10 %")
 TOGETHER = Switch(
     "all that auto picks", TrainConfig.fast().to_dict(), resident=True, expected="1.5-2x"
@@ -108,7 +107,6 @@ class Bench:
     model: str = "simple_cnn"
     batches: int = 6
     rate: float | None = None
-    threads: int | str = "auto"
     device: str = "cpu"
 
     @property
@@ -119,7 +117,7 @@ class Bench:
     def trainer(self, switch: Switch) -> Trainer:
         """A trainer that differs from the plain one in ``switch`` alone."""
         images = synthetic(self.rows)
-        settings = {**PLAIN, "threads": self.threads, **switch.settings}
+        settings = {**PLAIN, **switch.settings}
         if switch.resident:
             train: Any = Loader(images, switch.batch_size, normalize=STATS, resident=True)
         else:

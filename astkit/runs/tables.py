@@ -36,7 +36,7 @@ def tidy(results: Sequence[Result], part: str) -> pd.DataFrame:
 
 
 def unsteered(results: Sequence[Result]) -> list[Result]:
-    """The results of runs that nobody steered: a steered run has no place in a mean."""
+    """The results of runs that were not steered by hand: steered ones are left out of means."""
     return [result for result in results if not result.get("steered")]
 
 

@@ -73,7 +73,7 @@ class Tuning:
         settings = self._settings  # first of all, for it refuses an impossible task
         study = optuna.create_study(
             storage=self._open(),
-            # low rates begin slowly: nobody is judged before three tenths of the FLOPs are spent
+            # low rates learn slowly at first: no trial is pruned before three tenths of the FLOPs
             pruner=optuna.pruners.MedianPruner(n_warmup_steps=3),
             study_name=arm,
             direction="maximize",
@@ -134,7 +134,7 @@ class Tuning:
             counted = [trial for trial in there if not _interrupted(trial)]
             if len(counted) >= count:
                 return None
-            # seeded by number, so a search that goes on continues the draws and repeats none
+            # seeded by number, so a resumed search continues the draws and repeats none
             seed = rng.derive(self.seed, "tuning", arm, len(there)) % 2**32
             study.sampler = optuna.samplers.TPESampler(seed=seed)
             if arm == DENSE and not self.lr:
