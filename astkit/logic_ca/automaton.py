@@ -78,10 +78,6 @@ class LogicCA(nn.Module):
         """SHA-256 of all wiring, for records."""
         return wiring.wiring_hash([*self.kernel_wires, *self.update_wires])
 
-    def extra_repr(self) -> str:
-        """The sizes."""
-        return str(self.config)
-
     def forward(
         self,
         x: Tensor,
