@@ -39,12 +39,21 @@ def make_batch(seed: int, rows: int = 8, kind: torch.dtype = torch.float64) -> S
     return Scored(model(x).detach(), targets, x, torch.randperm(rows, generator=random), model)
 
 
+def parts(batch: Scored) -> tuple[Any, Any, Any]:
+    return batch.outputs, batch.targets, batch.inputs
+
+
+def changed(batch: Scored, **other: Any) -> Scored:
+    given = {name: getattr(batch, name) for name in ("outputs", "targets", "inputs")}
+    return Scored(*{**given, **other}.values(), batch.index, batch.model)
+
+
 def plain_sum(terms: list[tuple[float, str]], batch: Scored) -> list[float]:
     """``sum(weight * score / mean)`` in Python numbers, from fresh scores of each name."""
     total = [0.0] * len(batch.targets)
     for weight, name in terms:
         score = resolve("score", name)()
-        found = score.score(batch) if isinstance(score, ContextScore) else score(*batch[:3])
+        found = score.score(batch) if isinstance(score, ContextScore) else score(*parts(batch))
         mean = sum(found.tolist()) / len(found)
         for row, value in enumerate(found.tolist()):
             total[row] += weight * value / mean if mean else 0.0
@@ -81,19 +90,16 @@ def test_the_sum_worked_out_by_hand() -> None:
     assert scores.tolist() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("text", "same"),
-    [
+def test_ways_to_write_the_same_sum() -> None:
+    batch = make_batch(0)
+    for text, same in (
         ("loss+contrast", "1*loss + 1*contrast"),
         ("  2*loss+ .5 *contrast", "2.0*loss + 0.50*contrast"),
         ("2.*loss + contrast", "contrast + 2*loss"),
         ("loss + 0*contrast", "1*loss"),
         ("loss + loss", "2*loss"),
-    ],
-)
-def test_ways_to_write_the_same_sum(text: str, same: str) -> None:
-    batch = make_batch(0)
-    torch.testing.assert_close(named_score(text).score(batch), named_score(same).score(batch))
+    ):
+        torch.testing.assert_close(named_score(text).score(batch), named_score(same).score(batch))
 
 
 def test_a_single_name_is_that_score_and_no_sum() -> None:
@@ -122,24 +128,24 @@ def test_the_scale_of_a_term_does_not_matter(first: float, second: float) -> Non
 
 def test_a_term_that_is_0_everywhere_adds_nothing() -> None:
     batch = make_batch(2)
-    flat = batch._replace(inputs=torch.ones_like(batch.inputs))
+    flat = changed(batch, inputs=torch.ones_like(batch.inputs))
     both, alone = named_score("loss + 5*contrast"), named_score("1*loss")
     assert both.score(flat).equal(alone.score(flat))
     assert named_score("loss + disagreement").score(batch).equal(alone.score(batch))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_row_that_is_not_finite_does_not_touch_the_scores_of_the_others(bad: float) -> None:
+def test_a_row_that_is_not_finite_does_not_touch_the_scores_of_the_others() -> None:
     batch, score = make_batch(3), named_score("0.7*loss + 0.3*contrast")
     keep = torch.arange(8) != 5
-    expected = score(*(part[keep] for part in batch[:3]))
-    for broken in ("outputs", "inputs"):
-        spoiled = getattr(batch, broken).clone()
-        spoiled[5] = bad
-        scores = score.score(batch._replace(**{broken: spoiled}))
-        assert scores[keep].equal(expected)
-        assert not math.isfinite(scores[5])
-    nothing = score.score(batch._replace(outputs=batch.outputs * math.nan))
+    expected = score(*(part[keep] for part in parts(batch)))
+    for bad in (math.nan, math.inf, -math.inf):
+        for broken in ("outputs", "inputs"):
+            spoiled = getattr(batch, broken).clone()
+            spoiled[5] = bad
+            scores = score.score(changed(batch, **{broken: spoiled}))
+            assert scores[keep].equal(expected)
+            assert not math.isfinite(scores[5])
+    nothing = score.score(changed(batch, outputs=batch.outputs * math.nan))
     assert not bool(nothing.isfinite().any())
 
 
@@ -174,7 +180,7 @@ def test_terms_of_different_number_types_go_together() -> None:
     expected = WeightedSum([(1, Loss()), (2, whole)]).score(batch)
     torch.testing.assert_close(WeightedSum([(1, Loss()), (2, half)]).score(batch), expected)
     mean = float((batch.targets + 1).double().mean())
-    losses = Loss()(*batch[:3])
+    losses = Loss()(*parts(batch))
     torch.testing.assert_close(expected, losses / losses.mean() + 2 * (batch.targets + 1) / mean)
 
 
@@ -192,7 +198,7 @@ class Listening(ContextScore):
 
     def score(self, batch: Scored) -> Tensor:
         self.seen.append(batch)
-        return Loss()(*batch[:3])
+        return Loss()(*parts(batch))
 
     def settled(self, index: Tensor | None, chosen: Tensor) -> None:
         assert index is not None
@@ -225,74 +231,48 @@ def test_index_model_decisions_and_state_reach_the_terms() -> None:
     assert [listening.loaded for listening in resumed] == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("text", "passes"),
-    [
+def test_a_gate_says_how_many_passes_its_score_takes() -> None:
+    for text, passes in (
         ("loss + contrast", 1),
         ("disagreement", 2),
         ("loss + 0.5*disagreement", 2),
         ("loss + 0*disagreement", 1),
         ("disagreement + disagreement", 3),
-    ],
-)
-def test_a_gate_says_how_many_passes_its_score_takes(text: str, passes: int) -> None:
-    assert Gate(score=text).passes == passes
-
-
-def test_a_sum_without_memory_adds_nothing_to_the_gates_state() -> None:
-    assert "score" not in Gate(score="loss + contrast").state_dict()
+    ):
+        assert Gate(score=text).passes == passes
+    assert "score" not in Gate(score="loss + contrast").state_dict()  # which remembers nothing
 
 
 # --- what may be written ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("0.7*loss + 0.3*lose", r"unknown score 'lose' in '0\.7\*loss \+ 0\.3\*lose': choose from"),
-        ("loss + Loss", r"score 'loss \+ Loss' is no weighted sum: write terms such as 0\.7\*loss"),
-        ("loss +", "is no weighted sum"),
-        ("+", "is no weighted sum"),
-        ("*", "is no weighted sum"),
-        ("0.7*", "is no weighted sum"),
-        ("*loss", "is no weighted sum"),
-        ("loss*0.7", "is no weighted sum"),
-        ("0.7**loss", "is no weighted sum"),
-        ("0.7*0.3*loss", "is no weighted sum"),
-        ("0.7 loss + contrast", "is no weighted sum"),
-        ("1e3*loss", "is no weighted sum"),
-        ("1,5*loss", "is no weighted sum"),
-        (".*loss", "is no weighted sum"),
-        ("inf*loss", "is no weighted sum"),
-        ("2*(loss + contrast)", "is no weighted sum"),
-        ("٣*loss", "is no weighted sum"),
-        ("-0.7*loss + contrast", "holds a minus, but weights are numbers of 0 or more"),
-        ("loss - contrast", "holds a minus"),
-        ("1e-3*loss", "holds a minus"),
-        ("0*loss + 0.0*contrast", r"weights \[0\.0, 0\.0\]: give numbers of 0 or more, one of"),
-        ("loss + loss_and_contrast", "LossAndContrast compares a row with its batch already"),
-        ("1*loss_contrast_constant", "LossContrastConstant compares a row with its batch"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence_that_lists_what_can(text: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence) as caught:
-        Gate(score=text)
-    assert f"choose from {', '.join(TERMS)}" in str(caught.value)
-    assert "\n" not in str(caught.value)
+NO_SUMS = ["loss +", "+", "*", "0.7*", "*loss", "loss*0.7", "0.7**loss", "0.7*0.3*loss"]
+NO_SUMS += ["0.7 loss + contrast", "1e3*loss", "1,5*loss", ".*loss", "inf*loss", "٣*loss"]
+REFUSED = {
+    **dict.fromkeys([*NO_SUMS, "2*(loss + contrast)"], "is no weighted sum"),
+    "0.7*loss + 0.3*lose": r"unknown score 'lose' in '0\.7\*loss \+ 0\.3\*lose': choose from",
+    "loss + Loss": r"score 'loss \+ Loss' is no weighted sum: write terms such as 0\.7\*loss",
+    "-0.7*loss + contrast": "holds a minus, but weights are numbers of 0 or more",
+    "loss - contrast": "holds a minus",
+    "1e-3*loss": "holds a minus",
+    "0*loss + 0.0*contrast": r"weights \[0\.0, 0\.0\]: give numbers of 0 or more, one of",
+    "loss + loss_and_contrast": "LossAndContrast compares a row with its batch already",
+    "1*loss_contrast_constant": "LossContrastConstant compares a row with its batch",
+}
 
 
-@pytest.mark.parametrize("text", ["", "lose", "loss ", "loss contrast", "loss, contrast"])
-def test_without_a_sign_it_is_taken_for_a_name(text: str) -> None:
-    with pytest.raises(ValueError, match=f"^unknown score {text!r}: choose one of confidence, con"):
-        Gate(score=text)
-
-
-@pytest.mark.parametrize("weights", [[-1.0, 1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0]])
-def test_impossible_weights_are_refused_in_python_too(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match=r"got the weights \[.*\]: give numbers of 0 or more"):
-        WeightedSum(list(zip(weights, (Loss(), Contrast()), strict=True)))
-    with pytest.raises(ValueError, match=r"got the weights \[\]"):
-        WeightedSum([])
+def test_what_cannot_be_is_one_sentence_that_lists_what_can() -> None:
+    for text, sentence in REFUSED.items():
+        with pytest.raises(ValueError, match=sentence) as caught:
+            Gate(score=text)
+        assert f"choose from {', '.join(TERMS)}" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    for text in ("", "lose", "loss ", "loss contrast", "loss, contrast"):  # names, without a sign
+        with pytest.raises(ValueError, match=f"^unknown score {text!r}: choose one of confidence"):
+            Gate(score=text)
+    for weights in ([-1.0, 1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], []):
+        with pytest.raises(ValueError, match=r"got the weights \[.*\]: give numbers of 0 or more"):
+            WeightedSum(list(zip(weights, (Loss(), Contrast()), strict=False)))
 
 
 def test_a_term_that_turns_negative_is_named() -> None:
@@ -304,4 +284,4 @@ def test_a_term_that_turns_negative_is_named() -> None:
         WeightedSum([(1, Loss()), (0.1, signed)]).score(batch)
     likelihood = Gate(score="loss + contrast", criterion=lambda outputs, targets: outputs[:, 0])
     with pytest.raises(ValueError, match=r"Loss gave -.*choose from .* with a criterion that is 0"):
-        likelihood.significance(*batch[:3])
+        likelihood.significance(*parts(batch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from itertools import product
 
 import pytest
 import torch
@@ -98,28 +98,25 @@ def test_the_gradient_norm_bounds_the_gradient_of_all_weights_up_to_a_constant()
         assert float(scores[row] * constant) == pytest.approx(float(squares.sqrt()), abs=1e-9)
 
 
-@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
-def test_scores_of_an_even_guess(classes: int) -> None:
-    outputs, targets = torch.full((3, classes), 4.2).double(), torch.zeros(3, dtype=torch.int64)
-    known = {
-        "entropy": math.log(classes),
-        "margin": 1.0,
-        "confidence": 1 - 1 / classes,
-        "gradient_norm": math.sqrt(1 - 1 / classes),
-    }
-    for name in ALL:
-        scores = resolve("score", name)()(outputs, targets, UNUSED)
-        assert scores.tolist() == pytest.approx([known[name]] * 3, abs=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("size", [1e4, 1e30])
-def test_a_sure_guess_scores_0_however_large_its_logits(dtype: torch.dtype, size: float) -> None:
-    outputs = torch.tensor([[size, 0.0, -size], [-size, 0.0, size]], dtype=dtype)
-    for name in ALL:
-        assert resolve("score", name)()(outputs, torch.tensor([0, 2]), UNUSED).tolist() == [0, 0]
-    wrong = GradientNorm()(outputs, torch.tensor([1, 0]), UNUSED)
-    assert wrong.tolist() == pytest.approx([math.sqrt(2)] * 2)
+def test_scores_of_an_even_and_of_a_sure_guess() -> None:
+    for classes in (2, 3, 10, 1000):
+        outputs, targets = torch.full((3, classes), 4.2).double(), torch.zeros(3).long()
+        known = {
+            "entropy": math.log(classes),
+            "margin": 1.0,
+            "confidence": 1 - 1 / classes,
+            "gradient_norm": math.sqrt(1 - 1 / classes),
+        }
+        for name in ALL:
+            scores = resolve("score", name)()(outputs, targets, UNUSED)
+            assert scores.tolist() == pytest.approx([known[name]] * 3, abs=1e-12)
+    for dtype, size in product([torch.float32, torch.float64], [1e4, 1e30]):  # however large
+        outputs = torch.tensor([[size, 0.0, -size], [-size, 0.0, size]], dtype=dtype)
+        for name in ALL:
+            sure = resolve("score", name)()(outputs, torch.tensor([0, 2]), UNUSED)
+            assert sure.tolist() == [0, 0]
+        wrong = GradientNorm()(outputs, torch.tensor([1, 0]), UNUSED)
+        assert wrong.tolist() == pytest.approx([math.sqrt(2)] * 2)
 
 
 def test_a_class_that_is_masked_out_does_not_count() -> None:
@@ -131,81 +128,49 @@ def test_a_class_that_is_masked_out_does_not_count() -> None:
         torch.testing.assert_close(masked, score(without, torch.tensor([1]), UNUSED))
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_row_that_is_not_finite_has_no_score_and_does_not_touch_the_others(
-    name: str, bad: float
-) -> None:
-    score = resolve("score", name)()
-    outputs, targets = torch.randn(6, 5), torch.randint(5, (6,))
-    expected = score(outputs, targets, UNUSED)
-    outputs[2, 3] = bad
-    scores = score(outputs, targets, UNUSED)
-    keep = torch.arange(6) != 2
-    assert scores[keep].equal(expected[keep])
-    assert not math.isfinite(scores[2])
+def test_a_row_that_is_not_finite_has_no_score_and_does_not_touch_the_others() -> None:
+    for name, bad in product(ALL, [math.nan, math.inf]):
+        score = resolve("score", name)()
+        outputs, targets = torch.randn(6, 5), torch.randint(5, (6,))
+        expected = score(outputs, targets, UNUSED)
+        outputs[2, 3] = bad
+        scores = score(outputs, targets, UNUSED)
+        keep = torch.arange(6) != 2
+        assert scores[keep].equal(expected[keep])
+        assert not math.isfinite(scores[2])
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_outputs_are_scored_in_float32(name: str, dtype: torch.dtype) -> None:
-    score = resolve("score", name)()
-    outputs, targets = (4 * torch.randn(32, 5)).to(dtype), torch.randint(5, (32,))
-    scores = score(outputs, targets, UNUSED)
-    assert scores.dtype == torch.float32
-    exact = score(outputs.double(), targets, UNUSED)
-    torch.testing.assert_close(scores.double(), exact, atol=1e-6, rtol=1e-5)
+def test_half_precision_outputs_are_scored_in_float32_wherever_they_are() -> None:
+    for name, dtype in product(ALL, [torch.bfloat16, torch.float16]):
+        score = resolve("score", name)()
+        outputs, targets = (4 * torch.randn(32, 5)).to(dtype), torch.randint(5, (32,))
+        scores = score(outputs, targets, UNUSED)
+        assert scores.dtype == torch.float32
+        exact = score(outputs.double(), targets, UNUSED)
+        assert torch.allclose(scores.double(), exact, atol=1e-6, rtol=1e-5)
+        whole = score({"logits": outputs}, {"labels": targets}, UNUSED)
+        assert whole.equal(scores)
 
 
-@pytest.mark.parametrize("name", ["entropy", "margin", "confidence"])
-def test_labels_play_no_part_in_uncertainty(name: str) -> None:
+def test_labels_play_no_part_in_uncertainty() -> None:
     outputs = torch.randn(6, 5)
-    for targets in (torch.zeros(6).long(), torch.rand(6, 5), torch.randn(6, 3, 2)):
-        scores = resolve("score", name)()(outputs, targets, UNUSED)
-        assert scores.equal(resolve("score", name)()(outputs, torch.full((6,), 4), UNUSED))
+    for name in ("entropy", "margin", "confidence"):
+        score = resolve("score", name)()
+        expected = score(outputs, torch.full((6,), 4), UNUSED)
+        for targets in (torch.zeros(6).long(), torch.rand(6, 5), torch.randn(6, 3, 2)):
+            assert score(outputs, targets, UNUSED).equal(expected)
 
 
-# --- what may be given -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        torch.zeros(4),
-        torch.zeros(4, 1),
-        torch.zeros(3, 5),
-        torch.zeros(4, 5, 7),
-        torch.zeros(()),
-        (torch.zeros(4, 5),),
-        None,
-    ],
-    ids=["[B]", "one class", "three rows", "[B, C, T]", "a number", "a tuple", "None"],
-)
-def test_the_model_must_return_a_row_of_classes_for_each_target(name: str, outputs: Any) -> None:
-    sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*score='loss'"
-    with pytest.raises(ValueError, match=sentence):
-        resolve("score", name)()(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
-
-
-@pytest.mark.parametrize(
-    "targets",
-    [
-        torch.zeros(4),
-        torch.zeros(4, 3),
-        torch.zeros(4, 1, dtype=torch.int64),
-        torch.zeros(4, 5, dtype=torch.int64),
-    ],
-    ids=["numbers", "other classes", "a column of labels", "whole shares"],
-)
-def test_the_gradient_norm_refuses_targets_that_are_neither_labels_nor_shares(
-    targets: Tensor,
-) -> None:
-    with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*score='loss'"):
-        GradientNorm()(torch.zeros(4, 5), targets, UNUSED)
-
-
-@pytest.mark.parametrize("label", [5, -1, -100])
-def test_a_label_out_of_range_is_named(label: int) -> None:
-    with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
-        GradientNorm()(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
+def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
+    shapes = [(4,), (4, 1), (3, 5), (4, 5, 7), ()]
+    for name, outputs in product(ALL, [*map(torch.zeros, shapes), ("a",), None]):
+        sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*score='loss'"
+        with pytest.raises(ValueError, match=sentence):
+            resolve("score", name)()(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
+    column, whole = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 5, dtype=torch.int64)
+    for targets in (torch.zeros(4), torch.zeros(4, 3), column, whole):
+        with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*score='loss'"):
+            GradientNorm()(torch.zeros(4, 5), targets, UNUSED)
+    for label in (5, -1, -100):
+        with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
+            GradientNorm()(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)

@@ -10,21 +10,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
-from astkit.gating import EL2N, ContextScore, Gate, GradientNorm, LossAge, Scored, WeightedSum
+from astkit.gating import EL2N, Gate, GradientNorm, LossAge, Scored, WeightedSum
 
 UNUSED = torch.zeros(0)  # no input is looked at
 visits = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), max_size=12)
 REMEMBERING = ["el2n", "loss_age", "el2n + 0.5*loss_age"]
 
 
-def batch_of(index: list[int], seed: int, classes: int = 4) -> Scored:
+def batch_of(samples: list[int], seed: int, **other: Any) -> Scored:
     random = torch.Generator().manual_seed(seed)
-    outputs = 3 * torch.randn(len(index), classes, generator=random, dtype=torch.float64)
-    targets = torch.randint(classes, (len(index),), generator=random)
-    return Scored(outputs, targets, UNUSED, torch.tensor(index))
+    outputs = 3 * torch.randn(len(samples), 4, generator=random, dtype=torch.float64)
+    targets = torch.randint(4, (len(samples),), generator=random)
+    given = {
+        "outputs": outputs,
+        "targets": targets,
+        "inputs": UNUSED,
+        "index": torch.tensor(samples),
+    }
+    return Scored(**{**given, **other})
 
 
 def through_json(state: dict[str, Any]) -> dict[str, Any]:
@@ -56,19 +62,16 @@ def test_el2n_is_the_mean_of_autograds_norms_over_the_visits_of_a_sample(passes:
         assert score.score(batch).tolist() == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_first_visit_scores_the_gradient_norm(dtype: torch.dtype) -> None:
-    batch = batch_of(list(range(64)), 0)
-    batch = batch._replace(outputs=batch.outputs.to(dtype))
-    scores = EL2N().score(batch)
-    assert scores.dtype == dtype
-    assert scores.equal(GradientNorm()(*batch[:3]))
-
-
-def test_el2n_takes_shares() -> None:
-    batch = batch_of([3, 1, 2], 0)
-    soft = batch._replace(targets=F.one_hot(batch.targets, 4).double())
-    torch.testing.assert_close(EL2N().score(soft), EL2N().score(batch))
+def test_the_first_visit_scores_the_gradient_norm_of_labels_or_shares() -> None:
+    for dtype in (torch.float32, torch.float64):
+        batch = batch_of(list(range(64)), 0)
+        batch = batch_of(list(range(64)), 0, outputs=batch.outputs.to(dtype))
+        scores = EL2N().score(batch)
+        assert scores.dtype == dtype
+        assert scores.equal(GradientNorm()(batch.outputs, batch.targets, UNUSED))
+    shares = F.one_hot(batch.targets, 4).double()
+    soft = batch_of(list(range(64)), 0, targets=shares)
+    torch.testing.assert_close(EL2N().score(soft), scores)
 
 
 def test_a_visit_that_is_not_finite_gives_no_score_and_is_forgotten() -> None:
@@ -147,10 +150,10 @@ def test_no_sample_waits_for_ever() -> None:
     assert trained == {"loss": {0, 1}, "loss_age": set(range(20))}
 
 
-@pytest.mark.parametrize("bonus", [-0.1, math.nan])
-def test_a_bonus_below_0_is_refused(bonus: float) -> None:
-    with pytest.raises(ValueError, match=rf"bonus is {bonus}, but waiting must not lower a score"):
-        LossAge(bonus=bonus)
+def test_a_bonus_below_0_is_refused() -> None:
+    for bonus in (-0.1, math.nan):
+        with pytest.raises(ValueError, match=rf"bonus is {bonus}, but waiting must not lower a sc"):
+            LossAge(bonus=bonus)
 
 
 def test_loss_age_takes_the_gates_criterion() -> None:
@@ -167,7 +170,9 @@ def test_loss_age_takes_the_gates_criterion() -> None:
 def test_without_an_index_it_says_what_to_pass(name: str) -> None:
     model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.randint(4, (5,))
     gate = Gate(0.5, name)
-    sentence = r"(EL2N|LossAge) remembers each sample by its index.*index=\.\.\..*kit's trainers do"
+    sentence = (
+        r"(EL2N|LossAge) remembers each sample by its index.*indexed\(data\).*index=\.\.\. to"
+    )
     with pytest.raises(ValueError, match=sentence):
         gate(model, x, y)
     with pytest.raises(ValueError, match=sentence):
@@ -181,37 +186,24 @@ def test_without_an_index_it_says_what_to_pass(name: str) -> None:
     assert 0 < len(gate(model, x, y, torch.arange(5))) < 5
 
 
-@pytest.mark.parametrize("score", [EL2N(), LossAge()])
-@pytest.mark.parametrize(
-    "index",
-    [
-        torch.arange(3),
-        torch.arange(4.0),
-        torch.arange(4)[:, None],
-        torch.tensor([0, 1, -1, 2]),
-        torch.ones(4, dtype=torch.bool),
-        torch.tensor(3),
-    ],
-    ids=["too few", "float", "a column", "negative", "a mask", "a number"],
-)
-def test_an_index_that_names_no_samples_is_refused(score: ContextScore, index: Tensor) -> None:
-    batch = batch_of([0, 1, 2, 3], 0)._replace(index=index)
-    with pytest.raises(ValueError, match=r"index is torch\.\w+ of shape .* place in the data set"):
-        score.score(batch)
-
-
-def test_other_whole_numbers_name_samples_too() -> None:
-    batch = batch_of([4, 0, 9], 0)
-    small = batch._replace(index=batch.index.to(torch.int32))
-    for kind in (EL2N, LossAge):
-        assert kind().score(small).equal(kind().score(batch))
+def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() -> None:
+    wrong = [torch.arange(3), torch.arange(4.0), torch.arange(4)[:, None], torch.tensor(3)]
+    wrong += [torch.tensor([0, 1, -1, 2]), torch.ones(4, dtype=torch.bool)]
+    for score in (EL2N(), LossAge()):
+        for index in wrong:
+            batch = batch_of([0, 1, 2, 3], 0, index=index)
+            with pytest.raises(
+                ValueError, match=r"index is torch\.\w+ of shape .* place in the dat"
+            ):
+                score.score(batch)
+        small = batch_of([4, 0, 9], 0, index=torch.tensor([4, 0, 9], dtype=torch.int32))
+        assert type(score)().score(small).equal(type(score)().score(batch_of([4, 0, 9], 0)))
 
 
 # --- state -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
-@pytest.mark.parametrize("steps", [0, 1, 6])
+@pytest.mark.parametrize(("name", "steps"), [*zip(REMEMBERING, [6, 1, 0], strict=True)])
 def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> None:
     model = nn.Linear(3, 4)
 
