@@ -31,6 +31,7 @@ class Evaluator:
         metrics: beside the loss, and what integer labels bring by themselves.
 
     Attributes:
+        rows: of the validation data, those that are evaluated after each epoch; ``None`` for all.
         higher_is_better: directions of what an epoch's metrics hold.
     """
 
@@ -48,6 +49,7 @@ class Evaluator:
         metrics: tuple[Metric, ...] = (),
     ) -> None:
         self.learner, self.ledger, self._cost, self.metrics = learner, ledger, cost, metrics
+        self.rows: Tensor | None = None
         self._batches: Iterator[Batch] | None = None
         self._sums: Tensor | None = None  # of the pass so far, on the device: nothing waits for it
 
@@ -55,7 +57,7 @@ class Evaluator:
         """Evaluate the next batch of ``source``; false where its pass is over."""
         with self.ledger.clock("evaluation"), self._random():
             if self._batches is None:
-                self._batches = source.batches(0, None, position.validated)
+                self._batches = source.batches(0, self.rows, position.validated)
             batch = next(self._batches, None)
             if batch is None:
                 return False

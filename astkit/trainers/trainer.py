@@ -37,7 +37,7 @@ from astkit.trainers.state import (
     Steering,
 )
 from astkit.trainers.steps import DenseStep, GatedStep, Step
-from astkit.trainers.validation_sample import subsample
+from astkit.trainers.validation_sample import sampled_rows
 from astkit.trainers.visits import Visits
 
 
@@ -125,6 +125,9 @@ class Trainer(Resumable):
         found = as_metrics(metrics)
         make = evaluator or partial(Evaluator, metrics=found)
         self.evaluator = make(self.learner, self.ledger, self._cost)
+        if self.validation is not None:
+            fraction = self.config.validation_fraction
+            self.evaluator.rows = sampled_rows(self.validation, fraction)
         self.checkpoints = begun(checkpoints, self, resume)
 
     def _sources(self, train: Any, validation: Any) -> tuple[BatchSource, BatchSource | None]:
@@ -133,8 +136,7 @@ class Trainer(Resumable):
         data = as_loader(train, self.device, size, seed=config.seed)
         if validation is None:
             return data, None
-        held = as_loader(validation, self.device, shuffle=False)
-        return data, subsample(held, config.validation_fraction)
+        return data, as_loader(validation, self.device, shuffle=False)
 
     def _step(self) -> Step:
         chooses = self.policy is not None and overrides(self.policy, "choose")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
-from astkit.batch import Batch
 from astkit.datasets import BatchSource, stratified
 
 
@@ -36,64 +34,24 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
     )
 
 
-class Subsample:
-    """A source of batches that visits ``index`` (int64 ``[K]``) of another source's rows."""
+def sampled_rows(validation: BatchSource, fraction: float, seed: int = 0) -> Tensor | None:
+    """A fixed part of ``validation``'s rows, int64 ``[n]``: of each class the same share.
 
-    def __init__(self, source: BatchSource, index: Tensor) -> None:
-        self.source, self.index = source, index
-        self.keyed = getattr(source, "keyed", False)  # see `Prefetched`
-
-    @property
-    def device(self) -> torch.device:
-        """Where the source delivers."""
-        return torch.device(getattr(self.source, "device", "cpu"))
-
-    @property
-    def num_samples(self) -> int:
-        """Rows that are visited."""
-        return len(self.index)
-
-    @property
-    def batch_size(self) -> int | None:
-        """The source's batch size, ``None`` when it does not tell."""
-        return getattr(self.source, "batch_size", None)
-
-    def __len__(self) -> int:
-        """Batches in a full pass; raises ``TypeError`` when the source does not tell its size."""
-        if self.batch_size is None:
-            raise TypeError(f"a {type(self.source).__name__} does not tell its batch size")
-        if getattr(self.source, "drop_last", False):
-            return len(self.index) // self.batch_size
-        return -(-len(self.index) // self.batch_size)
-
-    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches over the rows, or ``order`` of them, without the first ``start``."""
-        rows = self.index if order is None else self.index[order]
-        return self.source.batches(epoch, rows, start)
-
-    def check_labels(self, num_outputs: int) -> None:
-        """As the source does."""
-        self.source.check_labels(num_outputs)
-
-
-def subsample(validation: BatchSource, fraction: float, seed: int = 0) -> BatchSource:
-    """A fixed part of ``validation``: of each class the same share, the same rows in every pass.
-
-    ``fraction`` 1 gives ``validation`` itself. Labels are taken from the data set where it holds
-    them, else read in one pass. The accuracy on the part comes with its `wilson_interval`.
+    ``None``, all of them, for a ``fraction`` of 1. Labels are taken from the data set where it
+    holds them, else read in one pass. The accuracy on the part comes with its `wilson_interval`.
 
     Raises ``ValueError`` for a fraction outside (0, 1], one that leaves no row, or a source that
     cannot visit chosen rows.
     """
     if fraction == 1:
-        return validation
+        return None
     labels = _labels(validation)
     index, _ = stratified(labels, fraction, seed, "fast validation")
     if len(index) == 0:
         raise ValueError(
             f"fraction {fraction} of {len(labels)} validation rows leaves none: give a larger one"
         )
-    return Subsample(validation, index)
+    return index
 
 
 def _labels(source: BatchSource) -> Tensor:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit.datasets import BatchSource, Loader, as_loader, stratified
-from astkit.datasets.prefetch import Prefetched
-from astkit.trainers.validation_sample import Subsample, subsample, wilson_interval
-
-
-def rows(source, epoch=0, **options):
-    return [batch.index.tolist() for batch in source.batches(epoch, **options)]
+from astkit.datasets import Loader, as_loader, stratified
+from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers.validation_sample import sampled_rows, wilson_interval
 
 
 @pytest.fixture
@@ -25,69 +19,57 @@ def loader(digits):
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.25, 0.9])
-def test_each_class_gives_its_share_and_every_pass_the_same_rows(loader, fraction):
-    part = subsample(loader, fraction, seed=3)
-    visited = list(chain(*rows(part)))
-    assert visited == list(chain(*rows(part, epoch=7))) == part.index.tolist()
-    labels = loader.data.labels
+def test_each_class_gives_its_share(loader, fraction):
+    index, labels = sampled_rows(loader, fraction, seed=3), loader.data.labels
+    assert torch.equal(index, sampled_rows(loader, fraction, seed=3))
     for label in range(10):
         among = int((labels == label).sum())
-        assert int((labels[visited] == label).sum()) == round(fraction * among)
-    assert part.num_samples == len(visited)
-    assert len(part) == len(rows(part)) == -(-len(visited) // 32)
+        assert int((labels[index] == label).sum()) == round(fraction * among)
+    assert set(index.tolist()) != set(sampled_rows(loader, fraction, seed=1).tolist())
 
 
-def test_the_seed_chooses_the_rows(loader):
-    def chosen(seed):
-        return set(subsample(loader, 0.5, seed).index.tolist())
-
-    assert chosen(0) == chosen(0)
-    assert chosen(0) != chosen(1)
+def test_all_of_it_needs_no_rows(loader):
+    assert sampled_rows(loader, 1.0) is None
 
 
-def test_all_of_it_is_the_source_itself(loader):
-    assert subsample(loader, 1.0) is loader
-
-
-def test_it_is_a_source_of_batches_that_can_be_taken_up_and_made_ahead(loader):
-    part = subsample(loader, 0.4)
-    assert isinstance(part, BatchSource)
-    assert as_loader(part) is part
-    assert rows(part, start=2) == rows(part)[2:]
-    assert rows(part, order=torch.tensor([4, 1])) == [part.index[[4, 1]].tolist()]
-    assert Prefetched(part).threaded
-    assert rows(Prefetched(part)) == rows(part)
-    with pytest.raises(ValueError, match="Label 9 occurs"):
-        part.check_labels(9)
-
-
-def test_batches_are_counted_as_the_source_delivers_them(digits):
-    part = subsample(Loader(digits.subset(range(200)), 32, drop_last=True), 0.5)
-    assert len(part) == len(rows(part)) == 3
+def test_a_trainer_evaluates_those_rows_after_each_epoch(cnn, digits):
+    data = digits.subset(range(500))
+    trainer = Trainer(
+        cnn(dtype=torch.float32),
+        Loader(data, 64),
+        Loader(data, 32, shuffle=False),
+        epochs=2,
+        config=TrainConfig(validation_fraction=0.25),
+    )
+    epochs = trainer.run().epochs
+    rows = sampled_rows(Loader(data, 32), 0.25)
+    assert trainer.ledger.samples.evaluated == 2 * len(rows)
+    part = Loader(data.subset(rows), 32, shuffle=False)
+    assert epochs[-1]["val_accuracy"] == trainer.evaluate(part)["accuracy"]
+    assert epochs[-1]["val_accuracy_low"] < epochs[-1]["val_accuracy_high"]
 
 
 def test_labels_that_the_data_set_does_not_hold_are_read(digits):
     images, labels = digits.images[:300].float(), digits.labels[:300]
-    computed = subsample(Loader(TensorDataset(images, labels), 32), 0.3, seed=5)
-    expected, _ = stratified(labels, 0.3, 5, "fast validation")
-    assert torch.equal(computed.index, expected)
+    computed = sampled_rows(Loader(TensorDataset(images, labels), 32), 0.3, seed=5)
+    assert torch.equal(computed, stratified(labels, 0.3, 5, "fast validation")[0])
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5])
 def test_an_impossible_fraction_is_refused(loader, fraction):
     with pytest.raises(ValueError, match=f"fraction is {fraction}; pass a fraction between"):
-        subsample(loader, fraction)
+        sampled_rows(loader, fraction)
 
 
 def test_a_fraction_that_leaves_nothing_is_refused(loader):
     with pytest.raises(ValueError, match=r"fraction 0.001 of 500 validation rows leaves none"):
-        subsample(loader, 0.001)
+        sampled_rows(loader, 0.001)
 
 
 def test_an_ordinary_loader_is_told_what_it_lacks(digits):
     data = TensorDataset(digits.images[:10].float(), digits.labels[:10])
-    with pytest.raises(ValueError, match=r"pass the data set in an astkit.datasets.Loader"):
-        subsample(as_loader(DataLoader(data, 2)), 0.5)
+    with pytest.raises(ValueError, match="an ordinary loader loads every row itself"):
+        sampled_rows(as_loader(DataLoader(data, 2)), 0.5)
 
 
 class Nameless:
@@ -107,9 +89,7 @@ class Nameless:
 
 def test_a_source_that_cannot_count_is_told_so():
     with pytest.raises(ValueError, match="cannot tell how many rows"):
-        subsample(Nameless(), 0.5)
-    with pytest.raises(TypeError, match="Nameless does not tell its batch size"):
-        len(Subsample(Nameless(), torch.arange(3)))
+        sampled_rows(Nameless(), 0.5)
 
 
 @pytest.mark.parametrize(
