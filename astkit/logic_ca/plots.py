@@ -52,10 +52,9 @@ def circuit_diagram(circuit: Circuit) -> Picture:
     more are told apart by colour and shape alone.
     """
     layout = _laid_out(circuit)
-    figure = picture(width=layout.width, height=layout.height)
+    figure = picture(width=layout.inches[0], height=layout.inches[1])
     axis, size = figure.axes[0], layout.size
     axis.set_axis_off()
-    _draw_patches(axis, circuit, layout)
     _draw_wires(axis, circuit, layout)
     for name, (ops, symbol, colour, marker) in _FAMILIES.items():
         members = np.flatnonzero(np.isin(circuit.ops, ops))
@@ -68,7 +67,7 @@ def circuit_diagram(circuit: Circuit) -> Picture:
             for x, y in at if circuit.gates <= _LABELLED else ():
                 style: dict[str, Any] = {"color": PAPER, "size": 0.62 * size, "weight": "bold"}
                 axis.text(x, y, symbol, ha="center", va="center_baseline", zorder=4, **style)
-    _draw_outputs(axis, circuit, layout)
+    _draw_ends(axis, circuit, layout)
     axis.set_title(
         f"circuit of one cell: {circuit.gates} gates, depth {int(circuit.depths().max())}"
     )
@@ -81,9 +80,8 @@ def circuit_diagram(circuit: Circuit) -> Picture:
 class _Layout(NamedTuple):
     wires: Floats  # where each wire begins: [inputs + gates, 2]
     outputs: Floats  # [channels, 2]
-    cell: tuple[float, float]  # of a patch: width and height
-    width: float  # of the picture, in inches, as is its height
-    height: float
+    cell: Floats  # of a patch: width and height
+    inches: tuple[float, float]  # of the picture
     size: float  # of a gate, in points
 
 
@@ -97,12 +95,10 @@ def _laid_out(circuit: Circuit) -> _Layout:
     reach = int(depths.max())
     most = max(np.bincount(depths[inputs:], minlength=1))
     tall = max(4.4 * channels, 6.0, min(float(most), 40.0))
-    width, height = float(np.clip(0.9 * (reach + 3), 6.5, 16)), float(np.clip(0.42 * tall, 3.6, 11))
-    across, down = width / (reach + 3.2), 0.85 * height / tall  # inches of a unit
-    side = min(0.45 * across, 0.29 * tall * down / channels)
-    cell = (side / across, side / down)
-    wires = np.zeros((len(depths), 2))
-    number = np.arange(inputs)
+    width, height = np.clip(0.9 * (reach + 3), 6.5, 16), np.clip(0.42 * tall, 3.6, 11)
+    unit = np.array([width / (reach + 3.2), 0.85 * height / tall])  # inches, across and down
+    cell = min(0.45 * unit[0], 0.29 * tall * unit[1] / channels) / unit
+    wires, number = np.zeros((len(depths), 2)), np.arange(inputs)
     rows = -tall * (np.arange(channels) + 0.5) / channels
     wires[:inputs, 0] = -0.8 + 1.06 * cell[0] * (number % 3 - 1)
     wires[:inputs, 1] = rows[number // 9] - 1.06 * cell[1] * (number % 9 // 3 - 1)
@@ -113,35 +109,29 @@ def _laid_out(circuit: Circuit) -> _Layout:
         wires[inputs + order, 0] = depth
         wires[inputs + order, 1] = -tall * (np.arange(len(order)) + 0.5) / len(order)
     outputs = np.stack([np.full(channels, reach + 1.0), rows], 1)
-    size = 72 * 0.6 * min(across, down * tall / max(most, 1))
-    return _Layout(wires, outputs, cell, width, height, float(np.clip(size, 3.0, 15.0)))
+    size = 72 * 0.6 * min(unit[0], unit[1] * tall / max(most, 1))
+    return _Layout(wires, outputs, cell, (width, height), float(np.clip(size, 3.0, 15.0)))
 
 
 def _draw_wires(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
-    inputs, lines, rings = circuit.inputs, list[Floats](), list[Floats]()
-    for gate, op in enumerate(circuit.ops.tolist()):
-        end = layout.wires[inputs + gate]
-        sides = ((circuit.a, _NEGATED_A, _IGNORES_A), (circuit.b, _NEGATED_B, _IGNORES_B))
-        for wires, negated, ignored in sides:
-            if op not in ignored:
-                begin = layout.wires[wires[gate]]
-                lines.append(np.array([begin, end]))
-                if op in negated:
-                    rings.append(end + (begin - end) * _RING / (end[0] - begin[0]))
-        if op in _NEGATED_OUT:
-            rings.append(end + np.array([_RING, 0]))
-    for end, wire in zip(layout.outputs, circuit.outputs.tolist(), strict=True):
-        if wire >= 0:
-            lines.append(np.array([layout.wires[wire], end]))
-    alpha = float(np.clip(60 / max(len(lines), 1), 0.35, 0.9))
-    axis.add_collection(LineCollection(lines, colors=SOFT, lw=0.7, alpha=alpha, zorder=1))
-    if rings:
-        look: dict[str, Any] = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 0.8}
-        x, y = np.array(rings).T
-        axis.scatter(x, y, s=(0.35 * layout.size) ** 2, zorder=2, **look)
+    gates, driven = layout.wires[circuit.inputs :], circuit.outputs >= 0
+    lines = [np.stack([layout.wires[circuit.outputs[driven]], layout.outputs[driven]], 1)]
+    rings = [gates[np.isin(circuit.ops, _NEGATED_OUT)] + np.array([_RING, 0])]
+    sides = ((circuit.a, _NEGATED_A, _IGNORES_A), (circuit.b, _NEGATED_B, _IGNORES_B))
+    for wires, negated, ignored in sides:
+        begin, turned = layout.wires[wires], np.isin(circuit.ops, negated)
+        lines.append(np.stack([begin, gates], 1)[~np.isin(circuit.ops, ignored)])
+        way = (gates - begin)[turned]
+        rings.append(gates[turned] - way * _RING / way[:, :1])
+    segments, (x, y) = list(np.concatenate(lines)), np.concatenate(rings).T
+    alpha = float(np.clip(60 / max(len(segments), 1), 0.35, 0.9))
+    axis.add_collection(LineCollection(segments, colors=SOFT, lw=0.7, alpha=alpha, zorder=1))
+    look: dict[str, Any] = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 0.8}
+    axis.scatter(x, y, s=(0.35 * layout.size) ** 2, zorder=2, **look)
 
 
-def _draw_patches(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
+def _draw_ends(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
+    """The patches that are read, and the new channels."""
     read = {*circuit.a.tolist(), *circuit.b.tolist(), *circuit.outputs.tolist()}
     width, height = layout.cell
     for wire, (x, y) in enumerate(layout.wires[: circuit.inputs]):
@@ -150,15 +140,13 @@ def _draw_patches(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
         look |= {"linewidth": 1.8 if own else 0.6, "zorder": 0.6 if own else 0.5}
         axis.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, **look))
         if own:
-            axis.text(x - 1.8 * width, y, f"{wire // 9}", ha="right", va="center", size=9)
-
-
-def _draw_outputs(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
-    look: dict[str, Any] = {"c": PAPER, "edgecolors": INK, "marker": "s", "zorder": 3}
-    axis.scatter(layout.outputs[:, 0], layout.outputs[:, 1], s=max(layout.size, 5) ** 2, **look)
+            axis.text(x - 1.8 * width, y, f"{wire // PATCH}", ha="right", va="center", size=9)
+    look = {"c": PAPER, "edgecolors": INK, "marker": "s", "s": max(layout.size, 5) ** 2}
+    axis.scatter(layout.outputs[:, 0], layout.outputs[:, 1], zorder=3, **look)
     for channel, wire in enumerate(circuit.outputs.tolist()):
         x, y = layout.outputs[channel]
-        axis.text(x + 0.3, y, f"{channel}" if wire >= 0 else f"{channel} = {~wire}", va="center")
+        text = f"{channel}" if wire >= 0 else f"{channel} = {~wire}"
+        axis.text(x + 0.3, y, text, va="center", size=9)
     axis.margins(x=0.04)
     axis.autoscale_view()
 
