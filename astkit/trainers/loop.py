@@ -166,6 +166,8 @@ class Loop:
             return None
         self._steer()
         cost = self._cost(batch)
+        self.ledger.uncounted.update(cost.uncounted)
+        self._spent()  # refuses a budget of FLOPs that cannot be counted before weights change
         dropout = (self.device, self.config.seed, "step", self.position.step)
         with self.ledger.clock("training"), rng.isolated(*dropout):
             self.learner.set_lr(self.schedule(self.progress) * self.feed.lr_factor)

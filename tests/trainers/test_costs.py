@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from astkit.datasets import Batch
-from astkit.trainers import Learner, TrainConfig
+from astkit.gating import Gate, Policy
+from astkit.trainers import Budget, Learner, TrainConfig, Trainer
 from astkit.trainers.costs import Costs
 
 
@@ -48,3 +52,62 @@ def test_a_resumed_run_still_refuses_what_cannot_work() -> None:
     resumed.load_state_dict(first.state_dict())
     with pytest.raises(ValueError, match="label"):
         resumed.of(batch(label=9), lambda _: None)
+
+
+class Spectral(nn.Linear):
+    """Its Fourier transform does multiply-adds that have no formula."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.fft.rfft(x).abs())
+
+
+DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
+
+
+def spectral(**options) -> Trainer:
+    options = {"epochs": 2, **options}
+    return Trainer(Spectral(5, 3), DATA, DATA, batch_size=8, device="cpu", **options)
+
+
+@pytest.mark.parametrize("policy", [None, Gate(0.5)])
+def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(policy) -> None:
+    trainer = spectral(policy=policy)
+    with pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted") as caught:
+        trainer.run()
+    assert len(caught) == 1
+    assert trainer.ledger.uncounted == {"_fft_r2c"}
+    assert trainer.ledger.flops.total > 0  # a lower bound
+    again = spectral(policy=policy)
+    again.load_state_dict(trainer.state_dict())
+    assert again.ledger.uncounted == {"_fft_r2c"}
+    counted = Trainer(nn.Linear(8, 3), DATA, epochs=1, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        counted.run()
+    assert counted.ledger.uncounted == set()
+
+
+class Helped(Policy):
+    """Trains a helper whose FLOPs cannot be counted."""
+
+    def prepare(self, make_model, data) -> None:
+        for batch in data:
+            batch.forward(Spectral(5, 3))
+
+    def choose(self, batch) -> None:
+        return None
+
+
+@pytest.mark.filterwarnings("ignore:FLOPs of _fft_r2c")
+@pytest.mark.parametrize("helper", [False, True])
+def test_a_budget_of_flops_that_cannot_be_counted_is_refused_first(helper, unchanged) -> None:
+    if helper:
+        budget = Budget(flops=1e6)
+        trainer = Trainer(
+            nn.Linear(8, 3), DATA, budget=budget, policy=Helped(), batch_size=8, device="cpu"
+        )
+    else:
+        trainer = spectral(epochs=None, budget=Budget(flops=1e6))
+    sentence = r"budget flops is 1e\+06, but the FLOPs of _fft_r2c cannot be counted: give epochs"
+    with unchanged(trainer.model), pytest.raises(ValueError, match=sentence):
+        trainer.run()
