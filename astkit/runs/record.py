@@ -6,7 +6,10 @@
     fig/            pictures
     notebook.ipynb  the executed notebook
     error.json      why it failed, if it did
-    result.json     written last and atomically: a run that has it is complete
+    result.json     written last and atomically
+    .unfinished     there while it runs, and left behind when it is killed
+
+A run is complete if it has ``result.json`` and no ``.unfinished``.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def what_was_done(
     table = pd.DataFrame({"n": groups.size(), "test accuracy": groups["test_accuracy"].mean()})
     table["spread"] = groups["test_accuracy"].std()
     if test_rows is None and "test_rows" in runs:
-        test_rows = int(runs["test_rows"].iloc[0])
+        test_rows = int(runs["test_rows"].max())
     if test_rows:
         table[SPLIT] = [split_error(accuracy, test_rows) for accuracy in table["test accuracy"]]
     table["activation rate"] = groups["rate"].mean()
@@ -205,8 +205,8 @@ def table(
     for key, group in groups.items():
         mean, low, high, n = mean_interval(group[metric].tolist())
         line = dict(zip(by, key, strict=True)) | {"n": n, metric: mean, "low": low, "high": high}
-        if metric == "test_accuracy" and "test_rows" in group and group["test_rows"].notna().all():
-            line[SPLIT] = split_error(mean, int(group["test_rows"].iloc[0]))
+        if metric == "test_accuracy" and "test_rows" in group and group["test_rows"].notna().any():
+            line[SPLIT] = split_error(mean, int(group["test_rows"].max()))
         if control is not None:
             other = groups.get((*key[:-1], control))
             gap = mean_interval([])
