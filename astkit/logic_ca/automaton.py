@@ -6,7 +6,7 @@ Source: Miotti et al., "Differentiable Logic Cellular Automata", 2025, and its n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -119,34 +119,7 @@ class LogicCA(nn.Module):
                 state = self._run(rule, state, count, fires)
         return state.transpose(0, 1)
 
-    @torch.no_grad()
-    def states(
-        self,
-        x: Tensor,
-        steps: int,
-        masks: Tensor | None = None,
-        hard: bool = False,
-        *,
-        alive: Tensor | None = None,
-    ) -> Iterator[Tensor]:
-        """The states ``[batch, channels, height, width]`` of a rollout, ``x`` itself first.
-
-        ``alive``: bool ``[steps, 1 or batch, 1, height, width]``; a cell that is not alive is 0
-        after the step, whatever the rule says. Raises what `forward` does; no gradients.
-        """
-        self._check(x, steps, masks)
-        rule, state = self._rule(hard, fused=True), self._inside(x)
-        yield x
-        for t in range(steps):
-            with torch.no_grad():  # the caller's mode is back between two states
-                state = self._run(rule, state, 1, None if masks is None else masks[t : t + 1])
-                if alive is not None:
-                    state = state * alive[t].transpose(0, 1)
-            yield state.transpose(0, 1)
-
-    def _check(
-        self, x: Tensor, steps: int, masks: Tensor | None, hard: bool | Tensor = False
-    ) -> None:
+    def _check(self, x: Tensor, steps: int, masks: Tensor | None, hard: bool | Tensor) -> None:
         if x.ndim != 4 or x.shape[1] != self.config.channels:
             raise ValueError(
                 f"x has shape {list(x.shape)}: give [batch, {self.config.channels}, height, width]"

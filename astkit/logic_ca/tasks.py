@@ -144,7 +144,7 @@ def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Te
     """Which cells are alive where a square in the middle dies: bool ``[steps, 1, 1, H, W]``.
 
     The square reaches ``half`` cells from the middle and is held at 0 for the first ``held`` steps:
-    ``held=steps`` is a lasting fault, ``steps // 2`` leaves time to heal. For `LogicCA.states`.
+    ``held=steps`` is a lasting fault, ``steps // 2`` leaves time to heal.
     """
     alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
     rows = slice(max(0, height // 2 - half), height // 2 + half)

@@ -12,7 +12,6 @@ import argparse
 import json
 import time
 from dataclasses import asdict, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,11 @@ from astkit import rng
 from astkit.files import write_atomic
 from astkit.gating import Gate, RandomSubset
 from astkit.logic_ca.automaton import LogicCA
+from astkit.logic_ca.circuit import from_automaton
 from astkit.logic_ca.evaluation import evaluate
 from astkit.logic_ca.gates import PAPERS_FIRST_LOGIT
 from astkit.logic_ca.masks import fire_masks
+from astkit.logic_ca.packed import PackedCircuit
 from astkit.logic_ca.tasks import (
     Task,
     checkerboard,
@@ -168,13 +169,11 @@ def active_gates(model: LogicCA) -> int:
 def after_life(model: LogicCA) -> dict[str, Any]:
     """Cells in which the hard automaton and true Life differ, over all steps of a large grid."""
     shape = (1, 1, LARGE, LARGE)
-    device = next(model.parameters()).device
-    grid = torch.randint(2, shape, generator=rng.generator(0, "life")).float().to(device)
-    wrong = 0
-    true = grid
-    for state in islice(model.states(grid, LARGE_STEPS, hard=True), 1, None):
+    grid = torch.randint(2, shape, generator=rng.generator(0, "life")).float()
+    wrong, true = 0, grid
+    for state in PackedCircuit(from_automaton(model)).trajectory(grid, LARGE_STEPS)[1:]:
         true = life_step(true)
-        wrong += int((state != true).sum())
+        wrong += int((state != true.bool()).sum())
     return {"side": LARGE, "steps": LARGE_STEPS, "mismatches": wrong, "alive": int(true.sum())}
 
 
@@ -207,13 +206,11 @@ def in_phase(side: int, task: Task) -> int:
 
 def accuracy_after(model: LogicCA, task: Task, alive: Tensor) -> float:
     """Share of right cells at the end of a hard rollout in which cells die."""
-    device = next(model.parameters()).device
     batch = task.evaluation()
     masks = task.masks(batch.index, 0, -2)
-    masks = None if masks is None else masks.to(device)
-    x, alive = batch.x.to(device), alive.to(device)
-    *_, last = model.states(x, task.steps, masks, hard=True, alive=alive)
-    return float((last[:, 0] == batch.y.to(device)).float().mean())
+    packed = PackedCircuit(from_automaton(model))
+    last = packed.rollout(batch.x, task.steps, masks, alive=alive)
+    return float((last[:, 0] == batch.y.bool()).float().mean())
 
 
 def storm(model: LogicCA, task: Task, steps: int) -> dict[str, float]:
@@ -221,18 +218,17 @@ def storm(model: LogicCA, task: Task, steps: int) -> dict[str, float]:
 
     Cells fire at 60 % whatever the automaton was trained with.
     """
-    device = next(model.parameters()).device
-    side = in_phase(STORM, task)
-    target = checkerboard_target(side, side).to(device)
+    side, packed = in_phase(STORM, task), PackedCircuit(from_automaton(model))
+    target = checkerboard_target(side, side).bool()
     shape = (1, task.config.channels, side, side)
-    state = torch.randint(2, shape, generator=rng.generator(0, "storm")).float().to(device)
+    state = torch.randint(2, shape, generator=rng.generator(0, "storm")).float()
     wrong = []
     for piece in range(steps // PIECE):
         masks = fire_masks(STORM_RATE, PIECE, [0], side, side, seed=0, iteration=piece)
         alive = random_damage(side, side, PIECE, seed=piece)
-        rollout = model.states(state, PIECE, masks.to(device), hard=True, alive=alive.to(device))
-        for state in islice(rollout, 1, None):
-            wrong.append(float((state[:, 0] - target).abs().mean()))
+        states = packed.trajectory(state, PIECE, masks, alive=alive)[1:]
+        wrong += (states[:, 0, 0] != target).float().mean((1, 2)).tolist()
+        state = states[-1]
     return {
         "side": side,
         "steps": len(wrong),

@@ -48,33 +48,14 @@ def test_its_gradients_are_those_of_differences() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_states_of_a_rollout_end_where_it_ends(name: str) -> None:
+def test_a_rollout_is_its_steps_one_after_the_other(name: str) -> None:
     config = CONFIGS[name]
     model, x = trained(config), inputs(config, 2)
     masks = masks_of(config, 4, x)
-    states = list(model.states(x, 4, masks))
-    assert len(states) == 5
-    assert torch.equal(states[0], x)
-    for t in range(1, 5):
-        upto = None if masks is None else masks[:t]
-        torch.testing.assert_close(states[t], model(x, t, upto), rtol=0, atol=1e-15)
-    assert not any(state.requires_grad for state in states)
-
-
-def test_looking_at_states_leaves_the_gradient_mode_alone() -> None:
-    for _ in trained(SYNC).states(inputs(SYNC, 1), 2):
-        assert torch.is_grad_enabled()
-
-
-def test_cells_that_are_not_alive_are_zero() -> None:
-    model, x = trained(SYNC), inputs(SYNC, 2)
-    alive = torch.ones(3, 1, 1, 5, 4, dtype=torch.bool)
-    alive[1, :, :, 2, 1:3] = False
-    states = list(model.states(x, 3, alive=alive))
-    free = list(model.states(x, 3))
-    assert torch.equal(states[1], free[1])
-    assert torch.equal(states[2], free[2] * alive[1])
-    assert not torch.equal(states[3], free[3])
+    state = x
+    for t in range(4):
+        state = model(state, 1, None if masks is None else masks[t : t + 1])
+    torch.testing.assert_close(state, model(x, 4, masks), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", NAMES)
