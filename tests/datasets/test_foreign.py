@@ -1,14 +1,32 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from astkit.datasets import BatchSource, ForeignLoader, Images, Loader, as_loader
+from astkit.datasets import (
+    BatchSource,
+    ForeignLoader,
+    Images,
+    Loader,
+    Prefetched,
+    as_loader,
+    indexed,
+    resized,
+)
+from astkit.gating import RandomSubset
 
 X, Y = torch.randn(10, 3), torch.arange(10) % 3
+PAIRS = TensorDataset(X, Y)
+IMAGES = Images(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.arange(4), tuple("abcd"), "t")
 
 
-def ordinary(**options):
-    return DataLoader(TensorDataset(X, Y), batch_size=4, **options)
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield X[0], 1
+
+
+def ordinary(data=PAIRS, **options):
+    return DataLoader(data, batch_size=4, **options)
 
 
 def test_adapts_a_dataloader():
@@ -17,14 +35,68 @@ def test_adapts_a_dataloader():
     assert (loader.num_samples, loader.num_classes, len(loader)) == (10, None, 3)
     assert loader.batch_size == 4
     batches = list(loader.batches(0))
-    assert torch.cat([batch.index for batch in batches]).tolist() == list(range(10))
+    assert [batch.index for batch in batches] == [None] * 3  # which rows, it does not say
     assert torch.equal(torch.cat([batch.x for batch in batches]), X)
-    assert [batch.index.tolist() for batch in loader.batches(1, start=2)] == [[8, 9]]
+    assert [batch.y.tolist() for batch in loader.batches(1, start=2)] == [[2, 0]]
+    assert loader.to("cpu") is loader
 
 
-def test_triples_keep_their_index():
-    rows = DataLoader(TensorDataset(torch.arange(10) + 50, X, Y), batch_size=4)
-    assert next(ForeignLoader(rows).batches(0)).index.tolist() == [50, 51, 52, 53]
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_indexed_data_set_says_which_rows(workers):
+    options = {"num_workers": workers} if not workers else {"num_workers": 2, "timeout": 60}
+    loader = ForeignLoader(ordinary(indexed(PAIRS), shuffle=True, **options))
+    assert loader.num_samples == 10
+    rows = []
+    for batch in loader.batches(0):
+        assert torch.equal(batch.x, X[batch.index])
+        assert torch.equal(batch.y, Y[batch.index])
+        rows += batch.index.tolist()
+    assert sorted(rows) == list(range(10))
+
+
+def test_indexed_data_of_any_kind():
+    class Fetching(list):
+        def __getitems__(self, rows):
+            return [("fetched", row) for row in rows]
+
+    for data, expected in (([5, 6], [(1, 6), (0, 5)]), (Fetching("ab"), [(1, ("fetched", 1))])):
+        held = indexed(data)
+        assert (len(held), held[0], held.indexed_data) == (2, (0, data[0]), data)
+        rows = [row for row, _ in expected]
+        assert held.__getitems__(rows) == expected
+    index, longest = indexed(["a", "bcd"]).collate(lambda items: max(map(len, items)))(
+        [(4, "a"), (2, "bcd")]
+    )
+    assert (index.tolist(), longest) == ([4, 2], 3)
+    with pytest.raises(ValueError, match="Endless, which has no length, so its rows have no index"):
+        indexed(Endless())
+
+
+def test_batches_of_any_structure_pass():
+    dicts = {"x": X, "labels": Y, "ids": list("abcdefghij")}
+    for item, inputs in (
+        (dicts, dicts),
+        (X, X),
+        ((X,), X),
+        ((X, Y.float()), X),
+        ((X, X, Y), (X, X)),
+        ({"name": X}, {"name": X}),
+    ):
+        (batch,) = ForeignLoader([item]).batches(0)
+        assert (batch.index, batch.rows) == (None, 10)
+        assert batch.x is inputs or str(batch.x) == str(inputs)
+        pair = isinstance(item, tuple) and len(item) > 1
+        assert (batch.y is batch.x) != pair
+
+
+def test_names_what_is_no_batch():
+    for item, words in (
+        ((X, "a"), r"holds str without a tensor of shape \[rows, ...\]: collate it to tensors"),
+        ({"id": 3}, "holds dict without a tensor"),
+        ((X, Y[:4]), "inputs of 10 rows with targets of 4: give each row one target"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            next(ForeignLoader([item]).batches(0)).rows  # noqa: B018
 
 
 def test_an_unsized_loader_says_so():
@@ -37,46 +109,54 @@ def test_an_unsized_loader_says_so():
         list(loader.batches(1))
 
 
-@pytest.mark.parametrize(
-    ("item", "words"),
-    [
-        (X, "yielded .Tensor"),
-        ((X,), "must yield tensor pairs"),
-        ((X, X, X, Y), "must yield tensor pairs"),
-        ((X, "a"), "yielded .Tensor, str."),
-        ({"x": X, "y": Y}, "yielded .dict"),
-        ((X, Y.float()), "labels of a batch are torch.float32"),
-        ((X, Y[:4]), r"x of shape \[10, 3\] with y of shape \[4\]"),
-    ],
-)
-def test_names_what_is_no_batch(item, words):
-    with pytest.raises(ValueError, match=words):
-        next(ForeignLoader([item]).batches(0))
-
-
-def test_cannot_select_before_loading():
-    with pytest.raises(ValueError, match=r"astkit\.datasets\.Loader"):
-        ForeignLoader(ordinary()).batches(0, order=torch.arange(3))
-    with pytest.raises(ValueError, match="start is -1"):
-        ForeignLoader(ordinary()).batches(0, start=-1)
+def test_what_a_foreign_loader_cannot_do_it_says():
+    loader = ForeignLoader(ordinary())
+    for call, words in (
+        (lambda: loader.batches(0, order=torch.arange(3)), "pass its data set instead, with batch"),
+        (lambda: loader.batches(0, start=-1), "start is -1"),
+        (lambda: ForeignLoader(3), "loader is a int, which cannot be iterated"),
+        (lambda: as_loader(3), "loader is a int, which cannot be iterated"),
+        (lambda: resized(loader, 8), "batch_size is 8, but .* their own loader: leave batch_size"),
+        (
+            lambda: as_loader(ordinary(sampler=RandomSubset(0.5).sampler(PAIRS, epochs=1))),
+            r"a policy's sampler, .* give the trainer the data set, batch_size=... and policy=...",
+        ),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
 
 
 def test_labels_are_checked_batch_by_batch():
-    loader = ForeignLoader(ordinary())
-    loader.check_labels(2)
-    with pytest.raises(ValueError, match="Label 2 occurs 1 time in batch 0, but the model has 2"):
-        next(loader.batches(0))
+    for item in ((X, Y), {"x": X, "labels": Y}):
+        loader = ForeignLoader([item, item])
+        loader.check_labels(3)
+        batches = loader.batches(0)
+        next(batches)
+        loader.check_labels(2)
+        with pytest.raises(ValueError, match="Label 2 occurs 3 times in batch 1, but the model ha"):
+            next(batches)
+    for item in (X, (X, Y.float()), (X, torch.stack([Y, Y], 1))):  # no class labels
+        loader = ForeignLoader([item])
+        loader.check_labels(1)
+        assert len(list(loader.batches(0))) == 1
 
 
-def test_as_loader():
-    images = Images(torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.arange(4), tuple("abcd"), "t")
-    loader = Loader(images)
-    assert as_loader(loader, "cpu") is loader
-    assert isinstance(as_loader(ordinary()), ForeignLoader)
+def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():
+    loader = Loader(IMAGES, 2, seed=3)
+    for source in (loader, Prefetched(loader), ForeignLoader(ordinary())):
+        copied = as_loader(source, "cpu")
+        assert copied is not source
+        assert type(copied) is type(source)
+    assert as_loader(loader, batch_size=3).batch_size == 3
+    assert (loader.batch_size, as_loader(loader).batch_size) == (2, 2)
     foreign = ForeignLoader(ordinary())
-    assert as_loader(foreign) is foreign
-    for bare in (images, TensorDataset(X, Y)):
-        with pytest.raises(ValueError, match="wrap it first: Loader"):
-            as_loader(bare)
-    with pytest.raises(ValueError, match="loader is a int, which cannot be iterated"):
-        as_loader(3)
+    moved = as_loader(foreign, "meta")
+    assert (moved.device.type, foreign.device.type) == ("meta", "cpu")
+    assert isinstance(as_loader(ordinary()), ForeignLoader)
+    for data, size in ((IMAGES, 4), (PAIRS, 10), (indexed(PAIRS), 10)):
+        made = as_loader(data, seed=5)
+        assert isinstance(made, Loader)
+        assert (made.batch_size, made.seed, made.shuffle, made.num_samples) == (128, 5, True, size)
+        assert as_loader(data, batch_size=7, shuffle=False).order(0).tolist() == list(range(size))
+    endless = as_loader(Endless(), batch_size=3)
+    assert next(iter(endless.batches(0))).y.tolist() == [1, 1, 1]

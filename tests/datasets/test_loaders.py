@@ -148,15 +148,47 @@ def test_floats_and_python_labels_pass_through():
     assert y.dtype == torch.int64
 
 
+def test_items_of_any_structure_pass():
+    for data, x, y in (
+        (Rows(torch.Tensor.float, float), DATA.images.float(), DATA.labels.double()),
+        (Rows(lambda x: (x, x)), [DATA.images, DATA.images], DATA.labels),
+        ([{"x": image, "name": "n"} for image in DATA.images], None, None),
+        ([image.float() for image in DATA.images], DATA.images.float(), DATA.images.float()),
+    ):
+        (batch,) = Loader(data, N, shuffle=False).batches(0)
+        assert batch.rows == N
+        if x is None:
+            assert batch.y is batch.x
+            assert torch.equal(batch.x["x"], DATA.images)
+            assert batch.x["name"] == ["n"] * N
+        elif isinstance(x, list):
+            assert all(torch.equal(*pair) for pair in zip(batch.x, x, strict=True))
+        else:
+            assert torch.equal(batch.x, x)
+            assert torch.equal(batch.y, y)
+
+
+def test_a_collate_function_of_ones_own():
+    def padded(items):
+        x, y = zip(*items, strict=True)
+        return torch.nn.utils.rnn.pad_sequence(list(x), batch_first=True), torch.stack(y)
+
+    ragged = [(torch.ones(1 + row % 3), torch.tensor(row)) for row in range(6)]
+    with pytest.raises(ValueError, match=r"cannot be stacked.*or pass collate_fn\.$"):
+        passes(Loader(ragged, 3))
+    for workers in (0, 1):
+        loader = Loader(ragged, 3, collate_fn=padded, num_workers=workers, shuffle=False)
+        for index, x, y in loader.batches(0):
+            assert torch.equal(index, y)
+            assert x.sum(1).tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (Rows(label=float), "labels of a batch are torch.float64"),
-        (Rows(label=str), "labels of a batch are tuple"),
+        (Rows(label=str), "holds tuple without a tensor of shape"),
         (Rows(lambda x: object()), "cannot be stacked"),
         (Rows(lambda x: torch.zeros(int(x[0, 0, 0]))), "cannot be stacked"),
-        (Rows(lambda x: (x, x)), "x is a tuple of length 2"),
-        ([torch.zeros(3)] * 4, "returned a Tensor for one row"),
     ],
 )
 def test_unusable_items(data, words):
