@@ -270,26 +270,22 @@ def test_joules_are_looked_for_on_cpu_and_gpu(monkeypatch, cuda):
     assert closed == [True]
 
 
-@pytest.mark.parametrize(
-    ("cxx", "lacking", "mark", "said"),
-    [
+def test_the_compiler_is_the_one_that_torch_would_take(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    for cxx, lacking, mark, said in (
         (None, (), "ok", "g++"),
         ("clang++ -O2", (), "ok", "clang++ -O2"),
         (None, ("g++",), "--", "`export CXX=clang++`"),
         (None, ("g++", "clang++"), "--", "install g++"),
         ("mine", ("mine",), "--", "no mine, for torch.compile: `export CXX=g++`"),
-    ],
-)
-def test_the_compiler_is_the_one_that_torch_would_take(monkeypatch, cxx, lacking, mark, said):
-    monkeypatch.setattr(sys, "platform", "linux")
-    if cxx is None:
+    ):
         monkeypatch.delenv("CXX", raising=False)
-    else:
-        monkeypatch.setenv("CXX", cxx)
-    monkeypatch.setattr(shutil, "which", without(*lacking))
-    compiler, _ = doctor._compiler()
-    assert compiler.mark == mark
-    assert said in text([compiler])
+        if cxx is not None:
+            monkeypatch.setenv("CXX", cxx)
+        monkeypatch.setattr(shutil, "which", without(*lacking))
+        compiler, _ = doctor._compiler()
+        assert compiler.mark == mark
+        assert said in text([compiler])
 
 
 def test_no_headers_and_no_browser(monkeypatch):
