@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 
 import pytest
@@ -11,9 +10,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import models, rng
 from astkit.datasets import Images, Loader, Prefetched
+from astkit.datasets import settings as memory
 from astkit.gating import Gate, cross_entropy_rows
-from astkit.trainers import Budget, GatedStep, TrainConfig, Trainer, resolve
+from astkit.trainers import TrainConfig, Trainer, resolve
 from astkit.trainers.resolve import Scene, activation_bytes, open_choices
+from tests.trainers.states import hand_over, leave_after
 
 AUTO = ("precision", "channels_last", "compile", "prefetch", "batch_size")
 
@@ -27,7 +28,7 @@ def images(rows=96, labels=4):
 def trainer(config, data=None, **options):
     loader = data or Loader(images(), 16)
     model = models.build("digits_cnn", (3, 8, 8), 4)
-    return Trainer(model, loader, budget=Budget(epochs=1), config=config, device="cpu", **options)
+    return Trainer(model, loader, epochs=1, config=config, device="cpu", **options)
 
 
 def scene(model, batch, **changes):
@@ -103,23 +104,14 @@ def test_a_probe_that_gains_too_little_changes_nothing(monkeypatch, fast_bf16):
 
 def test_a_resumed_run_decides_nothing_anew(fast_bf16, monkeypatch):
     config = TrainConfig(precision="auto", channels_last="auto", compile="auto")
-    first = trainer(config)
-    for record in first.steps():
-        if record.step == 3:
-            break
-    state = copy.deepcopy(first.state_dict())
-    weights = copy.deepcopy(first.model.state_dict())
-    optimizer = copy.deepcopy(first.learner.optimizer.state_dict())
-    first.run()
+    first = leave_after(trainer(config), 3)
 
     def refuse(*args, **options):
         raise AssertionError("probed again")
 
     monkeypatch.setattr(resolve, "interleaved", refuse)
-    second = trainer(config)
-    second.model.load_state_dict(weights)
-    second.learner.optimizer.load_state_dict(optimizer)
-    second.load_state_dict(state)
+    second = hand_over(first, trainer(config))
+    first.run()
     second.run()
     assert second.setting_up.decisions == first.setting_up.decisions
     for ours, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
@@ -132,6 +124,37 @@ def test_deciding_leaves_weights_and_random_numbers_alone(fast_bf16, unchanged):
     with unchanged(work.model), work.setting_up.tuned(fixed_shapes=True):
         assert work.setting_up.decisions
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def of_memory(tmp_path, monkeypatch, machine, limit=None, anon=0):
+    """Free memory as the files of a Linux machine, and of a container on it, tell of it."""
+    (tmp_path / "meminfo").write_text(f"MemTotal: {machine} kB\nMemAvailable: {machine >> 10} kB\n")
+    group = tmp_path / "cgroup"
+    group.mkdir(exist_ok=True)
+    (group / "memory.max").write_text("max\n" if limit is None else f"{limit}\n")
+    (group / "memory.stat").write_text(f"anon {anon}\nfile 5000000\nshmem 0\n")
+    monkeypatch.setattr(memory, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_GROUP", group)
+
+
+def test_an_automatic_batch_size_respects_a_containers_memory_limit(tmp_path, monkeypatch):
+    data = Loader(images(64 * 64), 16)
+    batch = next(iter(data.batches(0)))
+    per_row = activation_bytes(scene(models.build("digits_cnn", (3, 8, 8), 4), batch)) / 16
+
+    def chosen(**options):
+        of_memory(tmp_path, monkeypatch, **options)
+        work = trainer(TrainConfig(batch_size="auto"), data)
+        next(work.steps())
+        assert data.batch_size == 16  # the caller's own stays as it was
+        return work.train.batch_size
+
+    assert chosen(machine=1 << 34) == 128  # a 32nd of the rows
+    for anon in (0, 1 << 20):
+        limit = anon + int(2 * 21 * per_row)  # half of what is left holds 21 rows
+        assert chosen(machine=1 << 34, limit=limit, anon=anon) == 16
+    assert chosen(machine=1 << 34, limit=1 << 20, anon=1 << 21) == 1
+    assert chosen(machine=int(2 * 9 * per_row) + 1024, limit=1 << 33) == 8
 
 
 def test_the_batch_size_of_a_foreign_loader_is_its_own():
@@ -151,19 +174,8 @@ def test_prefetching_gives_the_same_run():
 
 def test_saved_activations_are_counted_in_bytes():
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5), torch.nn.Tanh())
-    batch = next(
-        iter(
-            Loader(
-                Images(
-                    torch.zeros(8, 3, 2, 2, dtype=torch.uint8),
-                    torch.arange(8) % 4,
-                    tuple("abcd"),
-                    "x",
-                ),
-                8,
-            ).batches(0)
-        )
-    )
+    black = Images(torch.zeros(8, 3, 2, 2, dtype=torch.uint8), torch.arange(8) % 4, "abcd", "x")
+    batch = next(iter(Loader(black, 8).batches(0)))
     # kept: inputs of the layer (8 x 12), outputs of tanh and log-softmax (8 x 5 each), labels (8)
     kept = 4 * 8 * 12 + 2 * 4 * 8 * 5 + 8 * 8
     assert activation_bytes(scene(model, batch)) == pytest.approx(kept, abs=4 * 8 * 5 + 64)
@@ -179,19 +191,11 @@ def test_threads_and_system_are_put_back_and_recorded():
 
 
 def test_the_effective_batch_size_is_reported():
-    work = trainer(TrainConfig(accumulation_steps=3), step=GatedStep(Gate(0.5)))
+    work = trainer(TrainConfig(accumulation_steps=3), policy=Gate(0.5))
     work.run()
     record = work.setting_up.record()
     assert (record["batch_size"], record["effective_batch_size"]) == (16, 48)
     assert work.learner.updates.steps == 2
-
-
-@pytest.mark.parametrize("every", [1, 4])
-def test_metrics_come_every_so_often_and_the_last_pass_is_whole(every):
-    work = trainer(TrainConfig(metrics_every=every))
-    history = work.run()
-    shown = [step["step"] for step in history.steps if step["loss"] is not None]
-    assert shown == [step for step in range(1, 7) if (step - 1) % every == 0]
 
 
 def test_a_share_of_the_validation_comes_with_an_interval():
