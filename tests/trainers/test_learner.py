@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from astkit import models, rng
-from astkit.datasets import Images, Loader
+from astkit.datasets import Batch, Images, Loader
 from astkit.gating import Gate
 from astkit.profiling.ledger import Ledger
-from astkit.trainers import Budget, GatedStep, Learner, TrainConfig, Trainer, choose_device
+from astkit.trainers import Learner, TrainConfig, Trainer, choose_device
 
 
 @pytest.fixture
@@ -58,27 +58,22 @@ def moved(linear, batch, clip_norm, factor=1.0, total=1.0):
     before = nn.utils.parameters_to_vector(linear.parameters()).detach().clone()
     optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
     learner = Learner(linear, TrainConfig(clip_norm=clip_norm), optimizer=optimizer)
-    learner.updates.backward(factor * learner.losses(x, y).sum(), total, len(y))
+    summed = F.cross_entropy(linear(x), y, reduction="sum")
+    learner.updates.backward(factor * summed, total, len(y))
     wanted = math.sqrt(sum(float(p.grad.square().sum()) for p in linear.parameters()))
     learner.end_batch(Ledger())
     after = nn.utils.parameters_to_vector(linear.parameters()).detach()
     return float((after - before).norm()), wanted
 
 
-@pytest.mark.parametrize("clip_norm", [0.1, 1.0, None])
-def test_gradients_are_clipped_to_the_norm(linear, batch, clip_norm):
-    distance, wanted = moved(linear, batch, clip_norm, factor=100.0)
-    assert wanted > 10
-    assert distance == pytest.approx(clip_norm or wanted, rel=1e-4)
-
-
-def test_small_gradients_are_left_alone(linear, batch):
+def test_mean_gradients_are_clipped_to_the_norm_if_they_are_larger(linear, batch):
+    for clip_norm in (0.1, 1.0, None):
+        distance, wanted = moved(linear, batch, clip_norm, factor=100.0)
+        assert wanted > 10
+        assert distance == pytest.approx(clip_norm or wanted, rel=1e-4)
     distance, wanted = moved(linear, batch, 1.0, factor=1e-3)
     assert distance == pytest.approx(wanted, rel=1e-3)
-
-
-def test_the_sum_is_divided_before_it_is_clipped(linear, batch):
-    distance, wanted = moved(linear, batch, 1e3, factor=100.0, total=50.0)
+    distance, wanted = moved(linear, batch, 1e3, factor=100.0, total=50.0)  # divided first
     assert distance == pytest.approx(wanted / 50, rel=1e-3)
 
 
@@ -110,8 +105,8 @@ def test_bf16_computes_in_bf16_and_keeps_float32_weights_and_losses(linear, batc
     seen = []
     linear.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
     learner = Learner(linear, TrainConfig(precision="bf16"))
-    losses = learner.losses(x, y)
-    scores = learner.scores(Gate(0.5), x, y)
+    losses = learner.scored(Batch(None, x, y)).losses
+    scores = Gate(0.5).scores(learner.scored(Batch(None, x, y)))
     assert seen == [torch.bfloat16] * 2
     assert losses.dtype == scores.dtype == torch.float32
     learner.gradients(x, y)
@@ -119,7 +114,7 @@ def test_bf16_computes_in_bf16_and_keeps_float32_weights_and_losses(linear, batc
     assert linear.weight.dtype == linear.weight.grad.dtype == torch.float32
     learner.end_batch(Ledger())
     assert linear.weight.dtype == torch.float32
-    exact = Learner(linear, TrainConfig()).losses(x, y)
+    exact = Learner(linear, TrainConfig()).scored(Batch(None, x, y)).losses
     assert seen[-1] == torch.float32
     assert losses.shape == exact.shape == (6,)
 
@@ -148,8 +143,8 @@ def test_channels_last_changes_the_order_in_memory_and_nothing_else(images, gate
             model,
             Loader(images, 16),
             Loader(images, 16),
-            budget=Budget(epochs=1),
-            step=GatedStep(Gate(0.5)) if gated else None,
+            epochs=1,
+            policy=Gate(0.5) if gated else None,
             config=TrainConfig(channels_last=channels_last),
         )
         trainer.run()
@@ -162,18 +157,45 @@ def test_channels_last_changes_the_order_in_memory_and_nothing_else(images, gate
 
 def test_inputs_that_are_no_images_are_left_as_they_are():
     learner = Learner(nn.Linear(4, 3), TrainConfig(channels_last=True))
-    x = torch.randn(6, 4)
-    assert learner.prepare(x) is x
-    assert learner.prepare("text") == "text"
+    for x in (torch.randn(6, 4), {"pixels": torch.randn(6, 3, 2, 2)}):
+        batch = Batch(None, x, torch.zeros(6))
+        assert learner.prepare(batch) is batch
+    whole = learner.prepare(Batch(None, *[torch.randn(6, 3, 2, 2)] * 2))
+    assert whole.x is whole.y
 
 
 def test_a_loss_for_each_pixel_is_averaged_over_the_row():
     with rng.isolated("cpu", 0):
         model, x = nn.Conv2d(1, 3, 1), torch.randn(5, 1, 4, 4)
         y = torch.randint(0, 3, (5, 4, 4))
-    losses = Learner(model, TrainConfig()).losses(x, y)
+    losses = Learner(model, TrainConfig()).scored(Batch(None, x, y)).losses
     expected = [F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]) for i in range(5)]
     torch.testing.assert_close(losses, torch.stack(expected))
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_weighted_rows_and_tokens_are_divided_by_the_normaliser(micro_batch):
+    """Held against plain torch; the parts of a batch share its normaliser."""
+    with rng.isolated("cpu", 0):
+        model, x = nn.Linear(4, 3), torch.randn(5, 2, 4)
+        y, tokens = torch.randint(0, 3, (5, 2)), torch.rand(5, 2)
+    y[0, 1] = -100
+    config = TrainConfig(micro_batch=micro_batch, clip_norm=None)
+    raw = F.cross_entropy(model(x).movedim(-1, 1), y, reduction="none")
+    rows = torch.stack([raw[0, 0], *raw[1:].mean(1)])
+    for weight, normaliser, losses in (
+        (None, None, rows.sum() / 5),
+        (tokens[:, 0], None, (tokens[:, 0] * rows).sum() / tokens[:, 0].sum()),
+        (tokens[:, 0], 7.0, (tokens[:, 0] * rows).sum() / 7),
+        (tokens, 7.0, (tokens * raw).sum() / 7),
+    ):
+        expected = torch.autograd.grad(losses, model.weight, retain_graph=True)[0]
+        learner = Learner(copy.deepcopy(model), config)
+        learner.optimizer = torch.optim.SGD(learner.model.parameters(), lr=1.0)
+        learner.updates.optimizer = learner.optimizer
+        found = learner.train(x, y, weight, normaliser=normaliser)
+        torch.testing.assert_close(found, rows.detach())
+        torch.testing.assert_close(model.weight - learner.model.weight, expected)
 
 
 @pytest.mark.parametrize(("found", "expected"), [("xpu", "xpu"), (None, "cpu")])
