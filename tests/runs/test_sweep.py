@@ -272,7 +272,8 @@ def test_runs_one_failing_one_killed_and_an_interrupt(toy, root, tmp_path, rates
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode == 1, second.stderr
     assert f"{count} runs, {len(complete)} of them complete before" in second.stdout
-    table = second.stdout[second.stdout.index("\nrate") :].strip().splitlines()
+    head = re.search(r"^ *rate +seed", second.stdout, re.MULTILINE)
+    table = second.stdout[head.start() :].strip().splitlines()
     assert table[0].split() == ["rate", "seed", "status", "seconds", "error"]
     ends = {tuple(map(float, line.split()[:2])): line for line in table[1 : count + 1]}
     assert ends[bad].endswith(f"ValueError: seed {last} is unlucky in cell [3]")
