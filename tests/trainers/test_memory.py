@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from astkit import rng
 from astkit.batch import Batch
 from astkit.gating import Gate
-from astkit.profiling.ledger import Ledger
 from astkit.trainers import Learner, TrainConfig, Trainer
 from astkit.trainers.learner import out_of_memory
 
@@ -131,14 +130,6 @@ def test_gradients_are_those_of_enough_memory(where, limit, shrunk, weighted):
     assert short.shrunk == shrunk
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-def test_of_a_batch_below_the_micro_batch_it_is_the_batch_that_is_halved(where):
-    learner = build(where, 4, micro_batch=32)
-    learner.gradients(*rows(6))
-    assert learner.shrunk == [3]
-    assert learner.model.sizes == [6, 3, 3]
-
-
 @settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, ROWS), min_size=1, max_size=4),
@@ -206,23 +197,6 @@ class FailOnce:
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_steps_are_those_of_enough_memory(where, difference):
-    short, enough = (
-        build(where, limit, accumulation_steps=2, clip_norm=0.5) for limit in (5, ROWS)
-    )
-    x, y, weight = rows(weighted=True)
-    for _ in range(3):
-        for first in range(0, ROWS, BATCH):
-            part = slice(first, first + BATCH)
-            short.train(x[part], y[part], weight[part])
-            enough.train(x[part], y[part], weight[part])
-    assert difference(short.model, enough.model) < 1e-12
-    assert difference(short.model, build().model) > 1e-2
-    assert short.shrunk == [8, 4]
-    assert short.updates.steps == enough.updates.steps == 6
-
-
-@pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("waiting", [False, True])
 def test_one_row_that_does_not_fit_is_an_error(where, waiting, unchanged):
     learner = build(where, 0, accumulation_steps=2)
@@ -255,22 +229,6 @@ def test_another_error_passes_through(error, unchanged):
     assert len(calls) == 1  # tried once, and no more
     assert (learner.shrunk, learner.micro_batch) == ([], None)
     assert all(p.grad is None for p in learner.model.parameters())
-
-
-def test_memory_may_run_out_in_the_criterion():
-    """Where classes are many, the loss takes more memory than the model."""
-
-    def criterion(outputs, targets):
-        if len(targets) > 20:
-            raise torch.OutOfMemoryError(EXHAUSTED)
-        return counting(outputs, targets)
-
-    short, enough = build(), build()
-    short.criterion = criterion
-    short.gradients(*rows())
-    enough.gradients(*rows())
-    assert_same_gradients(short, enough)
-    assert short.shrunk == [28, 14]
 
 
 class Held:
@@ -477,10 +435,3 @@ def test_a_run_that_cannot_hold_one_row_says_so():
     with pytest.raises(torch.OutOfMemoryError, match="simulated"):
         trainer.run()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def test_phases_hold_the_time_of_failed_attempts_too():
-    learner, ledger = build("backward", 14), Ledger()
-    learner.train(*rows(), ledger=ledger)
-    assert ledger.phases.keys() == {"forward", "backward", "optimizer"}
-    assert learner.model.sizes == [56, 28, 14, 14, 14, 14]
