@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -166,7 +166,7 @@ def as_loader(
         return ForeignLoader(DataLoader(obj, batch_size=batch_size or BATCH_SIZE), device)
     if isinstance(obj, Indexed):  # whoever makes the batches here knows the rows
         obj = obj.indexed_data
-    if isinstance(obj, Images | Dataset):
+    if is_dataset(obj):
         size = batch_size or BATCH_SIZE
         return Loader(obj, size, device=device, shuffle=shuffle, seed=seed)
     if hasattr(getattr(obj, "sampler", None), "policy"):
@@ -175,6 +175,14 @@ def as_loader(
             " the data set, batch_size=... and policy=..."
         )
     return resized(ForeignLoader(obj, device), batch_size)
+
+
+def is_dataset(obj: Any) -> bool:
+    """Whether ``obj`` holds rows and not batches: torch's data sets, and what has rows by number."""
+    by_number = hasattr(obj, "__getitem__") and hasattr(obj, "__len__")
+    return isinstance(obj, Images | Dataset) or (
+        by_number and not isinstance(obj, list | tuple | Mapping | BatchSource)
+    )
 
 
 def resized(source: BatchSource, batch_size: int | None) -> BatchSource:

@@ -83,6 +83,8 @@ class Progress:
         parts = [f"epoch {metrics['epoch']}", f"loss {self.loss:.4f}"]
         if "val_accuracy" in metrics:
             parts.append(f"validation accuracy {metrics['val_accuracy']:.2%}")
+        elif "val_loss" in metrics:
+            parts.append(f"validation loss {metrics['val_loss']:.4f}")
         if self.bar is not None:
             self.text = ", ".join(parts)
             self._move(progress, 0)

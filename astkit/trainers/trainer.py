@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from astkit import logs
 from astkit.datasets import BatchSource, as_loader
+from astkit.datasets.foreign import is_dataset
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
 from astkit.gating.policy import overrides
 from astkit.profiling import EnergyMeter
@@ -136,7 +137,8 @@ class Trainer(Resumable):
         data = as_loader(train, self.device, size, seed=config.seed)
         if validation is None:
             return data, None
-        return data, as_loader(validation, self.device, shuffle=False)
+        held = size if is_dataset(validation) else None  # a loader has a size of its own
+        return data, as_loader(validation, self.device, held, shuffle=False)
 
     def _step(self) -> Step:
         chooses = self.policy is not None and overrides(self.policy, "choose")
