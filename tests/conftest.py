@@ -23,7 +23,7 @@ ALONE = (
     "datasets/test_prefetch.py",
     "datasets/test_streams.py",
     "profiling/",
-    "runs/test_children.py",
+    "runs/test_execute.py",
     "runs/test_sweep.py",
     "test_background.py",
     "test_system.py",
@@ -31,7 +31,6 @@ ALONE = (
     "trainers/test_memory.py",
     "trainers/test_metrics_file.py",
     "trainers/test_progress.py",
-    "widgets/test_board.py",
 )
 """Tests that compare times, watch memory or end processes, and want no others beside them."""
 

@@ -178,7 +178,7 @@ def as_loader(
 
 
 def is_dataset(obj: Any) -> bool:
-    """Whether ``obj`` holds rows and not batches: torch's data sets, and what has rows by number."""
+    """Whether ``obj`` holds rows and not batches: a data set, or what gives rows by number."""
     by_number = hasattr(obj, "__getitem__") and hasattr(obj, "__len__")
     return isinstance(obj, Images | Dataset) or (
         by_number and not isinstance(obj, list | tuple | Mapping | BatchSource)
