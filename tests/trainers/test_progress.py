@@ -80,9 +80,7 @@ class PerEpoch:
         self.observer.close()
 
 
-@pytest.mark.parametrize(
-    ("epochs", "batches"), [(1, 3), (1, 10), (1, 11), (1, 57), (2, 40), (3, 20), (7, 13), (0.5, 64)]
-)
+@pytest.mark.parametrize(("epochs", "batches"), [(1, 3), (1, 10), (3, 21), (0.5, 64)])
 def test_the_bar_moves_at_most_ten_times_an_epoch(epochs, batches):
     watched = PerEpoch(with_bar())
     run(watched, epochs, batches)
@@ -111,21 +109,18 @@ def test_the_bar_keeps_to_its_number(batches, per_epoch, epochs):
     assert min(watched.counts) >= min(batches, per_epoch) / 2
 
 
-def test_the_bar_follows_a_budget_of_flops():
-    watched = PerEpoch(with_bar())
-    run(watched, None, 40, budget=Budget(flops=24.0 * 100))  # two and a half passes
-    assert max(watched.counts) <= 10
-    assert len(watched.counts) == 3
-    assert watched.observer.bar.shown[-1] == 1.0
-
-
-def test_a_loader_of_unknown_length_moves_the_bar_after_each_pass():
+def test_the_bar_follows_other_budgets_and_loaders_of_unknown_length():
     class Unsized(IterableDataset):
         def __iter__(self):
             return iter(rows(30))
 
     watched = PerEpoch(with_bar())
-    Trainer(MODEL, DataLoader(Unsized(), 1), budget=Budget(epochs=2), observers=[watched]).run()
+    run(watched, None, 40, budget=Budget(flops=24.0 * 100))  # two and a half passes
+    assert max(watched.counts) <= 10
+    assert len(watched.counts) == 3
+    assert watched.observer.bar.shown[-1] == 1.0
+    watched = PerEpoch(with_bar())
+    Trainer(MODEL, DataLoader(Unsized(), 1), epochs=2, observers=[watched]).run()
     assert watched.counts == [1, 1]
     assert watched.observer.bar.shown == [0.5, 1.0]
 
@@ -176,37 +171,26 @@ def test_a_batch_without_a_loss_keeps_the_last_one():
     observer.close()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0:00"),
-        (0.4, "0:00"),
-        (9.6, "0:10"),
-        (59.7, "1:00"),
-        (90, "1:30"),
-        (3599.6, "1:00:00"),
-        (3700, "1:01:40"),
-        (90061, "25:01:01"),
-    ],
-)
-def test_durations(seconds, text):
-    assert module.duration(seconds) == text
+def test_durations():
+    expected = {0: "0:00", 0.4: "0:00", 9.6: "0:10", 59.7: "1:00", 90: "1:30", 3599.6: "1:00:00",
+                3700: "1:01:40", 90061: "25:01:01"}  # fmt: skip
+    assert {seconds: module.duration(seconds) for seconds in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("shell", "terminal", "expected"),
-    [
-        (SimpleNamespace(kernel=object()), False, True),  # a notebook
-        (SimpleNamespace(), False, False),  # IPython in a pipe
-        (SimpleNamespace(), True, True),
+def test_who_is_watching(monkeypatch):
+    notebook, ipython = SimpleNamespace(kernel=object()), SimpleNamespace()
+    for shell, terminal, expected in (
+        (notebook, False, True),
+        (ipython, False, False),  # in a pipe
+        (ipython, True, True),
         (None, False, False),
         (None, True, True),
-    ],
-)
-def test_who_is_watching(monkeypatch, shell, terminal, expected):
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    assert module.interactive() is expected
+    ):
+        monkeypatch.setitem(
+            sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell)
+        )
+        monkeypatch.setattr(sys.stderr, "isatty", lambda on=terminal: on, raising=False)
+        assert module.interactive() is expected
 
 
 @pytest.mark.parametrize("watching", [True, False])
@@ -375,12 +359,14 @@ def share(observer, epochs=6):
     return timed.seconds / (time.perf_counter() - start)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bar", [True, False])
 def test_its_whole_cost_is_a_small_share_of_a_run(bar, capsys):
     # both in one process and one run, so a slow machine slows both; the best of three runs
     assert min(share(Progress(bar=bar)) for _ in range(3)) < 0.05
 
 
+@pytest.mark.full
 def test_a_slow_front_end_costs_no_more():
     held = share(Progress(bar=False, stream=SlowStream()))
     with BackgroundWriter() as writer:
