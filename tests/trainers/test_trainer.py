@@ -83,9 +83,6 @@ KINDS = {
     "hardest": lambda: {"policy": Hardest()},
 }
 FAST = ["dense", "gated", "per sample", "random, then chosen", "foreign", "hardest"]
-SOME_KINDS = [
-    pytest.param(kind, marks=[] if kind in FAST else pytest.mark.full, id=kind) for kind in KINDS
-]
 
 
 def build(kind="dense", **options):
@@ -180,7 +177,7 @@ def check_resuming(kind, cut):
 
 
 @pytest.mark.parametrize("cut", [3, 5, 8])
-@pytest.mark.parametrize("kind", SOME_KINDS)
+@pytest.mark.parametrize("kind", FAST)
 def test_a_new_trainer_resumes_bit_identically(kind, cut):
     check_resuming(kind, cut)
 
