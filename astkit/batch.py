@@ -145,7 +145,7 @@ def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[A
     if isinstance(x, Args):
         return tuple(x), {}
     if isinstance(x, Mapping) and y is x:
-        names = _named(_forward(model), tuple(map(str, x)))
+        names = _named(*_forward(model), tuple(map(str, x)))
         if names:
             return (), {name: x[name] for name in names}
     return (x,), {}
@@ -220,27 +220,26 @@ def _mover(device: torch.device | str) -> Callable[[Tensor], Tensor]:
     return lambda tensor: tensor.to(device, non_blocking=True)
 
 
-def _forward(model: Any) -> Any:
+def _forward(model: Any) -> tuple[Any, bool]:
+    """The function that takes the inputs, and whether its first parameter is the model."""
     while not hasattr(type(model), "forward") or hasattr(model, "_orig_mod"):
         inner = getattr(model, "_orig_mod", None) or getattr(model, "model", None)
         if inner is None or inner is model:
-            return model
+            return model, False
         model = inner
     # DistributedDataParallel and its kind take anything and pass it on
     module = getattr(model, "module", None)
     wraps = isinstance(module, torch.nn.Module) and type(model).__module__.startswith("torch.")
-    return _forward(module) if wraps else type(model).forward
+    return _forward(module) if wraps else (type(model).forward, True)
 
 
 @lru_cache(maxsize=256)
-def _named(forward: Any, keys: tuple[str, ...]) -> tuple[str, ...]:
+def _named(forward: Any, bound: bool, keys: tuple[str, ...]) -> tuple[str, ...]:
     """Those of ``keys`` that ``forward`` takes by name; none where one that it needs is missing."""
     try:
-        found = list(inspect.signature(forward).parameters.values())
+        found = list(inspect.signature(forward).parameters.values())[bound:]
     except (TypeError, ValueError):
         return ()
-    if found and found[0].name == "self":
-        found = found[1:]
     variadic = any(each.kind is each.VAR_KEYWORD for each in found)
     named = [each for each in found if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     if any(each.default is each.empty and each.name not in keys for each in named):
