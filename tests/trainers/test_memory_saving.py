@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from astkit import models
 from astkit.profiling.flops import count_flops
+from astkit.profiling.window import peak_tensor_bytes
 from astkit.trainers.memory_saving import Checkpointed, _blocks, attention
 
 CASES = [
@@ -167,47 +168,24 @@ def test_only_the_second_forward_is_added_to_the_flops(name: str, options: dict[
     assert plain.backward < saving.backward <= plain.backward + plain.forward
 
 
-class Live(TorchDispatchMode):
-    """The most bytes that tensors made within have held at one time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.peak = 0
-        self._held: dict[StorageWeakRef, int] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                self._held[StorageWeakRef(storage)] = storage.nbytes()
-        self._held = {ref: size for ref, size in self._held.items() if not ref.expired()}
-        self.peak = max(self.peak, sum(self._held.values()))
-        return result
-
-
 def peak(model: nn.Module, x: Tensor, saving: bool) -> int:
-    model.zero_grad()
-    with Live() as live:
-        if saving:
-            with Checkpointed(model):
-                loss = model(x).square().sum()
-        else:
+    def step() -> None:
+        with Checkpointed(model) if saving else nullcontext():
             loss = model(x).square().sum()
         loss.backward()
-    return live.peak
+
+    model.zero_grad()
+    return peak_tensor_bytes(step)
 
 
-def test_the_vision_transformer_trains_in_less_than_half_the_memory() -> None:
-    model = models.build("simplified_vit", (3, 32, 32), 10, width=64, depth=6)
+@pytest.mark.parametrize(
+    ("name", "options", "share"),
+    [("simplified_vit", {"width": 64, "depth": 6}, 0.5), ("simple_cnn", {"batch_norm": True}, 0.9)],
+)
+def test_training_takes_less_memory(name: str, options: dict[str, Any], share: float) -> None:
+    model = models.build(name, (3, 32, 32), 10, **options)
     x = torch.randn(16, 3, 32, 32)
-    assert peak(model, x, saving=True) < 0.5 * peak(model, x, saving=False)
-
-
-def test_the_cnn_trains_in_less_memory() -> None:
-    model = models.build("simple_cnn", (3, 32, 32), 10, batch_norm=True)
-    x = torch.randn(16, 3, 32, 32)
-    assert peak(model, x, saving=True) < 0.9 * peak(model, x, saving=False)
+    assert peak(model, x, saving=True) < share * peak(model, x, saving=False)
 
 
 class Residual(nn.Module):
@@ -314,19 +292,13 @@ def test_a_checkpoint_recomputes_with_the_kernel_of_its_forward() -> None:
     assert not any("flash" in name for name in names)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"kernel": "fast"}, "attention is 'fast': choose one of auto, math, flash, efficient"),
-        (
-            {"kernel": "efficient"},
-            "'efficient', which cpu does not have for float32: choose one of",
-        ),
-    ],
-)
-def test_a_kernel_that_is_not_there_is_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence), attention(**options):
-        pass
+def test_a_kernel_that_is_not_there_is_refused() -> None:
+    for kernel, sentence in (
+        ("fast", "attention is 'fast': choose one of auto, math, flash, efficient"),
+        ("efficient", "'efficient', which cpu does not have for float32: choose one of"),
+    ):
+        with pytest.raises(ValueError, match=sentence), attention(kernel):
+            pass
 
 
 def test_a_kernel_that_refuses_the_model_says_what_to_do() -> None:
