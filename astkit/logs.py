@@ -1,4 +1,4 @@
-"""Log levels for numbers that cost something to compute, below INFO so that nobody pays unasked.
+"""Log levels for numbers that cost something to compute: below INFO, computed only on request.
 
 The standard ``logging`` module does the rest; astkit adds no handler and sets no level::
 

@@ -1,6 +1,6 @@
 """Small networks; input shape and number of classes are arguments.
 
-`SimpleCNN` and `SimplifiedViT` have the layers of the origin's networks (examples/cifar10_demo.py
+`SimpleCNN` and `SimplifiedViT` have the layers of the original's networks (examples/cifar10_demo.py
 and KAGGLE_VIT_BATCHED_STANDALONE.py in oluwafemidiakhoa/adaptive-sparse-training at 3e66290).
 """
 
@@ -58,7 +58,7 @@ class DigitsCNN(nn.Sequential):
 
 
 class SimpleCNN(nn.Sequential):
-    """The origin's CNN: three convolutions, two poolings, two linear layers, dropout 0.5."""
+    """The original's CNN: three convolutions, two poolings, two linear layers, dropout 0.5."""
 
     def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10, batch_norm: bool = False):
         channels, height, width = _divisible(shape, 4, "SimpleCNN")
@@ -77,7 +77,7 @@ class SimpleCNN(nn.Sequential):
 
 
 class SimplifiedViT(nn.Module):
-    """The origin's vision transformer: patch 4, width 256, depth 6, 8 heads, class token.
+    """The original's vision transformer: patch 4, width 256, depth 6, 8 heads, class token.
 
     Post-norm encoder layers with GELU, a feed-forward width of twice the model's and dropout 0.1.
     """

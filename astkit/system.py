@@ -73,7 +73,7 @@ def tuned(
         probe: some work like a training step (forward and backward on a batch, say), to be
             repeated 7 times; its page faults are counted, and timed against what one costs here.
         decided: an earlier record; its choice of allocator is taken over without a probe, so that a
-            resumed run goes on as it began.
+            resumed run keeps it.
 
     Raises:
         ValueError: for a setting that is not among these, or ``deterministic`` together with

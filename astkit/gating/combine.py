@@ -69,7 +69,7 @@ class WeightedSum(MeanRelative):
 
     So a weight is the term's share in the score of an average row, whatever the term's scale; where
     the mean is 0, the rows above it count as average. Rows where a term is not finite have no
-    score. Unlike the origin's rule (`LossAndContrast`) nothing is clamped. Terms of weight 0 are
+    score. Unlike the original's rule (`LossAndContrast`) nothing is clamped. Terms of weight 0 are
     left out.
 
     Args:

@@ -20,7 +20,7 @@ IGNORED = -100
 
 
 def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
-    """Cross-entropy of each row or token; the criterion of whoever names none.
+    """Cross-entropy of each row or token; the default criterion.
 
     ``outputs``: logits ``[rows, classes]``, ``[rows, classes, ...]`` or ``[rows, ..., classes]``,
     or an object, mapping or tuple that holds such ``logits``. One that holds a ``loss`` of shape
@@ -74,7 +74,7 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
     try:
         found = criterion(outputs, targets)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if "memory" in str(error):  # no mismatch: whoever called may try again with fewer rows
+        if "memory" in str(error):  # no mismatch: the caller may try again with fewer rows
             raise
         raise ValueError(_mismatch(outputs, targets, error)) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)

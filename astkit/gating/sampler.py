@@ -196,6 +196,6 @@ class PolicySampler(Sampler[int]):
         return torch.equal(self._rows[first : first + len(index)], index)
 
     def _forget(self) -> None:
-        # what an earlier iteration drew and nobody trained on: drop_last, or a loop that was left
+        # what an earlier iteration drew without training on it: drop_last, or a loop that was left
         self._rows, self._scale = torch.empty(0, dtype=torch.int64), torch.empty(0)
         self._next, self._used = 0, {}

@@ -1,7 +1,7 @@
 """Significance: one score a sample; higher means more important.
 
 A score is any callable ``(outputs, targets, inputs) -> [batch]``; one that needs to know which
-samples it sees, or the model, is a `ContextScore`. The origin compared below is
+samples it sees, or the model, is a `ContextScore`. The original compared below is
 oluwafemidiakhoa/adaptive-sparse-training at 3e66290, file KAGGLE_VIT_BATCHED_STANDALONE.py.
 """
 
@@ -138,7 +138,7 @@ class Contrast:
     """The standard deviation over all pixels and channels of an input.
 
     The model has no part in it, so alone it chooses the same samples for ever: it is meant for
-    combinations. Source: the input term of the origin's ``_compute_batch_significance``.
+    combinations. Source: the input term of the original's ``_compute_batch_significance``.
     ``criterion`` is taken as by every registered score, and not used.
     """
 
@@ -150,7 +150,7 @@ class Contrast:
 
 
 class LossAndContrast(MeanRelative):
-    """The origin's rule: ``0.7 * half(loss) + 0.3 * half(contrast)``.
+    """The original's rule: ``0.7 * half(loss) + 0.3 * half(contrast)``.
 
     ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `Contrast`. Source:
     ``_compute_batch_significance``.
@@ -179,7 +179,7 @@ class LossAndContrast(MeanRelative):
 
 
 class LossContrastConstant(LossAndContrast):
-    """The origin's older rule, kept as a warning: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
+    """The original's older rule, kept as a warning: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
 
     The constant lifts every score to 0.2 or more and one outlier in the batch presses all others
     together, so a threshold that starts below that admits everything. Source: the same file at

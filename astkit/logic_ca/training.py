@@ -94,7 +94,7 @@ class LogicStep:
         return {"iteration": self.iteration}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after ``state``."""
+        """Continue from ``state``."""
         self.iteration = state["iteration"]
 
 
@@ -143,7 +143,7 @@ class GatedLogicStep(LogicStep):
         return {**super().state_dict(), "gate": self.gate.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after ``state``."""
+        """Continue from ``state``."""
         super().load_state_dict(state)
         self.gate.load_state_dict(state["gate"])
 

@@ -160,7 +160,7 @@ class Ledger:
 
     @property
     def origin_energy_units(self) -> float:
-        """The origin's "energy": 10 an activation, 0.1 a skip. Not joules; for comparison only."""
+        """The original's "energy": 10 an activation, 0.1 a skip. Not joules; for comparison only."""
         skipped = self.samples.skipped + self.samples.unloaded
         return ORIGIN_UNITS_ACTIVATION * self.samples.trained + ORIGIN_UNITS_SKIP * skipped
 

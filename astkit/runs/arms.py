@@ -136,7 +136,7 @@ def trainer(
 ) -> Trainer:
     """A trainer for one arm; every arm starts from the same weights and sees the same batches.
 
-    With a ``folder`` it keeps its metrics and checkpoints there, and goes on from what is there.
+    With a ``folder`` it keeps its metrics and checkpoints there, and resumes from what is there.
 
     Raises ``ValueError`` for an unknown arm, or for an arm that needs a ``budget`` and has none.
     """
@@ -195,7 +195,7 @@ def run(
 ) -> dict[str, Any]:
     """Train one arm and read the test split once, at the end; returns plain values.
 
-    ``folder``: see `trainer`; of an arm that was gone on with, ``wall_seconds`` are those since.
+    ``folder``: see `trainer`; of a resumed arm, ``wall_seconds`` are those since.
     Accuracies lie in [0, 1]; ``rate`` is the share of samples that the decision made active, or
     ``None`` where nothing was decided; ``steps`` and ``epochs`` are the run's history.
     """

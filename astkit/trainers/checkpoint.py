@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run, saved while it goes on, to be resumed after a crash.
+"""Checkpoints: the whole state of a run, saved during training, to be resumed after a crash.
 
 A resumed run ends with the weights, threshold, metrics and counts of one that was never
 interrupted, to the bit where the device computes the same bits each time.
@@ -56,8 +56,8 @@ class Checkpoints:
 
     One is made after every ``every`` training batches, after each pass, and when a run is left
     between two batches. The training thread copies the state; a thread of its own writes the file,
-    after the lines of metrics that came before it. A copy that was not begun to be written gives
-    way to the next one.
+    after the lines of metrics that came before it. A copy whose writing has not begun is
+    replaced by the next one.
 
     Args:
         folder: for these files alone; made where it is missing.

@@ -106,8 +106,8 @@ class Compiled:
             else "see TORCH_LOGS=dynamo for its reasons, or leave compile off"
         )
         self.reason = (
-            f"torch.compile failed on {self.device.type} ({what}), so training goes on uncompiled:"
-            f" {remedy}"
+            f"torch.compile failed on {self.device.type} ({what}), so training continues"
+            f" uncompiled: {remedy}"
         )
         warnings.warn(self.reason, stacklevel=3)
 

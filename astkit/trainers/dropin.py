@@ -1,4 +1,4 @@
-"""Drop-in trainers with the origin's signature: change one class name, nothing else."""
+"""Drop-in trainers with the original's signature: change one class name, nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GATE_KEYS = {
 
 
 class AdaptiveSparseTrainer:
-    """Batched gated training behind the origin's constructor.
+    """Batched gated training behind the original's constructor.
 
     ``AdaptiveSparseTrainer(model, train_loader, val_loader, modality="vision", device="auto",
     config={...}).train(epochs=10)`` with ordinary ``(x, y)`` DataLoaders.
@@ -34,11 +34,11 @@ class AdaptiveSparseTrainer:
     Args:
         model: outputs ``[batch, classes]``.
         train_loader: yields ``(x, y)``; ``val_loader`` the same.
-        modality: "vision" scores by loss and contrast as the origin did, any other by loss alone.
+        modality: "vision" scores by loss and contrast as the original did, any other by loss alone.
         device: "auto" takes the accelerator that torch sees.
         config: ``target_activation_rate`` (0.1), ``score``, ``controller``, ``criterion`` (one loss
             a row), ``fallback``, ``min_active``, and any field of `TrainConfig`; its ``lr`` is 1e-4
-            here, as in the origin.
+            here, as in the original.
 
     Raises ``ValueError`` for a key or value that it does not know.
     """
@@ -97,7 +97,7 @@ class AdaptiveSparseTrainer:
 
 
 class SampleAdaptiveSparseTrainer(AdaptiveSparseTrainer):
-    """The sample-by-sample sibling; ``update`` is "per_sample" (the origin's) or "per_batch"."""
+    """The sample-by-sample sibling; ``update`` is "per_sample" (the original's) or "per_batch"."""
 
     update: Literal["per_sample", "per_batch"] = "per_sample"
 

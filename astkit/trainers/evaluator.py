@@ -92,11 +92,11 @@ class Evaluator:
         position.validated, position.sums = 0, []
 
     def stop(self) -> None:
-        """Let go of the batches; the next one is made anew from its position."""
+        """Release the iterator; the next batch is loaded again from its position."""
         self._batches = None
 
     def evaluate(self, source: BatchSource, threads: int = 1) -> dict[str, Any]:
-        """The fields of `ValidationMetrics` for one pass of ``source``, whatever else goes on."""
+        """The fields of `ValidationMetrics` for one pass of ``source``."""
         with self.ledger.clock("evaluation"), self._random():
             found = validate(
                 self.learner, source, threads, prepare=self._booked, metrics=self.metrics
@@ -108,7 +108,7 @@ class Evaluator:
         position.sums = [] if self._sums is None else self._sums.tolist()
 
     def load(self, position: Position) -> None:
-        """Go on from the sums in ``position``."""
+        """Continue from the sums in ``position``."""
         self._batches, sums = None, position.sums
         dtype = torch.float32 if self.learner.device.type == "mps" else torch.float64
         device = self.learner.device

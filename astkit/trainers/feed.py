@@ -147,7 +147,7 @@ class Feed:
         return self._scale[first : first + batch.rows]
 
     def of_epoch(self, position: Position) -> float:
-        """Share of the present epoch that is over, in [0, 1]; 0 while nobody can tell."""
+        """Share of the present epoch that is over, in [0, 1]; 0 while it is unknown."""
         if not position.round:
             return 0.0
         batches = self._batches_in_round()
@@ -155,7 +155,7 @@ class Feed:
         return (position.round - 1 + share) / self.rounds
 
     def stop(self) -> None:
-        """Let go of the batches; the next one is made anew from its position."""
+        """Release the iterator; the next batch is loaded again from its position."""
         self._batches = None
 
     def end_epoch(self) -> None:

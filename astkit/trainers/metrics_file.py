@@ -24,7 +24,7 @@ class MetricsFile:
     the disk is busy, are written in one go; a process that is killed loses those. ``close``, which
     the end of a run calls, waits until all lines are on the disk (fsync); more may follow. A file
     that is there is continued, without its torn last line if a crash has left one; ``rewind`` it
-    first when a run goes on from a checkpoint.
+    first when a run is resumed from a checkpoint.
 
     Args:
         path: the file; missing folders are made.

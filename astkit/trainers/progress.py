@@ -1,4 +1,4 @@
-"""Progress with ETA: a bar where somebody watches, one line an epoch where nobody does."""
+"""Progress with ETA: a bar in a notebook or terminal, one line an epoch elsewhere."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Progress:
     Args:
         label: what the run is called.
         per_epoch: bar updates an epoch, at most.
-        bar: draw a tqdm bar; ``None`` does so where somebody watches and tqdm is installed.
+        bar: draw a tqdm bar; ``None`` does so in a notebook or terminal where tqdm is installed.
         stream: where lines go when there is no bar; ``None`` for standard output.
-        writer: draws in its thread, so that a front end that is slow, or a pipe that nobody reads,
+        writer: draws in its thread, so that a front end that is slow, or a pipe that is not read,
             holds no step; bar updates that it has no time for are left out, lines are not. One of
             its own: what else waits in it waits for the front end as well.
     """
@@ -106,7 +106,7 @@ class Progress:
         print("\n".join(lines), file=self.stream or sys.stdout, flush=True)
 
     def close(self) -> None:
-        """Leave the bar as it is and go on below it; waits `PATIENCE` seconds for a front end."""
+        """Leave the bar as it is; waits `PATIENCE` seconds for a front end."""
         if self.writer is None or self._lines is None or self._moves is None:
             if self.bar is not None:
                 self.bar.close()

@@ -1,4 +1,4 @@
-"""Before the first batch: every "auto" settled, the system tuned; and both recorded."""
+"""Before the first batch: resolves "auto" settings, tunes the system, and records both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astkit.trainers.resolve import Decision, Scene, open_choices, resolve, step
 
 
 class SettingUp:
-    """Settles a configuration on this machine, once for a run and all its resumptions.
+    """Resolves a configuration on this machine, once for a run and all its resumptions.
 
     Attributes:
         config: the settings in use; before the first step "auto" may stand in it.
@@ -34,7 +34,7 @@ class SettingUp:
 
     @contextmanager
     def tuned(self, fixed_shapes: bool) -> Iterator[None]:
-        """Settle what is open, and run a block with the system set for it."""
+        """Resolve "auto" settings, and run a block with the system set for them."""
         config, learner = self.config, self._learner
         if open_choices(config):
             config, self.decisions = resolve(config, self._look())
@@ -93,7 +93,7 @@ class SettingUp:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must not decide anew."""
+        """What a resumed run must not decide again."""
         return {
             "config": self.config.to_dict(),
             "micro_batch": self._learner.micro_batch,
@@ -102,7 +102,7 @@ class SettingUp:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the decisions of the run that goes on."""
+        """Take over the decisions of the resumed run."""
         settled = TrainConfig.from_dict(state["config"])
         names = open_choices(self.config)
         self.decisions = [Decision(**decision) for decision in state["decisions"]]

@@ -1,4 +1,4 @@
-"""Copies of a training state, taken between two steps, to be written while training goes on."""
+"""Copies of a training state, taken between two steps, to be written in the background."""
 
 from __future__ import annotations
 

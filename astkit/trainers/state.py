@@ -155,7 +155,7 @@ class Event:
 
 
 class Steering:
-    """Changes that were asked for while a run goes on, and those that were made.
+    """Changes requested during a run, and those that were made.
 
     ``put`` may be called from any thread; it only sets a value. Of several values for one name that
     arrive between two batches the last one counts.

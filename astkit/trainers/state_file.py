@@ -61,7 +61,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise DamagedError(f"{path} is damaged: its content does not fit the digest in its name")
     try:
         return _unpacked(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except Exception as error:  # whoever wrote it, it is no state of ours
+    except Exception as error:  # not a file that `write` made
         raise DamagedError(f"{path} holds no training state ({error})") from error
 
 

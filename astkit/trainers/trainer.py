@@ -66,7 +66,7 @@ class Trainer(Resumable):
         evaluator: makes what finds the metrics of an epoch; by default from loss and ``metrics``.
         costs: makes what counts a sample's FLOPs; by default it traces the model's operations.
         device: "auto" takes the accelerator that torch sees.
-        checkpoints: where to save the run's state while it goes on, or a folder for that.
+        checkpoints: where to save the run's state during training, or a folder for that.
         resume: continue from the newest checkpoint there, or begin if there is none.
 
     Raises:

@@ -47,7 +47,7 @@ class Updates:
         self._total: float | Tensor = 0.0
         self._rows = self._lost = 0
         self._broken: Tensor | None = None
-        # the fused kernels look at a flag on the device, so that nobody has to wait for it
+        # the fused kernels look at a flag on the device, so that the host does not wait for it
         self._flagged = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
     def backward(self, total_loss: Tensor, total: float | Tensor, rows: int) -> None:
@@ -94,7 +94,7 @@ class Updates:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         before, total, rows = [p.grad for p in parameters], self._total, self._rows
         waiting = self._rows > 0
-        for parameter in parameters:  # also of gradients that somebody else has left
+        for parameter in parameters:  # also of gradients left by other code
             parameter.grad = None
         try:
             yield
@@ -138,7 +138,7 @@ class Updates:
         norm = nn.utils.get_total_norm(gradients)
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
-        if self.scaler is None:  # a scaler looks for itself, and goes on
+        if self.scaler is None:  # a scaler checks by itself, and continues
             self._guard(norm, "gradient's norm")
         if self.scaler is not None:
             self._scaled_step(self.scaler)

@@ -177,7 +177,7 @@ def test_where_it_fails_it_is_eager_for_good_with_one_warning(
     assert len(caught) == 1
     sentence = str(caught[0].message)
     assert sentence == fast.reason
-    assert "no luck), so training goes on uncompiled" in sentence
+    assert "no luck), so training continues uncompiled" in sentence
     assert "TORCH_LOGS=dynamo" in sentence
     assert "\n" not in sentence
     outputs.sum().backward()
