@@ -120,7 +120,7 @@ class Policy:
         """
 
     def steer(self, name: str, value: Any) -> None:
-        """Change a setting while the run goes on; ``ValueError`` for one that cannot be."""
+        """Change a setting during the run; ``ValueError`` for one that cannot change."""
         raise ValueError(f"{type(self).__name__} has no setting {name!r} to steer")
 
     def expected_rows(self, samples: int) -> int:
@@ -238,6 +238,11 @@ def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) ->
     """
     if policy is None or isinstance(policy, Policy):
         return policy
+    if not isinstance(policy, str | Mapping):
+        raise ValueError(
+            f"policy is {policy!r}: pass a policy such as RandomSubset(0.1), its name, or"
+            ' {"name": "random", "rate": 0.1}'
+        )
     options: dict[str, Any] = {"name": policy} if isinstance(policy, str) else dict(policy)
     if "name" not in options:
         raise ValueError(f'policy {options} has no name: give {{"name": "random", "rate": 0.1}}')

@@ -351,6 +351,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         r"Gate remembers samples, but .*pass the data set itself .* or let .*indexed\(data\)",
     ),
     "no name": (lambda: as_policy({"rate": 0.1}), r"policy \{'rate': 0.1\} has no name: give"),
+    "a class": (lambda: as_policy(RandomSubset), r"policy is <class .*: pass a policy such as"),  # type: ignore[arg-type]
     "unknown": (lambda: as_policy("best"), "^unknown policy 'best': choose one of gate, .*random"),
     "no rate": (
         lambda: as_policy("random"),
