@@ -196,8 +196,7 @@ class FailOnce:
             raise torch.OutOfMemoryError(EXHAUSTED)
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize(("where", "waiting"), [("forward", True), ("backward", False)])
 def test_one_row_that_does_not_fit_is_an_error(where, waiting, unchanged):
     learner = build(where, 0, accumulation_steps=2)
     if waiting:
@@ -238,8 +237,7 @@ class Held:
         self.tensor = tensor
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize(("where", "call"), [("forward", 3), ("backward", 1)])
 def test_nothing_of_a_failed_attempt_is_alive_in_the_next(where, call):
     """Or the memory that it took would be missing for good."""
     learner = build(micro_batch=8)
