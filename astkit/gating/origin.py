@@ -64,6 +64,7 @@ class OriginPI(Controller):
         start: float = 0.5,
     ) -> None:
         super().__init__(target_rate)
+        self.start = start
         self.kp, self.ki, self.alpha = kp, ki, alpha
         self.value = start
         self.rate_ema = self.target_rate

@@ -157,6 +157,11 @@ class Policy:
                 f"{type(self).__name__} chooses before loading: pass"
                 " sampler=policy.sampler(data, epochs=...) to a DataLoader of indexed(data)"
             )
+        if self.needs_index and index is None:
+            raise ValueError(
+                f"{type(self).__name__} remembers samples, but got no index: let the DataLoader"
+                " load indexed(data) and pass each batch's index=..."
+            )
         criterion = getattr(self, "criterion", None) or cross_entropy_rows
         batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
         rows = batch.rows

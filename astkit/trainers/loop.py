@@ -150,7 +150,8 @@ class Loop:
         policies = [] if self.prepared else self.visits.overriding("prepare")
         for policy in policies:
             begin = copy.deepcopy(self.model)
-            with self.ledger.clock("training"), self.ledger.phase("prepare"):
+            drawn = rng.isolated(self.device, self.config.seed, "prepare")
+            with self.ledger.clock("training"), self.ledger.phase("prepare"), drawn:
                 policy.prepare(
                     partial(copy.deepcopy, begin), TrainingData(self.train, self.learner)
                 )

@@ -224,8 +224,6 @@ NOT_KEPT = {
     "score entropy": {"criterion"},
     "score gradient_norm": {"criterion"},
     "score margin": {"criterion"},
-    "controller origin_pi": {"start"},  # only the first threshold; a resumed run has its own
-    "controller origin_stochastic": {"start"},
 }
 NEEDED = {"target_rate": 0.25, "rate": 0.25}
 
@@ -390,3 +388,18 @@ def test_an_error_is_one_sentence_with_the_remedy(case: str) -> None:
     assert "\n" not in sentence
     assert not re.search(r"[^.]\. ", sentence)
     assert len(sentence) < 300
+
+
+def test_helper_models_draw_from_the_runs_seed_alone() -> None:
+    def weights(global_seed: int) -> Tensor:
+        torch.manual_seed(global_seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+            data = TensorDataset(torch.randn(64, 4), torch.randint(0, 2, (64,)))
+        before = torch.get_rng_state()
+        Trainer(model, data, policy=Rho(), epochs=2, batch_size=16, device="cpu").run()
+        assert torch.equal(torch.get_rng_state(), before)
+        return nn.utils.parameters_to_vector(model.parameters())
+
+    assert torch.equal(weights(0), weights(1))
