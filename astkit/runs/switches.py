@@ -232,7 +232,7 @@ class Measured:
                 "peak memory, MB": None if grown is None else grown / 1e6,
                 "expected elsewhere": switch.expected,
             }
-        return pd.DataFrame(rows).T.rename_axis("arm")
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
     def phases(self, names: Sequence[str]) -> list[dict[str, Any]]:
         """The time of the arms ``names`` by phase, as rows for `plots.phase_breakdown`."""

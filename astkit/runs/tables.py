@@ -91,6 +91,13 @@ def difference(results: Sequence[Result], arm: str, control: str) -> Interval:
     return paired_difference(by_arm[arm], by_arm[control])
 
 
+def verdict(gap: Interval, above: str = "better", below: str = "worse") -> str:
+    """``above`` or ``below`` where the whole interval is on that side of 0, else "undecided"."""
+    if gap.low > 0 or gap.high < 0:
+        return above if gap.low > 0 else below
+    return f"undecided, n = {gap.n}"
+
+
 def _ratio(runs: pd.DataFrame, column: str, control: str) -> pd.Series:
     by_seed = runs.pivot(index="seed", columns="arm", values=column)
     # pivot sorts the arms; they stay in the order in which they ran
@@ -105,6 +112,8 @@ _FORMATS = {
     "samples scored": "{:,.0f}",
     "samples trained": "{:,.0f}",
     "FLOPs": "{:.3g}",
+    "images / s": "{:,.0f}",
+    "peak memory, MB": "{:,.0f}",
 }
 
 
@@ -116,7 +125,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             return "–"
         seconds = column == "spread" and "seconds" in table
         form = "{:.2f}" if seconds else _FORMATS.get(column, "{:.2f}")
-        return f"{value}" if isinstance(value, int) else form.format(value)
+        return f"{value}" if isinstance(value, int | str) else form.format(value)
 
     return table.apply(lambda column: column.map(lambda value: text(str(column.name), value)))
 

@@ -187,12 +187,13 @@ class Panel(NamedTuple):
 
 
 def _panels(there: set[str]) -> list[Panel]:
-    first, second, third = (line(place, markers=False) for place in range(3))
+    first = {**line("this run", markers=False), "linestyle": "-"}
+    dense = {**line("dense", markers=False), "linestyle": "--"}
     thin = {**first, "lw": 0.8}
-    rates = {"rate": ("rate", thin), "target_rate": ("set point", second)}
-    losses = {"loss": ("training", thin), "val_loss": ("validation", third)}
-    accuracy = {"val_accuracy": ("accuracy", {**line(1), "ms": 3})}
-    flops = {"flops": ("this run", first), "flops_dense": ("dense", second)}
+    rates = {"rate": ("rate", thin), "target_rate": ("set point", {"color": SOFT, "ls": "--"})}
+    losses = {"loss": ("training", thin), "val_loss": ("validation", line(2, markers=False))}
+    accuracy = {"val_accuracy": ("accuracy", {**line(5), "ms": 3})}
+    flops = {"flops": ("this run", first), "flops_dense": ("dense", dense)}
     cost = Panel("cost of training", "FLOPs, counted", flops)
     if "joules" in there:
         cost = Panel("energy of training", "energy (J)", {"joules": ("this run", first)})

@@ -61,7 +61,7 @@ def threshold_and_rate(steps: Table, target: float | None = None, window: int = 
         if target is None:
             raise ValueError("the steps have no column target_rate: pass the set point as target")
         table = table.assign(target_rate=target)
-    table = table.assign(controller=table["arm"].replace("run", "this run"))
+    table = table.assign(controller=table["arm"].replace("run", "this run"), stream="")
     return _rate_and_threshold(table.rename(columns={"target_rate": "target"}), window)
 
 
@@ -74,17 +74,17 @@ def step_response(responses: Table, window: int = 1, shock: int | None = None) -
 
     Args:
         responses: columns ``controller``, ``step``, ``rate``, ``threshold``, ``target``; ``seed``
-            where there are several.
+            where there are several, and ``stream``, the name of what they answer to.
         window: batches that each seed's rate is averaged over, this one and those before.
         shock: the step at which the stream changed, marked by a vertical line.
     """
     needed = ["controller", "step", "rate", "threshold", "target"]
     table = frames.read(responses, "step_response", needed, alone="stream", key=needed[:2])
-    return _rate_and_threshold(table, window, shock)
+    return _rate_and_threshold(table.assign(stream=table.get("stream", "")), window, shock)
 
 
 def _rate_and_threshold(table: pd.DataFrame, window: int, shock: int | None = None) -> Picture:
-    """``table``: columns controller, seed, step, rate, threshold and target."""
+    """``table``: columns controller, stream, seed, step, rate, threshold and target."""
     rates = table.groupby(["controller", "seed"])["rate"]
     smooth = rates.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
     finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
@@ -109,7 +109,8 @@ def _rate_and_threshold(table: pd.DataFrame, window: int, shock: int | None = No
     threshold.set(title="threshold", ylabel="score of a sample")
     for axis in figure.axes:
         axis.set_xlabel("step (batches)")
-    name_seeds(figure, table["seed"].nunique(), "median of {} seeds, shaded from 5 % to 95 %")
+    shaded = "median of {} seeds, shaded from 5 % to 95 %"
+    name_seeds(figure, table["seed"].nunique(), shaded, table["stream"].iloc[0])
     legend_beside(figure, rate)
     return figure
 

@@ -49,8 +49,8 @@ LOOK: Any = {
     "legend.fontsize": 9,
 }
 
-# the same in all notebooks; a run without a name is not drawn beside others
-_places = {"this run": 0, "dense": 0, "batched gate": 1, "random": 2}
+# the same in all notebooks; a run without a name is mostly a gated one
+_places = {"dense": 0, "batched gate": 1, "this run": 1, "random": 2}
 
 
 def look() -> AbstractContextManager[None]:
@@ -123,7 +123,7 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
     A name keeps its look in all pictures of a process: names not seen before take the next place.
     No two of the first seven places share a colour, no two of the first 49 colour and dashes.
     """
-    place = _places.setdefault(name, len(_places)) if isinstance(name, str) else name
+    place = name if isinstance(name, int) else _places.setdefault(name, max(_places.values()) + 1)
     turn = (place + place // len(COLOURS)) % len(DASHES)
     style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[turn]}
     return {**style, "marker": MARKERS[turn]} if markers else style
@@ -148,7 +148,10 @@ def legend_beside(figure: Picture, axis: Axes) -> None:
     figure.legend(*zip(*order, strict=True), loc="outside right center", labelspacing=0.9)
 
 
-def name_seeds(figure: Picture, seeds: int, words: str = "mean of {} seeds") -> None:
-    """Say above the axes over how many ``seeds`` a line summarises, if over several."""
-    if seeds > 1:
-        figure.suptitle(words.format(seeds), size=10)
+def name_seeds(
+    figure: Picture, seeds: int, words: str = "mean of {} seeds", shown: str = ""
+) -> None:
+    """Say above the axes what is ``shown``, and of how many ``seeds`` a line is a summary."""
+    said = [shown] * bool(shown) + [words.format(seeds)] * (seeds > 1)
+    if said:
+        figure.suptitle(": ".join(said), size=10)

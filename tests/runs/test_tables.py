@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from astkit.runs import tables
-from astkit.runs.intervals import mean_interval, split_error
+from astkit.runs.intervals import Interval, mean_interval, split_error
 from astkit.runs.record import Record
 
 
@@ -69,6 +69,14 @@ def test_differences_are_paired_by_seed(results):
     gap = tables.difference(first, "batched gate", "dense")
     assert gap.mean == pytest.approx(-0.1)
     assert str(gap) == "-10.00%, n = 1, so without an interval"
+
+
+def test_a_verdict_needs_the_whole_interval_on_one_side_of_zero():
+    cases = {(1, 2, 3): "better", (-3, -2, -1): "worse", (-1, 0, 1): "undecided, n = 5"}
+    for (low, middle, high), words in cases.items():
+        assert tables.verdict(Interval(middle, low, high, 5)) == words
+    assert tables.verdict(mean_interval([1.0])) == "undecided, n = 1"
+    assert tables.verdict(Interval(1, 0.5, 2, 5), "slower", "faster") == "slower"
 
 
 def test_the_error_of_the_test_split_stands_beside_accuracies_where_its_size_is_known(results):
