@@ -72,7 +72,7 @@ def test_one_graph_serves_all_sizes(
     cnn: Callable[..., nn.Module], backend: Callable[[Any], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     backend("aot_eager")
-    fast = check_all_sizes(cnn(batch_norm=True), [37, 1, *range(2, 65)])
+    fast = check_all_sizes(cnn(batch_norm=True), [37, 1, *range(2, 65, 9)])
     assert fast.graphs == 1
     assert not [record for record in caplog.records if "recompile" in record.getMessage()]
 

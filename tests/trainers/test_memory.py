@@ -130,7 +130,7 @@ def test_gradients_are_those_of_enough_memory(where, limit, shrunk, weighted):
     assert short.shrunk == shrunk
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(
     sizes=st.lists(st.integers(1, ROWS), min_size=1, max_size=4),
     limit=st.integers(1, ROWS),

@@ -121,7 +121,7 @@ plain = st.recursive(
 )  # fmt: skip
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.dictionaries(st.text(), plain, max_size=5))
 def test_plain_values_come_back_as_they_were_and_on_one_line(record):
     line = encode(record)

@@ -125,7 +125,7 @@ def test_accumulation_equals_one_batch_and_a_plain_loop(
         assert all((norm > clip_norm) == (clip_norm == 0.05) for norm in norms)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     split=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
     clip_norm=st.sampled_from(CLIPS),
