@@ -65,7 +65,7 @@ def test_lines_differ_in_dashes_and_markers_too():
 
 
 def test_a_name_keeps_its_look_and_a_new_one_gets_one_of_its_own(monkeypatch):
-    monkeypatch.setattr(style, "_places", dict(style._places))
+    monkeypatch.setattr(style, "_places", dict(list(style._places.items())[:4]))  # no test's names
     first = style.line("a policy of tomorrow")
     others = [style.line(name) for name in ("dense", "batched gate", "random", "another")]
     assert first == style.line("a policy of tomorrow")
