@@ -1,7 +1,8 @@
-"""Random crops and flips of whole batches, drawn from (seed, epoch, row) and nothing else."""
+"""Pixels of whole batches: random crops and flips drawn from (seed, epoch, row), normalisation."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from astkit.rng import uniform
 
 NAMES = ("crop", "flip")
+
+Statistic = float | Sequence[float] | Tensor
 
 
 class Moves(NamedTuple):
@@ -38,17 +41,13 @@ class Augment:
     """
 
     def __init__(self, names: Sequence[str] = (), pad: int = 4, seed: int = 0) -> None:
-        names = (names,) if isinstance(names, str) else tuple(names)
-        for name in names:
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        for name in self.names:
             if name not in NAMES:
-                raise ValueError(
-                    f"augment has {name!r}; choose from {', '.join(map(repr, NAMES))}."
-                )
+                raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")
         if pad < 0:
             raise ValueError(f"pad is {pad}; pass 0 or more pixels.")
-        self.names = names
-        self.pad = pad
-        self.seed = seed
+        self.pad, self.seed = pad, seed
 
     def draw(self, index: Tensor, epoch: int) -> Moves:
         """The moves of the dataset rows ``index`` (int64 ``[N]``), on the device of ``index``.
@@ -57,8 +56,13 @@ class Augment:
         """
         top = left = flip = None
         if "crop" in self.names:
-            top = self._offset(uniform(index, self.seed, "crop-y", epoch))
-            left = self._offset(uniform(index, self.seed, "crop-x", epoch))
+            top, left = (
+                # float32 rounding could lift the largest draw to 2*pad+1 exactly
+                (uniform(index, self.seed, key, epoch) * (2 * self.pad + 1))
+                .long()
+                .clamp_(max=2 * self.pad)
+                for key in ("crop-y", "crop-x")
+            )
         if "flip" in self.names:
             flip = uniform(index, self.seed, "flip", epoch) < 0.5
         return Moves(top, left, flip)
@@ -79,10 +83,6 @@ class Augment:
             x = torch.where(moves.flip[:, None, None, None], x.flip(3), x)
         return x
 
-    def _offset(self, draw: Tensor) -> Tensor:
-        # float32 rounding could lift the largest draw to 2*pad+1 exactly
-        return (draw * (2 * self.pad + 1)).long().clamp_(max=2 * self.pad)
-
 
 def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
     """The window of ``x`` ``[B, C, H, W]`` at ``top``, ``left`` ``[B]`` of its zero-padded image.
@@ -99,3 +99,46 @@ def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
     line = (top[:, None] + torch.arange(height, device=x.device)) * stride + left[:, None]
     start = plane.view(batch, channels, 1) + line[:, None]
     return windows.index_select(0, start.view(-1)).view(batch, channels, height, width)
+
+
+class Normalize:
+    """``(x / 255 - mean) / std`` for uint8 ``x``, in one multiplication and one addition.
+
+    ``normalize``: ``(mean, std)``, numbers or ``[C]``, units 0..1; None for ``x / 255``.
+    ``channels``: C, None when unknown. Raises ``ValueError`` for statistics that do not fit.
+    """
+
+    def __init__(
+        self, normalize: tuple[Statistic, Statistic] | None, channels: int | None = None
+    ) -> None:
+        mean, std = (
+            torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu()
+            for part in normalize or (0.0, 1.0)
+        )
+        if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
+            raise ValueError(
+                f"normalize has mean {mean.tolist()} and std {std.tolist()}; "
+                "pass finite means and positive deviations, as Images.channel_stats() gives them."
+            )
+        channels = channels or max(len(mean), len(std))
+        if {len(mean), len(std)} - {1, channels}:
+            raise ValueError(
+                f"normalize has {len(mean)} means and {len(std)} deviations for {channels} "
+                "channels; pass one number, or one for each channel."
+            )
+        self._scale = (1 / (255 * std)).float().view(-1, 1, 1)
+        self._bias = None if normalize is None else (-mean / std).float().view(-1, 1, 1)
+
+    def on(self, device: torch.device) -> Normalize:
+        """The same on ``device``."""
+        other = copy.copy(self)
+        other._scale = self._scale.to(device)
+        other._bias = None if self._bias is None else self._bias.to(device)
+        return other
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``x`` ``[B, C, H, W]`` as float32 when it is uint8, else as it is."""
+        if x.dtype != torch.uint8:
+            return x
+        x = x.float().mul_(self._scale)
+        return x if self._bias is None else x.add_(self._bias)

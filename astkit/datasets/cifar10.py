@@ -6,17 +6,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch import Tensor
-
-from astkit.datasets import cifar10_files as files
-from astkit.datasets.images import Images
-
-Rows = tuple[Tensor, Tensor]
+from astkit.datasets.cifar10_files import LAYOUTS, looked_for
+from astkit.datasets.sources import Parts
 
 
-def load_cifar10(
-    root: Path | None, download: bool, size: int | None
-) -> tuple[Images, Images | None]:
+def load_cifar10(root: Path | None, download: bool, size: int | None) -> Parts:
     """Training and test part, uint8 ``[N, 3, 32, 32]``; the first layout found is the one used.
 
     Raises ``FileNotFoundError`` with every path tried when there is none, and ``ValueError`` for
@@ -28,10 +22,14 @@ def load_cifar10(
         _download(places[0])
         found = find_layout(places)
     if found is None:
-        raise FileNotFoundError(_missing(places))
+        tried = "".join(f"\n  {folder}" for place in places for folder in _candidates(place))
+        raise FileNotFoundError(
+            f"CIFAR-10 was not found. Looked for {looked_for()}; in these folders and in their "
+            f"subfolders cifar10* and cifar-10*:{tried}\nTo get it, pass download=True, or put one "
+            "of the layouts into one of these folders (see data/README.md)."
+        )
     folder, layout = found
-    train, test = files.LAYOUTS[layout].read(folder)
-    return _images(train, folder), None if test is None else _images(test, folder)
+    return LAYOUTS[layout].read(folder)
 
 
 def search_places(root: Path | None) -> list[Path]:
@@ -49,7 +47,7 @@ def search_places(root: Path | None) -> list[Path]:
 def find_layout(places: list[Path]) -> tuple[Path, str] | None:
     """The first folder at ``places`` that holds CIFAR-10, and the name of its layout."""
     for folder in (inner for place in places for inner in _candidates(place)):
-        for name, layout in files.LAYOUTS.items():
+        for name, layout in LAYOUTS.items():
             if layout.present(folder):
                 return folder, name
     return None
@@ -74,23 +72,3 @@ def _download(place: Path) -> None:
             f"CIFAR-10 is not on this machine and its download to {place} failed ({error}); "
             f"fetch {CIFAR10.url} by other means and unpack it there."
         ) from error
-
-
-def _missing(places: list[Path]) -> str:
-    tried = "".join(f"\n  {folder}" for place in places for folder in _candidates(place))
-    layouts = "; ".join(layout.look_for for layout in files.LAYOUTS.values())
-    return (
-        f"CIFAR-10 was not found. Looked for {layouts}; in these folders and in their "
-        f"subfolders cifar10* and cifar-10*:{tried}\nTo get it, pass download=True, or put one of "
-        "the layouts into one of these folders (see data/README.md)."
-    )
-
-
-def _images(rows: Rows, folder: Path) -> Images:
-    pixels, labels = rows
-    if pixels.shape[1:] != (3, 32, 32):
-        raise ValueError(
-            f"The images in {folder} have shape {list(pixels.shape[1:])} instead of [3, 32, 32]; "
-            "this is not CIFAR-10: fetch it again, or load it as 'folders'."
-        )
-    return Images(pixels, labels, files.CLASSES, "cifar10")

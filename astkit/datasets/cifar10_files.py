@@ -2,178 +2,130 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.datasets.decode import class_names, read_class_folders
-from astkit.datasets.parquet import AGAIN_FILE, decoded, image_column, opened, shard_files
+from astkit.datasets.decode import regular
+from astkit.datasets.images import Images
+from astkit.datasets.parquet import ParquetImages, shard_files
+from astkit.datasets.sources import Parts, load_folders
 
-CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
-TRAIN_FILES = tuple(f"data_batch_{number}" for number in range(1, 6))
-TEST_FILE = "test_batch"
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 RECORDS = 10_000  # images in each file of the binary version
 RECORD_BYTES = 1 + 3 * 32 * 32  # label, then the red, green and blue plane
+MOST_ROWS = 50_000  # in a part
 AGAIN = "fetch CIFAR-10 again (remove the folder and pass download=True)"
-
-Rows = tuple[Tensor, Tensor]
-Parts = tuple[Rows, Rows | None]
 
 
 class Layout(NamedTuple):
-    """``look_for``: words for messages; ``present``: is it in this folder; ``read``: both parts."""
+    """``patterns``: any of these in a folder tells the layout; ``read``: both parts from there."""
 
-    look_for: str
-    present: Callable[[Path], bool]
+    patterns: tuple[str, ...]
     read: Callable[[Path], Parts]
+
+    def present(self, folder: Path) -> bool:
+        """Whether ``folder`` holds files of this layout."""
+        return any(True for pattern in self.patterns for _ in folder.glob(pattern))
+
+
+def looked_for() -> str:
+    """All layouts, for messages."""
+    return "; ".join(" or ".join(layout.patterns) for layout in LAYOUTS.values())
 
 
 def _read_python(folder: Path) -> Parts:
-    known = _checksums()
-    train = [_unpickled(folder / name, known[name]) for name in TRAIN_FILES]
-    return _joined(train), _unpickled(folder / TEST_FILE, known[TEST_FILE])
-
-
-def _checksums() -> dict[str, str]:
     from torchvision.datasets import CIFAR10
+    from torchvision.datasets.utils import check_integrity
 
-    return dict(CIFAR10.train_list + CIFAR10.test_list)
+    class Found(CIFAR10):
+        base_folder = ""
 
+        def _load_meta(self) -> None:
+            """Reads no batches.meta: it holds the names of the classes only."""
 
-def _unpickled(path: Path, md5: str) -> Rows:
-    content = _content(path)
-    # a pickle can run any code, so only the published bytes are unpickled
-    if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
-        raise ValueError(f"{path} does not have the published checksum {md5}; {AGAIN}.")
-    entry = pickle.loads(content, encoding="latin1")
-    pixels = torch.from_numpy(entry["data"]).reshape(-1, 3, 32, 32)
-    return pixels, torch.tensor(entry["labels"])
+    # torchvision unpickles nothing but the published bytes; this says which file differs
+    for name, md5 in CIFAR10.train_list + CIFAR10.test_list:
+        if not check_integrity(folder / name, md5):
+            raise ValueError(f"{folder / name} has not the published checksum {md5}; {AGAIN}.")
+    train, test = (
+        _images([(torch.from_numpy(part.data).movedim(3, 1), torch.tensor(part.targets))])
+        for part in (Found(folder, train=True), Found(folder, train=False))
+    )
+    return train, test
 
 
 def _read_binary(folder: Path) -> Parts:
-    train = [_records(folder / f"{name}.bin") for name in TRAIN_FILES]
-    return _joined(train), _records(folder / f"{TEST_FILE}.bin")
+    parts = [_records(folder / f"{name}.bin") for name in NAMES]
+    return _images(parts[:-1]), _images(parts[-1:])
 
 
-def _records(path: Path) -> Rows:
-    content = _content(path)
-    if len(content) != RECORDS * RECORD_BYTES:
-        raise ValueError(
-            f"{path} has {len(content)} bytes instead of {RECORDS * RECORD_BYTES}; {AGAIN}."
-        )
-    table = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(RECORDS, RECORD_BYTES)
-    labels = table[:, 0].long()
-    _check_labels(labels, path)
-    return table[:, 1:].reshape(-1, 3, 32, 32), labels
+def _records(path: Path) -> tuple[Tensor, Tensor]:
+    size = regular(path, AGAIN).stat().st_size
+    if size != RECORDS * RECORD_BYTES:
+        raise ValueError(f"{path} has {size} bytes, not {RECORDS * RECORD_BYTES}; {AGAIN}.")
+    table = torch.from_numpy(np.fromfile(path, np.uint8)).view(RECORDS, RECORD_BYTES)
+    if int(table[:, 0].max()) >= len(CLASSES):
+        raise ValueError(f"{path} has labels outside 0 to 9; {AGAIN}.")
+    return table[:, 1:].view(-1, 3, 32, 32), table[:, 0].long()
 
 
 def _read_parquet(folder: Path) -> Parts:
-    inner = _parquet_folder(folder)
-    train = [_decoded(path) for path in shard_files(inner, "train")]
-    test = [_decoded(path) for path in shard_files(inner, "test")]
-    if not train:
-        raise ValueError(f"{inner} has test-*.parquet but no train-*.parquet; {AGAIN_FILE}.")
-    return _joined(train), _joined(test) if test else None
-
-
-def _parquet_folder(folder: Path) -> Path:
     # a clone of the Hugging Face repository keeps its shards one level down
-    plain = folder / "plain_text"
-    return plain if shard_files(plain, "train") else folder
+    inner = folder / "plain_text" if shard_files(folder / "plain_text", "train") else folder
+    tested = shard_files(inner, "test")
+    return _shards(shard_files(inner, "train")), _shards(tested) if tested else None
 
 
-def _decoded(path: Path) -> Rows:
-    pixels: list[Tensor] = []
-    labels: list[int] = []
-    with opened(path) as file:
-        column = image_column(path, file.schema_arrow.names)
-        for batch in file.iter_batches(batch_size=1000, columns=[column, "label"]):
-            labels.extend(batch.column("label").to_pylist())
-            for item in batch.column(column).to_pylist():
-                pixels.append(decoded(item, f"Row {len(pixels)} of {path}"))
-    if not pixels:
-        raise ValueError(f"{path} has no rows; {AGAIN_FILE}.")
-    try:
-        labelled = torch.tensor(labels, dtype=torch.int64)
-        stacked = torch.stack(pixels)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(f"{path} is not CIFAR-10 ({error}); {AGAIN_FILE}.") from error
-    _check_labels(labelled, path)
-    return stacked, labelled
+def _shards(paths: list[Path]) -> Images:
+    data, parts = ParquetImages(paths), []
+    if len(data) > MOST_ROWS:
+        raise ValueError(f"{paths[0].parent} has {len(data)} rows, not {MOST_ROWS}; {AGAIN}.")
+    for row in range(len(data)):
+        picture, label = data[row]
+        if picture.shape != (3, 32, 32) or label not in range(len(CLASSES)):
+            raise ValueError(
+                f"{data.where(row)} has shape {list(picture.shape)} and label {label}, not "
+                f"[3, 32, 32] and 0 to 9, and so is not CIFAR-10; {AGAIN}."
+            )
+        parts.append((picture[None], torch.tensor([label])))
+    return _images(parts)
 
 
 def _read_folders(folder: Path) -> Parts:
-    parts: list[Rows] = []
-    for part in ("train", "test"):
-        names = class_names(folder / part)
-        if names and names != CLASSES:
-            odd = sorted(set(names) ^ set(CLASSES))[0]
-            raise ValueError(
-                f"{folder / part} has not exactly CIFAR-10's ten classes with images (look at "
-                f"{odd!r}); complete it, or load it as 'folders'."
-            )
-        if names:
-            parts.append(read_class_folders(folder / part, CLASSES, None))
-    return parts[0], parts[1] if len(parts) > 1 else None
+    train, test = load_folders(folder, False, None)
+    odd = sorted(set(train.classes) ^ set(CLASSES))
+    if odd:
+        raise ValueError(
+            f"{folder / 'train'} has not exactly CIFAR-10's ten classes with images (look at "
+            f"{odd[0]!r}); complete it, or load it as 'folders'."
+        )
+    parts = [train] if test is None else [train, test]
+    if any(part.shape != (3, 32, 32) for part in parts):
+        raise ValueError(
+            f"The images in {folder} have shape {list(train.shape)} instead of [3, 32, 32]; "
+            "this is not CIFAR-10: load it as 'folders'."
+        )
+    named = [replace(part, name="cifar10") for part in parts]
+    return named[0], named[1] if test is not None else None
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is missing beside its sister files; {AGAIN}.") from error
+def _images(parts: list[tuple[Tensor, Tensor]]) -> Images:
+    pixels, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Images(pixels, labels, CLASSES, "cifar10")
 
 
-def _check_labels(labels: Tensor, path: Path) -> None:
-    if int(labels.min()) < 0 or int(labels.max()) >= len(CLASSES):
-        raise ValueError(f"{path} has labels outside 0 to 9; {AGAIN_FILE}.")
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    try:
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-    except RuntimeError as error:
-        raise ValueError(f"The files hold images of different sizes; {AGAIN_FILE}.") from error
-
-
-def _any_file(folder: Path, suffix: str) -> bool:
-    return any((folder / f"{name}{suffix}").is_file() for name in (*TRAIN_FILES, TEST_FILE))
-
-
-def _has_parquet(folder: Path) -> bool:
-    inner = _parquet_folder(folder)
-    return any(inner.glob("train-*.parquet")) or any(inner.glob("test-*.parquet"))
-
-
-LAYOUTS: dict[str, Layout] = {
-    "python": Layout(
-        "cifar-10-batches-py/data_batch_*", lambda folder: _any_file(folder, ""), _read_python
+LAYOUTS = {
+    "python": Layout(("data_batch_[1-5]", "test_batch"), _read_python),
+    "binary": Layout(("data_batch_[1-5].bin", "test_batch.bin"), _read_binary),
+    "parquet": Layout(
+        ("train-*.parquet", "test-*.parquet", "plain_text/train-*.parquet"), _read_parquet
     ),
-    "binary": Layout(
-        "cifar-10-batches-bin/data_batch_*.bin",
-        lambda folder: _any_file(folder, ".bin"),
-        _read_binary,
-    ),
-    "parquet": Layout("train-*.parquet and test-*.parquet", _has_parquet, _read_parquet),
-    "folders": Layout(
-        "train/<class>/*.png or *.jpg",
-        lambda folder: any((folder / "train" / name).is_dir() for name in CLASSES),
-        _read_folders,
-    ),
+    "folders": Layout(("train/airplane", "train/truck"), _read_folders),
 }

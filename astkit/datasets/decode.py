@@ -11,20 +11,40 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
+FORMATS = ("PNG", "JPEG")  # Pillow would open any other format under these names, too
+MOST_PIXELS = 64 * 2**20  # in one image: a small file may hold any number of equal pixels
+
+
+def regular(path: Path, remedy: str) -> Path:
+    """``path``; raises ``ValueError`` with ``remedy`` unless it is a regular file, or links to one.
+
+    A device or a pipe may never come to an end.
+    """
+    if not path.is_file():
+        fault = "not a regular file" if path.exists() else "missing"
+        raise ValueError(f"{path} is {fault}; {remedy}.")
+    return path
 
 
 def decode(data: bytes, where: str, remedy: str) -> Tensor:
-    """One encoded image as uint8 ``[3, height, width]``.
+    """One encoded PNG or JPEG as uint8 ``[3, height, width]``.
 
-    Raises ``ValueError`` naming ``where`` and ``remedy`` for bytes that are not a whole image.
+    Raises ``ValueError`` naming ``where`` and ``remedy`` for bytes that are not a whole image of at
+    most ``MOST_PIXELS`` pixels.
     """
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(BytesIO(data)) as picture:
+        with Image.open(BytesIO(data), formats=FORMATS) as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                raise Image.DecompressionBombError(f"{picture.width} x {picture.height} pixels")
             pixels = np.array(picture.convert("RGB"))
+    except Image.DecompressionBombError as error:
+        raise ValueError(
+            f"{where} has more than {MOST_PIXELS:,} pixels ({error}); scale the image down."
+        ) from error
     except (OSError, SyntaxError, ValueError) as error:
-        reason = "no known format" if isinstance(error, UnidentifiedImageError) else error
+        reason = "neither PNG nor JPEG" if isinstance(error, UnidentifiedImageError) else error
         raise ValueError(f"{where} is damaged or no image ({reason}); {remedy}.") from error
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
@@ -38,23 +58,25 @@ def read_class_folders(
     pixels. Raises ``ValueError`` for a damaged file, unequal sizes without ``size``, or no images.
     """
     remedy = "replace it or take it out of the folder"
+    named = [(path, at) for at, name in enumerate(classes) for path in image_files(folder / name)]
     pictures: list[Tensor] = []
-    labels: list[int] = []
-    first: Path | None = None
-    for label, name in enumerate(classes):
-        for path in image_files(folder / name):
-            picture = decode(path.read_bytes(), str(path), remedy)
-            if size is not None:
-                picture = resized(picture, size)
-            first = first or path
-            _check_same_size(first, pictures[0] if pictures else picture, path, picture)
-            pictures.append(picture)
-            labels.append(label)
+    for path, _ in named:
+        picture = decode(regular(path, remedy).read_bytes(), str(path), remedy)
+        picture = picture if size is None else resized(picture, size)
+        if pictures and picture.shape != pictures[0].shape:
+            first, other = (
+                f"{shape[2]}x{shape[1]}" for shape in (pictures[0].shape, picture.shape)
+            )
+            raise ValueError(
+                f"{named[0][0]} is {first} pixels and {path} is {other}; "
+                "pass size= (pixels a side) to resize all images."
+            )
+        pictures.append(picture)
     if not pictures:
         raise ValueError(
             f"{folder} holds no images in its class folders; put {', '.join(SUFFIXES)} files there."
         )
-    return torch.stack(pictures), torch.tensor(labels)
+    return torch.stack(pictures), torch.tensor([label for _, label in named])
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -77,12 +99,3 @@ def resized(picture: Tensor, size: int) -> Tensor:
         picture[None].float(), size=(size, size), mode="bilinear", antialias=True
     )
     return scaled[0].round().clamp(0, 255).to(torch.uint8)
-
-
-def _check_same_size(first: Path, expected: Tensor, path: Path, picture: Tensor) -> None:
-    if picture.shape != expected.shape:
-        sizes = [f"{shape[2]}x{shape[1]}" for shape in (expected.shape, picture.shape)]
-        raise ValueError(
-            f"{first} is {sizes[0]} pixels and {path} is {sizes[1]}; "
-            "pass size= (pixels a side) to resize all images."
-        )

@@ -1,4 +1,4 @@
-"""Find a data set below a folder of unknown layout, as hosted notebooks mount their inputs.
+"""Find CIFAR-10 below a folder of unknown layout, as hosted notebooks mount their inputs.
 
 Kaggle mounts a data set at ``<slug>/``, ``<owner>/<slug>/`` or ``datasets/<owner>/<slug>/`` below
 ``/kaggle/input``; what the owner packed into it comes on top.
@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from astkit.datasets.cifar10_files import LAYOUTS
+from astkit.datasets.cifar10_files import LAYOUTS, looked_for
 
 INPUT = "ASTKIT_INPUT"  # environment variable: another place than /kaggle/input
 DATA = "ASTKIT_DATA"
@@ -35,10 +35,9 @@ def point_to(dataset: str, data_root: str = "") -> None:
             os.environ[DATA] = str(found.resolve())
             print(f"data: {found}")
             return
-    looked_for = "; ".join(layout.look_for for layout in LAYOUTS.values())
     raise FileNotFoundError(
         f"CIFAR-10 is not below {root}: add it to the notebook's input, set {DATA}, or choose"
-        f" another data set. Looked for {looked_for}; found {listing(root)}"
+        f" another data set. Looked for {looked_for()}; found {listing(root)}"
     )
 
 
@@ -63,29 +62,22 @@ def listing(root: Path) -> str:
         return "no such folder"
     lines = []
     for folder, _ in _folders(root):
-        names = sorted(path.name for path in _entries(folder) if not path.is_dir())
-        some = f": {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
+        names = [path.name for path in _entries(folder) if not path.is_dir()]
+        some = f": {', '.join([*names[:3], '...'][: len(names)])}" if names else ""
         lines.append(f"\n  {folder} ({len(names)} files{some})")
         if len(lines) == MOST_LISTED:
-            lines.append("\n  ...")
-            break
+            return "".join([*lines, "\n  ..."])
     return "".join(lines)
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, int]]:
     """``root`` and the folders below it with their depths, the least deep first."""
-    level = [root] if root.is_dir() else []
-    seen = 0
-    for depth in range(DEPTH + 1):
-        below: list[Path] = []
-        for folder in level:
-            seen += 1
-            if seen > MOST_FOLDERS:
-                return
-            yield folder, depth
-            if depth < DEPTH:
-                below += [path for path in _entries(folder) if path.is_dir()]
-        level = below
+    queue = [(root, 0)] if root.is_dir() else []
+    for folder, depth in queue:
+        yield folder, depth
+        if depth < DEPTH:
+            queue += [(path, depth + 1) for path in _entries(folder) if path.is_dir()]
+            del queue[MOST_FOLDERS:]
 
 
 def _entries(folder: Path) -> list[Path]:

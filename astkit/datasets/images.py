@@ -26,17 +26,25 @@ class Images:
     name: str
 
     def __post_init__(self) -> None:
-        _check_tensor("images", self.images, torch.uint8, 4, "[N, channels, height, width]")
-        _check_tensor("labels", self.labels, torch.int64, 1, "[N]")
-        if len(self.images) != len(self.labels):
+        layout = "[N, channels, height, width]"
+        for part, value, dtype, shape in (
+            ("images", self.images, torch.uint8, layout),
+            ("labels", self.labels, torch.int64, "[N]"),
+        ):
+            if not isinstance(value, Tensor):
+                raise ValueError(
+                    f"{part} is a {type(value).__name__}; pass a {dtype} tensor {shape} "
+                    "(torch.as_tensor converts arrays and lists)."
+                )
+            if value.dtype != dtype or value.ndim != shape.count(",") + 1:
+                raise ValueError(
+                    f"{part} is a {value.dtype} tensor of shape {list(value.shape)}; "
+                    f"pass a {dtype} tensor of shape {shape}."
+                )
+        if len(self.images) != len(self.labels) or self.images.numel() == 0:
             raise ValueError(
-                f"images has {len(self.images)} rows and labels has {len(self.labels)}; "
-                "pass exactly one label for each image."
-            )
-        if self.images.numel() == 0:
-            raise ValueError(
-                f"images is empty (shape {list(self.images.shape)}); "
-                "pass at least one image with at least one pixel."
+                f"images has shape {list(self.images.shape)} and labels has {len(self.labels)} "
+                "rows; pass at least one image with a pixel, and one label for each image."
             )
         if not self.classes:
             raise ValueError("classes is empty; pass one name for each label, as a tuple.")
@@ -44,6 +52,11 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __getitem__(self, rows: int | Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Images and labels of one row or of several."""
+        index = torch.as_tensor(rows, device=self.labels.device)
+        return self.images[index], self.labels[index]
 
     @property
     def num_classes(self) -> int:
@@ -68,19 +81,17 @@ class Images:
 
     def channel_stats(self) -> tuple[Tensor, Tensor]:
         """Mean and population standard deviation of each channel: float32 ``[C]``, units 0..1."""
-        # a histogram gives exact sums without a float copy of the whole set
+        # histograms give exact sums without a float copy; part by part, because images on disk
+        # need not fit into memory
+        counts = torch.zeros(self.images.shape[1], 256, dtype=torch.int64)
+        for part in self.images.split(STATS_ROWS):
+            channels = (channel.reshape(-1) for channel in part.unbind(1))
+            counts += torch.stack([torch.bincount(each, minlength=256) for each in channels]).cpu()
+        share = counts.double() / counts.sum(1, keepdim=True)
         levels = torch.arange(256, dtype=torch.float64)
-        means, stds = [], []
-        for channel in range(self.images.shape[1]):
-            # part by part, because images on disk need not fit into memory
-            parts = self.images[:, channel].split(STATS_ROWS)
-            counts = [torch.bincount(part.reshape(-1), minlength=256).cpu() for part in parts]
-            count = torch.stack(counts).sum(0)
-            share = count.double() / count.sum()
-            mean = (share * levels).sum()
-            means.append(mean / 255)
-            stds.append((share * (levels - mean) ** 2).sum().sqrt() / 255)
-        return torch.stack(means).float(), torch.stack(stds).float()
+        mean = (share * levels).sum(1, keepdim=True)
+        std = (share * (levels - mean) ** 2).sum(1).sqrt()
+        return (mean[:, 0] / 255).float(), (std / 255).float()
 
 
 def check_label_range(
@@ -105,16 +116,3 @@ def check_label_range(
         f"Label {bad} occurs {count} time{'' if count == 1 else 's'} in {where}, but {what} "
         f"{outputs} (labels 0 to {outputs - 1}); {remedy}."
     )
-
-
-def _check_tensor(name: str, value: object, dtype: torch.dtype, ndim: int, layout: str) -> None:
-    if not isinstance(value, Tensor):
-        raise ValueError(
-            f"{name} is a {type(value).__name__}; pass a {dtype} tensor {layout} "
-            "(torch.as_tensor converts arrays and lists)."
-        )
-    if value.dtype != dtype or value.ndim != ndim:
-        raise ValueError(
-            f"{name} is a {value.dtype} tensor of shape {list(value.shape)}; "
-            f"pass a {dtype} tensor of shape {layout}."
-        )

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from astkit.batch import Batch, as_batch, map_tensors
-from astkit.datasets.augment import Augment
+from astkit.datasets.augment import Augment, Normalize, Statistic
 from astkit.datasets.images import Images, check_label_range
-from astkit.datasets.normalize import Normalize, Statistic
 from astkit.datasets.settings import TIMEOUT_S, loader_settings
 from astkit.datasets.streams import Stream
 from astkit.rng import permutation
@@ -80,7 +79,7 @@ class Loader:
         self.seed = seed
         self.drop_last = drop_last
         self._augment = Augment(augment, pad, seed)
-        channels = data.shape[0] if isinstance(data, Images) else None
+        channels = data.shape[0] if isinstance(data, Images) else getattr(data, "channels", None)
         self._normalize = Normalize(normalize, channels)
         self._choose = partial(
             loader_settings,

@@ -9,7 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,10 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from astkit.datasets.decode import regular
 from astkit.datasets.images import Images
-from astkit.files import write_atomic
 
 IMAGES, LABELS, CLASSES = "images.npy", "labels.npy", "classes.json"
+MOST_UNNAMED = 100_000  # classes without a classes.json
 AGAIN = "write the folder again with write_mapped"
 
 Part = tuple[Tensor | NDArray[Any], Tensor | NDArray[Any] | Sequence[int]]
@@ -54,32 +54,15 @@ def open_mapped(
     ``name``: the folder's by default. Raises ``ValueError`` for missing or unusable files.
     """
     folder = Path(folder).absolute()
-    pixels = _opened(folder / IMAGES)
-    labels = np.asarray(_opened(folder / LABELS))
-    if pixels.dtype != np.uint8 or pixels.ndim != 4 or not pixels.flags.c_contiguous:
-        raise ValueError(
-            f"{folder / IMAGES} holds {pixels.dtype} of shape {list(pixels.shape)}; it must hold "
-            f"uint8 [N, channels, height, width] in C order: {AGAIN}."
-        )
-    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != pixels.shape[:1]:
-        raise ValueError(
-            f"{folder / LABELS} holds {labels.dtype} of shape {list(labels.shape)}; it must hold "
-            f"one integer for each of {len(pixels)} images: {AGAIN}."
-        )
-    with warnings.catch_warnings():
-        # a writable mapping of more than the memory would be refused, so torch's warning must be
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        images = torch.from_numpy(pixels)
-    numbers = torch.from_numpy(labels.astype(np.int64))
-    return MappedImages(
-        images[start:stop],
-        numbers[start:stop],
-        _class_names(folder / CLASSES, numbers),
-        folder.name if name is None else name,
-        folder,
-        start,
-        stop,
-    )
+    pixels, labels = _opened(folder / IMAGES), _opened(folder / LABELS)
+    try:
+        numbers = _whole(labels[: len(pixels) + 1]).clone()
+        named = _class_names(folder / CLASSES, numbers)
+        whole = Images(pixels, numbers, named, folder.name if name is None else name)
+    except ValueError as error:
+        raise ValueError(f"{folder} is unusable: {error} Or {AGAIN}.") from error
+    rows = slice(start, stop)
+    return MappedImages(pixels[rows], numbers[rows], named, whole.name, folder, start, stop)
 
 
 def write_mapped(
@@ -99,15 +82,14 @@ def write_mapped(
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         with open(temporary / IMAGES, "wb") as file:
-            labels = _write_parts(file, parts)
-            file.flush()
-            os.fsync(file.fileno())
-        content = BytesIO()
-        np.save(content, labels)
-        write_atomic(temporary / LABELS, content.getvalue())
+            labels = _write_parts(file, parts, classes, folder.name)
+        np.save(temporary / LABELS, labels)
         if classes is not None:
-            write_atomic(temporary / CLASSES, json.dumps(list(classes)))
+            (temporary / CLASSES).write_text(json.dumps(list(classes)))
         open_mapped(temporary, name=folder.name)  # refuses bad labels before the folder appears
+        for path in temporary.iterdir():
+            with open(path, "r+b") as file:
+                os.fsync(file.fileno())
         temporary.chmod(0o755)
         temporary.rename(folder)
     except BaseException:
@@ -116,25 +98,32 @@ def write_mapped(
     return open_mapped(folder)
 
 
-def _write_parts(file: BinaryIO, parts: Iterable[Part]) -> NDArray[np.int64]:
+def _write_parts(
+    file: BinaryIO, parts: Iterable[Part], classes: Sequence[str] | None, name: str
+) -> NDArray[np.int64]:
     """Stream the pixels into one .npy file, whose header is completed last; return the labels."""
-    shape: tuple[int, ...] | None = None
-    labels: list[NDArray[np.int64]] = []
+    named = tuple(map(str, range(MOST_UNNAMED))) if classes is None else tuple(classes)
+    labels: list[Tensor] = []
+    shape: tuple[int, ...] = ()
     for number, part in enumerate(parts):
-        images, numbers = _checked(part, number)
-        if shape is None:
-            shape = images.shape[1:]
+        try:
+            images, numbers = (torch.as_tensor(value).cpu() for value in part)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"Part {number} is no pair (images, labels): {error}.") from error
+        checked = Images(images, _whole(numbers), named, f"part {number} of {name}")
+        if not labels:
+            shape = checked.shape
             _write_header(file, 0, shape)
-        if images.shape[1:] != shape:
+        if checked.shape != shape:
             raise ValueError(
-                f"Part {number} has images of shape {list(images.shape[1:])} after "
-                f"{list(shape)}; resize all to one shape."
+                f"Part {number} has images of shape {list(checked.shape)} after {list(shape)}; "
+                "resize all to one shape."
             )
-        file.write(np.ascontiguousarray(images).data)
-        labels.append(numbers.astype(np.int64))
-    if shape is None:
+        file.write(images.contiguous().numpy().data)
+        labels.append(checked.labels)
+    if not labels:
         raise ValueError("parts is empty; pass at least one pair (images, labels).")
-    joined = np.concatenate(labels)
+    joined: NDArray[np.int64] = torch.cat(labels).numpy()
     file.seek(0)
     _write_header(file, len(joined), shape)
     return joined
@@ -146,38 +135,30 @@ def _write_header(file: BinaryIO, rows: int, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def _checked(part: Part, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    try:
-        images, labels = (
-            value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-            for value in part
-        )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Part {number} is no pair (images, labels): {error}.") from error
-    whole = np.issubdtype(labels.dtype, np.integer)
-    if images.dtype != np.uint8 or images.ndim != 4 or not whole or labels.ndim != 1:
-        raise ValueError(
-            f"Part {number} has {images.dtype} images of shape {list(images.shape)} and "
-            f"{labels.dtype} labels of shape {list(labels.shape)}; pass uint8 "
-            "[B, channels, height, width] and integers [B]."
-        )
-    if len(images) != len(labels):
-        raise ValueError(
-            f"Part {number} has {len(images)} images and {len(labels)} labels; pass one for each."
-        )
-    return images, labels
+def _whole(labels: Tensor) -> Tensor:
+    return labels if labels.is_floating_point() else labels.long()  # Images refuses the former
 
 
-def _opened(path: Path) -> NDArray[Any]:
+def _opened(path: Path) -> Tensor:
+    regular(path, AGAIN)
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is missing; {AGAIN}.") from error
-    except (OSError, EOFError, ValueError) as error:
+        with warnings.catch_warnings():
+            # a writable mapping of more than the memory would be refused, so torch's warning must
+            # be, and so must numpy's of a shape that is impossible
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            warnings.filterwarnings("ignore", "overflow encountered")
+            return torch.from_numpy(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, EOFError, ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} is no whole .npy file ({error}); {AGAIN}.") from error
 
 
 def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
     if path.exists():
-        return tuple(json.loads(path.read_text()))
-    return tuple(str(label) for label in range(int(labels.max()) + 1)) if len(labels) else ("0",)
+        names = json.loads(regular(path, AGAIN).read_text())
+        if not isinstance(names, list):
+            raise ValueError(f"{path} holds no list of names.")
+        return tuple(map(str, names))
+    most = int(labels.max()) if len(labels) else 0
+    if most >= MOST_UNNAMED:
+        raise ValueError(f"{path} is missing, and labels reach {most}; pass classes.")
+    return tuple(map(str, range(most + 1)))

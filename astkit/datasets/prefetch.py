@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
+from collections import deque
 from collections.abc import Generator, Iterator
-from queue import SimpleQueue
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -101,96 +102,58 @@ class Prefetched:
         self.source.check_labels(num_outputs)
 
     def _deliver(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        # the first is made here: workers are best started, and their deaths noticed, in the thread
-        # of the consumer, which has nothing else to do yet
-        ahead = _Ahead(self, batches)
+        side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        if side is not None:
+            # what the source keeps on the device may still be on its way there
+            side.wait_stream(torch.cuda.current_stream(self.device))
+
+        def make() -> _Made:
+            outputs = self.outputs
+            with torch.cuda.stream(side):  # None leaves the stream as it is
+                batch = next(batches, None)
+            return _Made(batch, None if side is None else side.record_event(), outputs)
+
+        ahead: deque[Future[_Made]] = deque()
+        threads: list[threading.Thread] = []
+        pool = ThreadPoolExecutor(1, initializer=lambda: threads.append(_named_thread()))
         try:
-            made = ahead.make()
-            ahead.start()
-            while made is not None:
+            # the first is made here: workers are best started, and their deaths noticed, in the
+            # thread of the consumer, which has nothing else to do yet
+            made = make()
+            while made.batch is not None:
+                while len(ahead) < self.depth:
+                    ahead.append(pool.submit(make))
                 if made.outputs != self.outputs and self.outputs is not None:
                     check_labels_of(made.batch[1:], self.outputs, "a batch")
-                yield ahead.hand_over(made)
-                made = ahead.take()
+                yield self._hand_over(made.batch, made.ready)
+                made = ahead.popleft().result()
         finally:
-            ahead.close()
+            for future in ahead:
+                future.cancel()
+            mine = threading.current_thread() not in threads  # the collector may run this there
+            pool.shutdown(wait=mine)  # after the batch in the making
+            if mine and isinstance(batches, Generator):
+                batches.close()
+
+    def _hand_over(self, batch: Batch, ready: torch.cuda.Event | None) -> Batch:
+        """The batch, safe to use on the consumer's stream."""
+        if ready is not None:
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(ready)
+            for part in tensors(tuple(batch)):
+                part.record_stream(stream)  # its memory is not reused before the consumer is done
+        return batch
 
 
 class _Made(NamedTuple):
     """``ready``: when the copies are done, on CUDA; ``outputs``: what labels were checked for."""
 
-    batch: Batch
+    batch: Batch | None
     ready: torch.cuda.Event | None
     outputs: int | None
 
 
-class _Ahead:
-    """The thread of one pass and what it has made."""
-
-    def __init__(self, source: Prefetched, batches: Iterator[Batch]) -> None:
-        self._source = source
-        self._batches = batches
-        self._slots = threading.Semaphore(source.depth)
-        self._made: SimpleQueue[_Made | BaseException | None] = SimpleQueue()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="astkit-prefetch", daemon=True)
-        self._stream: torch.cuda.Stream | None = None
-        if source.device.type == "cuda":
-            self._stream = torch.cuda.Stream(source.device)
-            # what the source keeps on the device may still be on its way there
-            self._stream.wait_stream(torch.cuda.current_stream(source.device))
-
-    def make(self) -> _Made | None:
-        """The next batch, on the side stream."""
-        outputs = self._source.outputs
-        with torch.cuda.stream(self._stream):  # None leaves the stream as it is
-            batch = next(self._batches, None)
-        if batch is None:
-            return None
-        return _Made(batch, None if self._stream is None else self._stream.record_event(), outputs)
-
-    def start(self) -> None:
-        """Let the thread make the rest."""
-        self._thread.start()
-
-    def take(self) -> _Made | None:
-        """Wait for the next batch; raises the error that its making ended in."""
-        made = self._made.get()
-        self._slots.release()
-        if isinstance(made, BaseException):
-            raise made
-        return made
-
-    def hand_over(self, made: _Made) -> Batch:
-        """The batch, safe to use on the consumer's stream."""
-        if made.ready is not None:
-            stream = torch.cuda.current_stream(self._source.device)
-            stream.wait_event(made.ready)
-            for part in tensors(tuple(made.batch)):
-                part.record_stream(stream)  # its memory is not reused before the consumer is done
-        return made.batch
-
-    def close(self) -> None:
-        """End the thread, after the batch that it is making."""
-        self._closing = True
-        self._slots.release()
-        if self._thread.ident is None:
-            self._close_batches()
-        elif self._thread is not threading.current_thread():  # where the collector may run this
-            self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while self._slots.acquire() and not self._closing:
-                made = self.make()
-                self._made.put(made)
-                if made is None:
-                    return
-        except BaseException as error:  # every error is the consumer's
-            self._made.put(error)
-        finally:
-            self._close_batches()
-
-    def _close_batches(self) -> None:
-        if isinstance(self._batches, Generator):
-            self._batches.close()
+def _named_thread() -> threading.Thread:
+    thread = threading.current_thread()
+    thread.name = "astkit-prefetch"
+    return thread

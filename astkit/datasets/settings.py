@@ -33,19 +33,18 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """How rows are fetched, and why.
+    """How rows are fetched.
 
-    ``num_workers``: processes that fetch; ``prefetch_factor``: batches that each keeps ready,
-    ``None`` without workers; ``pin_memory``: page-locked batches, which copy to a GPU while it
-    computes; ``persistent_workers``: they live from pass to pass; ``timeout_s``: seconds to wait
-    for a batch of the workers; ``resident``: all images stay on the device; ``why``: a sentence
-    for each of these choices, under its name.
+    ``num_workers``: processes that fetch, kept from pass to pass, because starting them takes time;
+    ``prefetch_factor``: batches that each keeps ready, ``None`` without workers; ``pin_memory``:
+    page-locked batches, which are copied to a GPU while it computes; ``timeout_s``: seconds to wait
+    for a batch of the workers; ``resident``: all images stay on the device; ``why``: a sentence for
+    ``num_workers`` and one for ``resident``.
     """
 
     num_workers: int
     prefetch_factor: int | None
     pin_memory: bool
-    persistent_workers: bool
     timeout_s: float
     resident: bool
     why: Mapping[str, str]
@@ -68,34 +67,18 @@ def loader_settings(
     """
     _check_arguments(data, batch_size, num_workers, resident, timeout_s)
     device = torch.device(device)
-    why: dict[str, str] = {}
-    stays, why["resident"] = _resident(data, device, resident)
+    stays, why = _resident(data, device, resident)
     if num_workers == "auto":
         workers, ahead, reason = _workers(data, batch_size, device, stays)
     else:
-        workers, ahead, reason = num_workers, 2, f"{num_workers} were asked for"
-    why["num_workers"] = f"{reason}."
-    if workers:
-        why["prefetch_factor"] = f"Each worker keeps {ahead} of its batches ready."
-        why["persistent_workers"] = "Starting workers anew in each pass costs time."
-        why["timeout_s"] = "A worker that hangs must end in an error."
-    else:
-        for name in ("prefetch_factor", "persistent_workers", "timeout_s"):
-            why[name] = "It concerns workers only, and there are none."
-    pin = device.type == "cuda"
-    why["pin_memory"] = (
-        "A GPU computes on while page-locked memory is copied to it."
-        if pin
-        else f"Batches for {device.type!r} are not copied by CUDA."
-    )
+        workers, ahead, reason = num_workers, 2, f"{num_workers} were asked for."
     return LoaderSettings(
         num_workers=workers,
         prefetch_factor=ahead if workers else None,
-        pin_memory=pin,
-        persistent_workers=workers > 0,
+        pin_memory=device.type == "cuda",
         timeout_s=timeout_s,
         resident=stays,
-        why=why,
+        why={"resident": why, "num_workers": reason},
     )
 
 
@@ -143,18 +126,17 @@ def _workers(
 ) -> tuple[int, int, str]:
     """Workers, batches that each keeps ready, and why."""
     if resident:
-        return 0, 0, "The images stay on the device, so nothing is fetched"
+        return 0, 0, "The images stay on the device, so nothing is fetched."
     if isinstance(data, Images):
-        return 0, 0, "A batch of Images is one copy; a worker would only add a second one"
+        return 0, 0, "A batch of Images is one copy; a worker would only add a second one."
     on_cpu = device.type == "cpu"
     available = allowed_cpus()
-    workers = min(MOST_WORKERS[on_cpu], available - on_cpu)
-    ahead = 2 if on_cpu else 4
-    reason = f"{available} cores" + (", one of them kept for training" if on_cpu else "")
+    workers, ahead = min(MOST_WORKERS[on_cpu], available - on_cpu), 2 if on_cpu else 4
+    reason = f"{available} cores{', one of them kept for training' if on_cpu else ''}."
     room, size = _room(), batch_size * _row_bytes(data)
     while room is not None and workers and workers * ahead * size > room:
         ahead, workers = (ahead - 1, workers) if ahead > 1 else (1, workers - 1)
-        reason = f"Waiting batches of {size} bytes may take {room} bytes of memory"
+        reason = f"Waiting batches of {size} bytes may take {room} bytes of memory."
     return workers, ahead, reason
 
 

@@ -49,7 +49,7 @@ def load_digits(root: Path | None, download: bool, size: int | None) -> Parts:
     bunch = embedded()
     pixels = torch.from_numpy(bunch.images * (255 / 16)).round().to(torch.uint8)
     labels = torch.from_numpy(bunch.target).long()
-    return Images(pixels[:, None], labels, tuple(str(digit) for digit in range(10)), "digits"), None
+    return Images(pixels[:, None], labels, tuple("0123456789"), "digits"), None
 
 
 def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
@@ -64,16 +64,16 @@ def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
             f"No class folders with images were found in {inner} or {root}; "
             "put the images in root/<class>/ or root/train/<class>/."
         )
-    first = Images(*read_class_folders(train, classes, size), classes, root.name)
     tested = class_names(root / "test") if train == inner else ()
+    for name in tested:
+        if name not in classes:
+            raise ValueError(
+                f"{root / 'test'} has the class {name!r}, which {train} lacks; "
+                "use the same class folders in both."
+            )
+    first = Images(*read_class_folders(train, classes, size), classes, root.name)
     if not tested:
         return first, None
-    unknown = sorted(set(tested) - set(classes))
-    if unknown:
-        raise ValueError(
-            f"{root / 'test'} has the class {unknown[0]!r}, which {train} lacks; "
-            "use the same class folders in both."
-        )
     second = Images(*read_class_folders(root / "test", classes, size), classes, root.name)
     if first.shape != second.shape:
         raise ValueError(

@@ -67,16 +67,17 @@ class Stream:
                 )
 
     def _new_loader(self) -> DataLoader[Any]:
-        data, settings = self._data, self._settings
-        collate: Callable[[Any], Any] = _whole if isinstance(data, Images) else self._collate
+        settings = self._settings
+        # Images gather the rows of a batch at once, so nothing is left to collate
+        whole: dict[str, Any] = {"sampler": self._chunks, "batch_size": None}
+        rows: dict[str, Any] = {"batch_sampler": self._chunks, "collate_fn": self._collate}
         return DataLoader(
-            _Rows(data) if isinstance(data, Images) else data,
-            batch_sampler=self._chunks,
+            self._data,  # type: ignore[arg-type]
+            **(whole if isinstance(self._data, Images) else rows),
             num_workers=settings.num_workers,
-            collate_fn=collate,
             pin_memory=settings.pin_memory,
             prefetch_factor=settings.prefetch_factor,
-            persistent_workers=settings.persistent_workers,
+            persistent_workers=settings.num_workers > 0,
             timeout=min(POLL_S, settings.timeout_s) if settings.num_workers else 0,
             generator=self._generator,
         )
@@ -130,25 +131,6 @@ class _Chunks:
 
     def __len__(self) -> int:
         return len(self.rows)
-
-
-class _Rows(Dataset[Any]):
-    def __init__(self, data: Images) -> None:
-        self._data = data  # whole, because a worker opens mapped images anew
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
-        return self._data.images[row], self._data.labels[row]
-
-    def __getitems__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
-        index = torch.tensor(rows, device=self._data.labels.device)
-        return self._data.images.index_select(0, index), self._data.labels.index_select(0, index)
-
-
-def _whole(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return batch
 
 
 def _collated(items: list[Any]) -> Any:

@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -19,6 +21,13 @@ def make_folders(root, names, count, size=8, suffix=".png"):
     return paths
 
 
+def encode(picture, kind="PNG"):
+    """A file of ``picture``: uint8 ``[3, height, width]``."""
+    content = io.BytesIO()
+    Image.fromarray(np.asarray(picture).transpose(1, 2, 0)).save(content, kind)
+    return content.getvalue()
+
+
 @pytest.fixture
 def pixels():
     return noise
@@ -27,3 +36,8 @@ def pixels():
 @pytest.fixture
 def class_folders():
     return make_folders
+
+
+@pytest.fixture(scope="session")
+def encoded():
+    return encode

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from torchvision.datasets import CIFAR10
 
 from astkit.datasets import cifar10, cifar10_files, load
-from astkit.datasets.cifar10_files import CLASSES, RECORD_BYTES, TEST_FILE, TRAIN_FILES
+from astkit.datasets.cifar10_files import CLASSES, NAMES, RECORD_BYTES
 
 HERE = Path(__file__).resolve()
 SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", HERE.parents[3] / "shared" / "data"))
@@ -35,13 +36,14 @@ def rows(seed, count=4):
 def make_python(folder, monkeypatch):
     folder = folder / "cifar-10-batches-py"
     folder.mkdir(parents=True)
-    known = {}
-    for seed, name in enumerate((*TRAIN_FILES, TEST_FILE)):
+    known = []
+    for seed, name in enumerate(NAMES):
         pixels, labels = rows(seed)
         content = pickle.dumps({"data": pixels, "labels": labels})
         (folder / name).write_bytes(content)
-        known[name] = hashlib.md5(content).hexdigest()
-    monkeypatch.setattr(cifar10_files, "_checksums", lambda: known)
+        known.append([name, hashlib.md5(content).hexdigest()])
+    monkeypatch.setattr(CIFAR10, "train_list", known[:-1])
+    monkeypatch.setattr(CIFAR10, "test_list", known[-1:])
     return folder
 
 
@@ -49,7 +51,7 @@ def make_binary(folder, monkeypatch):
     monkeypatch.setattr(cifar10_files, "RECORDS", 4)
     folder = folder / "cifar-10-batches-bin"
     folder.mkdir(parents=True)
-    for seed, name in enumerate((*TRAIN_FILES, TEST_FILE)):
+    for seed, name in enumerate(NAMES):
         pixels, labels = rows(seed)
         table = np.concatenate([np.array(labels, dtype=np.uint8)[:, None], pixels], axis=1)
         (folder / f"{name}.bin").write_bytes(table.tobytes())
@@ -58,7 +60,7 @@ def make_binary(folder, monkeypatch):
 
 def png(pixels):
     file = io.BytesIO()
-    Image.fromarray(pixels.reshape(3, 32, 32).transpose(1, 2, 0)).save(file, "png")
+    Image.fromarray(pixels.transpose(1, 2, 0)).save(file, "png")
     return file.getvalue()
 
 
@@ -68,7 +70,10 @@ def make_parquet(folder, monkeypatch, column="img"):
     names = [f"train-{number:05d}-of-00005.parquet" for number in range(5)]
     for seed, name in enumerate([*names, "test-00000-of-00001.parquet"]):
         pixels, labels = rows(seed)
-        items = [{"bytes": png(row), "path": f"{i}.png"} for i, row in enumerate(pixels)]
+        items = [
+            {"bytes": png(row.reshape(3, 32, 32)), "path": f"{i}.png"}
+            for i, row in enumerate(pixels)
+        ]
         pq.write_table(pa.table({column: items, "label": labels}), folder / name)
     return folder
 
@@ -138,7 +143,7 @@ def test_absence_lists_every_path(tmp_path, monkeypatch):
     for part in ("given", "given/cifar10-empty", "elsewhere", "checkout/data", "data"):
         assert f"\n  {tmp_path / part}\n" in message
     assert "download=True" in message
-    assert "cifar-10-batches-py" in message
+    assert "data_batch_[1-5]" in message
 
 
 def test_a_failed_download_says_why(tmp_path, monkeypatch):
@@ -194,34 +199,33 @@ def test_an_unknown_pickle_is_never_run(tmp_path, monkeypatch):
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
+def test_odd_parquet_files(tmp_path):
+    picture = png(rows(0, 1)[0][0].reshape(3, 32, 32))
+    large = png(np.zeros((3, 33, 32), np.uint8))
+    for table, words in (
         ({"picture": [b""], "label": [1]}, "columns picture, label"),
         ({"img": [b"no image"], "label": [1]}, "Row 0 of .* is damaged"),
         ({"img": [None], "label": [1]}, "Row 0 of .* is damaged"),
-        ({"img": ["PNG"], "label": [11]}, "labels outside 0 to 9"),
-        ({"img": ["PNG"], "label": [None]}, "is not CIFAR-10"),
-        ({"img": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}, "has no rows"),
-    ],
-)
-def test_odd_parquet_files(table, words, tmp_path):
-    if "img" in table and list(table["img"]) == ["PNG"]:
-        table = {**table, "img": [png(rows(0, 1)[0][0])]}
-    pq.write_table(pa.table(table), tmp_path / "train-0.parquet")
-    with pytest.raises(ValueError, match=words):
-        load("cifar10", tmp_path)
+        ({"img": [picture], "label": [11]}, r"Row 0 of .*label 11, not \[3, 32, 32\] and 0 to 9"),
+        ({"img": [large], "label": [1]}, r"Row 0 of .*shape \[3, 33, 32\]"),
+        ({"img": [picture], "label": [None]}, "Row 0 of .*label None"),
+        ({"img": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}, "with rows"),
+        ({"img": [picture] * 50_001, "label": [1] * 50_001}, "has 50001 rows"),
+    ):
+        pq.write_table(pa.table(table), tmp_path / "train-0.parquet")
+        with pytest.raises(ValueError, match=words):
+            load("cifar10", tmp_path)
 
 
 def test_published_numbers_are_in_place():
     assert cifar10_files.RECORDS * RECORD_BYTES == 30_730_000
-    assert set(cifar10_files._checksums()) == {*TRAIN_FILES, TEST_FILE}
+    assert {name for name, _ in CIFAR10.train_list + CIFAR10.test_list} == set(NAMES)
 
 
 def test_real_parquet_files():
     source = SHARED / "cifar10-jpeg" / "test-00000-of-00001.parquet"
     if not source.exists():
         pytest.skip(f"{source} is absent; set ASTKIT_SHARED_DATA to run this")
-    pixels, labels = cifar10_files._decoded(source)
-    assert pixels.shape == (10_000, 3, 32, 32)
-    assert labels.bincount().tolist() == [1000] * 10
+    data = cifar10_files._shards([source])
+    assert data.shape == (3, 32, 32)
+    assert data.labels.bincount().tolist() == [1000] * 10

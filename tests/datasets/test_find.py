@@ -32,9 +32,10 @@ def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DATA, "")  # so that what is set here ends with the test
 
 
-@pytest.mark.parametrize("mount", MOUNTS)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_each_layout_is_found_in_each_mount(layout: str, mount: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mount", "layout"), list(zip(MOUNTS, LAYOUTS, strict=True)))
+def test_each_layout_is_found_however_it_is_mounted(
+    layout: str, mount: str, tmp_path: Path
+) -> None:
     put(tmp_path / "input", "other-set/train/cat/1.png")
     put(tmp_path / "input", "notes.txt")
     path = put(tmp_path / "input" / mount, LAYOUTS[layout])
@@ -75,13 +76,10 @@ def test_data_beside_the_notebook_will_do(tmp_path: Path) -> None:
     assert os.environ[DATA] == str(path.parent)
 
 
-@pytest.mark.parametrize("arguments", [("digits",), ("folders",), ("cifar10", "somewhere")])
-def test_nothing_is_searched_where_nothing_is_needed(arguments: tuple[str, ...]) -> None:
-    point_to(*arguments)
-    assert os.environ[DATA] == ""
-
-
-def test_a_place_that_was_given_stays(tmp_path: Path, monkeypatch) -> None:
+def test_nothing_is_searched_where_nothing_is_needed(tmp_path: Path, monkeypatch) -> None:
+    for arguments in (("digits",), ("folders",), ("cifar10", "somewhere")):
+        point_to(*arguments)
+        assert os.environ[DATA] == ""
     put(tmp_path / "input", LAYOUTS["python"])
     monkeypatch.setenv(DATA, "/given")
     point_to("cifar10")
