@@ -210,7 +210,7 @@ def run(
         "arm": arm,
         "seed": seed,
         "test_accuracy": test["accuracy"],
-        "test_rows": len(task.splits.test),
+        "test_rows": test["samples"],
         "val_accuracy": history.epochs[-1]["val_accuracy"],
         "rate": gate.rate if isinstance(gate, Gate) else None,
         "fallback_rows": gate.fallback_rows if isinstance(gate, Gate) else 0,

@@ -342,7 +342,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "no logits": (lambda: gate(model=Rows()), "returned str without logits or one loss a row"),
     "no index": (
         lambda: gate(score="el2n"),
-        "EL2N remembers each sample by its index.*got none: let a DataLoader load indexed",
+        r"Gate remembers samples, but got no index: let the DataLoader load indexed\(data\)",
     ),
     "no index, in a trainer": (
         lambda: Trainer(nn.Linear(6, 3), [(X, Y)], policy=Gate(score="el2n"), epochs=1).run(),

@@ -254,16 +254,16 @@ def test_each_arm_does_what_its_name_says():
     updates = {arm: getattr(trainer(arm).step, "update", None) for arm in arms.ARMS}
     assert updates["sample by sample, per batch"] == "per_batch"
     assert updates["sample by sample, per sample"] == "per_sample"
-    samplers = {arm: trainer(arm).sampler for arm in arms.ARMS}
-    assert [arm for arm, sampler in samplers.items() if sampler is not None] == ["random"]
-    assert samplers["random"].rate == 0.3
+    policies = {arm: trainer(arm).policy for arm in arms.ARMS}
+    assert [arm for arm, policy in policies.items() if policy is not None] == ["random"]
+    assert policies["random"].rate == 0.3
 
 
-def test_the_seed_reaches_dropout_gate_and_sampler():
+def test_the_seed_reaches_dropout_and_policies():
     for arm in arms.ARMS:
         work = trainer(arm, seed=4)
         assert work.config == replace(TASK.config, seed=4)
-        drawing = [getattr(work.step, "gate", None), work.sampler]
+        drawing = [getattr(work.step, "gate", None), work.policy]
         assert {part.seed for part in drawing if part is not None} <= {4}
 
 
