@@ -1,8 +1,7 @@
 """Work that must not hold a training step: done one job after another in a thread of its own.
 
 Jobs write files or draw; they compute nothing that training waits for. A thread does not survive
-``os.fork``: a writer belongs to the process that made it and refuses jobs from any other (worker
-processes of a DataLoader have no business with it).
+``os.fork``, so a writer refuses jobs from any process but the one that made it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Unfinished
-from types import TracebackType
 from typing import Generic, TypeVar
 
 Job = Callable[[], object]
@@ -29,23 +27,16 @@ class BackgroundError(RuntimeError):
 class BackgroundWriter:
     """Runs jobs in the order they were put, in one thread beside the training thread.
 
-    ``put`` returns at once while there is room. A full queue makes it wait for the job that runs,
-    so that nothing is lost and memory stays bounded; two ways keep the queue from filling:
-
-    * a ``key``: an unstarted job gives way to a newer one of the same key, which goes to the end of
-      the queue. For checkpoints, of which only the newest matters.
-    * `Coalesced`: however many items wait, they are one job. For lines of metrics.
+    ``put`` returns at once while there is room, and waits while ``limit`` jobs wait, so that memory
+    stays bounded. Two ways keep the queue from filling: an unstarted job gives way to a newer one
+    of the same ``key``, which goes to the end (checkpoints, of which only the newest matters), and
+    `Coalesced`, whose waiting items are one job (lines of metrics).
 
     What a job raises is kept, and raised as a `BackgroundError` by the next ``put``, ``flush`` or
     ``close``, once; later jobs are run nevertheless. Every accepted job is run: by ``close``, and
     after a ``KeyboardInterrupt``, or without ``close``, before the interpreter ends. Jobs must not
-    call the writer.
-
-    Args:
-        limit: jobs that may wait.
-
-    Raises:
-        ValueError: for a limit below 1, and for a job put after ``close`` or in a forked process.
+    call the writer. Raises ``ValueError`` for a limit below 1, and for a job put after ``close`` or
+    in a forked process.
     """
 
     def __init__(self, limit: int = 64) -> None:
@@ -88,9 +79,8 @@ class BackgroundWriter:
         """
         self._own()
         if not self._closed:
-            done = self._pool.submit(self._run_all)
             try:
-                done.result(timeout)
+                self._pool.submit(self._run_all).result(timeout)
             except Unfinished:
                 raise TimeoutError(
                     f"background jobs did not end within {timeout} seconds, {len(self._jobs)} still"
@@ -104,23 +94,17 @@ class BackgroundWriter:
         if not self._closed:
             self._pool.submit(self._run_all)
             self._closed = True
-        self._pool.shutdown(wait=True)
+        self._pool.shutdown()
         self._raise_kept()
 
     def __enter__(self) -> BackgroundWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _run_all(self) -> None:
-        # a put that was interrupted has left its job without a call of its own
-        while self._jobs:
+        while self._jobs:  # a put that was interrupted has left its job without a call of its own
             self._run_next()
 
     def _run_next(self) -> None:
@@ -142,8 +126,8 @@ class BackgroundWriter:
             return
         what, error = failed[0]
         raised = BackgroundError(
-            f"{what} failed in the background ({type(error).__name__}: {error}): mend that, then"
-            " resume the run"
+            f"{what} failed in the background ({type(error).__name__}: {error}): fix the cause,"
+            " then resume the run"
         )
         for other, reason in failed[1:]:
             raised.add_note(f"{other} failed as well ({type(reason).__name__}: {reason})")
@@ -161,16 +145,9 @@ class Coalesced(Generic[T]):
     """Items for a `BackgroundWriter` that are handed over together: many items, one waiting job.
 
     Waking a thread holds the one that wakes it for longer than a short line takes to write (they
-    share one interpreter), so this is done once in ``pause`` seconds at most. What has gathered
-    since is handed over by the first ``put`` after the pause, or by ``hand_over``: call it at the
-    end.
-
-    Args:
-        writer: whose thread calls ``consume``.
-        consume: given all items that have gathered, in order, at least one.
-        what: names the job in an error.
-        pause: seconds between two jobs, at least.
-        limit: items that may gather; ``put`` then waits until they are consumed.
+    share one interpreter), so ``consume`` is called once in ``pause`` seconds at most, in the
+    thread of ``writer``, with all items that have gathered, in order. Call ``hand_over`` at the
+    end. ``what`` names the job in an error; ``put`` waits while more than ``limit`` items do.
     """
 
     def __init__(

@@ -30,7 +30,13 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a full disk does not say of which file it was
         raise
-    _sync_folder(path.parent)
+    # the rename itself is durable only once its folder is; Windows cannot open folders
+    if os.name == "posix":
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     return path
 
 
@@ -38,13 +44,3 @@ def sha256(path: str | os.PathLike[str]) -> str:
     """Hexadecimal SHA-256 of the file at ``path``, read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    # the rename itself is durable only once its folder is; Windows cannot open folders
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

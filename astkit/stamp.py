@@ -54,20 +54,16 @@ def describe(values: Mapping[str, object]) -> str:
     """A stamp in one line, for the top of a notebook or under a table."""
     source = f"source {str(values['source'])[:8]}"
     if values["commit"]:
-        source += (
-            f", commit {str(values['commit'])[:8]}{' with changes' if values['dirty'] else ''}"
-        )
-    versions = [f"{name} {values[name]}" for name in ("python", *_PACKAGES) if values[name]]
-    native = values["bf16_native"]
-    bf16 = "bf16 unknown" if native is None else "native bf16" if native else "no native bf16"
+        changed = " with changes" if values["dirty"] else ""
+        source += f", commit {str(values['commit'])[:8]}{changed}"
+    bf16 = {None: "bf16 unknown", True: "native bf16", False: "no native bf16"}
     cpu = f"{values['cpu']}, {values['cpus']} CPUs, {values['threads']} threads"
     devices = values["devices"]
-    named = ", ".join(devices) if isinstance(devices, list) and devices else "no GPU"
     parts = [
         f"astkit {values['astkit']} ({source})",
-        *versions,
-        f"{cpu}, {values['instruction_set']}, {bf16}",
-        named,
+        *(f"{name} {values[name]}" for name in ("python", *_PACKAGES) if values[name]),
+        f"{cpu}, {values['instruction_set']}, {bf16[values['bf16_native']]}",  # type: ignore[index]
+        ", ".join(devices) if isinstance(devices, list) and devices else "no GPU",
         *(["deterministic"] if values["deterministic"] else []),
         str(values["time"]),
     ]
@@ -82,15 +78,12 @@ def source_hash(folder: str | os.PathLike[str]) -> str | None:
     folder = Path(folder)
     if not folder.is_dir():
         return None
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    return hash_of(
-        {
-            name: path.read_bytes()
-            for name, path in files.items()
-            if path.is_file()
-            and not any(part == "__pycache__" or part[0] == "." for part in Path(name).parts)
-        }
-    )
+    contents = {}
+    for path in folder.rglob("*"):
+        parts = path.relative_to(folder).parts
+        if path.is_file() and not any(part == "__pycache__" or part[0] == "." for part in parts):
+            contents["/".join(parts)] = path.read_bytes()
+    return hash_of(contents)
 
 
 def _version(name: str) -> str | None:
@@ -110,11 +103,10 @@ def _devices() -> list[str]:
 
 
 def _cpu() -> dict[str, object]:
-    text = _read(_CPU_INFO) or ""
-    fields = [line.partition(":") for line in text.splitlines()]
+    fields = [line.partition(":") for line in (_read(_CPU_INFO) or "").splitlines()]
     facts = {name.strip().lower(): value.strip() for name, _, value in fields}
     flags = set((facts.get("flags") or facts.get("features") or "").split())
-    allowed = _allowed()
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
     return {
         "cpu": facts.get("model name") or platform.processor() or platform.machine(),
         "cpus": len(allowed) or os.cpu_count(),
@@ -123,11 +115,6 @@ def _cpu() -> dict[str, object]:
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "bf16_native": bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) if flags else None,
     }
-
-
-def _allowed() -> set[int]:
-    """Logical processors this process may use; empty where the system does not tell."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
 def _cores(cpus: set[int]) -> int | None:
@@ -144,10 +131,6 @@ def _read(path: Path) -> str | None:
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:
     """Commit and dirty flag of the checkout at ``root`` itself, not of one around it."""
-    if not (root / ".git").exists():
-        return None, None
-    commit = git(root, "rev-parse", "--verify", "HEAD")
-    if commit is None:
-        return None, None
-    changes = git(root, "status", "--porcelain")
+    commit = git(root, "rev-parse", "--verify", "HEAD") if (root / ".git").exists() else None
+    changes = None if commit is None else git(root, "status", "--porcelain")
     return commit, None if changes is None else bool(changes)

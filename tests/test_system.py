@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -223,31 +223,23 @@ def test_a_decided_choice_needs_no_probe() -> None:
         assert again == record
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
+@needs_glibc
+@pytest.mark.parametrize("choice", ["auto", "on"])
+def test_where_nothing_can_be_done_the_record_says_why(choice: Any, told: list[bool]) -> None:
+    for change, reason in (
         (lambda m: m.setattr(platform, "system", lambda: "Darwin"), "this is Darwin"),
         (lambda m: m.setattr(platform, "libc_ver", lambda: ("", "")), "only glibc"),
         (lambda m: m.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2"), "LD_PRELOAD"),
         (lambda m: m.setenv("MALLOC_TRIM_THRESHOLD_", "1"), "MALLOC_TRIM_THRESHOLD_"),
         (lambda m: m.setenv("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1"), "GLIBC_TUNABLES"),
-    ],
-)
-@pytest.mark.parametrize("choice", ["auto", "on"])
-def test_where_nothing_can_be_done_the_record_says_why(
-    change: Callable[[pytest.MonkeyPatch], None],
-    reason: str,
-    choice: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if not GLIBC and "this is" not in reason and "only" not in reason:
-        pytest.skip("glibc on Linux only")
-    change(monkeypatch)
-    monkeypatch.setattr(system, "_libc", lambda: pytest.fail("touched"))
-    with tuned(allocator=choice, probe=lambda: None) as record:  # type: ignore[arg-type]
-        assert record["allocator"]["value"] == "off"
-        assert reason in record["allocator"]["why"]
-        assert "left_behind" not in record["allocator"]
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            change(patch)
+            with tuned(allocator=choice, probe=lambda: None) as record:
+                assert record["allocator"]["value"] == "off"
+                assert reason in record["allocator"]["why"]
+                assert "left_behind" not in record["allocator"]
+    assert told == []
 
 
 @needs_glibc
@@ -259,22 +251,15 @@ def test_auto_leaves_the_allocator_to_runs_on_the_cpu() -> None:
         assert "no probe" in record["allocator"]["why"]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_cudnn_times_its_algorithms_for_fixed_shapes_on_cuda() -> None:
+    for options, expected in (
         ({"device": "cuda", "fixed_shapes": True}, True),
         ({"device": "cuda"}, False),
         ({"device": "cuda", "fixed_shapes": True, "deterministic": True}, False),
-        ({"device": "cuda", "cudnn_benchmark": True}, True),
-        ({"device": "cuda", "cudnn_benchmark": False, "fixed_shapes": True}, False),
-        ({"device": "cpu", "cudnn_benchmark": True}, False),
-    ],
-)
-def test_cudnn_times_its_algorithms_for_fixed_shapes_on_cuda(
-    options: dict[str, object], expected: bool
-) -> None:
-    with tuned(**options) as record:  # type: ignore[arg-type]
-        assert torch.backends.cudnn.benchmark is record["cudnn_benchmark"]["value"] is expected
+        ({"device": "cpu", "fixed_shapes": True}, False),
+    ):
+        with tuned(**options) as record:  # type: ignore[arg-type]
+            assert torch.backends.cudnn.benchmark is record["cudnn_benchmark"]["value"] is expected
 
 
 def test_determinism_is_for_the_block_and_others_wishes_stay() -> None:
@@ -304,21 +289,14 @@ def test_cuda_in_use_is_told_to_set_its_workspace_earlier(monkeypatch: pytest.Mo
     monkeypatch.delenv(system._CUBLAS)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
+def test_a_wrong_setting_is_refused_before_anything_is_set() -> None:
+    before = state()
+    for options, sentence in (
         ({"threads": 0}, "threads is 0: give 'auto'"),
         ({"threads": True}, "threads is True"),
         ({"threads": "8"}, "threads is '8'"),
         ({"allocator": "yes"}, "allocator is 'yes': choose"),
-        ({"cudnn_benchmark": "on"}, "cudnn_benchmark is 'on': choose"),
-        ({"cudnn_benchmark": True, "deterministic": True}, "leave one of them out"),
-    ],
-)
-def test_a_wrong_setting_is_refused_before_anything_is_set(
-    options: dict[str, object], sentence: str
-) -> None:
-    before = state()
-    with pytest.raises(ValueError, match=sentence), tuned(**options):  # type: ignore[arg-type]
-        pass
-    assert state() == before
+    ):
+        with pytest.raises(ValueError, match=sentence), tuned(**options):  # type: ignore[arg-type]
+            pass
+        assert state() == before
