@@ -36,7 +36,7 @@ ARMS: dict[str, str] = {
     "random": "a random share of the samples, chosen before loading",
     "batched gate": "one scoring pass a batch, one step on the active samples",
     "sample by sample, per batch": "the same decisions and gradients, one row at a time",
-    "sample by sample, per sample": "the origin's loop: a step for each active sample",
+    "sample by sample, per sample": "the original's loop: a step for each active sample",
 }
 
 
@@ -51,7 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "gate": {"score": "loss", "controller": "log_integral"},
         "config": {"lr": 3e-3},
     },
-    # the origin's settings for its published run, KAGGLE_AST_FINAL_REPORT.md at 3e66290
+    # the original's settings for its published run, KAGGLE_AST_FINAL_REPORT.md at 3e66290
     "cifar10": {
         "model": "simple_cnn",
         "epochs": 40,
