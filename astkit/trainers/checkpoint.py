@@ -138,7 +138,7 @@ class Checkpoints:
         Raises `BackgroundError` when an earlier one could not be written.
         """
         position = trainer.position
-        here = (position.step, position.phase, position.validated)
+        here = _place(position)
         if here == self._saved:
             return
         self._saved, self._last = here, time.monotonic()
@@ -197,7 +197,7 @@ class Checkpoints:
         trainer.load_state_dict(state["loop"])
         self._record = state["best"]
         position = trainer.position
-        self._saved = (position.step, position.phase, position.validated)
+        self._saved = _place(position)
 
     def _remove_old(self) -> None:
         plain = [path for path in listed(self.folder) if not path.name.startswith("best_")]
@@ -273,6 +273,11 @@ def _flat(settings: Any, name: str = "") -> dict[str, Any]:
     for key, value in pairs:
         flat |= _flat(value, f"{name}.{key}" if name else str(key))
     return flat
+
+
+def _place(position: Position) -> tuple[object, ...]:
+    # the epoch tells its end, where the best is found, from the last of its batches
+    return (position.step, position.epoch, position.phase, position.validated)
 
 
 def _number(path: Path) -> int:
