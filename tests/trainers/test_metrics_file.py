@@ -195,7 +195,7 @@ def test_an_error_of_the_disk_ends_the_run_with_its_sentence(digits, path, write
     modes = [module.training for module in run.model.modules()]
     sentence = (
         r"writing metrics to .*metrics.jsonl failed in the background \(OSError: \[Errno 28\] No"
-        r" space left on device\): mend that, then resume the run"
+        r" space left on device\): fix the cause, then resume the run"
     )
     with pytest.raises(BackgroundError, match=sentence):
         run.run()
