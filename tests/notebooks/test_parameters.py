@@ -74,6 +74,14 @@ def test_reduced_parameters_are_known_to_the_notebook(notebook: Path, reduced: d
     assert unknown(notebook, set(reduced)) == set()
 
 
+def test_a_parameter_has_the_same_type_in_all_notebooks() -> None:
+    types: dict[str, set[type]] = {"seeds": {list}}
+    for path in (HERE.parents[1] / "notebooks").glob("*.ipynb"):
+        for name, found in papermill.inspect_notebook(path).items():
+            types.setdefault(name, set()).add(type(ast.literal_eval(found["default"])))
+    assert {name: found for name, found in types.items() if len(found) > 1} == {}
+
+
 def test_an_unknown_parameter_is_caught(write_notebook) -> None:
     notebook = write_notebook(new_code_cell("epochs = 2  # passes", metadata=TAGGED))
     assert unknown(notebook, {"epochs", "epoch"}) == {"epoch"}
