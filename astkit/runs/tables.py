@@ -93,9 +93,7 @@ def difference(results: Sequence[Result], arm: str, control: str) -> Interval:
 
 def verdict(gap: Interval, above: str = "better", below: str = "worse") -> str:
     """``above`` or ``below`` where the whole interval is on that side of 0, else "undecided"."""
-    if gap.low > 0 or gap.high < 0:
-        return above if gap.low > 0 else below
-    return f"undecided, n = {gap.n}"
+    return above if gap.low > 0 else below if gap.high < 0 else "undecided"
 
 
 def _ratio(runs: pd.DataFrame, column: str, control: str) -> pd.Series:
