@@ -199,6 +199,9 @@ class Loop:
             self._score_only()
             if self.feed.over(self.position):
                 return None
+            if self.feed.policy is None:
+                self.feed.plan(self.position)
+                continue
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self.ledger.counts.unloaded += self.feed.plan(self.position)
 

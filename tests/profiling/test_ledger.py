@@ -14,7 +14,7 @@ from torch import nn
 
 from astkit import models, rng
 from astkit.datasets import Images, Loader
-from astkit.gating import Gate, RandomSubset
+from astkit.gating import Gate, RandomSubset, row_losses
 from astkit.profiling.flops import FlopsPerSample, counter
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers import Budget, DenseStep, GatedStep, SampleStep, StepResult, Trainer
@@ -44,7 +44,7 @@ STEPS = {
 }
 
 
-def build(model="digits_cnn", step="dense", validation=True, sampler=None, epochs=1):
+def build(model="digits_cnn", step="dense", validation=True, policy=None, epochs=1):
     name, options = MODELS[model]
     return Trainer(
         models.build(name, (1, 8, 8), 10, **options),
@@ -52,7 +52,7 @@ def build(model="digits_cnn", step="dense", validation=True, sampler=None, epoch
         Loader(noise(HELD_OUT, seed=1), SIZE) if validation else None,
         budget=Budget(epochs=epochs),
         step=STEPS[step]() if isinstance(step, str) else step,
-        sampler=sampler,
+        policy=policy,
     )
 
 
@@ -61,8 +61,7 @@ def counted_and_booked(trainer):
     trainer._cost(next(trainer.train.batches(0)))  # the ledger's probe is not part of the run
     with counter() as count:
         trainer.run()
-    # the score weighs two features of a row: 4 FLOPs, which neither of them counts
-    assert set(count.uncounted()) <= {"mv"}
+    assert count.uncounted() == ()
     return count.get_total_flops(), trainer.ledger.flops
 
 
@@ -102,12 +101,12 @@ def test_skipping_rows_saves_what_it_should():
 
 
 class MaskedStep(GatedStep):
-    """The origin's way: forward and backward of all rows, the loss of skipped ones set to 0."""
+    """The original's way: forward and backward of all rows, the loss of skipped ones set to 0."""
 
     def __call__(self, learner, batch, weight, ledger):
-        chosen = self.gate.select(learner.scores(self.gate, batch.x, batch.y))
+        chosen = self.gate.select(self.gate.scores(learner.scored(batch)))
         mask = torch.zeros(len(batch.y)).index_fill_(0, chosen.index, 1.0)
-        losses = learner.losses(batch.x, batch.y)
+        losses = row_losses(learner.criterion, learner.model(batch.x), batch.y)
         learner.updates.backward((losses * mask).sum(), mask.sum(), len(chosen))
         learner.end_batch(ledger)
         return StepResult(chosen.index, losses.detach()[chosen.index], len(mask), chosen)
@@ -130,8 +129,8 @@ EPOCHS = 2
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("rate", [None, 0.5])
 def test_samples_add_up(step, rate):
-    sampler = None if rate is None else RandomSubset(rate)
-    trainer = build(step=step, sampler=sampler, epochs=EPOCHS)
+    policy = None if rate is None else RandomSubset(rate)
+    trainer = build(step=step, policy=policy, epochs=EPOCHS)
     history = trainer.run()
     samples = trainer.ledger.samples
     visited = EPOCHS * (ROWS if rate is None else 25)
@@ -168,7 +167,7 @@ def test_notes_are_plain_sums(batches, forward, backward):
     totals = dict(zip(names, columns, strict=True))
     scored, trained, evaluated = (totals[name] for name in ("scored", "trained", "evaluated"))
     # a row whose step overflowed was paid for like any other, and was not trained on
-    kept = {"trained": trained - totals["overflowed"], "unloaded": 0}
+    kept = {"trained": trained - totals["overflowed"], "unloaded": 0, "padded": 0}
     assert asdict(ledger.samples) == totals | kept
     assert ledger.flops.scoring == pytest.approx(scored * forward)
     assert ledger.flops.total == pytest.approx((scored + trained) * forward + trained * backward)
@@ -371,7 +370,7 @@ def test_only_an_accelerator_has_something_to_wait_for(monkeypatch):
 
 
 def test_the_state_goes_through_json_and_goes_on():
-    trainer = build(step="gated", sampler=RandomSubset(0.5), epochs=2)
+    trainer = build(step="gated", policy=RandomSubset(0.5), epochs=2)
     trainer.run()
     state = json.loads(json.dumps(trainer.ledger.state_dict()))
     restored = Ledger()
@@ -408,3 +407,22 @@ def test_two_ledgers_share_nothing():
         pass
     assert second == Ledger()
     assert second.phases == {}
+
+
+def test_padding_cost_flops_and_is_not_trained():
+    ledger = Ledger()
+    for _ in range(2):
+        ledger.note(FlopsPerSample(1.0, 2.0), trained=8, padded=torch.tensor(3))
+    assert (ledger.samples.trained, ledger.samples.padded) == (10, 6)
+    assert ledger.flops.total == 2 * 8 * 3.0
+
+
+def test_helper_models_have_flops_of_their_own():
+    ledger = Ledger()
+    ledger.note_helper(FlopsPerSample(5.0, 10.0), rows=4, trained=False)
+    ledger.note_helper(FlopsPerSample(5.0, 10.0, ("fft",)), rows=2, trained=True)
+    assert ledger.flops.helper == ledger.flops.total == 4 * 5.0 + 2 * 15.0
+    assert ledger.uncounted == {"fft"}
+    restored = Ledger()
+    restored.load_state_dict(json.loads(json.dumps(ledger.state_dict())))
+    assert restored == ledger
