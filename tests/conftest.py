@@ -17,22 +17,17 @@ import pytest
 
 HERE = Path(__file__).parent
 ALONE = (
-    "benchmarks/",
     "browser/",
     "datasets/test_memory.py",
-    "datasets/test_prefetch.py",
-    "datasets/test_streams.py",
-    "profiling/",
+    "profiling/test_memory.py",
     "runs/test_execute.py",
     "runs/test_sweep.py",
     "test_background.py",
     "test_system.py",
-    "trainers/test_checkpoint.py",
-    "trainers/test_memory.py",
     "trainers/test_metrics_file.py",
     "trainers/test_progress.py",
 )
-"""Tests that compare times, watch memory or end processes, and want no others beside them."""
+"""Tests that drive a browser, watch memory or end processes: no others run beside them."""
 
 LONGEST = ("notebooks/test_runs.py", "export/test_runs.py")
 
@@ -50,7 +45,8 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {item: item.path.relative_to(HERE).as_posix() for item in items}
     for item, place in places.items():
-        if place.startswith(ALONE):
+        # where timing ratios are measured, nothing else runs either
+        if place.startswith(ALONE) or item.get_closest_marker("benchmark"):
             item.add_marker("alone")
     # the longest modules first: at the end one process would wait for another
     items.sort(key=lambda item: not places[item].startswith(LONGEST))

@@ -31,6 +31,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu.speed, "measure", measure)
 
 
+@pytest.mark.full
 def test_every_part_runs_on_a_cpu(tmp_path: Path, turns: None) -> None:
     out = tmp_path / "gpu.json"
     gpu.main(["--quick", "--device", "cpu", "--out", str(out)])

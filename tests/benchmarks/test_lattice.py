@@ -10,6 +10,7 @@ import pytest
 from tests.benchmarks import lattice
 
 
+@pytest.mark.full
 def test_a_small_report_holds_every_ratio(tmp_path: Path) -> None:
     out = tmp_path / "lattice.json"
     small = ["--cells", "4", "--batch", "2", "--rounds", "2", "--loop-rounds", "2"]

@@ -45,6 +45,7 @@ def test_the_origins_rules_do_not(content):
     assert all(row["val_mrr"] < 0.05 for row in rows)
 
 
+@pytest.mark.full
 def test_the_measurement_can_be_made_again(tmp_path: Path):
     out = tmp_path / "again.json"
     names = ["bypass", "negative control", "large first displacements"]

@@ -11,6 +11,7 @@ import pytest
 from tests.benchmarks import logic_ca
 
 
+@pytest.mark.full
 def test_a_small_report_holds_every_ratio(tmp_path: Path) -> None:
     out = tmp_path / "logic_ca.json"
     small = ["--rounds", "3", "--batches", "20", "--ways", "batch", "loop", "--no-board"]

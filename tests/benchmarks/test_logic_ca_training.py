@@ -15,6 +15,7 @@ from astkit.logic_ca.automaton import LogicCA
 from tests.benchmarks import logic_ca_training as script
 
 
+@pytest.mark.full
 def test_a_small_report_is_written_and_gone_on_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

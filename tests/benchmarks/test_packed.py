@@ -12,6 +12,7 @@ from tests.benchmarks import packed
 from tests.logic_ca.circuits import drawn, life
 
 
+@pytest.mark.full
 @pytest.mark.benchmark
 def test_packed_is_fifty_times_as_fast_as_soft():
     model = drawn(LogicCAConfig.game_of_life())

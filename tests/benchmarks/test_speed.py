@@ -10,6 +10,7 @@ import pytest
 from tests.benchmarks import speed
 
 
+@pytest.mark.full
 def test_a_small_report_holds_speeds_and_accuracies(tmp_path: Path) -> None:
     out = tmp_path / "speed.json"
     small = ["--rounds", "2", "--batches", "1", "--model", "digits_cnn", "--out", str(out)]

@@ -1,0 +1,83 @@
+"""The public names on one page: `python -m tests.benchmarks.surface` writes docs/surface.md."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from astkit.files import write_atomic
+from astkit.names import PUBLIC, REGISTRIES, resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "surface.md"
+PACKAGES = ("gating", "trainers", "profiling", "datasets", "widgets", "lattice", "logic_ca", "runs")
+
+
+def sources() -> dict[str, str]:
+    """Where a name can be used: notebooks by number, README, folders of the package, benchmarks."""
+    texts = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        texts[f"notebook {path.name[:2]}"] = "\n".join(code)
+    texts["README"] = (ROOT / "README.md").read_text(encoding="utf-8")
+    folders = sorted(path.parent for path in (ROOT / "astkit").glob("*/__init__.py"))
+    for folder in [*folders, ROOT / "tests" / "benchmarks"]:
+        files = (path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py")
+        texts[folder.name] = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    return texts
+
+
+def summary(value: Any) -> str:
+    """The first sentence of a docstring, on one line."""
+    text = " ".join((getattr(value, "__doc__", "") or "").split("\n\n")[0].split())
+    return text.replace("|", "\\|")
+
+
+def used(name: str, texts: dict[str, str], own: str) -> list[str]:
+    """The places that name ``name``, its own folder left out."""
+    pattern = re.compile(rf"\b{re.escape(name)}\b")
+    return [place for place, text in texts.items() if place != own and pattern.search(text)]
+
+
+def rows() -> dict[str, list[tuple[str, str, list[str]]]]:
+    """Sections of the page: name, one line, where it is used."""
+    texts = sources()
+    root = importlib.import_module("astkit")
+    sections = {
+        "astkit": [
+            (name, summary(getattr(root, name)), used(name, texts, PUBLIC[name].split(".")[1]))
+            for name in sorted(PUBLIC)
+        ]
+    }
+    for package in PACKAGES:
+        module = importlib.import_module(f"astkit.{package}")
+        names = [name for name in getattr(module, "__all__", []) if name not in PUBLIC]
+        if names:
+            sections[f"astkit.{package}"] = [
+                (name, summary(getattr(module, name)), used(name, texts, package))
+                for name in sorted(names)
+            ]
+    for kind, table in REGISTRIES.items():
+        sections[f"by name: {kind}"] = [
+            (f'"{name}"', summary(resolve(kind, name)), [table[name].replace(":", ".")])
+            for name in sorted(table)
+        ]
+    return sections
+
+
+def page() -> str:
+    """The page as Markdown."""
+    lines = ["# The public names", "", "Written by `python -m tests.benchmarks.surface`."]
+    for title, entries in rows().items():
+        lines += ["", f"## {title}", "", "| name | what it is | used in |", "| --- | --- | --- |"]
+        lines += [f"| `{name}` | {line} | {', '.join(at)} |" for name, line, at in entries]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(exist_ok=True)
+    write_atomic(PAGE, page())
