@@ -213,7 +213,7 @@ def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
         mesh,
         label="share of the batch in a cell",
         ticks=MaxNLocator(5),
-        format=PercentFormatter(1, 0),
+        format=PercentFormatter(1),
     )
     axis.legend(loc="upper right", frameon=True)
     return figure
@@ -267,7 +267,7 @@ def class_activation(classes: Table) -> Picture:
     axis.bar(places + 0.2, shares["active"], color=COLOURS[0], label="of the active", **bars)
     axis.set(title="share of each class among the samples seen, and among the active ones")
     axis.set(xlabel="class", ylabel="share of the samples")
-    axis.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    axis.yaxis.set_major_formatter(PercentFormatter(1))
     every = -(-len(shares) // 25)
     axis.set_xticks(places[::every], [str(name) for name in shares.index[::every]])
     axis.grid(visible=False, axis="x")
