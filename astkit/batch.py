@@ -30,7 +30,7 @@ class Batch(NamedTuple):
             whole (a mapping or a bare tensor).
     """
 
-    index: Tensor | None  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    index: Tensor | None  # type: ignore[assignment]  # hides tuple.index, which is not needed here
     x: Any
     y: Any
 

@@ -4,6 +4,7 @@ from astkit.gating.combine import WeightedSum, named_score
 from astkit.gating.controllers import Controller, LogIntegral, TopK
 from astkit.gating.density import density, log_density
 from astkit.gating.device import DeviceGate
+from astkit.gating.disagreement import Disagreement
 from astkit.gating.gate import Gate
 from astkit.gating.losses import (
     Criterion,
@@ -15,6 +16,7 @@ from astkit.gating.losses import (
 from astkit.gating.origin import OriginPI, OriginStochastic
 from astkit.gating.policy import Cost, Policy, PolicyCard, Visit, as_policy
 from astkit.gating.random_subset import RandomSubset
+from astkit.gating.sample_memory import EL2N, LossAge
 from astkit.gating.sampler import PolicySampler, RunInfo
 from astkit.gating.scored import Scored, ScoredBatches, evaluating
 from astkit.gating.selection import Selection
@@ -28,10 +30,8 @@ from astkit.gating.significance import (
     Score,
     score_rows,
 )
-from astkit.gating.teacher import Disagreement
 from astkit.gating.tracking import QuantileEMA, VelocityPI
 from astkit.gating.uncertainty import Confidence, Entropy, GradientNorm, Margin
-from astkit.gating.visits import EL2N, LossAge
 
 __all__ = [
     "EL2N",

@@ -160,7 +160,7 @@ class Ledger:
 
     @property
     def origin_energy_units(self) -> float:
-        """The original's "energy": 10 an activation, 0.1 a skip. Not joules; for comparison only."""
+        """The original's "energy": 10 an activation, 0.1 a skip; not joules, for comparison."""
         skipped = self.samples.skipped + self.samples.unloaded
         return ORIGIN_UNITS_ACTIVATION * self.samples.trained + ORIGIN_UNITS_SKIP * skipped
 

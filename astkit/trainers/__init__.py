@@ -1,5 +1,6 @@
 """Running the epochs: one loop, three kinds of step."""
 
+from astkit.trainers.autotune import Decision
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
@@ -7,7 +8,6 @@ from astkit.trainers.learner import Learner, choose_device
 from astkit.trainers.metrics import Metric
 from astkit.trainers.metrics_file import MetricsFile
 from astkit.trainers.progress import Progress
-from astkit.trainers.resolve import Decision
 from astkit.trainers.sample_by_sample import SampleStep
 from astkit.trainers.snapshot import snapshot
 from astkit.trainers.state import (

@@ -19,13 +19,14 @@ from astkit.datasets import BatchSource
 from astkit.gating import Policy
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger
+from astkit.trainers.batch_order import Feed
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.costs import Costs
 from astkit.trainers.evaluator import Evaluator
-from astkit.trainers.feed import Feed
 from astkit.trainers.learner import Learner
-from astkit.trainers.setting_up import SettingUp
+from astkit.trainers.policy_feedback import TrainingData, Visits
+from astkit.trainers.settings_in_use import SettingUp
 from astkit.trainers.state import (
     Budget,
     History,
@@ -37,7 +38,6 @@ from astkit.trainers.state import (
     time_is_up,
 )
 from astkit.trainers.steps import DenseStep, Step, StepResult
-from astkit.trainers.visits import TrainingData, Visits
 
 NOTHING = FlopsPerSample(0.0, 0.0)
 

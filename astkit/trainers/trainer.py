@@ -19,15 +19,16 @@ from astkit.gating.policy import overrides
 from astkit.profiling import EnergyMeter
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.profiling.throughput import Throughput
+from astkit.trainers.batch_order import Feed
 from astkit.trainers.checkpoint import Checkpoints, begun
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.costs import Costs, CostsMaker
 from astkit.trainers.evaluator import Evaluator, EvaluatorMaker
-from astkit.trainers.feed import Feed
 from astkit.trainers.learner import Learner, choose_device
 from astkit.trainers.metrics import Metric, as_metrics
+from astkit.trainers.policy_feedback import Visits
 from astkit.trainers.resume import Resumable
-from astkit.trainers.setting_up import SettingUp
+from astkit.trainers.settings_in_use import SettingUp
 from astkit.trainers.state import (
     SCHEDULES,
     Budget,
@@ -39,7 +40,6 @@ from astkit.trainers.state import (
 )
 from astkit.trainers.steps import DenseStep, GatedStep, Step
 from astkit.trainers.validation_sample import sampled_rows
-from astkit.trainers.visits import Visits
 
 
 class Trainer(Resumable):

@@ -86,7 +86,7 @@ def test_names_taken_from_the_package_are_found(source: str, names: set[str]) ->
         ("from astkit import names", {ALL}),
         ("import astkit.names", {ALL}),
         ("from astkit.names import REGISTRIES", set()),
-        ("from astkit.trainers.resolve import resolve\nresolve(config, scene)", set()),
+        ("from astkit.trainers.autotune import resolve\nresolve(config, scene)", set()),
         ("Path('.').resolve()", set()),
     ],
 )

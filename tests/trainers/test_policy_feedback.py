@@ -11,7 +11,7 @@ from astkit import rng
 from astkit.datasets import Loader, as_loader, indexed
 from astkit.gating import Gate, Policy, RandomSubset, Selection
 from astkit.trainers import DenseStep, GatedStep, SampleStep, Trainer
-from astkit.trainers.visits import TrainingData
+from astkit.trainers.policy_feedback import TrainingData
 
 ROWS, SIZE, PASSES = 48, 8, 3
 with rng.isolated("cpu", 0):

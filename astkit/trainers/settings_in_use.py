@@ -9,10 +9,10 @@ from typing import Any
 
 from astkit import system
 from astkit.datasets import Prefetched, resized
+from astkit.trainers.autotune import Decision, Scene, open_choices, resolve, stepper
+from astkit.trainers.batch_order import Feed
 from astkit.trainers.config import TrainConfig
-from astkit.trainers.feed import Feed
 from astkit.trainers.learner import Learner
-from astkit.trainers.resolve import Decision, Scene, open_choices, resolve, stepper
 
 
 class SettingUp:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit.gating import Disagreement, Gate, Scored
-from astkit.gating.teacher import jensen_shannon
+from astkit.gating.disagreement import jensen_shannon
 from astkit.gating.uncertainty import log_shares
 
 

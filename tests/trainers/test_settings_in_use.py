@@ -12,8 +12,9 @@ from astkit import models, rng
 from astkit.datasets import Images, Loader, Prefetched
 from astkit.datasets import settings as memory
 from astkit.gating import Gate, cross_entropy_rows
-from astkit.trainers import TrainConfig, Trainer, resolve
-from astkit.trainers.resolve import Scene, activation_bytes, open_choices
+from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers import autotune as resolve
+from astkit.trainers.autotune import Scene, activation_bytes, open_choices
 from tests.trainers.states import hand_over, leave_after
 
 AUTO = ("precision", "channels_last", "compile", "prefetch", "batch_size")
