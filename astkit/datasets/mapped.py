@@ -102,8 +102,8 @@ def _write_parts(
     file: BinaryIO, parts: Iterable[Part], classes: Sequence[str] | None, name: str
 ) -> NDArray[np.int64]:
     """Stream the pixels into one .npy file, whose header is completed last; return the labels."""
-    named = tuple(map(str, range(MOST_UNNAMED))) if classes is None else tuple(classes)
-    labels: list[Tensor] = []
+    named = ("",) * MOST_UNNAMED if classes is None else tuple(classes)
+    labels = bytearray()  # one buffer: small tensors among the parts would keep their memory
     shape: tuple[int, ...] = ()
     for number, part in enumerate(parts):
         try:
@@ -120,10 +120,10 @@ def _write_parts(
                 "resize all to one shape."
             )
         file.write(images.contiguous().numpy().data)
-        labels.append(checked.labels)
+        labels += checked.labels.numpy().tobytes()
     if not labels:
         raise ValueError("parts is empty; pass at least one pair (images, labels).")
-    joined: NDArray[np.int64] = torch.cat(labels).numpy()
+    joined = np.frombuffer(labels, np.int64)
     file.seek(0)
     _write_header(file, len(joined), shape)
     return joined

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from astkit.datasets.decode import decode, regular, resized
 
 if TYPE_CHECKING:
+    from pyarrow import Table
     from pyarrow.parquet import ParquetFile
 
 AGAIN = "fetch the file again"
@@ -63,14 +64,15 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
                 f"The files from {paths[0]} on differ in their classes; fetch one version of all."
             )
         self.classes = named[0]
-        self._read: OrderedDict[int, list[tuple[Any, Any]]] = OrderedDict()
+        self._read: OrderedDict[int, Table] = OrderedDict()
 
     def __len__(self) -> int:
         return self.groups[-1].first + self.groups[-1].rows if self.groups else 0
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
         at = bisect_right(self.groups, row, key=lambda group: group.first) - 1
-        image, label = self._rows(at)[row - self.groups[at].first]
+        images, labels = self._table(at).columns
+        image, label = (part[row - self.groups[at].first].as_py() for part in (images, labels))
         data = image.get("bytes") if isinstance(image, dict) else image
         picture = decode(data if isinstance(data, bytes) else b"", self.where(row), AGAIN)
         if not isinstance(label, int):
@@ -107,11 +109,12 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
                 first += group.rows
             return _class_names(file.schema_arrow.metadata or {})
 
-    def _rows(self, at: int) -> list[tuple[Any, Any]]:
+    def _table(self, at: int) -> Table:
         if at not in self._read:
-            self._read[at] = _read_group(self.groups[at])
-            while len(self._read) > 1 and sum(map(len, self._read.values())) > self.cached:
+            room = self.cached - self.groups[at].rows
+            while self._read and sum(map(len, self._read.values())) > room:
                 self._read.popitem(last=False)
+            self._read[at] = _read_group(self.groups[at])
         self._read.move_to_end(at)
         return self._read[at]
 
@@ -132,18 +135,24 @@ def shard_files(folder: Path, part: str) -> list[Path]:
     return paths
 
 
-def _read_group(group: Group) -> list[tuple[Any, Any]]:
-    rows: list[tuple[Any, Any]] = []
-    size = 0
+def _read_group(group: Group) -> Table:
+    import pyarrow
+
+    pool = pyarrow.default_memory_pool()
+    pool.release_unused()  # it would keep several times what it holds
+    parts, size = [], 0
     # a dictionary may repeat its largest value in every row, which no metadata tells
     step = max(1, min(READ_ROWS, MOST_BYTES // max(1, group.size)))
     with _opened(group.path) as file:
         columns = _columns(group.path, file)
-        for part in file.iter_batches(step, row_groups=[group.number], columns=columns):
+        for part in file.iter_batches(
+            step, row_groups=[group.number], columns=columns, use_threads=False
+        ):
+            parts.append(part)
             size += part.nbytes
             _check_size(group, size)
-            rows += zip(*(part.column(name).to_pylist() for name in columns), strict=True)
-    return rows
+    pool.release_unused()
+    return pyarrow.Table.from_batches(parts).select(columns)
 
 
 def _check_size(group: Group, size: int) -> None:
@@ -176,11 +185,11 @@ def _opened(path: Path) -> Iterator[ParquetFile]:
         ) from error
 
 
-def _columns(path: Path, file: ParquetFile) -> tuple[str, str]:
+def _columns(path: Path, file: ParquetFile) -> list[str]:
     names = file.schema_arrow.names
     for column in ("img", "image"):
         if column in names and "label" in names:
-            return column, "label"
+            return [column, "label"]
     raise ValueError(
         f"{path} has the columns {', '.join(names)} instead of img (or image) and label; {AGAIN}."
     )
