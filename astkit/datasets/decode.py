@@ -37,11 +37,11 @@ def decode(data: bytes, where: str, remedy: str) -> Tensor:
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as picture:
             if picture.width * picture.height > MOST_PIXELS:
-                raise Image.DecompressionBombError(f"{picture.width} x {picture.height} pixels")
+                raise Image.DecompressionBombError
             pixels = np.array(picture.convert("RGB"))
     except Image.DecompressionBombError as error:
         raise ValueError(
-            f"{where} has more than {MOST_PIXELS:,} pixels ({error}); scale the image down."
+            f"{where} has more than {MOST_PIXELS:,} pixels, the most for one image; scale it down."
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
         reason = "neither PNG nor JPEG" if isinstance(error, UnidentifiedImageError) else error

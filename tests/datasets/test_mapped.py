@@ -178,7 +178,13 @@ def test_unusable_files(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_impossible_shapes_in_the_header_of_a_file_are_refused(tmp_path):
     folder = written(tmp_path / "toy").folder
-    for shape in ((-1, 3, 6, 5), (-2, -3, 4, 4), (2**40, 3, 2, 2), (2**62, 3, 2, 2)):
+    for shape in (
+        (-1, 3, 6, 5),
+        (-1, 3, 32, 32),
+        (-2, -3, 4, 4),
+        (2**40, 3, 2, 2),
+        (2**62, 3, 2, 2),
+    ):
         for file in ("images.npy", "labels.npy"):
             content = (folder / file).read_bytes()
             (folder / file).write_bytes(header(shape))
