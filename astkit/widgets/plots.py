@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import (
+    EngFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    NullFormatter,
+    NullLocator,
+)
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -112,10 +119,15 @@ def accuracy_against_cost(epochs: Table) -> Picture:
     table = frames.read(epochs, "accuracy_against_cost", needed, phase="epoch")
     figure = picture(2, width=5.8, height=4.4)
     costs = (("seconds", "seconds", "s"), ("flops", "FLOPs", "FLOPs"))
+    plain, engineering = FuncFormatter(lambda cost, _: f"{cost:g}"), EngFormatter()
     for axis, (cost, name, unit) in zip(figure.axes, costs, strict=True):
         _arms(axis, table, "val_accuracy", against=cost)
         axis.set(title=f"accuracy against {name} of training", ylabel="validation accuracy")
         axis.set(xscale="log", xlabel=f"spent on training so far ({unit})")
+        low, high = axis.dataLim.intervalx
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        axis.xaxis.set_major_formatter(engineering if cost == "flops" else plain)
+        axis.xaxis.set_minor_formatter(NullFormatter())  # their labels would run together
         _stretch(axis)
     name_seeds(figure, table["seed"].nunique())
     legend_beside(figure, figure.axes[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -91,6 +92,20 @@ def test_accuracy_against_cost_draws_means_over_seeds(epochs):
     assert "(s)" in left.get_xlabel()
     assert "(FLOPs)" in right.get_xlabel()
     assert picture.get_suptitle() == "mean of 2 seeds"
+
+
+def test_ticks_of_a_cost_do_not_run_together(epochs):
+    for span in (3, 30, 1000):
+        wide = epochs.assign(seconds=0.02 * span ** ((epochs["epoch"] - 1) / 2))
+        picture = plots.accuracy_against_cost(wide.assign(flops=1e9 * wide["seconds"]))
+        picture.draw(picture.canvas.get_renderer())
+        for axis in picture.axes:
+            low, high = axis.get_xlim()
+            ticks = [tick for tick in axis.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+            boxes = [tick.label1.get_window_extent() for tick in ticks]
+            assert len(boxes) >= 1
+            assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
+            assert not any(axis.xaxis.get_minor_formatter().format_ticks([low, high]))
 
 
 def test_arms_are_told_apart_without_colour_and_twins_by_width(epochs):
