@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import re
@@ -134,6 +135,14 @@ def test_the_stored_notebook_is_small(notebook: Path) -> None:
 
 def test_the_stored_notebooks_have_nothing_to_strip() -> None:
     assert strip_complaint(*FOLDER.glob("*.ipynb")) == ""
+
+
+def test_the_kept_picture_is_the_one_that_notebook_01_drew() -> None:
+    nb = nbformat.read(FOLDER / "01_baseline_vs_gated.ipynb", 4)
+    drawn = {
+        base64.b64decode(out.data.get("image/png", "")) for out in outputs(nb) if "data" in out
+    }
+    assert (FOLDER / "results" / "01_accuracy.png").read_bytes() in drawn
 
 
 # Each rule is broken once, to show that it can fail.
