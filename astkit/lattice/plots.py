@@ -16,7 +16,7 @@ from torch import Tensor
 
 from astkit.lattice.flows import Flows
 from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
-from astkit.widgets.style import SOFT, Picture, line, picture, styled
+from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
 
 _SLIDE_DPI = 72  # there are many of them in one notebook
 _COLOURS = "cividis"  # reads the same for the colour-blind
@@ -47,7 +47,10 @@ def flow_table(
 
 @styled
 def flow_paths(flows: pd.DataFrame, depth: int, upto: int | None = None) -> Picture:
-    """The paths of a sample's flows: from the side, and in space, coloured by energy.
+    """A sample's flows: their energy along the depth, and where they are on the surface.
+
+    A flow that has arrived stays on the surface where it was last, before the step in which it
+    arrived.
 
     Args:
         flows: of one sample, as `flow_table` gives them.
@@ -62,38 +65,31 @@ def flow_paths(flows: pd.DataFrame, depth: int, upto: int | None = None) -> Pict
     colour = ScalarMappable(Normalize(-largest, largest), _COLOURS)
     shown = flows if upto is None else flows[flows["step"] <= upto]
     figure = picture(2, width=4.8, height=3.6)
-    side, space = figure.axes
-    space.remove()
-    space = figure.add_subplot(1, 2, 2, projection="3d")
-    starts, ends, energy = _moves(shown)
-    if len(starts):
-        segments = np.stack([starts[:, [2, 0]], ends[:, [2, 0]]], axis=1)
-        side.add_collection(LineCollection(list(segments), colors=colour.to_rgba(energy), lw=0.8))
-        for start, end, ink in zip(starts, ends, colour.to_rgba(energy), strict=True):
-            space.plot(*zip(start, end, strict=True), color=ink, lw=0.7)
-    now = shown[shown["step"] == shown["step"].max()]
-    side.scatter(now["z"], now["x"], c=colour.to_rgba(now["energy"]), s=9, edgecolors="none")
-    side.axvline(depth - 1, color=SOFT, ls=":", lw=1.2)
-    width, height = flows["x"].max(), flows["y"].max()
-    side.set(xlim=(-0.2, depth), ylim=(-0.5, width + 0.5), xlabel="z", ylabel="x")
-    space.set(xlim=(0, width), ylim=(0, height), zlim=(0, depth - 1))
-    space.set(xlabel="x", ylabel="y", zlabel="z")
-    steps = int(shown["step"].max())
-    side.set_title(f"from the side, after {steps} steps")
-    space.set_title("in space")
-    figure.colorbar(colour, ax=[side], label="energy", location="left", shrink=0.8)
+    along, front = figure.axes
+    now = shown.sort_values("step").groupby("slot").last()
+    inks = colour.to_rgba(now["energy"].to_numpy())
+    segments = list(_moves(shown))
+    along.add_collection(LineCollection(segments, colors=SOFT, lw=0.7, alpha=0.6))
+    along.scatter(now["z"], now["energy"], c=inks, s=14, edgecolors=INK, linewidths=0.4, zorder=2)
+    along.axvline(depth - 1, color=INK, ls=":", lw=1.2)
+    along.set(xlim=(-0.2, depth - 0.7), ylim=(-1.1 * largest, 1.1 * largest))
+    along.set(xlabel="plane (z)", ylabel="energy", title="energy of each flow along the depth")
+    front.scatter(now["x"], now["y"], c=inks, s=90, marker="s", edgecolors="none")
+    front.set(xlabel="x", ylabel="y", aspect="equal", title="where the flows are on the surface")
+    front.set(xlim=(-0.7, flows["x"].max() + 0.7), ylim=(-0.7, flows["y"].max() + 0.7))
+    figure.colorbar(colour, ax=front, label="energy", shrink=0.8)
+    figure.suptitle(f"after {int(shown['step'].max())} steps", size=10)
     return figure
 
 
-def _moves(flows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each flow's steps: where from and where to, ``[n, 3]``, and its energy there, ``[n]``."""
+def _moves(flows: pd.DataFrame) -> np.ndarray:
+    """Each flow's steps: plane and energy before and after, ``[n, 2, 2]``."""
     ordered = flows.sort_values(["slot", "step"])
     before = ordered.groupby("slot").shift()
     # a slot that was free for a while, or goes back, holds another flow
     same = (ordered["step"] - before["step"] == 1) & (ordered["z"] > before["z"])
-    axes = ["x", "y", "z"]
-    starts, ends = before.loc[same, axes], ordered.loc[same, axes]
-    return starts.to_numpy(), ends.to_numpy(), ordered.loc[same, "energy"].to_numpy()
+    axes = ["z", "energy"]
+    return np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
 
 
 class Slides:
@@ -142,50 +138,46 @@ def steps_until_done(steps: Sequence[int], allowed: int, arrivals: Sequence[int]
 
 
 @styled
-def times(rows: pd.DataFrame, slopes: Mapping[str, float] | None = None) -> Picture:
-    """Seconds of a step against flows, one line a way, both axes logarithmic.
+def times(rows: pd.DataFrame) -> Picture:
+    """Milliseconds of a step for each flow, one line a way, both axes logarithmic.
 
-    ``rows``: ``way``, ``flows``, ``seconds``. ``slopes``: of each way, for the legend: 1 is time in
-    proportion to flows.
+    A level line is time in proportion to flows; a falling one says that larger batches are cheaper
+    a flow. ``rows``: ``way``, ``flows`` and the ``seconds`` of a step.
     """
     figure = picture(1, width=6.4, height=3.8)
     (axis,) = figure.axes
-    for place, (way, group) in enumerate(rows.groupby("way", sort=False)):
+    for way, group in rows.groupby("way", sort=False):
         group = group.sort_values("flows")
-        slope = (slopes or {}).get(str(way))
-        label = f"{way}, slope {slope:.2f}" if slope is not None else str(way)
-        axis.plot(group["flows"], group["seconds"], label=label, **line(place))
-    axis.set(xscale="log", yscale="log", xlabel="flows in the batch", ylabel="seconds a step")
-    axis.set_title("forward and backward")
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        a_flow = 1e3 * group["seconds"] / group["flows"]
+        axis.plot(group["flows"], a_flow, label=str(way), **line(str(way)))
+    axis.set(xscale="log", yscale="log", xlabel="flows in the batch", ylabel="ms a flow and step")
+    axis.set_title("time of a step, forward and backward, divided by its flows")
+    figure.legend(loc="outside right center")
     return figure
 
 
 @styled
-def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str = "val_mrr") -> Picture:
-    """A metric over training steps, one line a model with a band over seeds; marks as lines.
+def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str, label: str) -> Picture:
+    """A metric over training steps, one line a model with the range over seeds; marks as lines.
 
-    ``curves``: ``model``, ``seed``, ``step`` and the metric; ``marks``: of the baselines.
+    ``curves``: ``model``, ``seed``, ``step`` and ``metric``, which the axis calls ``label``;
+    ``marks``: of the baselines.
     """
     figure = picture(1, width=6.4, height=3.8)
     (axis,) = figure.axes
-    for place, (model, group) in enumerate(curves.groupby("model", sort=False)):
+    for model, group in curves.groupby("model", sort=False):
         spread: Any = group.groupby("step")[metric].agg(["mean", "min", "max"])
-        style = line(place)
+        style = line(str(model))
         axis.plot(spread.index, spread["mean"], label=str(model), **style)
         axis.fill_between(
             spread.index, spread["min"], spread["max"], color=style["color"], alpha=0.15, lw=0
         )
     for name, value in marks.items():
         axis.axhline(value, color=SOFT, lw=1.0, ls=":")
-        axis.annotate(
-            name,
-            (1.0, value),
-            xycoords=("axes fraction", "data"),
-            fontsize=8,
-            va="bottom",
-            ha="right",
-        )
-    axis.set(xlabel="training step", ylabel=metric.removeprefix("val_"), ylim=(0, None))
-    axis.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        at: Any = {"xy": (1.01, value), "xycoords": ("axes fraction", "data"), "va": "center"}
+        axis.annotate(name, **at, fontsize=8, color=SOFT)
+    axis.set(xlabel="training step", ylabel=label, ylim=(0, None))
+    seeds = curves["seed"].nunique()
+    axis.set_title(f"mean of {seeds} seeds and their range" if seeds > 1 else "one seed")
+    figure.legend(loc="outside lower center", ncols=3)
     return figure

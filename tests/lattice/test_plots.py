@@ -22,17 +22,19 @@ def flows() -> pd.DataFrame:
 
 
 def test_moves_are_those_of_one_flow(flows: pd.DataFrame) -> None:
-    starts, ends, energy = plots._moves(flows)
-    assert np.allclose(ends - starts, [[0.1, 0.0, 0.9]] * 4)
-    assert energy.tolist() == [0.5, 0.5, -0.2, -0.2]
+    before, after = np.moveaxis(plots._moves(flows), 1, 0)
+    assert np.allclose(after - before, [[0.9, 0.0]] * 4)
+    assert before[:, 1].tolist() == [0.5, 0.5, -0.2, -0.2]
 
 
-def test_paths_are_drawn_up_to_a_step(flows: pd.DataFrame) -> None:
+def test_flows_are_drawn_up_to_a_step(flows: pd.DataFrame) -> None:
     figure = plots.flow_paths(flows, depth=3, upto=1)
-    side = figure.axes[0]
-    assert side.get_title() == "from the side, after 1 steps"
-    (lines,) = [c for c in side.collections if hasattr(c, "get_segments")]
+    along, front = figure.axes[:2]
+    assert figure.get_suptitle() == "after 1 steps"
+    lines, ends = along.collections
     assert len(lines.get_segments()) == 2
+    assert np.allclose(ends.get_offsets(), [[0.9, 0.5], [0.9, -0.2]])
+    assert np.allclose(front.collections[0].get_offsets(), [[0.1, 1.0], [1.1, 1.0]])
     assert figure._repr_png_().startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="flows has no rows"):
         plots.flow_paths(flows[:0], depth=3)
@@ -54,16 +56,14 @@ def test_histograms_hold_every_sample_and_flow() -> None:
     assert [bar.get_height() for bar in arrived.patches] == [0, 2, 4]
 
 
-def test_times_name_their_slopes() -> None:
+def test_times_are_those_of_a_flow() -> None:
     rows = pd.DataFrame(
-        {"way": ["loop", "loop", "all"], "flows": [1, 10, 10], "seconds": [0.1, 1.0, 0.1]}
+        {"way": ["loop", "loop", "all"], "flows": [10, 1, 10], "seconds": [1.0, 0.1, 0.05]}
     )
-    figure = plots.times(rows, {"loop": 1.0})
-    axis = figure.axes[0]
-    assert [text.get_text() for text in axis.get_legend().get_texts()] == [
-        "loop, slope 1.00",
-        "all",
-    ]
+    figure = plots.times(rows)
+    (axis,) = figure.axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
+    assert drawn == {"loop": [[1, 100], [10, 100]], "all": [[10, 5]]}
     assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
 
 
@@ -71,7 +71,8 @@ def test_learning_shows_the_mean_over_seeds_and_the_marks() -> None:
     curves = pd.DataFrame(
         {"model": "lattice", "seed": [0, 1], "step": [10, 10], "val_mrr": [0.2, 0.4]}
     )
-    axis = plots.learning(curves, {"ridge": 0.39}).axes[0]
+    axis = plots.learning(curves, {"ridge": 0.39}, "val_mrr", "MRR").axes[0]
     assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.3])
     assert axis.lines[1].get_ydata() == [0.39, 0.39]
     assert [text.get_text() for text in axis.texts] == ["ridge"]
+    assert (axis.get_title(), axis.get_ylabel()) == ("mean of 2 seeds and their range", "MRR")
