@@ -162,12 +162,12 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
         raise ValueError("history has no rows: train for one pass or more")
     figure = picture(2, width=4.6, height=3.2)
     losses, right = figure.axes
-    for place, (name, column) in enumerate((("soft", "val_loss"), ("hard", "val_hard_loss"))):
-        losses.plot(history["step"], history[column], label=name, **line(place, markers=False))
+    for name, column in (("soft", "val_loss"), ("hard", "val_hard_loss")):
+        losses.plot(history["step"], history[column], label=name, **line(name, markers=False))
     losses.set_yscale("symlog", linthresh=1e-3)  # a hard loss is 0 once all is right
     losses.set(xlabel="update", ylabel="loss a sample", title="soft and hard loss", ylim=(0, None))
     losses.legend()
-    right.plot(history["step"], history["val_accuracy"], **line(1, markers=False))
+    right.plot(history["step"], history["val_accuracy"], **line("hard", markers=False))
     right.set(xlabel="update", title="hard cells that are right", ylim=(None, 1.005))
     right.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
     return figure
