@@ -179,9 +179,9 @@ class Gate(Policy):
 
         Raises ``ValueError`` unless there is one score a row and at least one is finite.
         """
-        usable, finite = self.usable(scores)
+        usable, rows = self.usable(scores)
         active, threshold = self._decide(usable)
-        return self._told(self._settle(usable, active, threshold, finite), index)
+        return self._told(self._settle(usable, active, threshold, rows, len(scores)), index)
 
     def admits(self, score: Tensor) -> bool:
         """Whether one row's finite ``score`` exceeds the held threshold (sample-by-sample use).
@@ -205,17 +205,18 @@ class Gate(Policy):
             active: bool ``[batch]``; false where the score is not finite.
             index: int64 ``[batch]``, which samples of the data set these are.
         """
-        usable, finite = self.usable(scores)
+        usable, rows = self.usable(scores)
         threshold = self.controller.threshold(usable, 0)
-        return self._told(self._settle(usable, active[finite], threshold, finite), index)
+        active = active if rows is None else active[rows]
+        return self._told(self._settle(usable, active, threshold, rows, len(scores)), index)
 
     def _told(self, chosen: Selection, index: Tensor | None) -> Selection:
         if isinstance(self.significance, ContextScore):
             self.significance.settled(index, chosen.index)
         return chosen
 
-    def usable(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """The finite ones of ``scores [batch]``, and where they are: bool ``[batch]``.
+    def usable(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The finite ones of ``scores [batch]``, and their rows, int64; ``None``: all of them.
 
         Raises ``ValueError`` unless there is one score a row and at least one is finite.
         """
@@ -230,14 +231,16 @@ class Gate(Policy):
                 "a batch of 1 row leaves the gate nothing to choose from: whenever the row is not"
                 " active the fallback trains on it all the same; use larger batches or fallback=0",
             )
-        finite = torch.isfinite(scores)
-        usable = scores.detach()[finite]
-        if not len(usable):
+        scores = scores.detach()
+        if math.isfinite(float(scores.sum())):  # then each of them is
+            return scores, None
+        rows = torch.isfinite(scores).nonzero().squeeze(1)
+        if not len(rows):
             raise ValueError(
                 f"all {len(scores)} scores of batch {self.batches} are NaN or infinite: the model"
                 " has diverged (lower the learning rate) or the score divides by zero"
             )
-        return usable, finite
+        return scores[rows], rows
 
     def _decide(self, scores: Tensor) -> tuple[Tensor, float]:
         quota = self._grant(len(scores))
@@ -247,20 +250,21 @@ class Gate(Policy):
         decided = self.controller.decide(scores, threshold, partial(self._uniform, scores))
         if decided is not None:
             return decided, threshold
-        if len(scores) > 1 and bool((scores == scores[0]).all()):
+        active = scores > threshold
+        count = int(active.sum())
+        if count in (0, len(scores)) and len(scores) > 1 and bool((scores == scores[0]).all()):
             self._warn(
                 "equal",
                 "all scores of a batch are equal, so choosing by score means nothing: rows are"
                 " drawn at random at the target rate; check that the score depends on the sample",
             )
             return self._draw(torch.ones_like(scores, dtype=torch.bool), quota), threshold
-        active, tied = scores > threshold, scores == threshold
-        if bool(tied.any()):
-            active = active | self._draw(tied, quota - int(active.sum()))
+        if count < len(scores) and bool((tied := scores == threshold).any()):
+            active = active | self._draw(tied, quota - count)
         return active, threshold
 
     def _settle(
-        self, scores: Tensor, active: Tensor, threshold: float, finite: Tensor
+        self, scores: Tensor, active: Tensor, threshold: float, rows: Tensor | None, batch: int
     ) -> Selection:
         count = int(active.sum())
         rate = count / len(scores)
@@ -268,7 +272,7 @@ class Gate(Policy):
             self.controller.update(rate, scores)
         self.seen += len(scores)
         self.active += count
-        self.nonfinite += len(finite) - len(scores)
+        self.nonfinite += batch - len(scores)
         decided = active
         missing = min(self.fallback, len(scores)) - count if count < self.min_active else 0
         if missing > 0:
@@ -276,8 +280,8 @@ class Gate(Policy):
             self.fallback_rows += missing
         self.batches += 1
         return Selection(
-            finite.nonzero().squeeze(1)[active],
-            candidates=len(finite),
+            active.nonzero().squeeze(1) if rows is None else rows[active],
+            candidates=batch,
             rate=rate,
             threshold=threshold,
             fallback=missing > 0,
