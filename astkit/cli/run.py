@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EXAMPLE = """\
 examples:
   astkit run notebooks/01_baseline_vs_gated.ipynb -p epochs=2 -p seeds=0
-  astkit run notebooks/02_controller_tuning.ipynb -p training_seeds='[0, 1]'
+  astkit run notebooks/02_controller_tuning.ipynb -p seeds='[0, 1]'
 
 The run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds the parameters
 (config.json), the environment (env.json), the executed notebook

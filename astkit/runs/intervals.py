@@ -25,12 +25,13 @@ class Interval(NamedTuple):
     n: int
 
     def __format__(self, spec: str) -> str:
+        spec = spec or "+.2%"
         if math.isnan(self.low):
             return f"{self.mean:{spec}}, n = {self.n}, so without an interval"
         return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}], n = {self.n}"
 
     def __str__(self) -> str:
-        return format(self, "+.2%")
+        return format(self)
 
 
 def mean_interval(values: Iterable[float | None]) -> Interval:

@@ -25,8 +25,10 @@ def condensed(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _means(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    columns = {key: [e[key] for e in entries if e[key] is not None] for key in entries[0]}
-    return {key: sum(values) / len(values) for key, values in columns.items() if values}
+    numbers = {
+        key: [e[key] for e in entries if isinstance(e[key], int | float)] for key in entries[0]
+    }
+    return {key: sum(values) / len(values) for key, values in numbers.items() if values}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import nbformat
 import pytest
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "02_controller_tuning.ipynb"
-SMALL = {"seeds": 2, "steps": 250, "training_seeds": [0, 1], "epochs": 1}
+SMALL = {"streams": 2, "steps": 250, "seeds": [0, 1], "epochs": 1}
 FAST = {"live_epochs": 60, "pace": 50}
 
 

@@ -23,7 +23,7 @@ PARAMS = HERE.parent / "notebooks" / "params"
 MOUNTS = ("made-up-slug", "owner/made-up-slug", "datasets/owner/made-up-slug")
 SMALLER = {
     "01": {"dataset": "digits", "seeds": [0]},
-    "02": {"training_seeds": [0], "live_epochs": 2},  # it takes the embedded digits only
+    "02": {"seeds": [0], "live_epochs": 2},  # it takes the embedded digits only
     "03": {"dataset": "digits", "seeds": [0]},
     "04": {"texts": str(NOTEBOOKS.parent / "data" / "docs_pairs.jsonl.gz")},
     "05": {},
