@@ -268,8 +268,8 @@ def save_rollouts(
                     figure.axes, images, states.items(), strict=True
                 ):
                     image.set_data(_coloured(values[step], true[step]))
-                    axis.set_title(_title(name, states, name, step), size=9)
-                figure.supxlabel(f"step {step}", size=9)
+                    axis.set_title(_title(name, states, name, step), size=13)
+                figure.supxlabel(f"step {step}", size=13)
                 if step == 0:  # one layout for all frames
                     figure.draw_without_rendering()
                     figure.set_layout_engine("none")
