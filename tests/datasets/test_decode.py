@@ -25,7 +25,7 @@ def written(kind):
 
 def test_only_png_and_jpeg_reach_a_decoder_whatever_the_name_says(monkeypatch, tmp_path):
     for kind in ("PNG", "JPEG"):
-        assert decode(written(kind), "it", "mend it").shape == (3, 8, 8)
+        assert decode(written(kind), "it", "replace it").shape == (3, 8, 8)
     # Pillow gives an EPS to Ghostscript, which runs programs
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("was run"))
     for kind in ("EPS", "GIF", "TIFF", "WEBP", "ICO", "BMP", "PPM"):
@@ -61,10 +61,10 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(side, tmp_p
 
 def test_the_largest_image_that_is_accepted(monkeypatch):
     monkeypatch.setattr(module, "MOST_PIXELS", 64)
-    assert decode(written("PNG"), "it", "mend it").shape == (3, 8, 8)
+    assert decode(written("PNG"), "it", "replace it").shape == (3, 8, 8)
     monkeypatch.setattr(module, "MOST_PIXELS", 63)
     with pytest.raises(ValueError, match="it has more than 63 pixels"):
-        decode(written("PNG"), "it", "mend it")
+        decode(written("PNG"), "it", "replace it")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs devices")
