@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from astkit.trainers.config import TrainConfig as TrainConfig
     from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
     from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
-    from astkit.trainers.metrics import Metric as Metric
+    from astkit.trainers.evaluator import Metric as Metric
     from astkit.trainers.sample_by_sample import SampleStep as SampleStep
     from astkit.trainers.state import Budget as Budget
     from astkit.trainers.steps import GatedStep as GatedStep

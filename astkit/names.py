@@ -23,7 +23,7 @@ PUBLIC: dict[str, str] = {
     "Loader": "astkit.datasets.loaders",
     "LogicCA": "astkit.logic_ca.automaton",
     "LogicCAConfig": "astkit.logic_ca.config",
-    "Metric": "astkit.trainers.metrics",
+    "Metric": "astkit.trainers.evaluator",
     "Policy": "astkit.gating.policy",
     "RandomSubset": "astkit.gating.random_subset",
     "RunInfo": "astkit.gating.sampler",

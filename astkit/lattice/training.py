@@ -154,11 +154,7 @@ class RetrievalEvaluator(Evaluator):
         """Metrics of the whole validation part, in one pass on the evaluation clock."""
         predicted, targets, losses = [], [], []
         learner = self.learner
-        with (
-            self.ledger.clock("evaluation"),
-            self._random(),
-            evaluating(learner.model, learner.device),
-        ):
+        with self._evaluation():
             for batch in self._loader.batches(0):
                 outputs = learner.outputs(self._booked(batch).x).float()
                 losses.append(learner.criterion(outputs, batch.y))

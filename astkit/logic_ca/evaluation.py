@@ -69,8 +69,8 @@ class LogicEvaluator(Evaluator):
         metrics = self._evaluated([self._task.evaluation()])
         return {f"val_{name}": value for name, value in metrics.items()}
 
-    def evaluate(self, source: BatchSource, threads: int = 1) -> dict[str, Any]:
-        """The same without ``val_`` for one pass of ``source``, in one thread."""
+    def evaluate(self, source: BatchSource) -> dict[str, Any]:
+        """The same without ``val_`` for one pass of ``source``."""
         return self._evaluated(list(source.batches(0)))
 
     def _evaluated(self, batches: list[Batch]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from astkit.profiling import bootstrap_interval
-from astkit.trainers.validation_sample import wilson_interval
+from astkit.trainers.evaluator import wilson_interval
 
 MANY = 20
 """Values from which on their own distribution is resampled instead of taken for normal."""

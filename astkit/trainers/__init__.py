@@ -4,8 +4,8 @@ from astkit.trainers.autotune import Decision
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
+from astkit.trainers.evaluator import Metric
 from astkit.trainers.learner import Learner, choose_device
-from astkit.trainers.metrics import Metric
 from astkit.trainers.metrics_file import MetricsFile
 from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleStep

@@ -1,24 +1,61 @@
-"""Evaluating: of the validation data after each pass, batch by batch; of other data in one go."""
+"""Evaluation: of the validation data batch by batch after each epoch, of other data in one pass.
+
+Every batch gives one vector of sums on the device; the sum of all vectors is copied to the host
+once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.batch import Batch
-from astkit.datasets import BatchSource
-from astkit.gating import evaluating
+from astkit.batch import Batch, count_rows
+from astkit.datasets import BatchSource, stratified
+from astkit.gating import evaluating, row_losses
+from astkit.gating.losses import class_outputs
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
-from astkit.trainers.metrics import Metric
 from astkit.trainers.state import Position
-from astkit.trainers.validation import ValidationMetrics, batch_sums, validate
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A mean over rows.
+
+    Attributes:
+        name: shown as ``val_<name>``.
+        function: ``(outputs, targets) -> [rows]``.
+        higher_is_better: the direction; ``None`` where it has none, so that no checkpoint can be
+            the best by it.
+    """
+
+    name: str
+    function: Callable[[Any, Any], Tensor]
+    higher_is_better: bool | None = None
+
+    def rows(self, outputs: Any, targets: Any) -> Tensor:
+        """One value a row, ``[rows]``; ``ValueError`` for a function that gives another shape."""
+        values = self.function(outputs, targets)
+        count = count_rows(targets)
+        if not isinstance(values, Tensor) or values.shape[:1] != (count,):
+            shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(
+                f"the metric {self.name!r} gave {shape} for {count} rows: return one value a row,"
+                " which is averaged over all rows"
+            )
+        return values.flatten(1).float().mean(1) if values.ndim > 1 else values
+
+
+Metrics = Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | None
 
 
 class Evaluator:
@@ -26,68 +63,66 @@ class Evaluator:
 
     Args:
         learner: model, criterion, precision.
-        ledger: keeps what evaluation costs, which is no part of training.
+        ledger: counts the cost of evaluation, which is no part of training.
         cost: FLOPs a sample of a batch.
-        metrics: beside the loss, and what integer labels bring by themselves.
+        metrics: beside the loss, and accuracy for integer labels: `Metric` objects, or functions
+            by name.
 
     Attributes:
         rows: of the validation data, those that are evaluated after each epoch; ``None`` for all.
         higher_is_better: directions of what an epoch's metrics hold.
     """
 
-    higher_is_better: ClassVar[dict[str, bool]] = {
-        "val_accuracy": True,
-        "val_loss": False,
-        "val_ece": False,
-    }
+    higher_is_better: ClassVar[dict[str, bool]] = {"val_accuracy": True, "val_loss": False}
 
     def __init__(
         self,
         learner: Learner,
         ledger: Ledger,
         cost: Callable[[Batch], FlopsPerSample],
-        metrics: tuple[Metric, ...] = (),
+        metrics: Metrics = None,
     ) -> None:
-        self.learner, self.ledger, self._cost, self.metrics = learner, ledger, cost, metrics
+        self.learner, self.ledger, self._cost = learner, ledger, cost
+        if isinstance(metrics, Mapping):
+            metrics = [Metric(name, function) for name, function in metrics.items()]
+        self.metrics = tuple(metrics or ())
         self.rows: Tensor | None = None
         self._batches: Iterator[Batch] | None = None
         self._sums: Tensor | None = None  # of the pass so far, on the device: nothing waits for it
 
     def step(self, source: BatchSource, position: Position) -> bool:
-        """Evaluate the next batch of ``source``; false where its pass is over."""
-        with self.ledger.clock("evaluation"), self._random():
+        """Evaluate the next batch of ``source``; false at the end of the pass."""
+        with self._evaluation():
             if self._batches is None:
                 self._batches = source.batches(0, self.rows, position.validated)
             batch = next(self._batches, None)
             if batch is None:
                 return False
-            with evaluating(self.learner.model, self.learner.device):
-                sums = batch_sums(self.learner, self._booked(batch), self.metrics)
+            sums = self._of(batch)
         self._sums = sums if self._sums is None else self._sums.add_(sums)
         position.validated += 1
         return True
 
     def found(self) -> dict[str, Any]:
-        """What the pass has found, named for the record; nothing before its first batch."""
+        """Metrics of the pass, their names beginning with ``val_``; empty without a batch."""
         if self._sums is None:
             return {}
-        result = ValidationMetrics.from_sums(self._sums, self.metrics)
-        metrics: dict[str, Any] = {"val_loss": result.loss}
-        if result.accuracy is not None:
-            metrics |= {"val_accuracy": result.accuracy, "val_ece": result.ece}
-        metrics |= {f"val_{name}": value for name, value in result.metrics.items()}
-        if self.learner.config.validation_fraction < 1 and result.accuracy_interval is not None:
-            low, high = result.accuracy_interval
-            metrics |= {"val_accuracy_low": low, "val_accuracy_high": high}
-        return metrics
+        found = self._means(self._sums)
+        del found["samples"]
+        interval = found.pop("accuracy_interval")
+        if found["accuracy"] is None:
+            del found["accuracy"]
+        elif self.learner.config.validation_fraction < 1:
+            found["accuracy_low"], found["accuracy_high"] = interval
+        return {f"val_{name}": value for name, value in found.items()}
 
     def direction(self, metric: str) -> bool | None:
-        """Whether higher is better of ``metric``; ``None`` where it does not say."""
+        """Whether higher is better of ``metric``; ``None`` where it is unknown."""
         own = {f"val_{each.name}": each.higher_is_better for each in self.metrics}
         return own.get(metric, self.higher_is_better.get(metric))
 
     def end_pass(self, position: Position) -> None:
-        """Forget the pass: the next one begins anew."""
+        """Clear the sums for the next pass."""
         self._batches = self._sums = None
         position.validated, position.sums = 0, []
 
@@ -95,13 +130,21 @@ class Evaluator:
         """Release the iterator; the next batch is loaded again from its position."""
         self._batches = None
 
-    def evaluate(self, source: BatchSource, threads: int = 1) -> dict[str, Any]:
-        """The fields of `ValidationMetrics` for one pass of ``source``."""
-        with self.ledger.clock("evaluation"), self._random():
-            found = validate(
-                self.learner, source, threads, prepare=self._booked, metrics=self.metrics
+    def evaluate(self, source: BatchSource) -> dict[str, Any]:
+        """Metrics of one pass of ``source``: samples, loss, accuracy and its interval, metrics.
+
+        Raises ``ValueError`` for a source without a batch.
+        """
+        total: Tensor | None = None
+        with self._evaluation():
+            for batch in source.batches(0):
+                sums = self._of(batch)
+                total = sums if total is None else total.add_(sums)
+        if total is None:
+            raise ValueError(
+                "the validation data gave no batch: lower batch_size or leave drop_last out"
             )
-        return found.to_dict()
+        return self._means(total)
 
     def save(self, position: Position) -> None:
         """Put the sums so far into ``position``, as plain numbers."""
@@ -109,21 +152,120 @@ class Evaluator:
 
     def load(self, position: Position) -> None:
         """Continue from the sums in ``position``."""
-        self._batches, sums = None, position.sums
-        dtype = torch.float32 if self.learner.device.type == "mps" else torch.float64
-        device = self.learner.device
-        self._sums = torch.tensor(sums, dtype=dtype, device=device) if sums else None
+        self._batches, sums, device = None, position.sums, self.learner.device
+        self._sums = torch.tensor(sums, dtype=_wide(device), device=device) if sums else None
+
+    def _of(self, batch: Batch) -> Tensor:
+        """Sums over the rows of a batch, ``[2 + metrics]``, for classes ``[3 + metrics]``.
+
+        Rows, losses, metrics, right answers; float64 where the device has it.
+        """
+        learner, batch = self.learner, self._booked(batch)
+        outputs = learner.outputs(batch.x, batch.y)
+        values = [row_losses(learner.criterion, outputs, batch.y)]
+        values += [each.rows(outputs, batch.y) for each in self.metrics]
+        if (classes := class_outputs(outputs, batch.y)) is not None:
+            values.append(classes[0].argmax(1) == classes[1])
+        dtype = _wide(values[0].device)
+        return torch.stack([torch.ones_like(values[0]), *values]).to(dtype).sum(1)
+
+    def _means(self, sums: Tensor) -> dict[str, Any]:
+        rows, loss, *values = sums.tolist()
+        accuracy = interval = None
+        if len(values) > len(self.metrics):
+            right = values.pop()
+            accuracy, interval = right / rows, wilson_interval(round(right), round(rows))
+        names = [each.name for each in self.metrics]
+        return {
+            "samples": round(rows),
+            "loss": loss / rows,
+            "accuracy": accuracy,
+            "accuracy_interval": interval,
+            **{name: value / rows for name, value in zip(names, values, strict=True)},
+        }
 
     def _booked(self, batch: Batch) -> Batch:
-        """A batch to evaluate, its cost noted."""
+        """A batch to evaluate, its cost counted."""
         batch = self.learner.prepare(batch)
         self.ledger.note(self._cost(batch), evaluated=batch.rows)
         return batch
 
-    def _random(self) -> AbstractContextManager[None]:
-        """Loaders that draw from the default RNG draw the same in every evaluation."""
-        return rng.isolated(self.learner.device, self.learner.config.seed, "evaluation")
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        """The clock, eval mode, and the same random numbers in every evaluation."""
+        learner = self.learner
+        with (
+            self.ledger.clock("evaluation"),
+            rng.isolated(learner.device, learner.config.seed, "evaluation"),
+            evaluating(learner.model, learner.device),
+        ):
+            yield
 
 
 EvaluatorMaker = Callable[[Learner, Ledger, Callable[[Batch], FlopsPerSample]], Evaluator]
 """Makes an evaluator from what a trainer gives it: a subclass of `Evaluator`, or a partial one."""
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # which MPS does not have
+
+
+def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, float]:
+    """Score interval of a share of which ``right`` of ``rows`` were counted: (low, high).
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA
+    22 (1927). It is for rows drawn one by one from a large population; for a stratified part of a
+    finite set it is, if anything, too wide. Raises ``ValueError`` for impossible counts or levels.
+    """
+    if not 0 <= right <= rows or rows < 1 or not 0 < level < 1:
+        raise ValueError(
+            f"{right} right of {rows} rows at level {level}: give 0 <= right <= rows, at least 1"
+            " row and a level between 0 and 1"
+        )
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, weight = right / rows, z * z / rows
+    middle = (share + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * math.sqrt(share * (1 - share) / rows + weight / (4 * rows))
+    # exactly 0 and 1 at the ends, free of rounding
+    return (
+        0.0 if right == 0 else max(0.0, middle - half),
+        1.0 if right == rows else min(1.0, middle + half),
+    )
+
+
+def sampled_rows(validation: BatchSource, fraction: float) -> Tensor | None:
+    """A fixed part of ``validation``'s rows, int64 ``[n]``: of each class the same share.
+
+    ``None``, all of them, for a ``fraction`` of 1. Labels are taken from the data set where it
+    holds them, else read in one pass.
+
+    Raises ``ValueError`` for a fraction outside (0, 1], one that leaves no row, or a source that
+    cannot visit chosen rows.
+    """
+    if fraction == 1:
+        return None
+    labels = _labels(validation)
+    index, _ = stratified(labels, fraction, 0, "fast validation")
+    if len(index) == 0:
+        raise ValueError(
+            f"fraction {fraction} of {len(labels)} validation rows leaves none: give a larger one"
+        )
+    return index
+
+
+def _labels(source: BatchSource) -> Tensor:
+    rows = source.num_samples
+    source.batches(0, torch.zeros(1, dtype=torch.int64))  # refuses a source without chosen rows
+    held = getattr(getattr(source, "data", None), "labels", None)
+    if isinstance(held, Tensor) and len(held) == rows:
+        return held.cpu()
+    if rows is None:
+        raise ValueError(
+            "the number of validation rows is unknown, so no share of them can be drawn: pass an"
+            " astkit Loader"
+        )
+    labels = torch.empty(rows, dtype=torch.int64)
+    for batch in source.batches(0, torch.arange(rows)):
+        assert batch.index is not None  # a source that visits chosen rows knows them
+        labels[batch.index.cpu()] = batch.y.cpu()
+    return labels

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from astkit import logs
 from astkit.datasets import BatchSource, as_loader
@@ -23,9 +23,8 @@ from astkit.trainers.batch_order import Feed
 from astkit.trainers.checkpoint import Checkpoints, begun
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.costs import Costs, CostsMaker
-from astkit.trainers.evaluator import Evaluator, EvaluatorMaker
+from astkit.trainers.evaluator import Evaluator, EvaluatorMaker, Metrics, sampled_rows
 from astkit.trainers.learner import Learner, choose_device
-from astkit.trainers.metrics import Metric, as_metrics
 from astkit.trainers.policy_feedback import Visits
 from astkit.trainers.resume import Resumable
 from astkit.trainers.settings_in_use import SettingUp
@@ -39,7 +38,6 @@ from astkit.trainers.state import (
     Steering,
 )
 from astkit.trainers.steps import DenseStep, GatedStep, Step
-from astkit.trainers.validation_sample import sampled_rows
 
 
 class Trainer(Resumable):
@@ -88,7 +86,7 @@ class Trainer(Resumable):
         step: Step | None = None,
         config: TrainConfig | None = None,
         criterion: Criterion = cross_entropy_rows,
-        metrics: Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | None = None,
+        metrics: Metrics = None,
         optimizer: torch.optim.Optimizer | None = None,
         observers: Sequence[Observer] = (),
         replay: Iterable[Event | Mapping[str, Any]] = (),
@@ -123,8 +121,7 @@ class Trainer(Resumable):
         self.learner.book = self._book_helper
         self.visits = Visits([self.policy, getattr(self.step, "gate", None)], self.learner)
         self.prepared = False
-        found = as_metrics(metrics)
-        make = evaluator or partial(Evaluator, metrics=found)
+        make = evaluator or partial(Evaluator, metrics=metrics)
         self.evaluator = make(self.learner, self.ledger, self._cost)
         if self.validation is not None:
             fraction = self.config.validation_fraction
@@ -157,13 +154,13 @@ class Trainer(Resumable):
             )
         self.steering.put(name, value)
 
-    def evaluate(self, data: Any, threads: int = 1) -> dict[str, Any]:
-        """What was found on ``data``, on the evaluation clock; for the test split.
+    def evaluate(self, data: Any) -> dict[str, Any]:
+        """Metrics of one pass of ``data``, such as the test split, on the evaluation clock.
 
-        ``accuracy`` in [0, 1] and ``loss``, and whatever else `ValidationMetrics` holds.
-        ``threads``: batches evaluated beside each other on a CPU; see `validate`.
+        ``samples``, ``loss``, and the metrics by name; for integer labels ``accuracy`` in [0, 1]
+        with its 95 % interval ``accuracy_interval``, else ``None``.
         """
-        return self.evaluator.evaluate(as_loader(data, self.device, shuffle=False), threads)
+        return self.evaluator.evaluate(as_loader(data, self.device, shuffle=False))
 
 
 def _budget(budget: Budget | None, epochs: float | None) -> Budget:

@@ -10,7 +10,7 @@ import pytest
 
 from astkit.profiling import bootstrap_interval
 from astkit.runs.intervals import MANY, mean_interval, paired_difference, split_error
-from astkit.trainers.validation_sample import wilson_interval
+from astkit.trainers.evaluator import wilson_interval
 
 QUANTILES = {2: 12.706204736432095, 4: 3.182446305284263}  # Student's, 97.5 %, by number of values
 
