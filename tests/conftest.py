@@ -19,7 +19,6 @@ HERE = Path(__file__).parent
 ALONE = (
     "browser/",
     "datasets/test_memory.py",
-    "profiling/test_memory.py",
     "runs/test_execute.py",
     "runs/test_sweep.py",
     "test_background.py",

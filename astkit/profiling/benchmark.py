@@ -1,34 +1,25 @@
-"""Seconds and joules of several arms, compared fairly: interleaved rounds, medians, intervals.
+"""Seconds of several arms, compared fairly: interleaved rounds, medians, intervals.
 
-A machine changes speed while it is measured, and a hot GPU draws more than a cold one. So each
-round runs every arm once, in an order of its own, and arms are compared within a round: what slows
-a whole round cancels in its ratio.
+A machine changes its speed while it is measured. So each round runs every arm once, in a random
+order, and arms are compared within a round: what slows a whole round cancels in its ratio.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-import torch
 
-from astkit.profiling.counters import EnergyCounter, UnavailableError, open_counter
-from astkit.profiling.energy import STEPS, EnergyMeter, EnergyReading
 from astkit.rng import derive, permutation
 
 Arms = Mapping[str, Callable[[], object]]
 
 LEVEL = 0.95
 RESAMPLES = 2_000
-PAIRS = 5
-MIN_WINDOW_S = 10.0
-MAX_SPREAD = 0.03
-"""Standard deviation over mean of an arm's joules above which it is flagged."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +69,20 @@ class Timings:
         rows: list[dict[str, object]] = []
         for name in self.seconds:
             low, high = bootstrap_interval(self._of(name))
-            of_arm = {"seconds": self.median(name), "seconds_low": low, "seconds_high": high}
             ratio = self.ratio(self.baseline, name)
-            rows.append({"arm": name, **of_arm, **_columns("speedup", ratio), "rounds": ratio.n})
+            rows.append(
+                {
+                    "arm": name,
+                    "seconds": self.median(name),
+                    "seconds_low": low,
+                    "seconds_high": high,
+                    "speedup": ratio.median,
+                    "speedup_low": ratio.low,
+                    "speedup_high": ratio.high,
+                    "rounds": ratio.n,
+                }
+            )
         return rows
-
-    def to_json(self) -> str:
-        """The raw seconds and the table as one JSON object."""
-        return json.dumps({**asdict(self), "table": self.table()}, indent=1, allow_nan=False)
 
     def _of(self, name: str) -> tuple[float, ...]:
         _known(name, self.seconds)
@@ -154,144 +151,6 @@ def bootstrap_interval(
     estimates = np.median(draws, axis=1) if statistic == "median" else draws.mean(axis=1)
     low, high = np.quantile(estimates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
-
-
-@dataclass(frozen=True)
-class EnergyComparison:
-    """One reading an arm and pair; the i-th readings of all arms share a pair.
-
-    ``calls`` says how often the arm ran in each window; every joule below is one call's. Where
-    anything is missing, ``reason`` says what, and there is neither a ratio nor a table.
-    """
-
-    readings: Mapping[str, tuple[EnergyReading, ...]]
-    calls: Mapping[str, tuple[int, ...]]
-    baseline: str
-    reason: str | None = None
-
-    def joules(self, name: str) -> tuple[float, ...]:
-        """Joules a call of the arm, one number a pair.
-
-        Raises ``ValueError`` for an arm that was not run, or with the reason if there are none.
-        """
-        if self.reason is not None:
-            raise ValueError(str(self))
-        _known(name, self.readings)
-        both = zip(self.readings[name], self.calls[name], strict=True)
-        return tuple((reading.joules or math.nan) / calls for reading, calls in both)
-
-    def ratio(self, a: str, b: str) -> Ratio:
-        """Joules of ``a`` over joules of ``b``, pair by pair: above 1 means ``b`` spends less.
-
-        Raises as ``joules`` does.
-        """
-        return Timings({a: self.joules(a), b: self.joules(b)}, b).ratio(a, b)
-
-    def table(self) -> list[dict[str, Any]]:
-        """One row an arm: median joules a call, and its joules over the baseline's.
-
-        ``spread`` is the standard deviation (n - 1) of its joules over their mean.
-        """
-        rows: list[dict[str, Any]] = []
-        for name in self.readings if self.reason is None else ():
-            joules, ratio = np.asarray(self.joules(name)), self.ratio(name, self.baseline)
-            spread = float(joules.std(ddof=1) / joules.mean())
-            of_arm = {"arm": name, "joules": float(np.median(joules)), "spread": spread}
-            rows.append({**of_arm, **_columns("of_baseline", ratio), "pairs": ratio.n})
-        return rows
-
-    def flags(self) -> list[str]:
-        """One sentence for each arm whose readings spread by more than 3 %."""
-        return [
-            f"{row['arm']}: readings spread by {row['spread']:.1%} (more than {MAX_SPREAD:.0%}):"
-            " let the machine settle, or measure more pairs"
-            for row in self.table()
-            if row["spread"] > MAX_SPREAD
-        ]
-
-    def to_json(self) -> str:
-        """The raw readings, the table and the flags as one JSON object."""
-        content = {**asdict(self), "table": self.table(), "flags": self.flags()}
-        return json.dumps(content, indent=1, allow_nan=False)
-
-    def __str__(self) -> str:
-        if self.reason is not None:
-            return f"joules not measured: {self.reason}"
-        lines = [
-            f"{row['arm']}: {row['joules']:.4g} J a call, {self.ratio(row['arm'], self.baseline)}"
-            f" of {self.baseline}, n = {row['pairs']}"
-            for row in self.table()
-        ]
-        return "\n".join([*lines, *self.flags()])
-
-
-def compare_energy(
-    arms: Arms,
-    *,
-    device: str | torch.device = "cpu",
-    counter: EnergyCounter | None = None,
-    pairs: int = PAIRS,
-    min_window_s: float = MIN_WINDOW_S,
-    synchronize: Callable[[], None] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> EnergyComparison:
-    """Measure the joules of every arm once a pair, each pair in another random order.
-
-    An arm is called until its window lasts ``min_window_s``, or 100 steps of the counter if that
-    is more (10 s for a GPU). The first arm is the baseline, and one more pair is run first and not
-    kept. ``synchronize`` waits for the device before a window's edge. Where no counter can be read,
-    no arm is run and the result says why.
-
-    Raises ``ValueError`` for fewer than 2 arms, fewer than 5 pairs (too few for an interval) or a
-    window that is not above 0.
-    """
-    if len(arms) < 2:
-        raise ValueError(f"arms are {list(arms)}, but a comparison needs at least 2")
-    if pairs < PAIRS:
-        raise ValueError(f"pairs is {pairs}, but an interval needs at least {PAIRS}")
-    if not min_window_s > 0:
-        raise ValueError(f"min_window_s is {min_window_s}: give seconds above 0")
-    try:
-        opened = counter or open_counter(torch.device(device))
-    except UnavailableError as error:
-        return EnergyComparison({}, {}, next(iter(arms)), str(error))
-    found: dict[str, list[tuple[EnergyReading, int]]] = {name: [] for name in arms}
-    least = max(min_window_s, STEPS * opened.step_s)
-    wait = synchronize or (lambda: None)
-
-    def window(name: str) -> Callable[[], None]:
-        return lambda: found[name].append(_measure(arms[name], opened, least, clock, wait))
-
-    try:
-        timed = interleaved({name: window(name) for name in arms}, rounds=pairs, warmup=1)
-    finally:
-        if counter is None:
-            opened.close()
-    kept = {name: tuple(zip(*windows[1:], strict=True)) for name, windows in found.items()}
-    readings, calls = ({name: both[i] for name, both in kept.items()} for i in (0, 1))
-    missing = (r.reason for arm in readings.values() for r in arm if r.joules is None)
-    return EnergyComparison(readings, calls, timed.baseline, next(missing, None))
-
-
-def _measure(
-    arm: Callable[[], object],
-    counter: EnergyCounter,
-    least: float,
-    clock: Callable[[], float],
-    wait: Callable[[], None],
-) -> tuple[EnergyReading, int]:
-    meter, calls = EnergyMeter(counter=counter, clock=clock), 0
-    wait()
-    while meter.reading().window_s < least:
-        with meter.window():
-            arm()
-            wait()
-        calls += 1
-    return meter.reading(min_window_s=least), calls
-
-
-def _columns(name: str, ratio: Ratio) -> dict[str, float]:
-    return {name: ratio.median, f"{name}_low": ratio.low, f"{name}_high": ratio.high}
 
 
 def _known(name: str, arms: Mapping[str, object]) -> None:

@@ -1,19 +1,15 @@
-"""Counters of energy: NVML for GPUs, RAPL for CPUs, zeus for Apple silicon, Jetson and AMD GPUs.
+"""Energy counters: NVML for NVIDIA GPUs, RAPL for CPUs.
 
-NVML's counter is a GPU's whole board; GPUs older than Volta have none. RAPL's zones overlap: psys
-holds the packages, a package holds its core and uncore (with dram beside it), and one package may
-be listed twice, as ``intel-rapl`` and ``intel-rapl-mmio``. So packages alone are added up, each
-once. zeus is used where it is installed and the other two do not reach; on Jetson it starts a
-process, so a script needs its ``if __name__ == "__main__"``.
+NVML counts the whole board of a GPU; GPUs older than Volta have no counter. RAPL's zones overlap:
+psys contains the packages, and a package contains its cores; one package may be listed twice, as
+``intel-rapl`` and ``intel-rapl-mmio``. So only packages are added up, each once.
 """
 
 from __future__ import annotations
 
-import platform
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,20 +18,15 @@ import torch
 
 Snapshot = tuple[float, ...]
 
-STEP_S = 0.1
-"""NVML's and zeus's counters move about this often."""
 POWERCAP = Path("/sys/class/powercap")
 PLAUSIBLE_WATTS = 1000.0
-"""Above this a package's counter is not believed to have run on: it tells a wrap from a reset."""
+"""A package that seems to draw more did not wrap: its counter was reset."""
 MIRROR_UJ = 1e6
-"""Dies of one package whose counters agree to a joule show one counter (AMD Zen 1 and 2)."""
-
-# zeus's fields in millijoules; Jetson's total holds its parts, Apple gives parts alone
-_SOC_FIELDS = (("total_energy_mj",), ("cpu_total_mj", "gpu_mj", "dram_mj", "ane_mj"))
+"""Dies of one package whose counters agree to a joule share one counter (AMD Zen 1 and 2)."""
 
 
 class UnavailableError(Exception):
-    """Joules cannot be had from a counter; the text is the reason, without a full stop."""
+    """A counter cannot be read; the text is the reason, without a full stop."""
 
 
 class EnergyCounter:
@@ -43,11 +34,11 @@ class EnergyCounter:
 
     Attributes:
         backend: where the numbers come from.
-        scope: what draws the energy.
-        step_s: seconds between two movements of the counter.
+        scope: what is measured.
+        step_s: seconds between two updates of the counter; NVML's are about this long.
     """
 
-    step_s = STEP_S
+    step_s = 0.1
 
     def __init__(
         self,
@@ -56,7 +47,7 @@ class EnergyCounter:
         get: Callable[[], Snapshot],
         close: Callable[[], object] = lambda: None,
     ) -> None:
-        self.backend, self.scope, self._get, self._close = backend, scope, get, close
+        self.backend, self.scope, self._get, self.close = backend, scope, get, close
 
     def read(self) -> Snapshot:
         """All counters now. Raises ``UnavailableError``."""
@@ -64,7 +55,7 @@ class EnergyCounter:
             return self._get()
         except UnavailableError:
             raise
-        except Exception as error:  # whatever breaks in there, a run goes on without its joules
+        except Exception as error:  # whatever the driver raises, a run goes on without joules
             raise UnavailableError(
                 f"{self.backend} of {self.scope} cannot be read ({error})"
             ) from None
@@ -78,10 +69,6 @@ class EnergyCounter:
             )
         return sum(passed) / 1e3
 
-    def close(self) -> None:
-        """Give back what the counter holds; it is not read afterwards."""
-        self._close()
-
 
 class _Zone(NamedTuple):
     name: str
@@ -94,7 +81,7 @@ class _Zone(NamedTuple):
                 return int(file.read())
         except PermissionError:
             raise UnavailableError(
-                "RAPL is there but only root may read it: run `sudo chmod a+r"
+                "RAPL exists but only root may read it: run `sudo chmod a+r"
                 f" {self.folder.parent}/*/energy_uj` (lasts until the next boot)"
             ) from None
         except (OSError, ValueError) as error:
@@ -121,19 +108,18 @@ class _Zone(NamedTuple):
 class RaplCounter(EnergyCounter):
     """All CPU packages of the machine, added up, with everything that runs on them.
 
-    Raises ``UnavailableError`` where there is no package zone (virtual machines mostly have none)
-    or where it may not be read.
+    Raises ``UnavailableError`` where there is no package zone (as in most virtual machines) or
+    where it may not be read.
     """
 
     step_s = 0.001
 
     def __init__(self, root: Path = POWERCAP) -> None:
         self._zones = _packages(root)
-        super().__init__("rapl", "CPU", lambda: tuple(zone.energy_uj() for zone in self._zones))
         if not self._zones:
             raise UnavailableError(f"no readable RAPL counter here ({root} holds no CPU package)")
-        self._zones = _without_mirrors(self._zones)
-        self.scope = "CPU " + " + ".join(zone.name for zone in self._zones)
+        scope = "CPU " + " + ".join(zone.name for zone in self._zones)
+        super().__init__("rapl", scope, lambda: tuple(zone.energy_uj() for zone in self._zones))
 
     def joules(self, before: Snapshot, after: Snapshot, seconds: float) -> float:
         """Exact through one wrap of each package; refused where more than one may have happened."""
@@ -142,8 +128,9 @@ class RaplCounter(EnergyCounter):
 
 
 def _packages(root: Path) -> list[_Zone]:
+    """The package zones, sorted by name, without a second view of the same counter."""
     zones: dict[str, _Zone] = {}
-    # in this order intel-rapl comes after its twin intel-rapl-mmio and takes its place
+    # in this order intel-rapl comes after its twin intel-rapl-mmio and replaces it
     for folder in sorted(root.glob("*:*")):
         with suppress(OSError):  # a zone of another kind has no name
             name, range_uj = (folder / "name").read_text().strip(), 0
@@ -151,39 +138,22 @@ def _packages(root: Path) -> list[_Zone]:
                 with suppress(OSError, ValueError):
                     range_uj = int((folder / "max_energy_range_uj").read_text())
                 zones[name] = _Zone(name, folder, range_uj)
-    return sorted(zones.values())
-
-
-def _without_mirrors(zones: list[_Zone]) -> list[_Zone]:
     kept: dict[_Zone, int] = {}
-    for zone in zones:
+    for zone in sorted(zones.values()):
         package, energy = zone.name.partition("-die")[0], zone.energy_uj()
-        others = (uj for other, uj in kept.items() if other.name.partition("-die")[0] == package)
-        if all(abs(energy - uj) >= MIRROR_UJ for uj in others):
+        dies = [uj for other, uj in kept.items() if other.name.partition("-die")[0] == package]
+        if all(abs(energy - uj) >= MIRROR_UJ for uj in dies):
             kept[zone] = energy
     return list(kept)
 
 
 def open_counter(device: torch.device) -> EnergyCounter:
-    """The counter of ``device``: NVML, RAPL, or zeus where those two do not reach.
-
-    Raises ``UnavailableError`` with the reason where nothing can be read.
-    """
-    attempts: list[Callable[[], EnergyCounter]] = []
+    """The energy counter of ``device``; raises ``UnavailableError`` with the reason if none."""
     if device.type == "cpu":
-        attempts.append(RaplCounter)
-    elif device.type == "cuda" and torch.version.hip is None:
-        attempts.append(partial(_open_nvml, device))
-    # on x86 there is nothing of these two that zeus could read and they could not
-    if not (attempts and platform.machine().lower() in ("x86_64", "amd64")):
-        attempts.append(partial(_open_zeus, device))
-    reasons = []
-    for attempt in attempts:
-        try:
-            return attempt()
-        except UnavailableError as error:
-            reasons.append(str(error))
-    raise UnavailableError("; ".join(reasons))
+        return RaplCounter()
+    if device.type == "cuda" and torch.version.hip is None:
+        return _open_nvml(device)
+    raise UnavailableError(f"no energy counter is known for this {device.type} device")
 
 
 def _open_nvml(device: torch.device) -> EnergyCounter:
@@ -200,42 +170,16 @@ def _open_nvml(device: torch.device) -> EnergyCounter:
     try:
         index = torch.cuda.current_device() if device.index is None else device.index
         properties = torch.cuda.get_device_properties(index)
-        # by its UUID, because NVML knows nothing of CUDA_VISIBLE_DEVICES
+        # by its UUID, because NVML ignores CUDA_VISIBLE_DEVICES
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
-        scope = f"GPU {index} ({properties.name}), whole board"
-        energy = partial(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
-        energy()
+        nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     # torch raises the latter two where it sees no such GPU
     except (nvml.NVMLError, AssertionError, RuntimeError) as error:
         nvml.nvmlShutdown()
         raise UnavailableError(f"NVML reads no energy of {device} ({error})") from None
-    return EnergyCounter("nvml", scope, lambda: (energy(),), nvml.nvmlShutdown)
-
-
-def _open_zeus(device: torch.device) -> EnergyCounter:
-    try:
-        zeus: Any = import_module("zeus.device")
-    except ImportError:
-        raise UnavailableError("no zeus, which reads Apple, Jetson and AMD") from None
-    try:
-        if device.type == "cuda" and torch.version.hip is not None:
-            energy, index = zeus.get_gpus().get_total_energy_consumption, device.index or 0
-            energy(index)
-            return EnergyCounter("zeus-amd", f"GPU {index}", lambda: (energy(index),))
-        energy = zeus.get_soc().get_total_energy_consumption
-        present = energy()
-    except Exception as error:  # zeus has an exception a platform, and none is ours to handle
-        raise UnavailableError(f"zeus reads nothing of {device} ({error})") from None
-    for names in _SOC_FIELDS:
-        fields = [name for name in names if getattr(present, name, None) is not None]
-        if fields:
-            break
-    else:
-        raise UnavailableError("zeus finds a system on chip but no counter on it")
-
-    def millijoules() -> Snapshot:
-        now = energy()
-        return tuple(getattr(now, name) for name in fields)
-
-    parts = " + ".join(name.removesuffix("_mj") for name in fields)
-    return EnergyCounter("zeus-soc", f"system on chip ({parts})", millijoules)
+    return EnergyCounter(
+        "nvml",
+        f"GPU {index} ({properties.name}), whole board",
+        lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),),
+        nvml.nvmlShutdown,
+    )

@@ -1,10 +1,10 @@
-"""Energy: joules from a counter, or ``None`` with the reason; never a constant and never 0.
+"""Energy: joules from a counter, or ``None`` with the reason; never an estimate and never 0.
 
-Why short totals are refused: a counter moves in steps (NVML about every 100 ms, RAPL every ms), so
-what is read at an edge of a window is up to one step old. Where windows follow each other without a
-pause they share that edge and its error cancels, so only the ends of the whole stretch count: over
-100 steps they make 2 % at most. At a pause, half a step on average is booked at the other side's
-power: again 2 % at most where a stretch lasts 25 steps and a pause draws no more than twice the
+Why short totals are refused: a counter is updated in steps (NVML about every 100 ms, RAPL every
+ms), so what is read at the edge of a window is up to one step old. Windows that follow each other
+without a pause share that edge and its error cancels, so only the ends of the whole stretch count:
+over 100 steps they make 2 % at most. At a pause, half a step on average is counted at the power of
+the other side: again 2 % at most where a stretch lasts 25 steps and a pause draws at most twice the
 window's power.
 """
 
@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,20 +26,18 @@ STEPS = 100
 STEPS_OF_A_STRETCH = 25
 """Counter steps that the stretches between pauses must span on average."""
 REUSED = 0.1
-"""Share of a step within which a reading is used again: keeps a slow counter out of short steps."""
+"""Share of a step within which a reading is used again, so that short windows stay cheap."""
 
 
 @dataclass(frozen=True)
 class EnergyReading:
-    """Joules over ``window_s`` seconds, or why there are none.
+    """Joules over ``window_s`` seconds, or the reason why there are none.
 
-    ``kind`` tells a counter's joules from anybody's estimate; ``backend`` is the counter ("nvml",
-    "rapl", "zeus-...") and ``scope`` what it covers. Raises ``ValueError`` unless
-    there is either a positive number of joules or a reason.
+    ``backend`` is the counter ("nvml" or "rapl") and ``scope`` what it covers. Raises
+    ``ValueError`` unless there is either a positive number of joules or a reason.
     """
 
     joules: float | None
-    kind: Literal["measured", "estimated"]
     backend: str | None
     scope: str
     window_s: float
@@ -53,39 +51,14 @@ class EnergyReading:
             )
         if self.joules is not None and not (math.isfinite(self.joules) and self.joules > 0):
             raise ValueError(
-                f"joules must be finite and above 0, got {self.joules}: what was not measured is"
-                " None with a reason"
+                f"joules must be finite and above 0, got {self.joules}: pass None with a reason"
+                " where nothing was measured"
             )
 
     def __str__(self) -> str:
         if self.joules is None:
             return f"joules not measured: {self.reason}"
-        label = "" if self.kind == "measured" else "estimated, not measured: "
-        return f"{label}{self.joules:,.1f} J ({self.backend}, {self.scope}, {self.window_s:.1f} s)"
-
-
-def saved(gated: EnergyReading, dense: EnergyReading) -> float:
-    """Share of the dense run's joules that the gated run did not spend, below 0 if it spent more.
-
-    Raises ``ValueError`` unless both were measured, by the same counter on the same scope.
-    """
-    joules, of_dense = _measured("gated", gated), _measured("dense", dense)
-    ours, theirs = (gated.backend, gated.scope), (dense.backend, dense.scope)
-    if ours != theirs:
-        raise ValueError(
-            f"a saving needs the same counter and scope twice, got {ours} and {theirs}: measure"
-            " both runs on one device"
-        )
-    return 1 - joules / of_dense
-
-
-def _measured(name: str, reading: EnergyReading) -> float:
-    if reading.joules is None or reading.kind != "measured":
-        raise ValueError(
-            f"a saving needs two measurements, but of the {name} run: {reading}; show FLOPs or"
-            " seconds instead"
-        )
-    return reading.joules
+        return f"{self.joules:,.1f} J ({self.backend}, {self.scope}, {self.window_s:.1f} s)"
 
 
 class _Edge(NamedTuple):
@@ -102,20 +75,19 @@ class _Account:
 
 
 class EnergyMeter:
-    """Adds up the joules of many windows, under names that are kept apart::
+    """Adds up the joules of many windows, each name apart::
 
         with meter.window("training"):
             step()
         print(meter.reading("training"))
 
-    One window is open at a time; windows of another name (evaluation) are not part of a total.
+    Only one window may be open; windows of another name (evaluation) are not part of a total.
     Without a counter the meter only keeps the time, and each reading is ``None`` with the reason.
-    Wait for the device (``synchronize``) before each edge: work still queued is booked to whoever
-    comes next.
+    Synchronise the device before each edge: queued work is counted in the next window.
 
     Args:
-        device: whose energy. A GPU's is its whole board and leaves the CPU out; the CPU's is all
-            its packages, with whatever else runs on them.
+        device: whose energy. A GPU's is its whole board without the CPU; the CPU's is all its
+            packages, with every process that runs on them.
         counter: read this one instead of looking for the device's.
         clock: seconds, monotonic.
     """
@@ -131,7 +103,7 @@ class EnergyMeter:
         self.missing: str | None = None
         self._device, self._clock = str(device), clock
         self._accounts: dict[str, _Account] = {}
-        self._open: tuple[str, float, _Edge | None] | None = None
+        self._open: str | None = None
         self._edge: _Edge | None = None
         self._ended: tuple[str | None, float] = (None, -math.inf)
         try:
@@ -141,51 +113,37 @@ class EnergyMeter:
 
     @contextmanager
     def window(self, name: str = "training") -> Iterator[None]:
-        """Measure a block under ``name``."""
-        self.start(name)
+        """Measure a block under ``name``. Raises ``RuntimeError`` within another window."""
+        if self._open is not None:
+            raise RuntimeError(f"window {self._open!r} is still open: leave it first")
+        account, began = self._accounts.setdefault(name, _Account()), self._clock()
+        if self._ended[0] != name or began - self._ended[1] > self._step:
+            account.stretches += 1
+        self._open, before = name, self._read(account, began)
         try:
             yield
         finally:
-            self.stop()
+            now = self._clock()
+            after = self._read(account, now)
+            self._open, self._ended = None, (name, now)
+            account.seconds += now - began
+            if self.counter is not None and before is not None and after is not None:
+                try:
+                    seconds = after.at - before.at
+                    account.joules += self.counter.joules(before.values, after.values, seconds)
+                except UnavailableError as error:
+                    account.reason = account.reason or str(error)
 
-    def start(self, name: str = "training") -> None:
-        """Open a window. Raises ``RuntimeError`` when one is open."""
-        if self._open is not None:
-            raise RuntimeError(f"window {self._open[0]!r} is still open: stop() it first")
-        account, now = self._accounts.setdefault(name, _Account()), self._clock()
-        before, ended = self._ended
-        if before != name or (self.counter is not None and now - ended > self.counter.step_s):
-            account.stretches += 1
-        self._open = (name, now, self._read(account, now))
+    def reading(self, name: str = "training") -> EnergyReading:
+        """The total of ``name`` so far; ``None`` with the reason if a part of it is missing.
 
-    def stop(self) -> None:
-        """Close the window and book it. Raises ``RuntimeError`` when none is open."""
-        if self._open is None:
-            raise RuntimeError("no window is open: start() one first")
-        (name, began, before), self._open = self._open, None
-        account, now = self._accounts[name], self._clock()
-        after = self._read(account, now)
-        self._ended = (name, now)
-        account.seconds += now - began
-        if self.counter is None or before is None or after is None:
-            return
-        try:
-            seconds = after.at - before.at
-            account.joules += self.counter.joules(before.values, after.values, seconds)
-        except UnavailableError as error:
-            account.reason = account.reason or str(error)
-
-    def reading(self, name: str = "training", min_window_s: float = 0.0) -> EnergyReading:
-        """Everything booked under ``name`` so far; ``None`` and why if a part of it is missing.
-
-        A total is refused below ``min_window_s``, below 100 steps of the counter (10 s for a GPU)
-        and where its pauses lie too close (see the module).
+        A total is refused below 100 steps of the counter (10 s for a GPU) and where its pauses
+        follow each other too closely (see the module).
         """
         account = self._accounts.get(name, _Account())
-        reason = self.missing or account.reason or self._refusal(account, min_window_s)
+        reason = self.missing or account.reason or self._refusal(account)
         return EnergyReading(
             joules=None if reason else account.joules,
-            kind="measured",
             backend=self.counter.backend if self.counter else None,
             scope=self.counter.scope if self.counter else self._device,
             window_s=account.seconds,
@@ -193,7 +151,7 @@ class EnergyMeter:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """What was booked, as plain values; the counter itself is not part of it."""
+        """The totals so far, as plain values."""
         return {
             "counter": self._identity(),
             "accounts": {name: asdict(account) for name, account in self._accounts.items()},
@@ -210,9 +168,13 @@ class EnergyMeter:
                 )
 
     def close(self) -> None:
-        """Close the counter; what was booked can still be read."""
+        """Close the counter; totals can still be read."""
         if self.counter is not None:
             self.counter.close()
+
+    @property
+    def _step(self) -> float:
+        return self.counter.step_s if self.counter is not None else math.inf
 
     def _identity(self) -> str:
         return f"{self.counter.backend} on {self.counter.scope}" if self.counter else "no counter"
@@ -220,18 +182,17 @@ class EnergyMeter:
     def _read(self, account: _Account, now: float) -> _Edge | None:
         if self.counter is None:
             return None
-        if self._edge is None or now - self._edge.at >= REUSED * self.counter.step_s:
+        if self._edge is None or now - self._edge.at >= REUSED * self._step:
             try:
                 self._edge = _Edge(now, self.counter.read())
             except UnavailableError as error:
                 self._edge, account.reason = None, account.reason or str(error)
         return self._edge
 
-    def _refusal(self, account: _Account, min_window_s: float) -> str | None:
-        assert self.counter is not None
-        step, seconds = self.counter.step_s, account.seconds
-        least, stretch = max(min_window_s, STEPS * step), STEPS_OF_A_STRETCH * step
-        if seconds < least:
+    def _refusal(self, account: _Account) -> str | None:
+        seconds, stretch = account.seconds, STEPS_OF_A_STRETCH * self._step
+        if seconds < STEPS * self._step:
+            least = STEPS * self._step
             return f"too short: {seconds:.2f} s measured, at least {least:g} s needed"
         if seconds < account.stretches * stretch:
             between = seconds / account.stretches

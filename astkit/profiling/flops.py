@@ -2,9 +2,8 @@
 
 Counting slows a step down (up to 14 times for small layers), so count once per model, row shape
 and dtype, outside any timed window, and multiply by the number of samples. Source of the counts:
-``torch.utils.flop_counter.FlopCounterMode`` and `astkit.profiling.formulas`. Elementwise work,
-normalisation and the optimizer are not multiply-adds of a matrix product or a convolution and count
-as zero, as in that counter.
+``torch.utils.flop_counter.FlopCounterMode`` and `astkit.profiling.formulas`. As in that counter,
+elementwise operations, normalisation and the optimizer count as zero.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +55,11 @@ class FlopsPerSample:
 
 
 class FlopCounter(FlopCounterMode):
-    """A silent ``FlopCounterMode`` that also says what it could not count.
+    """A silent ``FlopCounterMode`` that also names what it could not count.
 
-    Within it the fused inference path of ``nn.TransformerEncoderLayer`` and
-    ``nn.MultiheadAttention`` is off, since that path has no formula. Use it as a context manager;
-    read ``get_total_flops()`` (FLOPs) and ``uncounted()`` inside or afterwards.
+    ``with counter() as counted: epoch()``, then read ``counted.get_total_flops()`` (FLOPs) and
+    ``counted.uncounted()``. Inside, the fused inference path of ``nn.TransformerEncoderLayer`` and
+    ``nn.MultiheadAttention`` is off, since it has no formula.
     """
 
     def __init__(self) -> None:
@@ -74,11 +73,10 @@ class FlopCounter(FlopCounterMode):
 
     def __enter__(self) -> FlopCounter:
         self._watch.seen.clear()
+        mha = torch.backends.mha
         with ExitStack() as around:
-            around.callback(
-                torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled()
-            )
-            torch.backends.mha.set_fastpath_enabled(False)
+            around.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+            mha.set_fastpath_enabled(False)
             # outside the counter, so that it sees what the counter has decomposed
             around.enter_context(self._watch)
             super().__enter__()
@@ -115,9 +113,7 @@ class _Watch(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def counter() -> FlopCounter:
-    """A fresh context manager that counts whatever runs in it: ``with counter() as c: epoch()``."""
-    return FlopCounter()
+counter = FlopCounter
 
 
 def count_flops(
@@ -128,10 +124,10 @@ def count_flops(
     Inputs and targets may be nested, and ``y`` may be ``x`` itself; see `astkit.batch` for how the
     model is called with them. ``criterion(outputs, y)`` may be a scalar, losses of rows or tokens,
     or a pair of losses and their mask. At most ``ROWS`` rows are run and the total is divided by
-    them, so the cost is taken to grow linearly with the rows. The model runs as it is: train or
-    eval flags a module, frozen parameters without their gradients. Nothing is left behind:
-    parameters, ``.grad``, buffers and the random generators are as before (hooks do run). A
-    compiled model is counted eagerly and stays compiled.
+    them: the cost is taken to grow linearly with the rows. Modules keep their train or eval mode;
+    frozen parameters have no gradient to count. Parameters, ``.grad``, buffers and the random
+    generators are left as before (hooks do run). A compiled model is counted eagerly and stays
+    compiled.
 
     Raises ``ValueError`` when there are no rows or ``x`` and ``y`` differ in their number.
     """
@@ -143,35 +139,27 @@ def count_flops(
         )
     model = getattr(model, "_orig_mod", model)
     device = next(tensors(x)).device
-    with torch.inference_mode(False), isolated(device), _eager(), _parameters_kept(model):
-        batch = Batch(None, x, y).take(slice(0, ROWS))
-        return _count(model, batch.map(_copied), criterion)
+    # nothing is compiled before dynamo is loaded, and loading it takes seconds
+    loaded = "torch._dynamo" in sys.modules
+    eager = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
+    with torch.inference_mode(False), isolated(device), eager, _parameters_kept(model):
+        batch = Batch(None, x, y).take(slice(0, ROWS)).map(_copied)
+        buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        args, keywords = arguments(model, batch.x, batch.y)
+        with torch.enable_grad(), counter() as counted:
+            found = criterion(functional_call(model, buffers, args, keywords), batch.y)
+            loss = (found[0] if isinstance(found, tuple) else found).sum()
+            forward = counted.get_total_flops()
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            if trained and loss.requires_grad:
+                torch.autograd.grad(loss, trained, allow_unused=True)
+            backward = counted.get_total_flops() - forward
+        rows = batch.rows
+        return FlopsPerSample(forward / rows, backward / rows, counted.uncounted())
 
 
 def _copied(part: Any) -> Any:
     return map_tensors(lambda tensor: tensor.detach().clone(), part)
-
-
-def _count(model: nn.Module, batch: Batch, criterion: Callable[[Any, Any], Any]) -> FlopsPerSample:
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-    args, keywords = arguments(model, batch.x, batch.y)
-    with torch.enable_grad(), counter() as counted:
-        found = criterion(functional_call(model, buffers, args, keywords), batch.y)
-        loss = (found[0] if isinstance(found, tuple) else found).sum()
-        forward = counted.get_total_flops()
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        if trained and loss.requires_grad:
-            torch.autograd.grad(loss, trained, allow_unused=True)
-        total = counted.get_total_flops()
-    rows = batch.rows
-    return FlopsPerSample(forward / rows, (total - forward) / rows, counted.uncounted())
-
-
-def _eager() -> AbstractContextManager[object]:
-    """Ignore ``torch.compile`` within the block: counting must not touch what it compiled."""
-    # nothing can be compiled before dynamo is loaded, and loading it takes seconds
-    loaded = "torch._dynamo" in sys.modules
-    return torch.compiler.set_stance("force_eager") if loaded else nullcontext()
 
 
 @contextmanager

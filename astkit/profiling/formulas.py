@@ -1,9 +1,9 @@
 """FLOP formulas, 2 per multiply-add, of operations for which torch's counter has none.
 
 A recurrent layer multiplies each of its weight matrices once with every row of every time step, so
-its cost follows from the shapes of the weights: layers, directions and projections are all in
-them. Its fused backward takes the same products twice, for the gradients of the inputs and of the
-weights. A packed sequence holds its real steps alone, as rows ``[steps, features]``.
+its cost follows from the shapes of the weights, which cover layers, directions and projections. Its
+fused backward takes the same products twice, for the gradients of the inputs and of the weights. A
+packed sequence has rows ``[steps, features]`` without padding.
 """
 
 from __future__ import annotations
@@ -18,32 +18,28 @@ from torch.utils.flop_counter import flop_registry
 Formula = Callable[..., int]
 
 _NAMES = """
-lstm gru rnn_tanh rnn_relu _trilinear _euclidean_dist _cdist_forward _cdist_backward
-_sparse_addmm _sparse_mm sparse_sampled_addmm _transformer_encoder_layer_fwd
-_native_multi_head_attention _fft_c2c _fft_c2r _fft_r2c linalg_cholesky_ex _linalg_eigh
-linalg_inv_ex linalg_ldl_factor_ex linalg_lu_factor_ex linalg_qr _linalg_det _linalg_slogdet
-_linalg_solve_ex linalg_solve_triangular _linalg_svd linalg_eig linalg_lstsq linalg_matrix_exp
-linalg_pinv cholesky_solve
+lstm gru rnn_tanh rnn_relu _lstm_mps lstm_mps_backward miopen_rnn miopen_rnn_backward _trilinear
+_euclidean_dist _cdist_forward _cdist_backward _sparse_addmm _sparse_mm sparse_sampled_addmm
+_weight_int4pack_mm _weight_int8pack_mm _transformer_encoder_layer_fwd _native_multi_head_attention
+_fft_c2c _fft_c2r _fft_r2c linalg_cholesky_ex _linalg_eigh linalg_inv_ex linalg_ldl_factor_ex
+linalg_lu_factor_ex linalg_qr _linalg_det _linalg_slogdet _linalg_solve_ex linalg_solve_triangular
+_linalg_svd linalg_eig linalg_lstsq linalg_matrix_exp linalg_pinv cholesky_solve
 """
 UNCOUNTED = frozenset(_NAMES.split())
-"""Operations that do multiply-adds, and more or fewer of them than their shapes tell."""
+"""Operations that do multiply-adds and have no formula here or in torch."""
 
 
 def formulas() -> dict[Any, Formula]:
     """Formula of each operation that this torch has and does not count itself."""
-    known = {getattr(torch.ops.aten, name, None): each for name, each in _FORMULAS.items()}
-    twins = {
-        getattr(torch.ops.aten, name, None): _formula_of(twin) for name, twin in _ATTENTION.items()
-    }
-    return {
-        op: formula
-        for op, formula in {**known, **twins}.items()
-        if op is not None and op not in flop_registry
-    }
+    every = dict(_FORMULAS)
+    for suffix in ("", "_backward"):
+        flash = flop_registry[getattr(torch.ops.aten, f"{_FLASH}{suffix}")]
+        every |= dict.fromkeys((f"{name}{suffix}" for name in _ATTENTION), _without_output(flash))
+    known = {getattr(torch.ops.aten, name, None): formula for name, formula in every.items()}
+    return {op: formula for op, formula in known.items() if op and op not in flop_registry}
 
 
-def _formula_of(name: str) -> Formula:
-    registered = flop_registry[getattr(torch.ops.aten, name)]
+def _without_output(registered: Callable[..., Any]) -> Formula:
     return lambda *shapes, out_shape=None, **options: int(registered(*shapes, **options))
 
 
@@ -80,43 +76,21 @@ def _fused_backward(x: Any, weights: Any, *rest: Any, **options: Any) -> int:
     return _recurrent(x, weights, 1 + bool(wanted[3]))
 
 
-def _mps(x: Any, states: Any, weights: Any, *rest: Any, **options: Any) -> int:
-    return _recurrent(x, weights, 1)
-
-
-def _mps_backward(*shapes: Any, **options: Any) -> int:
-    return _recurrent(shapes[5], shapes[8], 2)
-
-
 _FORMULAS: dict[str, Formula] = {
     **dict.fromkeys(("mv", "dot", "vdot", "_int_mm", "mkldnn_linear"), _inner(0)),
-    **dict.fromkeys(("_weight_int4pack_mm", "_weight_int8pack_mm"), _inner(0)),
     **dict.fromkeys(("addmv", "addmv_", "addmm_", "baddbmm_", "_addmm_activation"), _inner(1)),
     **dict.fromkeys(("addbmm", "addbmm_"), _addbmm),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _grouped),
     "mkldnn_rnn_layer": _onednn(1),
     "mkldnn_rnn_layer_backward": _onednn(2),
-    **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _fused),
-    **dict.fromkeys(("_cudnn_rnn_backward", "miopen_rnn_backward"), _fused_backward),
-    "_lstm_mps": _mps,
-    "lstm_mps_backward": _mps_backward,
+    "_cudnn_rnn": _fused,
+    "_cudnn_rnn_backward": _fused_backward,
 }
 
+_FLASH = "_scaled_dot_product_flash_attention"
 # 2 products forward and 5 backward, of which one computes the scores again; pytorch #195460
-_ATTENTION = {
-    **dict.fromkeys(
-        (
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "_scaled_dot_product_fused_attention_overrideable",
-            "_scaled_dot_product_attention_math_for_mps",
-        ),
-        "_scaled_dot_product_flash_attention",
-    ),
-    **dict.fromkeys(
-        (
-            "_scaled_dot_product_flash_attention_for_cpu_backward",
-            "_scaled_dot_product_fused_attention_overrideable_backward",
-        ),
-        "_scaled_dot_product_flash_attention_backward",
-    ),
-}
+_ATTENTION = (
+    f"{_FLASH}_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_attention_math_for_mps",
+)

@@ -1,10 +1,10 @@
-"""The ledger: what a run has spent, in samples, FLOPs and seconds, each counted apart."""
+"""The ledger: what a run has cost, in samples, FLOPs, seconds and joules, each counted apart."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -15,15 +15,13 @@ from astkit.profiling.flops import FlopsPerSample
 
 Clock = Literal["training", "evaluation"]
 
-ORIGIN_UNITS_ACTIVATION, ORIGIN_UNITS_SKIP = 10.0, 0.1
-
 
 @dataclass
 class Samples:
     """How often a sample was scored, trained on, skipped after scoring, never loaded, evaluated.
 
-    ``overflowed``: its gradient was computed and then thrown away, because an fp16 step overflowed;
-    ``padded``: it filled a batch of fixed size with weight 0. Such samples were not trained on.
+    ``overflowed``: its gradient was discarded, because an fp16 step overflowed; ``padded``: it
+    filled a batch of fixed size with weight 0. Such samples were not trained on.
     """
 
     scored: int = 0
@@ -56,17 +54,16 @@ class Flops:
 
 @dataclass
 class Ledger:
-    """Measured counts of what was spent, and nothing else.
+    """Holds measured counts only: samples, FLOPs, seconds and joules.
 
     ``seconds`` holds two clocks that never run together, "training" and "evaluation"; ``phases``
     splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log").
-    On an accelerator both are read after ``synchronize``, so that they hold the work and not its
-    launch. While ``waiting`` is false neither waits: a stretch of batches is then timed as a whole,
-    by the first reading after it that does. ``flops_dense`` is what training on all of the same
-    samples would take: a line to compare with, not spent. ``uncounted`` names operations that ran
-    and whose FLOPs are not counted: where there are some, ``flops`` is a lower bound, and no ratio
-    may be formed from it. ``meter`` measures joules while a clock runs; without one they are not
-    measured.
+    On an accelerator both are read after ``synchronize``, so that they measure the work and not its
+    launch; while ``waiting`` is false they are not, and the first reading afterwards that waits
+    times the whole stretch. ``flops_dense`` is what training on all of the same samples would take,
+    for comparison. ``uncounted`` names operations that ran without a FLOP formula: where there are
+    some, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures joules
+    while a clock runs; without one they are not measured.
     """
 
     counts: Samples = field(default_factory=Samples)
@@ -82,7 +79,7 @@ class Ledger:
 
     @property
     def samples(self) -> Samples:
-        """How often samples were scored, trained on and so on; may wait for the device."""
+        """The counts of samples; may synchronise with the device."""
         if self.padding is not None:
             padded, self.padding = int(self.padding), None
             self.counts.padded += padded
@@ -101,10 +98,10 @@ class Ledger:
         passes: int = 1,
         padded: torch.Tensor | None = None,
     ) -> None:
-        """Book one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each.
+        """Add one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each.
 
-        ``overflowed`` of those that were booked as trained, now or before, were not; neither were
-        ``padded`` (0-dim, read when somebody asks), whose FLOPs were spent all the same.
+        Of the samples added as trained, now or before, ``overflowed`` and ``padded`` (0-dim, read
+        later) were not trained on; their FLOPs count all the same.
         """
         self.counts.scored += scored
         self.counts.trained += trained - overflowed
@@ -120,7 +117,7 @@ class Ledger:
         self.flops.evaluation += evaluated * cost.scoring
 
     def note_helper(self, cost: FlopsPerSample, rows: int, trained: bool) -> None:
-        """Book a pass of a policy's own model over ``rows`` rows."""
+        """Add a pass of a policy's own model over ``rows`` rows."""
         self.uncounted.update(cost.uncounted)
         self.flops.helper += rows * (cost.training if trained else cost.scoring)
 
@@ -128,25 +125,21 @@ class Ledger:
     def clock(self, name: Clock) -> Iterator[None]:
         """Run one of the two clocks, and the energy meter, for the length of a block."""
         start = self._now()
-        if self.meter is not None:
-            self.meter.start(name)
-        try:
-            yield
-        finally:
-            self.seconds[name] += self._now() - start
-            if self.meter is not None:
-                self.meter.stop()
+        with nullcontext() if self.meter is None else self.meter.window(name):
+            try:
+                yield
+            finally:
+                self.seconds[name] += self._now() - start
 
     def energy(self, name: Clock = "training") -> EnergyReading:
-        """Joules of all blocks of a clock, or why there are none."""
+        """Joules of all blocks of a clock, or the reason why there are none."""
         if self.meter is None:
-            seconds = self.seconds[name]
-            return EnergyReading(None, "measured", None, "none", seconds, "no meter was given")
+            return EnergyReading(None, None, "none", self.seconds[name], "no meter was given")
         return self.meter.reading(name)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Book the length of a block under ``name``; phases do not nest."""
+        """Add the length of a block to phase ``name``; phases do not nest."""
         start = self._now()
         try:
             yield
@@ -160,9 +153,8 @@ class Ledger:
 
     @property
     def origin_energy_units(self) -> float:
-        """The original's "energy": 10 an activation, 0.1 a skip; not joules, for comparison."""
-        skipped = self.samples.skipped + self.samples.unloaded
-        return ORIGIN_UNITS_ACTIVATION * self.samples.trained + ORIGIN_UNITS_SKIP * skipped
+        """The original's "energy", for comparison: 10 an activation, 0.1 a skip; not joules."""
+        return 10.0 * self.samples.trained + 0.1 * (self.samples.skipped + self.samples.unloaded)
 
     def state_dict(self) -> dict[str, Any]:
         """All counts as plain numbers."""
@@ -189,7 +181,7 @@ class Ledger:
 
 
 def synchronizer(device: torch.device) -> Callable[[], None] | None:
-    """A function that waits for ``device``; ``None`` for the CPU, which has nothing to wait for."""
+    """A function that synchronises with ``device``; ``None`` for the CPU, which needs none."""
     if device.type == "cpu":
         return None
     return lambda: torch.accelerator.synchronize(device)

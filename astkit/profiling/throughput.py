@@ -33,10 +33,10 @@ class Throughput:
         trainer.run()
         pd.DataFrame(speed.rows)
 
-    It changes nothing of the training and reads no tensor. An accelerator is waited for once a
-    window, and what is left of its work counts as training. The first batch only opens the first
-    window: it carries what a run does once. The last window may be shorter. The peak of the memory
-    is reset at each window; see `peak_memory`.
+    It does not change the training and reads no tensor. An accelerator is synchronised once a
+    window, and the wait counts as training. The first batch only opens the first window: it
+    includes what a run does once. The last window may be shorter. The peak of the memory is reset
+    at each window; see `peak_memory`.
 
     Args:
         ledger: the run's, whose clocks it reads.
@@ -72,12 +72,9 @@ class Throughput:
         self.every, self.level = every, level
         self.cores = allowed_cpus()
         self.rows: list[dict[str, Any]] = []
-        self._start: _Mark | None = None
-        self._memory: PeakMemory | None = None
+        self._open: tuple[_Mark, PeakMemory] | None = None
         self._step = self._batches = 0
-        self._no_gpu = (
-            None if self.device.type == "cuda" else "the run is on no GPU that NVML knows"
-        )
+        self._no_gpu = None if self.device.type == "cuda" else "NVML reads NVIDIA GPUs only"
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Count a training batch; at the end of a window add a row."""
@@ -86,24 +83,30 @@ class Throughput:
         if self.level is not None and not logs.enabled(self.level):
             self.close()
             return
-        if self._start is None:
-            self._open()
-            return
-        self._step = step
-        self._batches += 1
-        if self._batches == self.every:
-            self._close()
-            self._open()
+        if self._open is not None:
+            self._step = step
+            self._batches += 1
+            if self._batches < self.every:
+                return
+            self.close()
+        memory = peak_memory(self.device).__enter__()
+        self._batches, self._open = 0, (self._mark(), memory)
 
     def close(self) -> None:
         """End the window that is open; the next batch opens another."""
-        if self._start is not None:
-            self._close()
-
-    def _open(self) -> None:
-        self._batches = 0
-        self._memory = peak_memory(self.device).__enter__()
-        self._start = self._mark()
+        if self._open is None:
+            return
+        (start, memory), self._open = self._open, None
+        memory.__exit__()
+        if self._batches:
+            peak = memory.reading
+            found = {
+                "memory_bytes": peak.bytes,
+                "memory_backend": peak.backend,
+                "memory_reason": peak.reason,
+            }
+            self.rows.append({**self._speed(start, self._mark()), **self._gpu(), **found})
+            logs.record(logs.PERFORMANCE, "throughput", lambda: self.rows[-1])
 
     def _mark(self) -> _Mark:
         samples, seconds, phases = self.ledger.samples, self.ledger.seconds, self.ledger.phases
@@ -115,28 +118,12 @@ class Throughput:
         cpu, waited = time.process_time(), now - asked
         return _Mark(now, waited, cpu, seen, samples.trained, dict(seconds), dict(phases))
 
-    def _close(self) -> None:
-        start, memory = self._start, self._memory
-        self._start = self._memory = None
-        if memory is not None:
-            memory.__exit__(None, None, None)
-        if start is None or memory is None or not self._batches:
-            return
-        peak = memory.reading
-        found = {
-            "memory_bytes": peak.bytes,
-            "memory_backend": peak.backend,
-            "memory_reason": peak.reason,
-        }
-        self.rows.append({**self._speed(start, self._mark()), **self._gpu(), **found})
-        logs.record(logs.PERFORMANCE, "throughput", lambda: self.rows[-1])
-
     def _speed(self, start: _Mark, end: _Mark) -> dict[str, Any]:
         wall = end.wall - start.wall
         training, evaluation = (
             end.seconds[clock] - start.seconds[clock] for clock in ("training", "evaluation")
         )
-        training += end.waited  # work of this window, whose launch alone its clock has seen
+        training += end.waited  # work of this window that its clock has not waited for
         phases = {name: s - start.phases.get(name, 0.0) for name, s in end.phases.items()}
         return {
             "step": self._step,
@@ -156,7 +143,6 @@ class Throughput:
         if self._no_gpu is None:
             try:
                 share = torch.cuda.utilization(self.device) / 100
-            # NVML's errors share no base but this one, and the run must go on without the number
-            except Exception as error:
-                self._no_gpu = f"NVML does not tell ({error})"
+            except Exception as error:  # whatever the driver raises, the run goes on without it
+                self._no_gpu = f"NVML reads no utilisation ({error})"
         return {"gpu_utilisation": share, "gpu_utilisation_reason": self._no_gpu}

@@ -1,8 +1,7 @@
-"""torch.profiler on a few batches of a run, and on what tensors hold at once."""
+"""torch.profiler on a few batches of a run, and the peak memory of tensors."""
 
 from __future__ import annotations
 
-import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,29 +18,27 @@ LOGGED = 5
 
 
 class ProfilerWindow:
-    """Runs ``torch.profiler`` for ``active`` batches of a run, once, and then never again.
+    """Runs ``torch.profiler`` on ``active`` batches of a run, once.
 
-    It is an observer, so give it to a trainer; in another loop call ``step()`` after each batch and
+    It is an observer for a trainer; in another loop call ``step()`` after each batch and
     ``close()`` at the end::
 
         window = ProfilerWindow(folder="runs/profile")
         Trainer(model, data, budget=Budget(epochs=1), observers=[window]).run()
         pandas.DataFrame(window.operators())
 
-    It draws no random numbers and changes no result. While it profiles, a batch takes longer (1.2
-    times with convolutions, up to twice with small operators), so take timings without it. What
-    happens between two batches of the window, such as a validation, is part of it.
+    It draws no random numbers and changes no result. A profiled batch takes 1.2 (convolutions) to 2
+    times as long (small operators), so take timings without it. What runs between two batches of
+    the window, such as a validation, is profiled as well.
 
     Args:
-        wait: batches to leave out first. The first one of a run is unlike the others (FLOPs are
-            counted, kernels chosen), so at least 1.
-        warmup: batches after these with the profiler on and its results thrown away.
+        wait: batches to skip, at least 1: the first one also counts FLOPs and selects kernels.
+        warmup: batches after these with the profiler on and its results discarded.
         active: batches to profile.
-        folder: where ``trace.json.gz`` is written (chrome://tracing and ui.perfetto.dev open it);
-            ``None`` writes none. An existing one is replaced.
+        folder: where ``trace.json.gz`` is written (chrome://tracing and ui.perfetto.dev open it),
+            replacing an older one; ``None`` writes none.
 
     Attributes:
-        batches: how many batches there were so far.
         trace: the path of the trace, once written.
 
     Raises ``ValueError`` for a count below 1.
@@ -59,8 +56,8 @@ class ProfilerWindow:
                 raise ValueError(f"{name} is {value}, but counts batches: give 1 or more")
         self.wait, self.warmup, self.active = wait, warmup, active
         self.folder = None if folder is None else Path(folder)
-        self.batches = 0
         self.trace: Path | None = None
+        self._batches = 0
         self._profiler: profile | None = None
         self._operators: list[dict[str, Any]] | None = None
 
@@ -78,12 +75,12 @@ class ProfilerWindow:
         """Count a batch: start, continue or end."""
         if self.done:
             return
-        self.batches += 1
+        self._batches += 1
         if self._profiler is not None:
             self._profiler.step()
             if self.done:
                 self.close()
-        elif self.batches == self.wait:
+        elif self._batches == self.wait:
             plan = schedule(wait=0, warmup=self.warmup, active=self.active, repeat=1)
             _quieten()
             self._profiler = profile(schedule=plan, on_trace_ready=self._collect)
@@ -95,31 +92,34 @@ class ProfilerWindow:
         if profiler is not None:
             profiler.stop()
         if not self.done:
-            self.batches = 0
+            self._batches = 0
 
     def operators(self, top: int | None = None) -> list[dict[str, Any]]:
         """The operators of the window, the most expensive first, at most ``top``.
 
-        One mapping each, made for ``pandas.DataFrame``: ``name``; ``calls``; ``self_cpu_ms`` and
-        ``self_device_ms``, milliseconds without the operators it called, on the device those of the
-        kernels that it launched; ``share`` of the device's time, or of the CPU's where no device
-        worked. Python's own time is in no operator.
+        One row each for ``pandas.DataFrame``: ``name``; ``calls``; ``self_cpu_ms`` and
+        ``self_device_ms``, milliseconds without the operators it called, on the device those of its
+        kernels; ``share`` of the device's time, or of the CPU's where no kernel ran. Time in Python
+        is not included.
 
         Raises ``ValueError`` where no batch was profiled.
         """
         if self._operators is None:
             raise ValueError(
                 f"no batch was profiled: the window begins after wait + warmup ="
-                f" {self.wait + self.warmup} batches, so let the run go on for longer or lower wait"
+                f" {self.wait + self.warmup} batches, so train longer or lower wait"
             )
         return self._operators[:top]
 
     def _collect(self, profiler: profile) -> None:
-        if self.batches <= self.wait + self.warmup:
+        if self._batches <= self.wait + self.warmup:
             return  # the run was left just where the window begins
         self._operators = _operators(profiler)
         if self.folder is not None:
-            self.trace = write_atomic(self.folder / "trace.json.gz", _trace(profiler))
+            with TemporaryDirectory() as folder:  # torch does not write atomically
+                path = Path(folder) / "trace.json.gz"
+                profiler.export_chrome_trace(str(path))
+                self.trace = write_atomic(self.folder / path.name, path.read_bytes())
         logs.record(
             logs.PROFILING,
             "profiled",
@@ -148,19 +148,11 @@ def _operators(profiler: profile) -> list[dict[str, Any]]:
     ]
 
 
-def _trace(profiler: profile) -> bytes:
-    # torch writes to a path only, and not atomically
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(path))
-        return gzip.compress(path.read_bytes())
-
-
 def peak_tensor_bytes(run: Callable[[], object]) -> int:
-    """Bytes on the CPU beyond those held before ``run``, at the moment when they are most.
+    """Peak bytes of CPU tensors during ``run``, above those held before.
 
-    Counted where torch takes and gives back memory, so that what an allocator keeps for later does
-    not hide a small peak, as it hides it from `peak_memory`. Runs several times slower meanwhile.
+    Counts torch's allocations, so memory that the allocator caches does not hide a small peak, as
+    it does from `peak_memory`. ``run`` takes several times as long.
     """
     _quieten()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as window:
@@ -175,5 +167,5 @@ def peak_tensor_bytes(run: Callable[[], object]) -> int:
 
 
 def _quieten() -> None:
-    """Silence the profiler's own library, which reports its starts and stops as errors."""
+    """Silence Kineto, which reports its starts and stops as errors."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astkit.profiling import EnergyMeter, EnergyReading, compare_energy, saved
+from astkit.profiling import EnergyMeter, EnergyReading
 from tests.profiling.conftest import Machine
 
-READING = EnergyReading(5.0, "measured", "nvml", "GPU 0", 12.0)
+READING = EnergyReading(5.0, "nvml", "GPU 0", 12.0)
 
 
 def meter_of(machine):
@@ -32,8 +32,7 @@ def spend(meter, machine, seconds, watts, name="training"):
 
 def test_a_reading_says_its_joules_or_why_there_are_none():
     assert str(READING) == "5.0 J (nvml, GPU 0, 12.0 s)"
-    assert str(replace(READING, kind="estimated")).startswith("estimated, not measured: 5.0 J")
-    missing = EnergyReading(None, "measured", None, "cpu", 0.0, "no readable RAPL counter here")
+    missing = EnergyReading(None, None, "cpu", 0.0, "no readable RAPL counter here")
     assert str(missing) == "joules not measured: no readable RAPL counter here"
 
 
@@ -44,20 +43,6 @@ def test_a_reading_is_never_zero_or_nonsense():
     for joules, reason in ((None, None), (None, ""), (1.0, "too short")):
         with pytest.raises(ValueError, match="exactly one"):
             replace(READING, joules=joules, reason=reason)
-
-
-def test_a_saving_needs_two_measurements_of_one_kind():
-    assert saved(replace(READING, joules=2.0), READING) == pytest.approx(0.6)
-    assert saved(replace(READING, joules=7.5), READING) == pytest.approx(-0.5)
-    for other, match in (
-        (replace(READING, joules=None, reason="too short"), "joules not measured: too short"),
-        (replace(READING, kind="estimated"), "estimated, not measured"),
-        (replace(READING, backend="rapl"), "same counter and scope"),
-        (replace(READING, scope="GPU 1"), "same counter and scope"),
-    ):
-        for pair in ((other, READING), (READING, other)):
-            with pytest.raises(ValueError, match=match):
-                saved(*pair)
 
 
 # --- the meter
@@ -138,7 +123,6 @@ def test_a_total_below_100_steps_of_the_counter_is_refused(machine):
     assert meter.reading().reason == "too short: 9.99 s measured, at least 10 s needed"
     spend(meter, machine, 0.02, 400.0)
     assert meter.reading().joules == pytest.approx(10.01 * 400, rel=0.02)
-    assert "at least 60 s" in meter.reading(min_window_s=60.0).reason
     assert "0.00 s measured" in meter.reading("evaluation").reason
     fine = Machine(step_s=0.001)
     meter = meter_of(fine)
@@ -162,12 +146,12 @@ def test_a_counter_that_fails_once_spoils_that_total_alone(machine):
 
 def test_windows_do_not_nest_and_close_on_errors(machine):
     meter = meter_of(machine)
-    with pytest.raises(RuntimeError, match="no window is open"):
-        meter.stop()
-    meter.start()
-    with pytest.raises(RuntimeError, match="'training' is still open"):
-        meter.start("evaluation")
-    meter.stop()
+    with (
+        meter.window(),
+        pytest.raises(RuntimeError, match="'training' is still open"),
+        meter.window("evaluation"),
+    ):
+        pass
 
     @meter.window()
     def diverge():
@@ -217,16 +201,12 @@ def test_without_a_counter_the_time_is_kept_and_the_reason_given(machine, nothin
     meter.close()
 
 
-REASONS = {
-    "cpu": "no readable RAPL counter here",
-    "cuda": "no NVML: install astkit[energy]",
-    "mps": "no zeus",
-    "xpu": "no zeus",
-}
-
-
-@pytest.mark.parametrize("device", REASONS)
-def test_nothing_to_read_is_none_with_a_reason_and_asks_no_network(nothing, monkeypatch, device):
+@pytest.mark.parametrize(
+    ("device", "why"), [("cpu", "no readable RAPL counter here"), ("cuda", "no NVML: install")]
+)
+def test_nothing_to_read_is_none_with_a_reason_and_asks_no_network(
+    nothing, monkeypatch, device, why
+):
     def refuse(*arguments, **options):
         raise AssertionError("asked the network")
 
@@ -237,11 +217,5 @@ def test_nothing_to_read_is_none_with_a_reason_and_asks_no_network(nothing, monk
     meter = EnergyMeter(device, clock=lambda: next(clock))
     with meter.window():
         pass
-    reading = meter.reading()
-    assert reading.joules is None
-    assert reading.reason.startswith(REASONS[device])
-    arms = {"dense": lambda: pytest.fail("ran"), "gated": list}
-    compared = compare_energy(arms, device=device)
-    assert (compared.reason, compared.readings) == (reading.reason, {})
-    assert "saved" not in f"{reading} {compared}"
-    assert "%" not in f"{reading} {compared}"
+    assert meter.reading().joules is None
+    assert meter.reading().reason.startswith(why)

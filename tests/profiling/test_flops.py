@@ -82,11 +82,14 @@ def test_a_cnn_agrees_with_the_formula() -> None:
     assert flops.uncounted == ()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 32])
-def test_a_sample_costs_the_same_in_any_batch(rows: int) -> None:
+def test_a_sample_costs_the_same_in_any_batch_and_grad_mode() -> None:
     model = small_cnn().eval()
     expected = count_flops(model, *images(4), F.cross_entropy)
-    assert count_flops(model, *images(rows), F.cross_entropy) == expected
+    for rows in (1, 2, 3, 32):
+        assert count_flops(model, *images(rows), F.cross_entropy) == expected
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            assert count_flops(model, *images(), F.cross_entropy) == expected
 
 
 def test_frozen_parameters_cost_no_backward() -> None:
@@ -162,19 +165,23 @@ def total(outputs: Tensor, y: Tensor) -> Tensor:
     return outputs.sum(1)
 
 
-@pytest.mark.parametrize("kind", GATES)
-@pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"batch_first": True}, {"bidirectional": True}, {"bias": False}, {"proj_size": 3}],
+    ("kind", "layers", "options"),
+    [
+        (nn.LSTM, 2, {"bidirectional": True, "batch_first": True}),
+        (nn.LSTM, 1, {"bias": False}),
+        (nn.LSTM, 2, {"proj_size": 3}),
+        (nn.GRU, 2, {"bias": False, "batch_first": True}),
+        (nn.GRU, 1, {"bidirectional": True}),
+        (nn.RNN, 2, {"bidirectional": True}),
+        (nn.RNN, 1, {}),
+    ],
     ids=str,
 )
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_recurrent_layers_agree_with_a_count_by_hand(
     kind: type, layers: int, options: dict[str, int]
 ) -> None:
-    if kind is not nn.LSTM and "proj_size" in options:
-        return
     model, x = Recurrent(kind, num_layers=layers, **options), torch.randn(4, STEPS, 4)
     directions, proj = 1 + options.get("bidirectional", 0), options.get("proj_size", 0)
     # oneDNN, which computes all gradients, has LSTMs without projections, of float32
@@ -184,13 +191,6 @@ def test_recurrent_layers_agree_with_a_count_by_hand(
         expected = by_hand(kind, layers, directions, proj, fused)
         assert (flops.forward, flops.backward) == expected
         assert flops.uncounted == ()
-
-
-def test_an_lstm_of_ordinary_size_is_counted() -> None:
-    model = nn.LSTM(28, 32, batch_first=True)
-    x = torch.randn(2, 28, 28)
-    flops = count_flops(model, x, x, lambda outputs, y: outputs[0].flatten(1).sum(1))
-    assert flops.forward == 2 * 28 * 4 * 32 * (28 + 32)
 
 
 @pytest.mark.parametrize("kind", GATES)
@@ -214,19 +214,16 @@ def formula(name: str, **values: object) -> int:
     return formulas()[op](*map(values.get, places), out_shape=None)
 
 
-@pytest.mark.parametrize("x", [(7, 2, 4), (14, 4)])
-def test_recurrent_layers_of_other_devices_are_counted(x: tuple[int, ...]) -> None:
+def test_recurrent_layers_of_cudnn_are_counted() -> None:
     layers = nn.LSTM(4, 5, 2, bidirectional=True, proj_size=3)
     weights = [tuple(weight.shape) for weight in layers._flat_weights]
     forward = 2 * by_hand(nn.LSTM, 2, 2, 3, True)[0]
-    for name in ("_cudnn_rnn", "miopen_rnn"):
-        assert formula(name, input=x, weight=weights) == forward
+    for x in ((7, 2, 4), (14, 4)):
+        assert formula("_cudnn_rnn", input=x, weight=weights) == forward
         for wanted, products in ((True, 2), (False, 1)):
             mask = [False, False, False, wanted]
-            cost = formula(f"{name}_backward", input=x, weight=weights, output_mask=mask)
+            cost = formula("_cudnn_rnn_backward", input=x, weight=weights, output_mask=mask)
             assert cost == products * forward
-    assert formula("_lstm_mps", input=x, params=weights) == forward
-    assert formula("lstm_mps_backward", input=x, params=weights) == 2 * forward
 
 
 def test_products_without_a_formula_in_torch_are_counted() -> None:
@@ -335,15 +332,6 @@ def test_nothing_is_left_behind() -> None:
     assert torch.equal(torch.get_rng_state(), random)
 
 
-def test_the_generators_are_put_back_after_dropout() -> None:
-    model, random = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), torch.get_rng_state()
-    model(torch.ones(2, 4))
-    assert not torch.equal(torch.get_rng_state(), random)
-    random = torch.get_rng_state()
-    count_flops(model, torch.ones(2, 4), torch.zeros(2, dtype=torch.long), F.cross_entropy)
-    assert torch.equal(torch.get_rng_state(), random)
-
-
 def test_an_embedding_that_renormalises_itself_is_put_back() -> None:
     model = nn.Sequential(nn.Embedding(6, 4, max_norm=0.1), nn.Flatten(), nn.Linear(12, 3))
     before = snapshot(model)
@@ -363,15 +351,8 @@ def test_a_failing_model_leaves_nothing_behind_either() -> None:
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_the_callers_grad_mode_does_not_matter(context: Callable[[], object]) -> None:
-    model = small_cnn().eval()
-    expected = count_flops(model, *images(), F.cross_entropy)
-    with context():  # type: ignore[attr-defined]
-        assert count_flops(model, *images(), F.cross_entropy) == expected
-
-
-# the hook is the counter's own module tracker
+# the hook is the counter's own module tracker; compiling takes seconds, and trainers compile too
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
 def test_a_compiled_model_is_counted_as_its_eager_self() -> None:
     model = small_cnn().eval()
@@ -409,36 +390,8 @@ def test_the_count_times_the_samples_is_what_a_counted_epoch_costs() -> None:
     assert counted.get_total_flops() == 21 * flops.training + 6 * flops.scoring
 
 
-def test_masking_the_loss_saves_nothing_and_indexing_rows_saves_their_share() -> None:
-    model, (x, y) = small_cnn(), images(20)
-    chosen = torch.arange(6)
-    mask = torch.zeros(20).index_fill(0, chosen, 1.0)
-
-    def cost(step: Callable[[], Tensor]) -> int:
-        with counter() as counted:
-            step().backward()
-        return counted.get_total_flops()
-
-    dense = cost(lambda: F.cross_entropy(model(x), y))
-    masked = cost(lambda: (F.cross_entropy(model(x), y, reduction="none") * mask).sum())
-    indexed = cost(lambda: F.cross_entropy(model(x[chosen]), y[chosen]))
-    assert masked == dense
-    assert indexed == dense * 6 // 20
-
-
-def test_scoring_everything_costs_the_forward_of_everything() -> None:
-    model, (x, y) = small_cnn(), images(20)
-    flops = count_flops(model, x, y, F.cross_entropy)
-    with counter() as counted:
-        with torch.no_grad():
-            model(x)
-        F.cross_entropy(model(x[:6]), y[:6]).backward()
-    share = counted.get_total_flops() / (20 * flops.training)
-    assert share == pytest.approx(0.3 + flops.scoring / flops.training)
-
-
-@pytest.mark.parametrize(("rows", "labels"), [(0, 0), (4, 3)])
-def test_rows_that_do_not_match_are_refused(rows: int, labels: int) -> None:
-    x, y = torch.randn(rows, 4), torch.zeros(labels, dtype=torch.long)
-    with pytest.raises(ValueError, match="as many rows in x as in y"):
-        count_flops(nn.Linear(4, 2), x, y, F.cross_entropy)
+def test_rows_that_do_not_match_are_refused() -> None:
+    for rows, labels in ((0, 0), (4, 3)):
+        x, y = torch.randn(rows, 4), torch.zeros(labels, dtype=torch.long)
+        with pytest.raises(ValueError, match="as many rows in x as in y"):
+            count_flops(nn.Linear(4, 2), x, y, F.cross_entropy)

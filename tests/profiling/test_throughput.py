@@ -121,9 +121,7 @@ def test_a_window_of_no_batches_is_refused():
 # --- a whole run
 
 
-@pytest.mark.parametrize(
-    ("gated", "every"), [(True, 1), (False, 4), (True, 29), (True, 100)], ids=str
-)
+@pytest.mark.parametrize(("gated", "every"), [(True, 4), (False, 29), (True, 100)])
 def test_rows_add_up_to_the_run(gated, every):
     trainer = build(None if gated else DenseStep())
     speed = watch(trainer, every=every)
@@ -273,4 +271,4 @@ def test_nobody_is_asked_for_other_devices(monkeypatch):
     for device in ("cpu", "mps"):
         rows = rows_of(device, monkeypatch, fail)
         assert rows[0]["gpu_utilisation"] is None
-        assert "no GPU" in rows[0]["gpu_utilisation_reason"]
+        assert "NVIDIA" in rows[0]["gpu_utilisation_reason"]
