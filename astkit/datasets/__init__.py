@@ -1,13 +1,12 @@
-"""Real inputs: digits, CIFAR-10 and image folders, split fairly and fed in batches."""
+"""Data: digits, CIFAR-10 and image folders, their splits, and loaders of batches."""
 
 from astkit.batch import Batch
 from astkit.datasets.foreign import ForeignLoader, as_loader, indexed, resized
 from astkit.datasets.images import Images
 from astkit.datasets.loaders import BatchSource, Loader
 from astkit.datasets.mapped import MappedImages, open_mapped, write_mapped
+from astkit.datasets.parquet import ParquetLoader
 from astkit.datasets.prefetch import Prefetched
-from astkit.datasets.settings import LoaderSettings, loader_settings
-from astkit.datasets.shards import ParquetLoader
 from astkit.datasets.sources import load
 from astkit.datasets.splits import Splits, split, stratified
 
@@ -17,7 +16,6 @@ __all__ = [
     "ForeignLoader",
     "Images",
     "Loader",
-    "LoaderSettings",
     "MappedImages",
     "ParquetLoader",
     "Prefetched",
@@ -25,7 +23,6 @@ __all__ = [
     "as_loader",
     "indexed",
     "load",
-    "loader_settings",
     "open_mapped",
     "resized",
     "split",

@@ -18,10 +18,10 @@ Statistic = float | Sequence[float] | Tensor
 
 
 class Moves(NamedTuple):
-    """What happens to each row; a part that was not asked for is ``None``.
+    """What happens to each row; ``None`` where it was not asked for.
 
-    ``top`` and ``left``: int64 ``[N]``, the window's corner in the padded image, ``0..2*pad``
-    pixels; ``flip``: bool ``[N]``, mirrored left to right after the crop.
+    ``top``, ``left``: int64 ``[N]``, the crop's corner in the padded image, ``0..2*pad`` pixels;
+    ``flip``: bool ``[N]``, mirrored left to right after the crop.
     """
 
     top: Tensor | None
@@ -29,15 +29,14 @@ class Moves(NamedTuple):
     flip: Tensor | None
 
     def rows(self, start: int, stop: int) -> Moves:
-        """The moves of rows ``start`` to ``stop - 1``."""
         return Moves(*(None if part is None else part[start:stop] for part in self))
 
 
 class Augment:
-    """Zero-padded random crop and horizontal flip, like torchvision's RandomCrop and RandomFlip.
+    """Zero-padded random crop and horizontal flip, as torchvision's RandomCrop and RandomFlip.
 
-    ``names``: any of ``"crop"`` and ``"flip"``; ``pad``: black pixels added on each side before the
-    crop; ``seed``: the key. Raises ``ValueError`` for another name or a negative ``pad``.
+    ``names``: of ``"crop"`` and ``"flip"``; ``pad``: black pixels on each side before the crop.
+    Raises ``ValueError`` for another name or a negative ``pad``.
     """
 
     def __init__(self, names: Sequence[str] = (), pad: int = 4, seed: int = 0) -> None:
@@ -50,10 +49,7 @@ class Augment:
         self.pad, self.seed = pad, seed
 
     def draw(self, index: Tensor, epoch: int) -> Moves:
-        """The moves of the dataset rows ``index`` (int64 ``[N]``), on the device of ``index``.
-
-        Drawn for a whole pass at once: the hash is some forty small kernels, whatever N is.
-        """
+        """The moves of rows ``index`` (int64 ``[N]``); a whole pass at once costs forty kernels."""
         top = left = flip = None
         if "crop" in self.names:
             top, left = (
@@ -68,9 +64,9 @@ class Augment:
         return Moves(top, left, flip)
 
     def apply(self, x: Tensor, moves: Moves) -> Tensor:
-        """``x`` ``[B, channels, height, width]`` of any dtype, moved; same shape and dtype.
+        """``x`` ``[B, channels, height, width]`` after its moves; same shape and dtype.
 
-        Raises ``ValueError`` when something was asked for and ``x`` is not a batch of images.
+        Raises ``ValueError`` where ``x`` is not a batch of images.
         """
         if self.names and x.ndim != 4:
             raise ValueError(
@@ -87,8 +83,8 @@ class Augment:
 def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
     """The window of ``x`` ``[B, C, H, W]`` at ``top``, ``left`` ``[B]`` of its zero-padded image.
 
-    One ``index_select`` of whole rows of W pixels out of an overlapping view, which reads one index
-    for W pixels where an elementwise gather reads W of them.
+    One ``index_select`` of whole rows of W pixels from an overlapping view: one index read for W
+    pixels, where an elementwise gather reads W.
     """
     batch, channels, height, width = x.shape
     padded = F.pad(x, (pad, pad, pad, pad)).contiguous()
@@ -130,14 +126,13 @@ class Normalize:
         self._bias = None if normalize is None else (-mean / std).float().view(-1, 1, 1)
 
     def on(self, device: torch.device) -> Normalize:
-        """The same on ``device``."""
         other = copy.copy(self)
         other._scale = self._scale.to(device)
         other._bias = None if self._bias is None else self._bias.to(device)
         return other
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``x`` ``[B, C, H, W]`` as float32 when it is uint8, else as it is."""
+        """``x`` ``[B, C, H, W]`` as float32 when it is uint8, else unchanged."""
         if x.dtype != torch.uint8:
             return x
         x = x.float().mul_(self._scale)

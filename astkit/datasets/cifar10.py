@@ -1,20 +1,42 @@
-"""CIFAR-10 (Krizhevsky 2009), wherever and in whichever of its usual layouts it lies."""
+"""CIFAR-10 (Krizhevsky 2009), in whichever folder and usual layout it is stored."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
-from astkit.datasets.cifar10_files import LAYOUTS, looked_for
-from astkit.datasets.sources import Parts
+import torch
+from torch import Tensor
+
+from astkit.datasets.images import Images
+from astkit.datasets.parquet import ParquetImages, shard_files
+from astkit.datasets.sources import Parts, load_folders
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MOST_ROWS = 50_000  # in a part
+AGAIN = "fetch CIFAR-10 again (remove the folder and pass download=True)"
+DATA = "ASTKIT_DATA"  # environment variable: a folder of data sets
+INPUT = "ASTKIT_INPUT"  # environment variable: another input folder than Kaggle's
+DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and owners pack their data into folders
+MOST_FOLDERS = 5000
+MOST_LISTED = 30
+
+PATTERNS = {
+    "python": ("data_batch_[1-5]", "test_batch"),
+    "parquet": ("train-*.parquet", "plain_text/train-*.parquet"),
+    "folders": ("train/airplane", "train/truck"),
+}
+"""A file or folder of any of these names identifies a layout."""
 
 
 def load_cifar10(root: Path | None, download: bool, size: int | None) -> Parts:
-    """Training and test part, uint8 ``[N, 3, 32, 32]``; the first layout found is the one used.
+    """Training and test part, uint8 ``[N, 3, 32, 32]``, from the first place that holds them.
 
-    Raises ``FileNotFoundError`` with every path tried when there is none, and ``ValueError`` for
-    one that is damaged or incomplete.
+    Raises ``FileNotFoundError`` with every folder searched when there is none, and ``ValueError``
+    for files that are damaged or incomplete.
     """
     places = search_places(root)
     found = find_layout(places)
@@ -22,41 +44,75 @@ def load_cifar10(root: Path | None, download: bool, size: int | None) -> Parts:
         _download(places[0])
         found = find_layout(places)
     if found is None:
-        tried = "".join(f"\n  {folder}" for place in places for folder in _candidates(place))
+        names = "; ".join(" or ".join(patterns) for patterns in PATTERNS.values())
         raise FileNotFoundError(
-            f"CIFAR-10 was not found. Looked for {looked_for()}; in these folders and in their "
-            f"subfolders cifar10* and cifar-10*:{tried}\nTo get it, pass download=True, or put one "
-            "of the layouts into one of these folders (see data/README.md)."
+            f"CIFAR-10 was not found. Looked for {names} in these folders and below them:"
+            f"{''.join(map(_listed, places))}\nTo get it, pass download=True, or put one of the"
+            " layouts into one of these folders (see data/README.md)."
         )
     folder, layout = found
-    return LAYOUTS[layout].read(folder)
+    read: dict[str, Callable[[Path], Parts]] = {
+        "python": _read_python,
+        "parquet": _read_parquet,
+        "folders": _read_folders,
+    }
+    return read[layout](folder)
 
 
 def search_places(root: Path | None) -> list[Path]:
-    """Where to search, in order: ``root``, ``ASTKIT_DATA``, ``data/`` of the checkout and here."""
+    """``root``, else ``ASTKIT_DATA``, ``data/`` of the checkout and here, and Kaggle's input."""
     places = [] if root is None else [root]
-    if os.environ.get("ASTKIT_DATA"):
-        places.append(Path(os.environ["ASTKIT_DATA"]).expanduser())
+    if os.environ.get(DATA):
+        places.append(Path(os.environ[DATA]).expanduser())
     package_parent = Path(__file__).resolve().parents[2]
     if package_parent.name != "site-packages":
         places.append(package_parent / "data")
-    places.append(Path.cwd() / "data")
+    places += [Path.cwd() / "data", Path(os.environ.get(INPUT) or "/kaggle/input")]
     return list(dict.fromkeys(places))
 
 
 def find_layout(places: list[Path]) -> tuple[Path, str] | None:
-    """The first folder at ``places`` that holds CIFAR-10, and the name of its layout."""
-    for folder in (inner for place in places for inner in _candidates(place)):
-        for name, layout in LAYOUTS.items():
-            if layout.present(folder):
-                return folder, name
+    """The folder at or below ``places`` that holds CIFAR-10, and its layout.
+
+    Of several below one place it is the first in the order of ``PATTERNS``, then the least deep.
+    Files train-*.parquet may be of any data set: below a place, "cifar" must be in their path.
+    """
+    for place in places:
+        ranks = [
+            (rank, depth, str(folder), layout)
+            for folder, depth in _folders(place)
+            for rank, (layout, patterns) in enumerate(PATTERNS.items())
+            if any(True for pattern in patterns for _ in folder.glob(pattern))
+            and (layout != "parquet" or not depth or "cifar" in str(folder).lower())
+        ]
+        if ranks:
+            *_, folder, layout = min(ranks)
+            return Path(folder), layout
     return None
 
 
-def _candidates(place: Path) -> Iterator[Path]:
-    yield place
-    for pattern in ("cifar10*", "cifar-10*"):
-        yield from sorted(path for path in place.glob(pattern) if path.is_dir())
+def _listed(place: Path) -> str:
+    """The folders at and below ``place``, one a line."""
+    lines = [f"\n  {folder}" for folder, _ in islice(_folders(place), MOST_LISTED + 1)]
+    lines[MOST_LISTED:] = ["\n  ..."] * (len(lines) > MOST_LISTED)
+    return "".join(lines) or f"\n  {place} (no such folder)"
+
+
+def _folders(root: Path) -> Iterator[tuple[Path, int]]:
+    """``root`` and the folders below it with their depths, the least deep first."""
+    queue = [(root, 0)] if root.is_dir() else []
+    for folder, depth in queue:
+        yield folder, depth
+        if depth < DEPTH:
+            queue += [(path, depth + 1) for path in _entries(folder) if path.is_dir()]
+            del queue[MOST_FOLDERS:]
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError:  # a folder without permission to read it
+        return []
 
 
 def _download(place: Path) -> None:
@@ -72,3 +128,65 @@ def _download(place: Path) -> None:
             f"CIFAR-10 is not on this machine and its download to {place} failed ({error}); "
             f"fetch {CIFAR10.url} by other means and unpack it there."
         ) from error
+
+
+def _read_python(folder: Path) -> Parts:
+    from torchvision.datasets import CIFAR10
+    from torchvision.datasets.utils import check_integrity
+
+    class Found(CIFAR10):
+        base_folder = ""
+
+        def _load_meta(self) -> None:
+            """Reads no batches.meta: it holds the names of the classes only."""
+
+    # torchvision unpickles nothing but the published bytes; this says which file differs
+    for name, md5 in CIFAR10.train_list + CIFAR10.test_list:
+        if not check_integrity(folder / name, md5):
+            raise ValueError(
+                f"{folder / name} does not have the published checksum {md5}; {AGAIN}."
+            )
+    train, test = (
+        _images([(torch.from_numpy(part.data).movedim(3, 1), torch.tensor(part.targets))])
+        for part in (Found(folder, train=True), Found(folder, train=False))
+    )
+    return train, test
+
+
+def _read_parquet(folder: Path) -> Parts:
+    # a clone of the Hugging Face repository keeps its shards one level down
+    inner = folder / "plain_text" if shard_files(folder / "plain_text", "train") else folder
+    tested = shard_files(inner, "test")
+    return _shards(shard_files(inner, "train")), _shards(tested) if tested else None
+
+
+def _shards(paths: list[Path]) -> Images:
+    data, parts = ParquetImages(paths), []
+    if len(data) > MOST_ROWS:
+        raise ValueError(f"{paths[0].parent} has {len(data)} rows, not {MOST_ROWS}; {AGAIN}.")
+    for row in range(len(data)):
+        picture, label = data[row]
+        if picture.shape != (3, 32, 32) or label not in range(len(CLASSES)):
+            raise ValueError(
+                f"{data.where(row)} has shape {list(picture.shape)} and label {label}, not "
+                f"[3, 32, 32] and 0 to 9, and so is not CIFAR-10; {AGAIN}."
+            )
+        parts.append((picture[None], torch.tensor([label])))
+    return _images(parts)
+
+
+def _read_folders(folder: Path) -> Parts:
+    train, test = load_folders(folder, False, None)
+    odd = sorted(set(train.classes) ^ set(CLASSES))
+    if odd or train.shape != (3, 32, 32):
+        differs = f"the class {odd[0]!r} in one only" if odd else f"shape {list(train.shape)}"
+        raise ValueError(
+            f"{folder / 'train'} differs from CIFAR-10's ten classes of [3, 32, 32] images"
+            f" ({differs}); complete it, or load it as 'folders'."
+        )
+    return replace(train, name="cifar10"), None if test is None else replace(test, name="cifar10")
+
+
+def _images(parts: list[tuple[Tensor, Tensor]]) -> Images:
+    pixels, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Images(pixels, labels, CLASSES, "cifar10")

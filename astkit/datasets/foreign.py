@@ -1,4 +1,4 @@
-"""Loaders and data sets that were made elsewhere, behind the same protocol."""
+"""Loaders and data sets of other libraries as a `BatchSource`."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class Indexed(Dataset[Any]):
         return list(zip(rows, items, strict=True))
 
     def collate(self, collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-        """``collate_fn``, which takes items without an index, for a DataLoader of this data set."""
+        """``collate_fn``, written for items without an index, for a DataLoader of this data set."""
         return partial(_collate_indexed, collate_fn)
 
 
 def indexed(data: Any) -> Indexed:
     """``data`` with each item's index: a DataLoader of it yields ``(index, batch)``.
 
-    For policies that remember samples, in loops of one's own and in `Trainer`. ``data`` is anything
-    with a length and ``[i]``; raises ``ValueError`` for others.
+    For policies that remember samples, in your own loop and in `Trainer`. ``data`` is anything with
+    a length and ``[i]``; raises ``ValueError`` for others.
     """
     return Indexed(data)
 
@@ -63,8 +63,8 @@ class ForeignLoader:
     """An ordinary loader of batches of any structure, such as a torch DataLoader.
 
     The samples' indices are known where its data set is `indexed`, else ``None``. Tensors are moved
-    to ``device`` and otherwise left as they are; order and epochs are the loader's own affair.
-    Raises ``ValueError`` when ``loader`` cannot be iterated.
+    to ``device`` and not changed otherwise; the loader decides the order. Raises ``ValueError``
+    when ``loader`` cannot be iterated.
     """
 
     def __init__(self, loader: Iterable[Any], device: torch.device | str = "cpu") -> None:
@@ -79,32 +79,26 @@ class ForeignLoader:
         self._outputs: int | None = None
 
     def to(self, device: torch.device | str) -> ForeignLoader:
-        """Deliver on ``device`` from now on. Returns itself."""
+        """Deliver on ``device`` from now on."""
         self.device = torch.device(device)
         return self
 
     @property
     def num_samples(self) -> int | None:
-        """Rows of the loader's data set, ``None`` when it does not tell."""
+        """Rows of the loader's data set, ``None`` if unknown."""
         try:
             return len(self.loader.dataset)  # type: ignore[attr-defined]
         except (AttributeError, TypeError):
             return None
 
     @property
-    def num_classes(self) -> int | None:
-        """Classes the loader's data set names, ``None`` when it names none."""
-        classes = getattr(getattr(self.loader, "dataset", None), "classes", None)
-        return None if classes is None else len(classes)
-
-    @property
     def batch_size(self) -> int | None:
-        """The loader's batch size, ``None`` when it does not tell."""
+        """The loader's batch size, ``None`` if unknown."""
         size: int | None = getattr(self.loader, "batch_size", None)
         return size
 
     def __len__(self) -> int:
-        """Batches in a full pass; raises ``TypeError`` when the loader cannot tell."""
+        """Batches in a full pass; raises ``TypeError`` if unknown."""
         return len(self.loader)  # type: ignore[arg-type]
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
@@ -115,8 +109,8 @@ class ForeignLoader:
         """
         if order is not None:
             raise ValueError(
-                "an ordinary loader loads every row itself, so none can be chosen before loading:"
-                " pass its data set instead, with batch_size=..."
+                "an ordinary loader loads every row, so none can be chosen before loading: pass its"
+                " data set instead, with batch_size=..."
             )
         check_start(start)
         return self._deliver(start)
@@ -152,7 +146,7 @@ def as_loader(
 ) -> BatchSource:
     """``obj`` as a source of batches on ``device``; ``obj`` itself stays as it is.
 
-    A `Loader` or another source of batches is taken as it is, an iterable of batches is wrapped,
+    A `Loader` or another source of batches is used as it is, an iterable of batches is wrapped,
     and a data set gets batches of ``batch_size`` (128) rows, shuffled with ``seed``.
 
     Raises ``ValueError`` for anything else, and for a loader with a policy's sampler.
@@ -164,21 +158,21 @@ def as_loader(
         return resized(source, batch_size)
     if isinstance(obj, IterableDataset):
         return ForeignLoader(DataLoader(obj, batch_size=batch_size or BATCH_SIZE), device)
-    if isinstance(obj, Indexed):  # whoever makes the batches here knows the rows
+    if isinstance(obj, Indexed):  # a Loader knows the rows of its batches
         obj = obj.indexed_data
     if is_dataset(obj):
         size = batch_size or BATCH_SIZE
         return Loader(obj, size, device=device, shuffle=shuffle, seed=seed)
     if hasattr(getattr(obj, "sampler", None), "policy"):
         raise ValueError(
-            "the loader has a policy's sampler, which is for loops of one's own: give the trainer"
-            " the data set, batch_size=... and policy=..."
+            "the loader has a policy's sampler, which is for your own loop: give the trainer the"
+            " data set, batch_size=... and policy=..."
         )
     return resized(ForeignLoader(obj, device), batch_size)
 
 
 def is_dataset(obj: Any) -> bool:
-    """Whether ``obj`` holds rows and not batches: a data set, or what gives rows by number."""
+    """Whether ``obj`` holds rows, not batches: a data set, or anything with rows by number."""
     by_number = hasattr(obj, "__getitem__") and hasattr(obj, "__len__")
     return isinstance(obj, Images | Dataset) or (
         by_number and not isinstance(obj, list | tuple | Mapping | BatchSource)
@@ -186,13 +180,13 @@ def is_dataset(obj: Any) -> bool:
 
 
 def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
-    """``source``, with its batch size set; ``ValueError`` where that is its own affair."""
+    """``source`` with its batch size set; ``ValueError`` where it makes batches of its own."""
     if batch_size is None or batch_size == getattr(source, "batch_size", None):
         return source
     if not isinstance(source, Loader):
         raise ValueError(
-            f"batch_size is {batch_size}, but the training data come in batches of their own"
-            " loader: leave batch_size None, or pass the data set itself"
+            f"batch_size is {batch_size}, but the training data's own loader makes the batches:"
+            " leave batch_size None, or pass the data set itself"
         )
     source.batch_size = batch_size
     return source

@@ -17,7 +17,7 @@ class Images:
 
     ``images``: uint8 ``[N, channels, height, width]``, 0 black to 255 full intensity;
     ``labels``: int64 ``[N]``, each in ``0..len(classes)-1``; ``classes``: one name a label;
-    ``name``: how messages call the set. Raises ``ValueError`` when one of these does not hold.
+    ``name``: used in messages. Raises ``ValueError`` when one of these does not hold.
     """
 
     images: Tensor
@@ -31,15 +31,12 @@ class Images:
             ("images", self.images, torch.uint8, layout),
             ("labels", self.labels, torch.int64, "[N]"),
         ):
-            if not isinstance(value, Tensor):
+            kind = getattr(value, "dtype", type(value).__name__)
+            size = list(getattr(value, "shape", ()))
+            if not isinstance(value, Tensor) or kind != dtype or len(size) != shape.count(",") + 1:
                 raise ValueError(
-                    f"{part} is a {type(value).__name__}; pass a {dtype} tensor {shape} "
+                    f"{part} is a {kind} of shape {size}; pass a {dtype} tensor of shape {shape} "
                     "(torch.as_tensor converts arrays and lists)."
-                )
-            if value.dtype != dtype or value.ndim != shape.count(",") + 1:
-                raise ValueError(
-                    f"{part} is a {value.dtype} tensor of shape {list(value.shape)}; "
-                    f"pass a {dtype} tensor of shape {shape}."
                 )
         if len(self.images) != len(self.labels) or self.images.numel() == 0:
             raise ValueError(

@@ -20,7 +20,10 @@ from astkit.rng import permutation
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """What a training loop needs of its data; ``Loader`` and ``ForeignLoader`` both provide it."""
+    """What a training loop needs of its data.
+
+    A source that can visit chosen rows also has ``order(epoch)``, the rows of an epoch.
+    """
 
     @property
     def num_samples(self) -> int | None:
@@ -30,29 +33,33 @@ class BatchSource(Protocol):
         """Batches in a full pass; raises ``TypeError`` when the source cannot tell."""
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, visiting rows ``order``, without the first ``start``.
-
-        A source that can visit chosen rows has ``order(epoch)`` as well, the rows of an epoch.
-        """
+        """The batches of an epoch, visiting rows ``order``, without the first ``start``."""
 
     def check_labels(self, num_outputs: int) -> None:
         """Raise ``ValueError``, now or at the batch, for a label outside ``0..num_outputs-1``."""
 
 
 class Loader:
-    """Batches of ``data`` whose order and augmentation are functions of (seed, epoch, row) alone.
+    """Batches of ``data`` whose order and augmentation depend on (seed, epoch, row) alone.
 
-    ``data``: ``Images``, or a map-style torch dataset of items of any structure, see
-    `astkit.batch.as_batch`; ``collate_fn`` makes a batch of its items, torch's own by default. An
-    image tensor ``x`` of uint8 becomes float32: ``(x / 255 - mean) / std`` with
-    ``normalize=(mean, std)`` (numbers or ``[C]``, units 0..1), ``x / 255`` with None; any other
-    ``x`` is passed on as it is. ``augment``: of ``"crop"`` (``pad`` black pixels on each side) and
-    ``"flip"``. ``resident``: keep all images on ``device``
-    as uint8; ``"auto"`` does so when they are there already or take at most a quarter of its free
-    memory. ``num_workers``: processes that fetch rows when the data are not resident; ``"auto"``
-    decides as ``loader_settings`` does, and ``settings`` says what and why. ``timeout_s``: seconds
-    after which a worker that delivers nothing is an error.
-    All paths give the same batches, bit for bit. Raises ``ValueError`` for impossible arguments.
+    Resident, streamed and fetched by workers, the batches are the same, bit for bit.
+
+    Args:
+        data: ``Images``, or a map-style torch dataset of items of any structure, see
+            `astkit.batch.as_batch`.
+        augment: of ``"crop"`` (``pad`` black pixels on each side) and ``"flip"``.
+        device: where batches are delivered.
+        resident: keep all images on ``device`` as uint8; ``"auto"`` does so when they are there
+            already or take at most a quarter of its free memory.
+        num_workers: processes that fetch rows when the data are not resident; ``"auto"`` decides
+            from cores, free memory and the size of a row, see ``settings``.
+        normalize: ``(mean, std)``, numbers or ``[C]``, units 0..1. A uint8 image tensor ``x``
+            becomes float32 ``(x / 255 - mean) / std``, or ``x / 255`` with None; any other ``x``
+            is unchanged.
+        timeout_s: seconds after which a worker that delivers nothing is an error.
+        collate_fn: makes a batch of items; torch's own by default.
+
+    Raises ``ValueError`` for impossible arguments.
     """
 
     def __init__(
@@ -95,7 +102,7 @@ class Loader:
         self.to(device)
 
     def to(self, device: torch.device | str) -> Self:
-        """Deliver on ``device`` from the next pass on; decides residency anew. Returns itself."""
+        """Deliver on ``device`` from the next pass on; chooses the settings again."""
         self.device = torch.device(device)
         self.settings = self._choose(self.device)
         self._stored = self._stream = None
@@ -103,14 +110,9 @@ class Loader:
         return self
 
     def order(self, epoch: int) -> Tensor:
-        """The rows of ``epoch`` as they are visited: int64 ``[num_samples]``, on the CPU."""
+        """The rows of ``epoch`` in order: int64 ``[num_samples]``, on the CPU."""
         n = self.num_samples
         return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
-
-    @property
-    def num_workers(self) -> int:
-        """Processes that fetch rows."""
-        return self.settings.num_workers
 
     @property
     def resident(self) -> bool:
@@ -119,19 +121,13 @@ class Loader:
 
     @property
     def keyed(self) -> bool:
-        """Whether nothing in this process draws from the default generators to make a batch."""
-        return isinstance(self.data, Images) or self.num_workers > 0
+        """Whether making a batch draws nothing from the default generators of this process."""
+        return isinstance(self.data, Images) or self.settings.num_workers > 0
 
     @property
     def num_samples(self) -> int:
         """Rows in the data set."""
         return len(self.data)  # type: ignore[arg-type]
-
-    @property
-    def num_classes(self) -> int | None:
-        """Classes the data set names, ``None`` when it names none."""
-        classes = getattr(self.data, "classes", None)
-        return None if classes is None else len(classes)
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_samples, self.batch_size)
@@ -140,16 +136,13 @@ class Loader:
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
         """The batches of pass ``epoch``.
 
-        ``order``: int64 ``[K]``, rows to visit; those left out cost no load. Default: every row, in
-        the pass's own random order when ``shuffle``. ``start``: batches to leave out without
-        loading them, so that an interrupted pass goes on where it stopped.
+        ``order``: int64 ``[K]``, rows to visit; others are not loaded. Default: ``order(epoch)``.
+        ``start``: batches to leave out without loading them, to resume an interrupted pass.
         Raises ``ValueError`` for rows that do not exist and, while iterating, for unusable items.
         """
         check_start(start)
-        if order is None:
-            order = self.order(epoch)
-        else:
-            _check_order(order, self.num_samples)
+        order = self.order(epoch) if order is None else order
+        _check_order(order, self.num_samples)
         if self.drop_last:
             order = order[: len(order) // self.batch_size * self.batch_size]
         return self._deliver(order[start * self.batch_size :], epoch)
@@ -219,6 +212,5 @@ def _check_order(order: Tensor, samples: int) -> None:
 
 
 def check_start(start: int) -> None:
-    """Raise ``ValueError`` for a negative number of batches to leave out."""
     if start < 0:
         raise ValueError(f"start is {start}; pass the number of batches already done, 0 or more.")

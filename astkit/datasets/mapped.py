@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from astkit.datasets.decode import regular
 from astkit.datasets.images import Images
@@ -24,56 +23,49 @@ IMAGES, LABELS, CLASSES = "images.npy", "labels.npy", "classes.json"
 MOST_UNNAMED = 100_000  # classes without a classes.json
 AGAIN = "write the folder again with write_mapped"
 
-Part = tuple[Tensor | NDArray[Any], Tensor | NDArray[Any] | Sequence[int]]
-
 
 @dataclass(frozen=True, eq=False)
 class MappedImages(Images):
-    """``Images`` whose pixels lie in ``folder`` and are read when a batch asks for them.
+    """``Images`` in the files of ``folder``, whose pixels are read when a batch needs them.
 
-    Used like any ``Images``, except that ``images`` must not be written to. What was read is the
-    system's page cache, which gives way where memory runs short. A worker process opens the files
-    anew instead of receiving a copy. ``subset`` copies its rows into memory.
+    Used like any ``Images``, but ``images`` must not be written to. Pages that were read are in the
+    system's page cache, which shrinks when memory runs short. A worker process opens the files
+    again instead of receiving a copy. ``subset`` copies its rows into memory.
     """
 
     folder: Path
-    start: int
-    stop: int | None
 
-    def __reduce__(self) -> tuple[Callable[..., MappedImages], tuple[object, ...]]:
-        return open_mapped, (self.folder, self.start, self.stop, self.name)
+    def __reduce__(self) -> tuple[Callable[..., MappedImages], tuple[Path]]:
+        return open_mapped, (self.folder,)
 
 
-def open_mapped(
-    folder: str | Path, start: int = 0, stop: int | None = None, name: str | None = None
-) -> MappedImages:
-    """Rows ``start`` to ``stop - 1`` of the images in ``folder``, as ``write_mapped`` leaves them.
+def open_mapped(folder: str | Path) -> MappedImages:
+    """The images in ``folder``, as written by ``write_mapped``.
 
     ``images.npy``: uint8 ``[N, channels, height, width]``; ``labels.npy``: integers ``[N]``;
     ``classes.json``: a list of names, the label numbers themselves where the file is missing.
-    ``name``: the folder's by default. Raises ``ValueError`` for missing or unusable files.
+    Raises ``ValueError`` for missing or unusable files.
     """
     folder = Path(folder).absolute()
     pixels, labels = _opened(folder / IMAGES), _opened(folder / LABELS)
     try:
-        numbers = _whole(labels[: len(pixels) + 1]).clone()
-        named = _class_names(folder / CLASSES, numbers)
-        whole = Images(pixels, numbers, named, folder.name if name is None else name)
+        if not labels.is_floating_point():  # Images refuses those that are
+            labels = labels[: len(pixels) + 1].to(torch.int64, copy=True)
+        named = _class_names(folder / CLASSES, labels)
+        return MappedImages(pixels, labels, named, folder.name, folder)
     except ValueError as error:
         raise ValueError(f"{folder} is unusable: {error} Or {AGAIN}.") from error
-    rows = slice(start, stop)
-    return MappedImages(pixels[rows], numbers[rows], named, whole.name, folder, start, stop)
 
 
 def write_mapped(
-    folder: str | Path, parts: Iterable[Part], classes: Sequence[str] | None = None
+    folder: str | Path, data: Images | Dataset[Any], classes: Sequence[str] | None = None
 ) -> MappedImages:
-    """Write ``parts`` to the new ``folder`` one after the other and open it.
+    """Write the rows of ``data`` to the new ``folder`` and open it.
 
-    Each part is ``(images, labels)``: uint8 ``[B, channels, height, width]`` and integers ``[B]``,
-    arrays or tensors; no more than one is held in memory. The folder appears when all is written,
-    and not at all after an error. Raises ``ValueError`` for parts that are not such pairs or differ
-    in shape, for labels that ``classes`` does not name, and for a folder that exists already.
+    ``data``: a map-style data set of (image, label): uint8 ``[channels, height, width]`` and an
+    integer; one row at a time is held in memory. The folder appears when it is complete, and not at
+    all after an error. Raises ``ValueError`` for rows of other types or of different shapes, for
+    labels that ``classes`` does not name, and for a folder that exists already.
     """
     folder = Path(folder).absolute()
     if folder.exists():
@@ -81,15 +73,10 @@ def write_mapped(
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        with open(temporary / IMAGES, "wb") as file:
-            labels = _write_parts(file, parts, classes, folder.name)
-        np.save(temporary / LABELS, labels)
+        _write_rows(temporary, data)
         if classes is not None:
             (temporary / CLASSES).write_text(json.dumps(list(classes)))
-        open_mapped(temporary, name=folder.name)  # refuses bad labels before the folder appears
-        for path in temporary.iterdir():
-            with open(path, "r+b") as file:
-                os.fsync(file.fileno())
+        open_mapped(temporary)  # refuses bad labels before the folder appears
         temporary.chmod(0o755)
         temporary.rename(folder)
     except BaseException:
@@ -98,65 +85,44 @@ def write_mapped(
     return open_mapped(folder)
 
 
-def _write_parts(
-    file: BinaryIO, parts: Iterable[Part], classes: Sequence[str] | None, name: str
-) -> NDArray[np.int64]:
-    """Stream the pixels into one .npy file, whose header is completed last; return the labels."""
-    named = ("",) * MOST_UNNAMED if classes is None else tuple(classes)
-    labels = bytearray()  # one buffer: small tensors among the parts would keep their memory
-    shape: tuple[int, ...] = ()
-    for number, part in enumerate(parts):
-        try:
-            images, numbers = (torch.as_tensor(value).cpu() for value in part)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"Part {number} is no pair (images, labels): {error}.") from error
-        checked = Images(images, _whole(numbers), named, f"part {number} of {name}")
-        if not labels:
-            shape = checked.shape
-            _write_header(file, 0, shape)
-        if checked.shape != shape:
+def _write_rows(folder: Path, data: Any) -> None:
+    if not len(data):
+        raise ValueError("data is empty; pass a data set with at least one row.")
+    shape = tuple(data[0][0].shape)
+    mode, size = "w+", (len(data), *shape)
+    pixels = np.lib.format.open_memmap(folder / IMAGES, mode, np.uint8, size)  # type: ignore[no-untyped-call]
+    labels = np.empty(len(data), np.int64)
+    for row in range(len(data)):
+        image, label = torch.as_tensor(data[row][0]), torch.as_tensor(data[row][1])
+        if image.dtype != torch.uint8 or image.shape != shape or label.is_floating_point():
             raise ValueError(
-                f"Part {number} has images of shape {list(checked.shape)} after {list(shape)}; "
-                "resize all to one shape."
+                f"Row {row} of data has an image of type {image.dtype} and shape "
+                f"{list(image.shape)} and a label of type {label.dtype}; pass uint8 images of one "
+                f"shape (here {list(shape)}) and integer labels."
             )
-        file.write(images.contiguous().numpy().data)
-        labels += checked.labels.numpy().tobytes()
-    if not labels:
-        raise ValueError("parts is empty; pass at least one pair (images, labels).")
-    joined = np.frombuffer(labels, np.int64)
-    file.seek(0)
-    _write_header(file, len(joined), shape)
-    return joined
-
-
-def _write_header(file: BinaryIO, rows: int, shape: tuple[int, ...]) -> None:
-    # numpy leaves room in the header for the first axis to grow, so both headers are equally long
-    header = {"descr": "|u1", "fortran_order": False, "shape": (rows, *shape)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
-def _whole(labels: Tensor) -> Tensor:
-    return labels if labels.is_floating_point() else labels.long()  # Images refuses the former
+        pixels[row], labels[row] = image.numpy(), int(label)
+    pixels.flush()
+    np.save(folder / LABELS, labels)
 
 
 def _opened(path: Path) -> Tensor:
     regular(path, AGAIN)
     try:
         with warnings.catch_warnings():
-            # a writable mapping of more than the memory would be refused, so torch's warning must
-            # be, and so must numpy's of a shape that is impossible
+            # a writable mapping of more than the memory would be refused, hence torch's warning;
+            # numpy warns of an impossible shape before it refuses it
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             warnings.filterwarnings("ignore", "overflow encountered")
             return torch.from_numpy(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, EOFError, ValueError, TypeError, OverflowError) as error:
-        raise ValueError(f"{path} is no whole .npy file ({error}); {AGAIN}.") from error
+        raise ValueError(f"{path} is not a complete .npy file ({error}); {AGAIN}.") from error
 
 
 def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
     if path.exists():
         names = json.loads(regular(path, AGAIN).read_text())
         if not isinstance(names, list):
-            raise ValueError(f"{path} holds no list of names.")
+            raise ValueError(f"{path} does not hold a list of names.")
         return tuple(map(str, names))
     most = int(labels.max()) if len(labels) else 0
     if most >= MOST_UNNAMED:

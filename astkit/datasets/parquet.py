@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from astkit.datasets.decode import decode, regular, resized
+from astkit.datasets.loaders import Loader
+from astkit.rng import permutation
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -22,30 +24,94 @@ if TYPE_CHECKING:
 
 AGAIN = "fetch the file again"
 READ_ROWS = 256  # rows that pyarrow decompresses at a time
-MOST_BYTES = 2**30  # that a row group may expand to: a small file may hold any number of zeros
+MOST_BYTES = 2**30  # of a row group in memory: a small file may expand to any size
+
+
+class ParquetLoader(Loader):
+    """A ``Loader`` of parquet files with the columns img (or image) {bytes, path} and label.
+
+    An epoch reads the row groups of all files in random order and shuffles windows of
+    ``buffer_rows`` rows, whose row groups are kept in memory, encoded; both orders depend on
+    (seed, epoch) alone. Rows further apart in that order are never in one batch: raise
+    ``buffer_rows``, or store the rows in random order. ``index`` numbers the rows in the order of
+    ``paths``.
+
+    Args:
+        paths: a folder with files ``<part>-*.parquet``, or the files themselves.
+        batch_size: rows in a batch.
+        part: which files of a folder.
+        buffer_rows: rows that are shuffled together.
+        size: resize to ``size`` x ``size`` pixels; needed where the images differ in shape.
+        options: those of a ``Loader``; ``num_workers`` decode images in parallel.
+
+    Raises:
+        ValueError: for missing or damaged files, row groups of more than 1 GiB and impossible
+            arguments; while iterating, for a value that is not an image, images of different
+            shapes, and labels out of range.
+    """
+
+    def __init__(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        batch_size: int = 128,
+        *,
+        part: str = "train",
+        buffer_rows: int = 8192,
+        size: int | None = None,
+        **options: Any,
+    ) -> None:
+        for name, value in (("buffer_rows", buffer_rows), ("size", 1 if size is None else size)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; pass 1 or more.")
+        if not isinstance(paths, str | Path):
+            files = [Path(path) for path in paths]
+        else:
+            files = [Path(paths)] if Path(paths).is_file() else shard_files(Path(paths), part)
+        self.buffer_rows = buffer_rows
+        self._parquet = ParquetImages(files, size)
+        # the first and the last group of a window may lie in it only partly
+        largest = max(group.rows for group in self._parquet.groups)
+        self._parquet.cached = buffer_rows + 2 * largest
+        super().__init__(self._parquet, batch_size, **options)
+
+    @property
+    def keyed(self) -> bool:
+        """Always true: making a batch draws nothing from the default generators."""
+        return True
+
+    def order(self, epoch: int) -> Tensor:
+        """The rows of ``epoch`` in order: int64 ``[num_samples]``, on the CPU."""
+        if not self.shuffle:
+            return super().order(epoch)
+        groups = self._parquet.groups
+        shuffled = [groups[at] for at in permutation(len(groups), self.seed, "row groups", epoch)]
+        rows = torch.cat([torch.arange(part.first, part.first + part.rows) for part in shuffled])
+        return torch.cat(
+            [
+                window[permutation(len(window), self.seed, "window", epoch, number)]
+                for number, window in enumerate(rows.split(self.buffer_rows))
+            ]
+        )
 
 
 class Group(NamedTuple):
-    """Row group ``number`` of a file, whose first row is row ``first`` of all.
+    """Row group ``number`` of a file; its first row is row ``first`` of all files.
 
-    ``start``: the same of the file's first row; ``size``: bytes by the file's metadata.
+    ``size``: bytes by the file's metadata.
     """
 
     path: Path
     number: int
-    start: int
     first: int
     rows: int
     size: int
 
 
 class ParquetImages(Dataset[tuple[Tensor, int]]):
-    """Pictures (uint8 ``[3, height, width]``) and labels, numbered in the order of ``paths``.
+    """Images (uint8 ``[3, height, width]``) and labels, numbered in the order of ``paths``.
 
-    Row groups are read when one of their rows is asked for; the last ones stay in memory, encoded,
-    as long as they hold at most ``cached`` rows. ``size``: resize to ``size`` x ``size`` pixels.
-    Raises ``ValueError`` for missing or damaged files, row groups of more than ``MOST_BYTES``, what
-    is no image, images of different shapes, and labels that are no numbers.
+    A row group is read when one of its rows is asked for; the last ones read stay in memory,
+    encoded, ``cached`` rows at most. ``size``: resize to ``size`` x ``size`` pixels.
     """
 
     channels = 3
@@ -53,24 +119,20 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
     def __init__(self, paths: Sequence[Path], size: int | None = None, cached: int = 0) -> None:
         self.size, self.cached = size, cached
         self.groups: list[Group] = []
-        named = [self._add(path) for path in paths]
+        for path in paths:
+            self._add(path)
         if not len(self):
             raise ValueError(
                 "paths leads to no parquet file with rows; pass the files, or the folder that holds"
                 " them and the part of their names before the hyphen."
             )
-        if len(set(named)) > 1:
-            raise ValueError(
-                f"The files from {paths[0]} on differ in their classes; fetch one version of all."
-            )
-        self.classes = named[0]
         self._read: OrderedDict[int, Table] = OrderedDict()
 
     def __len__(self) -> int:
         return self.groups[-1].first + self.groups[-1].rows if self.groups else 0
 
     def __getitem__(self, row: int) -> tuple[Tensor, int]:
-        at = bisect_right(self.groups, row, key=lambda group: group.first) - 1
+        at = self._group_of(row)
         images, labels = self._table(at).columns
         image, label = (part[row - self.groups[at].first].as_py() for part in (images, labels))
         data = image.get("bytes") if isinstance(image, dict) else image
@@ -92,22 +154,23 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
         return items
 
     def where(self, row: int) -> str:
-        """``row`` as messages name it."""
-        at = bisect_right(self.groups, row, key=lambda group: group.first) - 1
-        return f"Row {row - self.groups[at].start} of {self.groups[at].path}"
+        """``row`` and its file, for messages."""
+        return f"Row {row} (in {self.groups[self._group_of(row)].path})"
 
-    def _add(self, path: Path) -> tuple[str, ...] | None:
-        """Take in the row groups of ``path``, by its metadata alone; the classes it names."""
-        start = first = len(self)
+    def _group_of(self, row: int) -> int:
+        return bisect_right(self.groups, row, key=lambda group: group.first) - 1
+
+    def _add(self, path: Path) -> None:
+        """Append the row groups of ``path``, from its metadata alone."""
+        first = len(self)
         with _opened(path) as file:
             _columns(path, file)
             for number in range(file.metadata.num_row_groups):
                 stored = file.metadata.row_group(number)
-                group = Group(path, number, start, first, stored.num_rows, stored.total_byte_size)
+                group = Group(path, number, first, stored.num_rows, stored.total_byte_size)
                 _check_size(group, group.size)
                 self.groups += [group] if group.rows else []
                 first += group.rows
-            return _class_names(file.schema_arrow.metadata or {})
 
     def _table(self, at: int) -> Table:
         if at not in self._read:
@@ -165,7 +228,7 @@ def _check_size(group: Group, size: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[ParquetFile]:
-    """The file, memory-mapped; damage that shows while it is read is a ``ValueError`` as well."""
+    """The file, memory-mapped; pyarrow's errors become a ``ValueError`` that names it."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -181,7 +244,7 @@ def _opened(path: Path) -> Iterator[ParquetFile]:
             yield file
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
-            f"{path} is no whole parquet file ({str(error).splitlines()[0]}); {AGAIN}."
+            f"{path} is not a complete parquet file ({str(error).splitlines()[0]}); {AGAIN}."
         ) from error
 
 
@@ -193,12 +256,3 @@ def _columns(path: Path, file: ParquetFile) -> list[str]:
     raise ValueError(
         f"{path} has the columns {', '.join(names)} instead of img (or image) and label; {AGAIN}."
     )
-
-
-def _class_names(metadata: dict[bytes, bytes]) -> tuple[str, ...] | None:
-    """The names that Hugging Face datasets keep in the schema: info.features.label.names."""
-    try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return tuple(features["label"]["names"])
-    except (KeyError, TypeError, ValueError):
-        return None

@@ -1,4 +1,4 @@
-"""The next batches made ready while the present one computes."""
+"""Prefetching: the next batches are made while the present one is trained on."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from torch import Tensor
 from astkit.batch import Batch, tensors
 from astkit.datasets.loaders import BatchSource, check_labels_of
 
+THREAD = "astkit-prefetch"
+
 
 class Prefetched:
     """A source of batches around ``source`` that is up to ``depth`` batches ahead of its consumer.
 
-    One thread makes the batches, the same ones in the same order; on CUDA it works on a stream of
-    its own, so that copies from pinned memory overlap with the consumer's kernels. The thread lives
-    as long as a pass: closing the iterator early waits for the batch in the making and ends it. An
-    error of the source is raised where its batch was asked for, with its traceback.
+    One thread makes the batches, the same ones in the same order; on CUDA it works on a separate
+    stream, so that copies from pinned memory overlap with computing. Closing the iterator early
+    waits for the batch being made and ends the thread. An error of the source is raised in place of
+    its batch, with its traceback.
 
     A source that may draw from torch's default generators (``source.keyed`` is false or missing: an
-    ordinary loader, a ``Loader`` whose data set computes its rows in this process) would race with
-    the consumer's random numbers. Its batches are made in the consumer's thread, unchanged;
-    ``threaded`` tells, and a warning says what to do. Raises ``ValueError`` for an impossible
-    ``depth`` or what is no source.
+    ordinary loader, or a ``Loader`` whose data set computes rows in this process) would change the
+    consumer's random numbers. Its batches are made in the consumer's thread, with a warning. Raises
+    ``ValueError`` for an impossible ``depth`` or ``source``.
     """
 
     def __init__(self, source: BatchSource, depth: int = 2) -> None:
@@ -43,23 +44,18 @@ class Prefetched:
         self.source = source
         self.depth = depth
         self.outputs: int | None = None
-        if not self.threaded:
+        if not self.keyed:
             warnings.warn(
                 f"The {type(source).__name__} may draw from torch's default generators, so its "
-                "batches are not made ahead in a thread; pass its data set in a "
-                "Loader(num_workers=1 or more), whose workers fetch ahead instead.",
+                "batches are not prefetched by a thread; pass its data set in a "
+                "Loader(num_workers=1 or more), whose workers prefetch instead.",
                 stacklevel=2,
             )
 
     @property
-    def threaded(self) -> bool:
-        """Whether batches are made ahead, in a thread."""
-        return bool(getattr(self.source, "keyed", False))
-
-    @property
     def keyed(self) -> bool:
-        """Whether nothing in this process draws from the default generators to make a batch."""
-        return self.threaded
+        """Whether batches are made by a thread; see `Loader.keyed`."""
+        return bool(getattr(self.source, "keyed", False))
 
     @property
     def device(self) -> torch.device:
@@ -68,13 +64,8 @@ class Prefetched:
 
     @property
     def num_samples(self) -> int | None:
-        """Samples in a full pass, ``None`` when the source cannot tell."""
+        """Samples in a full pass, ``None`` if unknown."""
         return self.source.num_samples
-
-    @property
-    def num_classes(self) -> int | None:
-        """Classes the source names, ``None`` when it names none."""
-        return getattr(self.source, "num_classes", None)
 
     def order(self, epoch: int) -> Tensor:
         """The rows of an epoch, where the source can visit chosen ones."""
@@ -82,11 +73,11 @@ class Prefetched:
         return rows
 
     def __len__(self) -> int:
-        """Batches in a full pass; raises ``TypeError`` when the source cannot tell."""
+        """Batches in a full pass; raises ``TypeError`` if unknown."""
         return len(self.source)
 
     def to(self, device: torch.device | str) -> Prefetched:
-        """Have the source deliver on ``device``, where it can. Returns itself."""
+        """Have the source deliver on ``device``, where it can."""
         if hasattr(self.source, "to"):
             self.source = copy.copy(self.source).to(device)
         return self
@@ -94,7 +85,7 @@ class Prefetched:
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
         """The batches of pass ``epoch``; raises what the source raises."""
         batches = self.source.batches(epoch, order, start)
-        return self._deliver(batches) if self.threaded else batches
+        return self._deliver(batches) if self.keyed else batches
 
     def check_labels(self, num_outputs: int) -> None:
         """Raise ``ValueError``, now or at the batch, for a label outside ``0..num_outputs-1``."""
@@ -104,18 +95,17 @@ class Prefetched:
     def _deliver(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         if side is not None:
-            # what the source keeps on the device may still be on its way there
+            # copies of the source's data to the device may not be complete yet
             side.wait_stream(torch.cuda.current_stream(self.device))
 
         def make() -> _Made:
             outputs = self.outputs
-            with torch.cuda.stream(side):  # None leaves the stream as it is
+            with torch.cuda.stream(side):  # None leaves the stream unchanged
                 batch = next(batches, None)
             return _Made(batch, None if side is None else side.record_event(), outputs)
 
         ahead: deque[Future[_Made]] = deque()
-        threads: list[threading.Thread] = []
-        pool = ThreadPoolExecutor(1, initializer=lambda: threads.append(_named_thread()))
+        pool = ThreadPoolExecutor(1, thread_name_prefix=THREAD)
         try:
             # the first is made here: workers are best started, and their deaths noticed, in the
             # thread of the consumer, which has nothing else to do yet
@@ -130,9 +120,10 @@ class Prefetched:
         finally:
             for future in ahead:
                 future.cancel()
-            mine = threading.current_thread() not in threads  # the collector may run this there
-            pool.shutdown(wait=mine)  # after the batch in the making
-            if mine and isinstance(batches, Generator):
+            # the garbage collector may run this in the thread itself
+            outside = not threading.current_thread().name.startswith(THREAD)
+            pool.shutdown(wait=outside)  # after the batch being made
+            if outside and isinstance(batches, Generator):
                 batches.close()
 
     def _hand_over(self, batch: Batch, ready: torch.cuda.Event | None) -> Batch:
@@ -151,9 +142,3 @@ class _Made(NamedTuple):
     batch: Batch | None
     ready: torch.cuda.Event | None
     outputs: int | None
-
-
-def _named_thread() -> threading.Thread:
-    thread = threading.current_thread()
-    thread.name = "astkit-prefetch"
-    return thread

@@ -1,10 +1,9 @@
-"""How a data set is best loaded here: decided from cores, memory, device and the size of a row."""
+"""Loader settings chosen for this machine, from cores, memory, device and the size of a row."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from astkit.rng import isolated
 from astkit.system import allowed_cpus
 
 FREE_SHARE = 0.25  # of the device's free memory that a resident data set may take
-WAITING_SHARE = 0.1  # of the free memory that fetched batches may take while they wait
+WAITING_SHARE = 0.1  # of the free memory that prefetched batches may take
 MOST_WORKERS = {True: 4, False: 8}  # True: the device is the CPU and computes on the same cores
 TIMEOUT_S = 300.0
 
@@ -35,11 +34,10 @@ Auto = Literal["auto"]
 class LoaderSettings:
     """How rows are fetched.
 
-    ``num_workers``: processes that fetch, kept from pass to pass, because starting them takes time;
-    ``prefetch_factor``: batches that each keeps ready, ``None`` without workers; ``pin_memory``:
-    page-locked batches, which are copied to a GPU while it computes; ``timeout_s``: seconds to wait
-    for a batch of the workers; ``resident``: all images stay on the device; ``why``: a sentence for
-    ``num_workers`` and one for ``resident``.
+    ``num_workers``: processes that fetch, kept from epoch to epoch; ``prefetch_factor``: batches
+    that each keeps ready, ``None`` without workers; ``pin_memory``: page-locked batches, whose
+    copies to a GPU overlap with computing; ``timeout_s``: seconds to wait for a batch of the
+    workers; ``resident``: all images stay on the device.
     """
 
     num_workers: int
@@ -47,7 +45,6 @@ class LoaderSettings:
     pin_memory: bool
     timeout_s: float
     resident: bool
-    why: Mapping[str, str]
 
 
 def loader_settings(
@@ -61,24 +58,27 @@ def loader_settings(
 ) -> LoaderSettings:
     """The settings for batches of ``batch_size`` rows of ``data`` on ``device``.
 
-    A number or a bool instead of ``"auto"`` is taken as it is. To choose workers for a data set
-    other than ``Images``, one row is fetched to learn its size; random generators are put back.
+    A value other than ``"auto"`` is used unchanged. To choose workers for a data set other than
+    ``Images``, one row is fetched to learn its size; random generators are restored.
     Raises ``ValueError`` for impossible arguments.
     """
     _check_arguments(data, batch_size, num_workers, resident, timeout_s)
     device = torch.device(device)
-    stays, why = _resident(data, device, resident)
-    if num_workers == "auto":
-        workers, ahead, reason = _workers(data, batch_size, device, stays)
+    if resident == "auto":
+        on_disk = isinstance(data, MappedImages) and device.type == "cpu"
+        resident = isinstance(data, Images) and not on_disk and fits(data.images, device)
+    if num_workers != "auto":
+        ahead = 2
+    elif resident or isinstance(data, Images):
+        num_workers = ahead = 0  # a batch of Images is one copy; a worker would add a second one
     else:
-        workers, ahead, reason = num_workers, 2, f"{num_workers} were asked for."
+        num_workers, ahead = _workers(batch_size * _row_bytes(data), device)
     return LoaderSettings(
-        num_workers=workers,
-        prefetch_factor=ahead if workers else None,
+        num_workers=num_workers,
+        prefetch_factor=ahead if num_workers else None,
         pin_memory=device.type == "cuda",
         timeout_s=timeout_s,
-        resident=stays,
-        why={"resident": why, "num_workers": reason},
+        resident=resident,
     )
 
 
@@ -109,39 +109,18 @@ def free_memory() -> int | None:
     return min(free, default=None)
 
 
-def _resident(data: object, device: torch.device, wanted: bool | Auto) -> tuple[bool, str]:
-    if not isinstance(data, Images):
-        return False, f"A {type(data).__name__} computes its rows; only Images can stay."
-    if wanted != "auto":
-        return wanted, f"resident={wanted} was asked for."
-    if isinstance(data, MappedImages) and device.type == "cpu":
-        return False, "The images are on disk and are read batch by batch."
-    if fits(data.images, device):
-        return True, f"The images are on {str(device)!r} or take little of its free memory."
-    return False, f"The images take more than {FREE_SHARE:.0%} of the free memory of {device}."
-
-
-def _workers(
-    data: Images | Dataset[Any], batch_size: int, device: torch.device, resident: bool
-) -> tuple[int, int, str]:
-    """Workers, batches that each keeps ready, and why."""
-    if resident:
-        return 0, 0, "The images stay on the device, so nothing is fetched."
-    if isinstance(data, Images):
-        return 0, 0, "A batch of Images is one copy; a worker would only add a second one."
+def _workers(batch_bytes: int, device: torch.device) -> tuple[int, int]:
+    """Workers, and batches that each keeps ready; a core is left for training on the CPU."""
     on_cpu = device.type == "cpu"
-    available = allowed_cpus()
-    workers, ahead = min(MOST_WORKERS[on_cpu], available - on_cpu), 2 if on_cpu else 4
-    reason = f"{available} cores{', one of them kept for training' if on_cpu else ''}."
-    room, size = _room(), batch_size * _row_bytes(data)
-    while room is not None and workers and workers * ahead * size > room:
+    workers = min(MOST_WORKERS[on_cpu], allowed_cpus() - on_cpu)
+    ahead, room = 2 if on_cpu else 4, _room()
+    while room is not None and workers and workers * ahead * batch_bytes > room:
         ahead, workers = (ahead - 1, workers) if ahead > 1 else (1, workers - 1)
-        reason = f"Waiting batches of {size} bytes may take {room} bytes of memory."
-    return workers, ahead, reason
+    return workers, ahead
 
 
 def _room() -> int | None:
-    """Bytes that waiting batches may take; they lie in shared memory, which may be small."""
+    """Bytes that prefetched batches may take; they lie in shared memory, which may be small."""
     free = free_memory()
     room = [] if free is None else [int(WAITING_SHARE * free)]
     if _SHARED.is_dir():
@@ -162,7 +141,7 @@ def _row_bytes(data: Dataset[Any]) -> int:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """The lines ``name number ...`` of a file; nothing where it cannot be read."""
+    """The lines ``name number ...`` of a file; empty where it cannot be read."""
     lines = (line.split() for line in _read(path).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
@@ -175,25 +154,32 @@ def _read(path: Path) -> str:
 
 
 def _check_arguments(
-    data: object, batch_size: int, num_workers: object, resident: object, timeout_s: float
+    data: Any, batch_size: int, num_workers: object, resident: object, timeout_s: float
 ) -> None:
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise ValueError(
-            f"data is a {type(data).__name__}, which has no rows to choose from; pass Images or a "
-            "map-style dataset, or wrap a DataLoader over it with as_loader."
-        )
+    kind = type(data).__name__
+    for refused, message in (
+        (
+            isinstance(data, IterableDataset) or not hasattr(data, "__len__"),
+            f"data is a {kind}, which has no rows to choose from; pass Images or a map-style "
+            "dataset, or wrap a DataLoader over it with as_loader.",
+        ),
+        (batch_size < 1, f"batch_size is {batch_size}; pass 1 or more."),
+        (
+            num_workers != "auto" and (not isinstance(num_workers, int) or num_workers < 0),
+            f"num_workers is {num_workers!r}; pass 0 or more, or 'auto'.",
+        ),
+        (not timeout_s > 0, f"timeout_s is {timeout_s}; pass more than 0 seconds."),
+        (
+            resident not in (True, False, "auto"),
+            f"resident is {resident!r}; pass True, False or 'auto'.",
+        ),
+        (
+            resident is True and not isinstance(data, Images),
+            f"resident is True, but data is a {kind}; only Images can stay on the device, so pass "
+            "Images or resident='auto'.",
+        ),
+    ):
+        if refused:
+            raise ValueError(message)
     if len(data) == 0:
         raise ValueError("data is empty; pass a data set with at least one row.")
-    if batch_size < 1:
-        raise ValueError(f"batch_size is {batch_size}; pass 1 or more.")
-    if num_workers != "auto" and (not isinstance(num_workers, int) or num_workers < 0):
-        raise ValueError(f"num_workers is {num_workers!r}; pass 0 or more, or 'auto'.")
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s is {timeout_s}; pass more than 0 seconds.")
-    if resident not in (True, False, "auto"):
-        raise ValueError(f"resident is {resident!r}; pass True, False or 'auto'.")
-    if resident is True and not isinstance(data, Images):
-        raise ValueError(
-            f"resident is True, but data is a {type(data).__name__}; only Images can stay on the "
-            "device, so pass Images or resident='auto'."
-        )

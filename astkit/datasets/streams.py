@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,13 +13,11 @@ from astkit.datasets.images import Images
 from astkit.datasets.settings import LoaderSettings
 from astkit.rng import derive
 
-POLL_S = 5.0  # torch notices a dead worker only between two waits
-
 
 class Stream:
-    """Fetches the rows it is told to, in that order, in this process or in workers.
+    """Fetches given rows in the given order, in this process or in workers.
 
-    Workers stay alive from pass to pass. torch's global generators are neither read nor moved.
+    Workers are kept from epoch to epoch. torch's global generators are neither read nor advanced.
     """
 
     def __init__(
@@ -30,14 +27,12 @@ class Stream:
         seed: int,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        self._data = data
+        self._data, self._settings, self._seed = data, settings, seed
         self._collate = collate_fn or _collated
-        self._settings = settings
-        self._seed = seed
         self._passes = 0
         self._chunks = _Chunks()
         self._generator = torch.Generator()
-        self._loader = self._new_loader()
+        self._loader: DataLoader[Any] | None = None
 
     def batches(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[Any]:
         """The collated items, on the CPU, of each int64 tensor of rows in ``chunks``.
@@ -50,13 +45,19 @@ class Stream:
         self._chunks.rows = chunks
         # an iterator draws its workers' base seed here instead of from the global generator
         self._generator.manual_seed(derive(self._seed, "workers", epoch))
+        self._loader = self._loader or self._new_loader()
         iterator = iter(self._loader)
         while True:
             try:
-                batch = self._next(iterator)
-            except RuntimeError:
-                del iterator  # ends its workers now, however long the error is kept
-                raise
+                batch = next(iterator, None)
+            except (RuntimeError, EOFError, OSError) as error:
+                self._loader = None  # the next pass starts new workers
+                # errors of the data set itself arrive as "Caught ..."
+                if not self._settings.num_workers or str(error).startswith("Caught "):
+                    del iterator
+                    raise
+                failure = str(error).partition(". ")[0].rstrip(".") or type(error).__name__
+                break
             if batch is None:
                 return
             yield batch
@@ -65,6 +66,12 @@ class Stream:
                     "Another pass over this loader has begun and taken its workers; finish one "
                     "pass before the next, or use num_workers=0."
                 )
+        del iterator  # ends its workers now, however long the error is kept
+        raise RuntimeError(
+            f"The loader's workers failed ({failure}). Run with num_workers=0 to see where the "
+            "data set fails or hangs; if memory ran out, lower num_workers or batch_size; if rows "
+            "are slow, raise timeout_s."
+        )
 
     def _new_loader(self) -> DataLoader[Any]:
         settings = self._settings
@@ -78,47 +85,9 @@ class Stream:
             pin_memory=settings.pin_memory,
             prefetch_factor=settings.prefetch_factor,
             persistent_workers=settings.num_workers > 0,
-            timeout=min(POLL_S, settings.timeout_s) if settings.num_workers else 0,
+            timeout=settings.timeout_s if settings.num_workers else 0,
             generator=self._generator,
         )
-
-    def _next(self, iterator: Iterator[Any]) -> Any:
-        """The next batch, None at the end; renews the workers before it reports their failure."""
-        limit = self._settings.timeout_s
-        deadline = time.monotonic() + limit
-        while True:
-            try:
-                return next(iterator, None)
-            except (RuntimeError, EOFError, OSError) as error:
-                failure = _failure_of_worker(error) if self._settings.num_workers else None
-                if failure is None:
-                    raise
-                late = failure.startswith("DataLoader timed out")
-                if late and time.monotonic() < deadline:
-                    continue
-            break
-        self._loader = self._new_loader()
-        del iterator
-        if late:
-            raise RuntimeError(
-                f"No worker delivered the next batch in timeout_s={limit:g} seconds; find out with "
-                "num_workers=0 where the data set hangs, or raise timeout_s."
-            )
-        raise RuntimeError(
-            f"A worker died ({failure.partition('. ')[0].rstrip('.')}), most often for want of "
-            "memory; lower num_workers or batch_size, or see with num_workers=0 what happens."
-        )
-
-
-def _failure_of_worker(error: Exception) -> str | None:
-    """What torch says of a worker that hangs or died, None for any other error."""
-    words = str(error)
-    if words.startswith(("DataLoader timed out", "DataLoader worker")):
-        return words
-    # one that dies while it hands a batch over shows as a torn connection; errors of the data set
-    # itself arrive as "Caught ..."
-    torn = isinstance(error, EOFError | ConnectionError | FileNotFoundError)
-    return type(error).__name__ if torn and not words.startswith("Caught ") else None
 
 
 class _Chunks:

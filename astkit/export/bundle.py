@@ -70,7 +70,7 @@ def bundle(path: Path, settings: Settings, as_script: bool = False, root: Path =
     """
     parts = cells.open_notebook(path)
     known = cells.names(parts.parameters.source)
-    start = _start(known, path.stem if as_script else None)
+    start = _start(path.stem if as_script else None)
     modules = closure({"the start": start, **cells.plain(parts.body, parts.first)}, root)
     for name, text in modules.items():
         _check_fits(name, text)
@@ -121,16 +121,12 @@ def module_source(name: str) -> str:
     return text.partition('"""\n\n')[2].rstrip("\n")
 
 
-def _start(known: set[str], script: str | None) -> str:
+def _start(script: str | None) -> str:
     """Source of what follows the guard; ``script`` is the stem of pictures that a script saves."""
     lines = ["from astkit.export.start import begin", "", f"begin({cells.BUDGET})"]
     if script is not None:
         lines.insert(1, "from astkit.export.headless import Stage")
         lines[-1:-1] = [f"STAGE = Stage({script!r})", "STAGE.set()"]
-    if "dataset" in known:
-        root = ", data_root" if "data_root" in known else ""
-        lines.insert(0, "from astkit.datasets.find import point_to")
-        lines.append(f"point_to(dataset{root})")
     return "\n".join(lines)
 
 

@@ -5,56 +5,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
-from astkit.datasets import BatchSource, Images, Loader
+from astkit.datasets import BatchSource, Loader
 from astkit.datasets.settings import fits
-
-N = 23
-DATA = Images(
-    torch.randint(0, 256, (N, 3, 6, 5), generator=torch.Generator().manual_seed(0)).to(torch.uint8),
-    torch.arange(N) % 4,
-    ("a", "b", "c", "d"),
-    "toy",
-)
-STATS = ([0.5, 0.4, 0.3], [0.25, 0.2, 0.3])
-BOTH = ("crop", "flip")
-
-
-class Rows(Dataset):
-    """The same images as a map-style dataset; remembers which rows were read."""
-
-    def __init__(self, convert=lambda x: x, label=lambda y: y):
-        self.read = []
-        self.convert, self.label = convert, label
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, row):
-        self.read.append(row)
-        return self.convert(DATA.images[row]), self.label(DATA.labels[row])
-
-
-def passes(loader, epoch=0, **options):
-    return [tuple(part.clone() for part in batch) for batch in loader.batches(epoch, **options)]
-
-
-def assert_same(first, second):
-    assert len(first) == len(second)
-    for one, other in zip(first, second, strict=True):
-        for part, twin in zip(one, other, strict=True):
-            assert part.dtype == twin.dtype
-            assert torch.equal(part, twin)
+from tests.datasets.toy import BOTH, DATA, STATS, N, Rows, assert_same, passes
 
 
 def test_follows_the_protocol():
     loader = Loader(DATA, 5)
     assert isinstance(loader, BatchSource)
-    assert (loader.num_samples, loader.num_classes, len(loader)) == (N, 4, 5)
+    assert (loader.num_samples, len(loader)) == (N, 5)
     assert len(Loader(DATA, 5, drop_last=True)) == len(passes(Loader(DATA, 5, drop_last=True))) == 4
     assert loader.to("cpu") is loader
-    assert Loader(Rows(), 5).num_classes is None
 
 
 def test_plain_batches_are_the_rows():
@@ -131,11 +94,10 @@ def test_rows_left_out_are_never_loaded():
     assert passes(loader, order=torch.tensor([], dtype=torch.int64)) == []
 
 
-@pytest.mark.parametrize("data", [DATA, Rows()], ids=["images", "dataset"])
-@pytest.mark.parametrize("resident", ["auto", False])
-def test_global_generators_stay_where_they_are(data, resident):
+def test_global_generators_stay_where_they_are():
     before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
-    passes(Loader(data, 4, augment=BOTH, resident=resident))
+    for data, resident in ((DATA, True), (DATA, False), (Rows(), "auto")):
+        passes(Loader(data, 4, augment=BOTH, resident=resident))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == np.random.get_state()[1].tolist()
     assert before[2] == random.getstate()
@@ -183,17 +145,14 @@ def test_a_collate_function_of_ones_own():
             assert x.sum(1).tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
+def test_unusable_items():
+    for data, words in (
         (Rows(label=str), "holds tuple without a tensor of shape"),
         (Rows(lambda x: object()), "cannot be stacked"),
         (Rows(lambda x: torch.zeros(int(x[0, 0, 0]))), "cannot be stacked"),
-    ],
-)
-def test_unusable_items(data, words):
-    with pytest.raises(ValueError, match=words):
-        passes(Loader(data, 4))
+    ):
+        with pytest.raises(ValueError, match=words):
+            passes(Loader(data, 4))
 
 
 def test_labels_beyond_the_outputs_are_named():
@@ -213,37 +172,35 @@ class Endless(IterableDataset):
         yield from ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_impossible_arguments():
+    for changes, words in (
         ({"batch_size": 0}, "batch_size is 0"),
         ({"augment": ("spin",)}, "augment has 'spin'"),
         ({"data": []}, "data is empty"),
         ({"data": Endless()}, "no rows to choose from"),
-        ({"num_workers": -1}, "num_workers is -1"),
+        ({"num_workers": -1}, "num_workers is -1; pass 0 or more, or 'auto'"),
+        ({"num_workers": "many"}, "num_workers is 'many'"),
+        ({"num_workers": 1.5}, "num_workers is 1.5"),
+        ({"timeout_s": 0}, "timeout_s is 0; pass more than 0 seconds"),
+        ({"timeout_s": float("nan")}, "timeout_s is nan"),
         ({"resident": "yes"}, "resident is 'yes'"),
         ({"data": Rows(), "resident": True}, "only Images can stay"),
         ({"normalize": (0.5, 0.0)}, "positive deviations"),
         ({"normalize": ([0.5, 0.5], [1, 1])}, "2 means and 2 deviations for 3 channels"),
-    ],
-)
-def test_impossible_arguments(changes, words):
-    with pytest.raises(ValueError, match=words):
-        Loader(**{"data": DATA, **changes})
+    ):
+        with pytest.raises(ValueError, match=words):
+            Loader(**{"data": DATA, **changes})
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
+def test_impossible_passes_fail_at_once():
+    for options, words in (
         ({"order": torch.tensor([0, N])}, "order reaches from 0 to 23"),
         ({"order": torch.tensor([-1])}, "order reaches from -1"),
         ({"order": torch.tensor([0.5])}, "order is a torch.float32"),
         ({"start": -1}, "start is -1"),
-    ],
-)
-def test_impossible_passes_fail_at_once(options, words):
-    with pytest.raises(ValueError, match=words):
-        Loader(DATA).batches(0, **options)
+    ):
+        with pytest.raises(ValueError, match=words):
+            Loader(DATA).batches(0, **options)
 
 
 def test_residency_asks_for_free_memory(monkeypatch):

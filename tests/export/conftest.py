@@ -17,7 +17,7 @@ import pytest
 from nbformat import NotebookNode
 from PIL import Image
 
-from astkit.datasets.cifar10_files import CLASSES
+from astkit.datasets.cifar10 import CLASSES
 
 RUN_SECONDS = 900
 

@@ -1,4 +1,3 @@
-import json
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from astkit.datasets import BatchSource, Images, Loader, ParquetLoader, Prefetched, parquet
 from astkit.rng import permutation
+from tests.datasets.toy import STATS, assert_same
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
@@ -22,18 +22,14 @@ PIXELS = torch.randint(0, 256, (N, 3, 6, 5), generator=torch.Generator().manual_
 )
 LABELS = torch.arange(N) % 3
 DATA = Images(PIXELS, LABELS, ("a", "b", "c"), "toy")
-STATS = ([0.5, 0.4, 0.3], [0.25, 0.2, 0.3])
 
 
 @pytest.fixture(scope="session")
 def write(encoded):
-    def write(path, rows, group, column="img", classes=None, pixels=PIXELS):
+    def write(path, rows, group, column="img", pixels=PIXELS):
         """The rows of the toy set in row groups of ``group``."""
         items = [{"bytes": encoded(pixels[row]), "path": f"{row}.png"} for row in rows]
         table = pa.table({column: items, "label": [LABELS[row].item() for row in rows]})
-        if classes is not None:
-            info = {"info": {"features": {"label": {"names": classes, "_type": "ClassLabel"}}}}
-            table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
         pq.write_table(table, path, row_group_size=group)
 
     return write
@@ -45,15 +41,8 @@ def folder(tmp_path_factory, write):
     root = tmp_path_factory.mktemp("shards")
     cuts = [(range(15), 4), (range(15, 35), 7), (range(35, N), 6)]
     for number, (rows, group) in enumerate(cuts):
-        write(root / f"train-{number:05d}-of-00003.parquet", rows, group, classes=["a", "b", "c"])
+        write(root / f"train-{number:05d}-of-00003.parquet", rows, group)
     return root
-
-
-def assert_same(first, second):
-    for one, other in zip(first, second, strict=True):
-        for part, twin in zip(one, other, strict=True):
-            assert part.dtype == twin.dtype
-            assert torch.equal(part, twin)
 
 
 def visited(loader, epoch=0, **options):
@@ -63,14 +52,14 @@ def visited(loader, epoch=0, **options):
 def test_follows_the_protocol(folder):
     loader = ParquetLoader(folder, 4)
     assert isinstance(loader, BatchSource)
-    assert (loader.num_samples, loader.num_classes, len(loader)) == (N, 3, 11)
-    assert Prefetched(loader).threaded
+    assert (loader.num_samples, len(loader)) == (N, 11)
+    assert Prefetched(loader).keyed
     assert len(list(Prefetched(loader).batches(0))) == 11
     dropping = ParquetLoader(folder, 4, drop_last=True)
     assert len(dropping) == len(list(dropping.batches(0))) == 10
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.integers(1, 50),
     st.sampled_from([(), ("crop",), ("crop", "flip")]),
@@ -95,7 +84,7 @@ def test_rows_look_as_from_memory_also_when_a_pass_is_resumed(
 
 def test_workers_decode_the_same(folder):
     assert_same(
-        ParquetLoader(folder, 8).batches(0), ParquetLoader(folder, 8, num_workers=2).batches(0)
+        ParquetLoader(folder, 8).batches(0), ParquetLoader(folder, 8, num_workers=1).batches(0)
     )
 
 
@@ -114,7 +103,7 @@ def slow_order(groups, window, seed, epoch):
     return order
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 60), st.integers(0, 3), st.integers(0, 3))
 def test_order_is_a_function_of_seed_and_epoch(folder, size, window, seed, epoch):
     loader = ParquetLoader(folder, size, buffer_rows=window, seed=seed)
@@ -153,7 +142,9 @@ def test_what_is_not_needed_is_not_read(folder, monkeypatch):
 def test_images_of_other_sizes_are_resized(tmp_path, write):
     pixels = [torch.zeros(3, 4 + row, 9, dtype=torch.uint8) for row in range(4)]
     write(tmp_path / "train-0.parquet", range(4), 2, pixels=pixels)
-    with pytest.raises(ValueError, match=r"Row 1 of .*train-0.*\[3, 5, 9\].*\[3, 4, 9\]; pass siz"):
+    with pytest.raises(
+        ValueError, match=r"Row 1 \(in .*train-0.*\[3, 5, 9\].*\[3, 4, 9\]; pass siz"
+    ):
         list(ParquetLoader(tmp_path, 2, shuffle=False).batches(0))
     batch = next(ParquetLoader(tmp_path, 4, size=7).batches(0))
     assert batch.x.shape == (4, 3, 7, 7)
@@ -167,7 +158,6 @@ def test_files_can_be_named_one_by_one(folder, tmp_path, write):
     assert torch.equal(next(second.batches(0)).y, LABELS[15:19])
     write(tmp_path / "test-0.parquet", range(5), 5, column="image")
     other = ParquetLoader(tmp_path, 5, part="test", shuffle=False)
-    assert other.num_classes is None
     torch.testing.assert_close(next(other.batches(0)).x, PIXELS[:5] / 255)
 
 
@@ -178,7 +168,7 @@ def test_labels_are_checked_batch_by_batch(folder, tmp_path, encoded):
         list(loader.batches(0))
     table = pa.table({"img": [{"bytes": encoded(PIXELS[0])}], "label": [None]})
     pq.write_table(table, tmp_path / "train-0.parquet")
-    with pytest.raises(ValueError, match=r"Row 0 of .* has the label None"):
+    with pytest.raises(ValueError, match=r"Row 0 \(in .* has the label None"):
         list(ParquetLoader(tmp_path, 1).batches(0))
 
 
@@ -187,7 +177,7 @@ def test_a_damaged_image_is_named(tmp_path, write):
     write(tmp_path / "train-0.parquet", range(4), 2)
     pq.write_table(table, tmp_path / "train-1.parquet", row_group_size=4)
     loader = ParquetLoader(tmp_path, 1, shuffle=False)
-    with pytest.raises(ValueError, match=r"Row 5 of .*train-1\.parquet is damaged or no image"):
+    with pytest.raises(ValueError, match=r"Row 9 \(in .*train-1\.parquet\) is damaged or no image"):
         list(loader.batches(0, start=9))
 
 
@@ -197,14 +187,10 @@ def test_unusable_files(tmp_path, write):
     with pytest.raises(ValueError, match=r"train-0\.parquet is missing; fetch"):
         ParquetLoader([tmp_path / "train-0.parquet"])
     (tmp_path / "train-0.parquet").write_bytes(b"PAR1 or not")
-    with pytest.raises(ValueError, match="is no whole parquet file"):
+    with pytest.raises(ValueError, match="is not a complete parquet file"):
         ParquetLoader(tmp_path)
     pq.write_table(pa.table({"x": [1]}), tmp_path / "train-0.parquet")
     with pytest.raises(ValueError, match="has the columns x instead of img"):
-        ParquetLoader(tmp_path)
-    write(tmp_path / "train-0.parquet", range(4), 2, classes=["a", "b", "c"])
-    write(tmp_path / "train-1.parquet", range(4), 2, classes=["c", "b", "a"])
-    with pytest.raises(ValueError, match="differ in their classes"):
         ParquetLoader(tmp_path)
 
 
@@ -239,6 +225,7 @@ def test_a_small_file_that_expands_beyond_the_limit_is_refused(dictionary, tmp_p
     assert pool.bytes_allocated() <= before
 
 
+@pytest.mark.full
 def test_real_shards():
     folder = SHARED / "cifar10-jpeg"
     if not list(folder.glob("test-*.parquet")):
