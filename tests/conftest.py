@@ -21,8 +21,6 @@ ALONE = (
     "datasets/test_memory.py",
     "runs/test_execute.py",
     "runs/test_sweep.py",
-    "test_background.py",
-    "test_system.py",
     "trainers/test_metrics_file.py",
     "trainers/test_progress.py",
 )

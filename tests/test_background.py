@@ -115,16 +115,7 @@ def test_the_newest_job_of_a_key_replaces_the_unstarted_one_and_goes_last(writer
     assert disk.written == ["first", "metrics", "checkpoint 49"]
 
 
-def test_a_started_job_is_not_replaced(writer, disk):
-    writer.put(lambda: disk.write("old"), key="checkpoint")
-    assert disk.busy.wait(PATIENCE)
-    writer.put(lambda: disk.write("new"), key="checkpoint")
-    disk.ready.set()
-    writer.flush()
-    assert disk.written == ["old", "new"]
-
-
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2)), max_size=30), st.integers(1, 5))
 def test_with_any_keys_the_last_of_each_and_all_without_one_are_done(keys, limit):
     done = []
@@ -183,7 +174,7 @@ def test_even_a_job_that_wants_to_exit_is_heard_of():
 def test_flush_gives_up_in_time_and_loses_nothing(writer, disk):
     occupy(writer, disk)
     writer.put(lambda: disk.write("second"))
-    with pytest.raises(TimeoutError, match=r"within 0.01 seconds, 1 still wait"):
+    with pytest.raises(TimeoutError, match=r"^1 background jobs still wait after 0.01 seconds"):
         writer.flush(0.01)
     disk.ready.set()
     writer.flush()
@@ -201,21 +192,6 @@ def test_close_does_what_waits_and_ends_the_thread(disk):
     writer.flush()  # nothing to wait for
     with pytest.raises(ValueError, match=r"metrics was put into a closed writer: make a new"):
         writer.put(fail, "metrics")
-
-
-def test_leaving_a_block_closes():
-    done = []
-    with suppress(KeyError), BackgroundWriter() as writer:
-        writer.put(lambda: done.append(1))
-        raise KeyError
-    assert done == [1]
-    with pytest.raises(ValueError, match="closed writer"):
-        writer.put(fail)
-
-
-def test_a_limit_that_admits_nothing_is_refused():
-    with pytest.raises(ValueError, match="limit is 0: let at least 1 job wait"):
-        BackgroundWriter(0)
 
 
 SCRIPT = """
@@ -258,8 +234,8 @@ def test_an_interrupt_while_waiting_loses_nothing(writer, disk):
     writer.put(lambda: disk.write("second"))
     main = threading.main_thread().ident
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGINT]).start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGINT]).start()
         writer.flush(PATIENCE)
     signal.signal(signal.SIGINT, before)
     disk.ready.set()
