@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from torch import nn
 
-from astkit import rng
-from astkit.batch import Batch, call
-from astkit.datasets.settings import free_memory
-from astkit.gating import Criterion, row_losses
+from astkit import rng, system
+from astkit.batch import Batch
+from astkit.datasets import Prefetched
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import stamp
+from astkit.trainers.batch_order import Feed
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.learner import Learner
 
 FASTER = 1.1
 """How many times faster a probe must be to be taken: less is within what a machine drifts."""
 ROUNDS = 5
+_SETTLED_ELSEWHERE = {"fused", "attention", "allocator", "threads"}
 
 
 @dataclass(frozen=True)
@@ -35,166 +35,173 @@ class Decision:
     why: str
     figures: dict[str, float] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What decisions are made for: this model on such a batch, on that device.
-
-    ``resident``: whether the training data lie on the device already; ``keyed``: whether a thread
-    may load them ahead; ``rows``: how many there are, ``None`` if unknown.
-    """
-
-    model: nn.Module
-    batch: Batch
-    device: torch.device
-    criterion: Criterion
-    resident: bool
-    keyed: bool
-    rows: int | None
-
 
 def open_choices(config: TrainConfig) -> list[str]:
     """The settings of ``config`` that are yet to be decided."""
-    own = {"fused", "attention", "allocator", "threads"}  # settled where they are used
-    names = [entry.name for entry in fields(config) if entry.name not in own]
+    names = [entry.name for entry in fields(config) if entry.name not in _SETTLED_ELSEWHERE]
     return [name for name in names if getattr(config, name) == "auto"]
 
 
-def resolve(config: TrainConfig, scene: Scene) -> tuple[TrainConfig, list[Decision]]:
-    """``config`` without "auto", and what was decided why. The model's weights are left alone."""
-    names = open_choices(config)
-    decisions = [DECIDE[name](config, scene) for name in names if name in DECIDE]
-    config = replace(config, **{made.name: made.value for made in decisions})
-    layouts = [name for name in ("precision", "channels_last") if name in names]
-    if layouts:
-        probed = _precision_and_layout(config, scene, layouts)
-        decisions += probed
-        config = replace(config, **{made.name: made.value for made in probed})
-    return config, decisions
+class SettingsInUse:
+    """Resolves a configuration on this machine, once for a run and all its resumptions.
 
+    Attributes:
+        config: the settings in use; before the first step "auto" may stand in it.
+        decisions: what each "auto" became, and why.
+        system: what `astkit.system.tuned` set.
+    """
 
-def _compile(config: TrainConfig, scene: Scene) -> Decision:
-    if scene.device.type == "cuda":
-        return Decision("compile", True, "a CUDA device: kernels are fused once and used often")
-    why = f"on {scene.device.type} compiling takes longer than most runs win back"
-    return Decision("compile", False, why)
+    def __init__(self, config: TrainConfig, learner: Learner, feed: Feed) -> None:
+        self.config, self._learner, self._feed = config, learner, feed
+        self.decisions: list[Decision] = []
+        self.system: dict[str, Any] = {}
+        self._batch: Batch | None = None  # that probes train on
+        if not open_choices(config):
+            self._apply(config)
 
+    @contextmanager
+    def tuned(self, fixed_shapes: bool) -> Iterator[None]:
+        """Resolve "auto" settings, and run a block with the system set for them."""
+        learner = self._learner
+        if open_choices(self.config):
+            self._resolve()
+        config = self.config
+        with system.tuned(
+            device=learner.device,
+            threads=config.threads,
+            allocator=config.allocator,  # type: ignore[arg-type]
+            deterministic=config.deterministic,
+            fixed_shapes=fixed_shapes,
+        ) as self.system:
+            self._batch = None  # its memory is needed
+            yield
 
-def _prefetch(config: TrainConfig, scene: Scene) -> Decision:
-    if scene.resident:
-        why = "the data lie on the device: there is nothing to wait for"
-    elif scene.device.type == "cpu":
-        why = "a thread that loads takes from the step what it saves: both need the CPU"
-    elif not scene.keyed:
-        why = "the loader draws from torch's default generators, which a thread must not share"
-    else:
-        return Decision("prefetch", True, "rows are fetched batch by batch: a thread can be ahead")
-    return Decision("prefetch", False, why)
+    def _resolve(self) -> None:
+        names = open_choices(self.config)
+        if "compile" in names:
+            self._decide("compile", *self._compile())
+        if "prefetch" in names:
+            self._decide("prefetch", *self._prefetch())
+        layouts = [name for name in ("precision", "channels_last") if name in names]
+        if layouts:
+            chosen, why, figures = self._precision_and_layout(layouts)
+            for name in layouts:
+                self._decide(name, chosen[name], why, figures)
+        self._apply(self.config)
+        self._learner.adopt(self.config)
 
+    def _decide(
+        self, name: str, value: Any, why: str, figures: dict[str, float] | None = None
+    ) -> None:
+        self.decisions.append(Decision(name, value, why, figures or {}))
+        self.config = replace(self.config, **{name: value})
 
-def _batch_size(config: TrainConfig, scene: Scene) -> Decision:
-    per_row = activation_bytes(scene) / scene.batch.rows
-    free = _free_memory(scene.device)
-    fits = max(1, int(0.5 * free / max(per_row, 1.0)))
-    limit = fits if scene.rows is None else min(fits, max(1, scene.rows // 32))
-    size = 1 << (limit.bit_length() - 1)
-    figures = {"bytes_per_row": per_row, "free_bytes": float(free)}
-    why = "the largest power of two that takes half of the free memory and a 32nd of the rows"
-    return Decision("batch_size", size, why, figures)
+    def _compile(self) -> tuple[bool, str]:
+        device = self._learner.device.type
+        if device == "cuda":
+            return True, "a CUDA device: kernels are fused once and used often"
+        return False, f"on {device} compiling takes longer than it saves in most runs"
 
+    def _prefetch(self) -> tuple[bool, str]:
+        source = self._feed.source
+        if getattr(source, "resident", False):
+            return False, "the data are on the device already"
+        if self._learner.device.type == "cpu":
+            return False, "on a CPU a loading thread competes with the training step"
+        if not getattr(source, "keyed", False):
+            return False, "the loader draws from torch's default generators: no thread may share it"
+        return True, "rows are fetched batch by batch, so a thread can load ahead"
 
-DECIDE: dict[str, Callable[[TrainConfig, Scene], Decision]] = {
-    "compile": _compile,
-    "prefetch": _prefetch,
-    "batch_size": _batch_size,
-}
-
-
-def activation_bytes(scene: Scene) -> int:
-    """Bytes that the forward pass of the batch keeps for its backward pass, parameters apart."""
-    model = copy.deepcopy(scene.model).train()
-    own = {tensor.untyped_storage().data_ptr() for tensor in model.parameters()}
-    seen: dict[int, int] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            seen[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
-    with rng.isolated(scene.device, 0), hooks:
-        outputs = call(model, scene.batch.x, scene.batch.y)
-        kept = row_losses(scene.criterion, outputs, scene.batch.y)  # alive, or addresses repeat
-    del kept
-    return sum(seen.values())
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    found = free_memory()
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if found is None else found
-
-
-def _precision_and_layout(
-    config: TrainConfig, scene: Scene, names: Sequence[str]
-) -> list[Decision]:
-    """Both at once, because bf16 gains most in NHWC: every pair is timed on training steps."""
-    precisions, why_not = _precisions(config, scene.device)
-    images = isinstance(scene.batch.x, torch.Tensor) and scene.batch.x.ndim == 4
-    layouts = [False, True] if images else [False]
-    if "channels_last" not in names:
+    def _precision_and_layout(
+        self, names: list[str]
+    ) -> tuple[dict[str, Any], str, dict[str, float]]:
+        """Both at once, because bf16 gains most in NHWC: every pair is timed on training steps."""
+        device, config = self._learner.device, self.config
+        precisions, why = _precisions(config.precision, device.type)
         layouts = [bool(config.channels_last)]
-    plain = (precisions[0], layouts[0])
-    pairs = [(precision, layout) for precision in precisions for layout in layouts]
-    speed = dict.fromkeys(pairs, 1.0)
-    if len(pairs) > 1:
-        arms = {_label(*pair): stepper(config, scene, *pair) for pair in pairs}
-        wait = synchronizer(scene.device)
-        timed = interleaved(
-            arms, rounds=ROUNDS, warmup=2, baseline=_label(*plain), synchronize=wait
-        )
-        speed = {pair: timed.ratio(_label(*plain), _label(*pair)).median for pair in pairs}
-    best = max(pairs, key=speed.__getitem__)
-    best = best if speed[best] >= FASTER else plain
-    figures = {_label(*pair): speed[pair] for pair in pairs}
-    why = f"{_label(*best)} trains {speed[best]:.2f} times as fast as {_label(*plain)}"
-    chosen = {"precision": best[0], "channels_last": best[1]}
-    return [Decision(name, chosen[name], why_not or why, figures) for name in names]
+        if "channels_last" in names:
+            x = self._look().x
+            layouts = [False, True] if getattr(x, "ndim", 0) == 4 else [False]
+        pairs = {_label(p, layout): (p, layout) for p in precisions for layout in layouts}
+        plain, speed = next(iter(pairs)), dict.fromkeys(pairs, 1.0)
+        if len(pairs) > 1:
+            arms = {name: self._probe(*pair) for name, pair in pairs.items()}
+            timed = interleaved(
+                arms, rounds=ROUNDS, warmup=2, baseline=plain, synchronize=synchronizer(device)
+            )
+            speed = {name: timed.ratio(plain, name).median for name in pairs}
+        best = max(pairs, key=speed.__getitem__)
+        best = best if speed[best] >= FASTER else plain
+        chosen = dict(zip(("precision", "channels_last"), pairs[best], strict=True))
+        why = why or f"{best} trains {speed[best]:.2f} times as fast as {plain}"
+        return chosen, why, speed
+
+    def _look(self) -> Batch:
+        if self._batch is None:
+            self._batch = self._feed.peek()
+        return self._batch
+
+    def _probe(self, precision: str, channels_last: bool) -> Callable[[], object]:
+        """A function that trains a copy of the model on one batch, once more at each call."""
+        learner, config = self._learner, self.config
+        fixed = replace(config, precision=precision, channels_last=channels_last, compile=False)
+        model = copy.deepcopy(learner.model).train()
+        twin = Learner(model, fixed, criterion=learner.criterion, device=learner.device)
+        batch = twin.prepare(self._look())
+
+        def step() -> None:
+            with rng.isolated(learner.device, config.seed, "probe"):
+                twin.train(batch.x, batch.y)
+
+        return step
+
+    def _apply(self, config: TrainConfig) -> None:
+        self.config = config
+        if config.prefetch is True and not isinstance(self._feed.source, Prefetched):
+            self._feed.source = Prefetched(self._feed.source)
+
+    def record(self) -> dict[str, Any]:
+        """What was decided and set, as plain values, for results and reports."""
+        batch = getattr(self._feed.source, "batch_size", None)
+        steps = self.config.accumulation_steps
+        return {
+            "settings": {**self.config.to_dict(), "micro_batch": self._learner.micro_batch},
+            "batch_size": batch,
+            "effective_batch_size": None if batch is None else batch * steps,
+            "decisions": [asdict(decision) for decision in self.decisions],
+            "system": self.system,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Decisions that a resumed run takes over."""
+        return {
+            "config": self.config.to_dict(),
+            "micro_batch": self._learner.micro_batch,
+            "decisions": [asdict(decision) for decision in self.decisions],
+            "system": self.system,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the decisions of the resumed run."""
+        settled = TrainConfig.from_dict(state["config"])
+        names = open_choices(self.config)
+        self.decisions = [Decision(**decision) for decision in state["decisions"]]
+        self._apply(replace(self.config, **{name: getattr(settled, name) for name in names}))
+        self.system = state["system"]
+        self._learner.adopt(self.config)
+        self._learner.micro_batch = state["micro_batch"]
 
 
-def _precisions(config: TrainConfig, device: torch.device) -> tuple[list[str], str]:
-    if config.precision != "auto":
-        return [config.precision], ""
-    if device.type == "cuda":
+def _precisions(wanted: str, device: str) -> tuple[list[str], str]:
+    """The precisions to try, and why others are not."""
+    if wanted != "auto":
+        return [wanted], ""
+    if device == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        native = device.type == "cpu" and bool(stamp()["bf16_native"])
-    if native:
-        return ["fp32", "bf16"], ""
-    return ["fp32"], f"{device.type} here has no instructions for bf16"
+        native = device == "cpu" and bool(stamp()["bf16_native"])
+    return (["fp32", "bf16"], "") if native else (["fp32"], f"{device} has no bf16 instructions")
 
 
 def _label(precision: str, channels_last: bool) -> str:
     return f"{precision}, {'channels_last' if channels_last else 'contiguous'}"
-
-
-def stepper(
-    config: TrainConfig, scene: Scene, precision: str, channels_last: bool
-) -> Callable[[], object]:
-    """A function that trains a copy of the model on the scene's batch, once more at each call."""
-    fixed = replace(config, precision=precision, channels_last=channels_last, compile=False)
-    model = copy.deepcopy(scene.model).train()
-    learner = Learner(model, fixed, criterion=scene.criterion, device=scene.device)
-    batch = learner.prepare(scene.batch)
-
-    def step() -> None:
-        with rng.isolated(scene.device, config.seed, "probe"):
-            learner.train(batch.x, batch.y)
-
-    return step

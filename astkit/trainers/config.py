@@ -37,14 +37,13 @@ class TrainConfig:
         compile: torch.compile for the training pass; "auto" is off on a CPU, on on CUDA.
         attention: back end of scaled_dot_product_attention; "auto" leaves it to torch.
         activation_checkpointing: forget activations and compute them again in the backward pass.
-        batch_size: rows a batch; ``None`` keeps the loader's, "auto" takes the largest power of two
-            that fits in memory, at most a 32nd of the training rows.
+        batch_size: rows a batch; ``None`` keeps the loader's.
         micro_batch: rows that are in the model at a time; ``None`` for the whole batch. Halved when
             memory runs out; without BatchNorm the gradients are the same.
         accumulation_steps: batches whose gradients are added up for one optimizer step.
         threads: torch's CPU threads, at most the CPUs that the process may use; "auto" takes
             torch's own number.
-        allocator: keep freed memory in the process ("on"); "auto" probes, on Linux CPU runs.
+        allocator: keep freed memory in the process ("on"); "auto" does on Linux CPU runs.
         deterministic: refuse operations whose results vary from run to run.
         prefetch: load the next batch while this one computes; "auto" does where it could pay.
         validation_fraction: share of the validation rows that is evaluated after each pass, in
@@ -66,7 +65,7 @@ class TrainConfig:
     compile: bool | Auto = False
     attention: str = "auto"
     activation_checkpointing: bool = False
-    batch_size: int | Auto | None = None
+    batch_size: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int = 1
     threads: int | Auto = "auto"
@@ -134,7 +133,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "prefetch": _SWITCH,
 }
 _COUNTS: dict[str, tuple[object, ...]] = {
-    "batch_size": ("auto", None),
+    "batch_size": (None,),
     "micro_batch": (None,),
     "accumulation_steps": (),
     "threads": ("auto",),

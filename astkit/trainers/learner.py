@@ -15,7 +15,7 @@ from astkit.gating import Criterion, Scored, cross_entropy_rows, row_losses, tok
 from astkit.gating.losses import reduced
 from astkit.gating.scored import correctness
 from astkit.profiling.ledger import Ledger
-from astkit.trainers.compiling import compiled
+from astkit.trainers.compiling import Compiled
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.memory_saving import Checkpointed, attention
 from astkit.trainers.updates import FIRST_SCALE, Updates
@@ -92,12 +92,11 @@ class Learner:
             self.model.to(memory_format=torch.channels_last)
         # one object for the run, or a compiled model would be compiled anew at every step
         self.saving: AbstractContextManager[Any] = (
-            Checkpointed(self.model) if config.activation_checkpointing else nullcontext()
+            Checkpointed(self.model, config.attention)
+            if config.activation_checkpointing
+            else nullcontext()
         )
-        compiling = config.compile is True
-        self.forward: Callable[[Any], Any] = (
-            compiled(self.model, self.device) if compiling else self.model
-        )
+        self.forward = Compiled(self.model) if config.compile is True else self.model
         self.micro_batch = config.micro_batch
         scaler = None
         if config.precision == "fp16":
@@ -123,9 +122,8 @@ class Learner:
     def autocast(self) -> Iterator[None]:
         """Precision and attention kernel of the configuration, for the length of a block."""
         half = HALF.get(self.config.precision)
-        dtype = half or torch.float32
         with (
-            attention(self.config.attention, self.device, dtype),
+            attention(self.config.attention),
             torch.autocast(self.device.type, half, enabled=half is not None),
         ):
             yield

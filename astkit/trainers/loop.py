@@ -19,6 +19,7 @@ from astkit.datasets import BatchSource
 from astkit.gating import Policy
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger
+from astkit.trainers.autotune import SettingsInUse
 from astkit.trainers.batch_order import Feed
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
@@ -26,7 +27,6 @@ from astkit.trainers.costs import Costs
 from astkit.trainers.evaluator import Evaluator
 from astkit.trainers.learner import Learner
 from astkit.trainers.policy_feedback import TrainingData, Visits
-from astkit.trainers.settings_in_use import SettingUp
 from astkit.trainers.state import (
     Budget,
     History,
@@ -57,7 +57,7 @@ class Loop:
     policy: Policy | None
     step: Step
     feed: Feed
-    setting_up: SettingUp
+    setting_up: SettingsInUse
     schedule: Callable[[float], float]
     budget: Budget
     ledger: Ledger

@@ -19,6 +19,7 @@ from astkit.gating.policy import overrides
 from astkit.profiling import EnergyMeter
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.profiling.throughput import Throughput
+from astkit.trainers.autotune import SettingsInUse
 from astkit.trainers.batch_order import Feed
 from astkit.trainers.checkpoint import Checkpoints, begun
 from astkit.trainers.config import TrainConfig
@@ -27,7 +28,6 @@ from astkit.trainers.evaluator import Evaluator, EvaluatorMaker, Metrics, sample
 from astkit.trainers.learner import Learner, choose_device
 from astkit.trainers.policy_feedback import Visits
 from astkit.trainers.resume import Resumable
-from astkit.trainers.settings_in_use import SettingUp
 from astkit.trainers.state import (
     SCHEDULES,
     Budget,
@@ -109,7 +109,7 @@ class Trainer(Resumable):
         self.policy = as_policy(policy, self.config.seed)
         self.step = step or self._step()
         self.feed = Feed(self.train, self.policy, self.device, self.config.seed)
-        self.setting_up = SettingUp(self.config, self.learner, self.feed)
+        self.setting_up = SettingsInUse(self.config, self.learner, self.feed)
         self.schedule = SCHEDULES[self.config.schedule]
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.position = Position()
@@ -129,9 +129,8 @@ class Trainer(Resumable):
         self.checkpoints = begun(checkpoints, self, resume)
 
     def _sources(self, train: Any, validation: Any) -> tuple[BatchSource, BatchSource | None]:
-        config = self.config
-        size = config.batch_size if isinstance(config.batch_size, int) else None
-        data = as_loader(train, self.device, size, seed=config.seed)
+        size = self.config.batch_size
+        data = as_loader(train, self.device, size, seed=self.config.seed)
         if validation is None:
             return data, None
         held = size if is_dataset(validation) else None  # a loader has a size of its own

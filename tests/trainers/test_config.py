@@ -27,7 +27,7 @@ REFUSED = [
     ("deterministic", (0,), "choose one of True, False$"),
     ("allocator", (True,), "choose one of auto, on, off"),
     ("prefetch", (2,), "choose one of True, False, auto"),
-    ("batch_size", (0, "all", 32.0), f"{WHOLE}, or 'auto', or None"),
+    ("batch_size", (0, "all", 32.0), f"{WHOLE}, or None"),
     ("micro_batch", (0, "auto"), f"{WHOLE}, or None"),
     ("accumulation_steps", (0, True, None, 1.5), f"{WHOLE}$"),
     ("threads", (-1,), f"{WHOLE}, or 'auto'"),
@@ -51,7 +51,7 @@ def test_the_edges_are_allowed():
     TrainConfig(clip_norm=1e-9)
     TrainConfig(batch_size=1, micro_batch=1, accumulation_steps=1, threads=1, metrics_every=1)
     TrainConfig(validation_fraction=1, batch_size=None, micro_batch=None)
-    TrainConfig(validation_fraction=1e-9, batch_size="auto", threads="auto")
+    TrainConfig(validation_fraction=1e-9, threads="auto")
 
 
 @pytest.mark.parametrize("name", AUTO)
@@ -80,7 +80,7 @@ def test_unknown_keys_are_all_named_with_what_may_be_chosen():
 
 def test_it_goes_through_json_and_back():
     config = TrainConfig(
-        lr=0.3, clip_norm=None, precision="auto", channels_last=True, batch_size="auto", seed=4
+        lr=0.3, clip_norm=None, precision="auto", channels_last=True, batch_size=7, seed=4
     )
     settings = json.loads(json.dumps(config.to_dict()))
     assert TrainConfig.from_dict(settings) == config

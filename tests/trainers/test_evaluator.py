@@ -154,8 +154,9 @@ def test_nan_outputs_are_not_hidden():
 def test_one_copy_to_the_host_a_pass(monkeypatch):
     count = 0
     for name in ("item", "tolist", "__float__", "__int__", "__bool__", "cpu", "numpy"):
+        real = getattr(torch.Tensor, name)
 
-        def counting(tensor, *arguments, real=getattr(torch.Tensor, name), **options):
+        def counting(tensor, *arguments, real=real, **options):
             nonlocal count
             count += 1
             return real(tensor, *arguments, **options)
