@@ -1,11 +1,9 @@
-"""Log levels for numbers that cost something to compute: below INFO, computed only on request.
+"""Log levels for metrics that are computed only on request; below INFO, above DEBUG.
 
-The standard ``logging`` module does the rest; astkit adds no handler and sets no level::
+astkit adds no handler and sets no level; the standard ``logging`` module does the rest::
 
     logging.basicConfig()
-    logging.getLogger("astkit").setLevel("PERFORMANCE")  # TRAINING and INFO come with it
-
-The levels lie between DEBUG (10) and INFO (20), as DEBUG does below what a user sees by default.
+    logging.getLogger("astkit").setLevel("PERFORMANCE")  # includes TRAINING and INFO
 """
 
 from __future__ import annotations
@@ -21,35 +19,25 @@ PERFORMANCE = 13
 PROFILING = 11
 """Operators of a profiled window."""
 
-for _level, _name in (
-    (TRAINING, "TRAINING"),
-    (PERFORMANCE, "PERFORMANCE"),
-    (PROFILING, "PROFILING"),
-):
-    logging.addLevelName(_level, _name)
+logging.addLevelName(TRAINING, "TRAINING")
+logging.addLevelName(PERFORMANCE, "PERFORMANCE")
+logging.addLevelName(PROFILING, "PROFILING")
 
 logger = logging.getLogger("astkit")
-# without a handler of its own logging would print warnings to stderr unasked
-logger.addHandler(logging.NullHandler())
+logger.addHandler(logging.NullHandler())  # without a handler logging prints warnings to stderr
 
-
-def enabled(level: int) -> bool:
-    """Whether a record of ``level`` is wanted: a look into a dictionary, cheap for each batch."""
-    return logger.isEnabledFor(level)
+enabled = logger.isEnabledFor
 
 
 def record(level: int, what: str, metrics: Callable[[], Mapping[str, Any]]) -> None:
     """Log ``what`` and its metrics; ``metrics`` is called only where ``level`` is enabled.
 
-    The record's message is ``what name=value ...``, floats with four significant digits; handlers
-    find the values themselves as its attribute ``metrics``.
+    The message is ``what name=value ...``, floats with four significant digits; handlers find the
+    values as the record's attribute ``metrics``.
     """
     if not enabled(level):
         return
     values = dict(metrics())
-    text = " ".join([what, *(f"{name}={_short(value)}" for name, value in values.items())])
-    logger.log(level, "%s", text, extra={"metrics": values}, stacklevel=2)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
+    short = {name: f"{v:.4g}" if isinstance(v, float) else v for name, v in values.items()}
+    pairs = (f"{name}={value}" for name, value in short.items())
+    logger.log(level, "%s", " ".join([what, *pairs]), extra={"metrics": values}, stacklevel=2)

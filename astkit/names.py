@@ -1,8 +1,7 @@
 """The one table from a name to the module that defines it.
 
-Lazy imports, the registries of policies, scores, controllers and models, and anything that must
-know what a name needs (an exporter, say) read this table. It is a literal, so it can be read
-without importing.
+Lazy imports, the registries and the exporter read it. It is a literal, so it can be read without
+importing.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "margin": "astkit.gating.uncertainty:Margin",
     },
     "controller": {
-        "log_integral": "astkit.gating.controllers:LogIntegral",
+        "log_integral": "astkit.gating.tracking:LogIntegral",
         "origin_pi": "astkit.gating.origin:OriginPI",
         "origin_stochastic": "astkit.gating.origin:OriginStochastic",
         "velocity_pi": "astkit.gating.tracking:VelocityPI",

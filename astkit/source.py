@@ -1,4 +1,4 @@
-"""The exact source of a number: a hash over named contents, and what git says of a checkout."""
+"""The exact source of a result: a hash over named contents, and the state of a git checkout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def hash_of(contents: Mapping[str, bytes]) -> str:
 
 
 def git(root: Path, *arguments: str, seconds: float = 2.0) -> str | None:
-    """What git says in ``root``; ``None`` when it fails, is missing, or takes over ``seconds``."""
-    # no lock: another git may be at work in the same checkout
+    """Output of git in ``root``; ``None`` when it fails, is missing, or takes over ``seconds``."""
+    # no lock: another git may run in the same checkout
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         result = subprocess.run(

@@ -1,7 +1,6 @@
-"""What a number was measured on: versions, machine, settings and the exact source.
+"""What a result was measured on: versions, machine, settings and the exact source.
 
-A stamp goes into every run folder and notebook, so it holds nothing that names a person or a
-place: no host name, no user name, no path.
+A stamp is part of every run folder and notebook, so it holds no host name, user name or path.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ def stamp() -> dict[str, object]:
     ``cpus`` are the logical processors this process may run on and ``cores`` the physical ones
     among them; ``bf16_native`` says whether the processor multiplies bfloat16 itself
     (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty`` belong to the
-    checkout that holds the package, when it runs from one; ``source`` is ``source_hash()``;
-    ``cuda`` is what torch was built for; ``time`` is UTC.
+    checkout that holds the package, if any; ``source`` is ``source_hash()``; ``cuda`` is what torch
+    was built for; ``time`` is UTC.
     """
     folder = Path(__file__).parent
     commit, dirty = _checkout(folder.parent)
@@ -71,9 +70,9 @@ def describe(values: Mapping[str, object]) -> str:
 
 
 def source_hash(folder: str | os.PathLike[str]) -> str | None:
-    """SHA-256 over names and contents of the package's files in sorted order, hexadecimal.
+    """SHA-256 over names and contents of the files in ``folder`` in sorted order, hexadecimal.
 
-    Caches and hidden files are left out. ``None`` when there is no such folder.
+    Without caches and hidden files; ``None`` when there is no such folder.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -97,8 +96,7 @@ def _devices() -> list[str]:
     if not torch.accelerator.is_available():
         return []
     kind = torch.accelerator.current_accelerator()
-    module = torch.get_device_module(kind)
-    name = getattr(module, "get_device_name", lambda _: str(kind))
+    name = getattr(torch.get_device_module(kind), "get_device_name", lambda _: str(kind))
     return [str(name(index)) for index in range(torch.accelerator.device_count())]
 
 
@@ -107,19 +105,15 @@ def _cpu() -> dict[str, object]:
     facts = {name.strip().lower(): value.strip() for name, _, value in fields}
     flags = set((facts.get("flags") or facts.get("features") or "").split())
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    cores = {_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in allowed}
     return {
         "cpu": facts.get("model name") or platform.processor() or platform.machine(),
         "cpus": len(allowed) or os.cpu_count(),
-        "cores": _cores(allowed),
+        "cores": None if None in cores else len(cores) or None,
         "threads": torch.get_num_threads(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "bf16_native": bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) if flags else None,
     }
-
-
-def _cores(cpus: set[int]) -> int | None:
-    siblings = {_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
-    return len(siblings) if siblings and None not in siblings else None
 
 
 def _read(path: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 import socket
 import subprocess
@@ -101,9 +102,9 @@ def test_two_threads_of_one_core_count_once(
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings)
     monkeypatch.setattr(module, "_CPUS", tmp_path)
-    assert module._cores({0, 1, 2}) == 2
-    assert module._cores({0, 7}) is None
-    assert module._cores(set()) is None
+    for cpus, cores in (({0, 1, 2}, 2), ({0, 7}, None), (set(), None)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cpus=cpus: cpus, raising=False)
+        assert module._cpu()["cores"] == cores
 
 
 def test_the_checkout_is_named_only_when_it_is_one(tmp_path: Path) -> None:
@@ -151,14 +152,3 @@ def test_the_description_is_one_line() -> None:
     assert "GPU one, GPU two" in line
     assert f"astkit {astkit.__version__}" in line
     assert "no GPU" in describe({**values, "devices": []})
-
-
-def test_the_stamp_loads_no_plotting_and_no_tables() -> None:
-    code = (
-        "import sys; from astkit.stamp import stamp; stamp();"
-        "print([m for m in ('matplotlib', 'pandas', 'torchvision') if m in sys.modules])"
-    )
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert output.stdout.strip() == "[]"
