@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,14 @@ from astkit.cli.options import Commands
 
 ABOUT = """\
 Write a notebook and the modules of astkit that it needs as one file, with the
-kernel-metadata.json that `kaggle kernels push` wants. The file checks its own
-source as it starts. Imports that Kaggle's image does not have are refused here.
+kernel-metadata.json that `kaggle kernels push` needs. The file verifies its own
+source as it starts. Imports that Kaggle's image lacks are refused here.
 """
 EXAMPLE = """\
 example:
   astkit export kaggle notebooks/01_baseline_vs_gated.ipynb -o out/kaggle \\
       --user me --dataset someone/cifar-10 --gpu -p dataset=cifar10 -t 8.5
   kaggle kernels push -p out/kaggle
-
---presets names a JSON file such as {"quick": {"epochs": 1}, "full": {"epochs": 40}};
--p adds to the chosen one. The presets stand in a cell of the exported notebook.
 """
 
 
@@ -45,10 +41,8 @@ def add(commands: Commands) -> None:
     settings.add_argument(
         "-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE", type=_pair
     )
-    settings.add_argument("--presets", type=Path, metavar="FILE", help="named sets of parameters")
-    settings.add_argument("--preset", metavar="NAME", help="the preset that is used")
     settings.add_argument(
-        "-t", "--time-budget-h", type=float, metavar="HOURS", help="after which runs are saved"
+        "-t", "--time-budget-h", type=float, metavar="HOURS", help="save and exit after these"
     )
     kernel = command.add_argument_group("at Kaggle")
     kernel.add_argument("--user", help="your name there (else KAGGLE_USERNAME)")
@@ -79,25 +73,12 @@ def _settings(options: argparse.Namespace) -> Any:
     from astkit.export.bundle import Settings
     from astkit.export.cells import names, open_notebook
 
-    presets = _read(options.presets) if options.presets else {}
     values = dict(options.parameters)
     if options.time_budget_h is not None:
         values["time_budget_h"] = options.time_budget_h
         if "out" in names(open_notebook(options.notebook).parameters.source):
-            values.setdefault("out", "run")  # what is cut off needs a place to be saved in
-    chosen = options.preset or "defaults"
-    if chosen not in ("defaults", *presets):
-        raise ValueError(f"--preset is {chosen!r}: choose one of defaults, {', '.join(presets)}")
-    if not values:
-        return Settings(presets, chosen)
-    return Settings({**presets, "export": {**presets.get(chosen, {}), **values}}, "export")
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    presets = json.loads(path.read_text(encoding="utf-8"))  # its error is a ValueError
-    if not isinstance(presets, dict) or not all(isinstance(p, dict) for p in presets.values()):
-        raise ValueError(f'{path} holds no presets: write {{"NAME": {{"parameter": value}}}}')
-    return presets
+            values.setdefault("out", "run")  # a run that stops early needs a folder for checkpoints
+    return Settings({"export": values}, "export") if values else Settings()
 
 
 def _pair(text: str) -> tuple[str, Any]:

@@ -50,13 +50,9 @@ def test_two_calls_write_the_same_bytes(small: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_parameters_and_presets_are_written_into_the_notebook(small: Path) -> None:
-    presets = small.parent / "presets.json"
-    presets.write_text('{"quick": {"rate": 0.2, "name": "q"}, "full": {"rate": 1.0}}')
-    run(small, "--presets", str(presets), "--preset", "quick")
-    assert settings(small) == {"rate": 0.2, "name": "q", "time_budget_h": 0}
-    run(small, "--presets", str(presets), "--preset", "quick", "-p", "rate=0.3", "-t", "8.5")
-    assert settings(small) == {"rate": 0.3, "name": "q", "time_budget_h": 8.5}
+def test_parameters_are_written_into_the_notebook(small: Path) -> None:
+    run(small, "-p", "rate=0.3", "-t", "8.5")
+    assert settings(small) == {"rate": 0.3, "name": "", "time_budget_h": 8.5}
     run(small, "-p", "name=word", "-p", "rate=1e-3")
     assert settings(small) == {"rate": 0.001, "name": "word", "time_budget_h": 0}
 
@@ -91,31 +87,17 @@ def test_a_script_is_one_python_file(small: Path) -> None:
     compile((out / "01_small.py").read_text(), "01_small.py", "exec")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_are_refused(small: Path, capsys) -> None:
+    for options, message in (
         (["-p", "rat=1"], "'rat', which is no parameter of the notebook: it has name, rate"),
         (["-p", "rate"], "give NAME=VALUE"),
-        (["--preset", "full"], "--preset is 'full': choose one of defaults"),
-        (["--presets", "absent.json"], "absent.json"),
         (["--title", "abc"], "title is 'abc'"),
-    ],
-)
-def test_wrong_options_are_refused(options: list[str], message: str, small: Path, capsys) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run(small, *options)
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
-    assert not (small.parent / "out").exists()
-
-
-@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', "{"])
-def test_a_file_without_presets_is_refused(text: str, small: Path) -> None:
-    path = small.parent / "presets.json"
-    path.write_text(text)
-    with pytest.raises(SystemExit) as caught:
-        run(small, "--presets", str(path))
-    assert caught.value.code == 2
+    ):
+        with pytest.raises(SystemExit) as caught:
+            run(small, *options)
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
+        assert not (small.parent / "out").exists()
 
 
 def test_an_import_that_kaggle_does_not_have_is_refused(small: Path, capsys) -> None:
