@@ -1,6 +1,6 @@
-"""How good a prediction is, and what the simplest predictions reach.
+"""Retrieval metrics of predicted embeddings, and simple baselines.
 
-A prediction is judged by where the right target stands among all targets of the validation part,
+A prediction is judged by the rank of its own target among all targets of the validation part,
 ordered by their cosine to the prediction.
 """
 
@@ -14,22 +14,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from astkit import rng
-from astkit.lattice.tasks import CHUNK, Pairs, Task
+from astkit.lattice.tasks import Pairs, Task
 
+CHUNK = 4096  # predictions compared with all targets at a time
 LAMBDAS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 HELD_OUT = 0.15  # of the training part, to choose lambda on
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How well predictions find their targets.
+    """How well predictions retrieve their targets.
 
     Attributes:
-        samples: predictions, and targets to choose among.
+        samples: number of predictions, and of targets to choose among.
         cosine: mean cosine of a prediction and its target.
         top1, top5: share of predictions whose target ranks first, or among the first five.
-        mrr: mean of 1 / rank (Voorhees, TREC-8, 1999). Targets that tie share their mean rank, so
-            a constant prediction gains nothing.
+        mrr: mean reciprocal rank (Voorhees, TREC-8, 1999); ties share their mean rank.
     """
 
     samples: int
@@ -44,7 +44,7 @@ class Retrieval:
 
 
 def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:
-    """Metrics of ``predicted [N, dim]`` against ``targets [N, dim]``, of which row i is i's own.
+    """Metrics of ``predicted [N, dim]`` against ``targets [N, dim]``, row by row.
 
     Raises ``ValueError`` for other shapes, or for a prediction that is not finite.
     """
@@ -68,10 +68,7 @@ def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:
 
 
 def ridge(train: Pairs, seed: int = 0) -> Any:
-    """scikit-learn's ridge regression, with the lambda of highest MRR on a part of ``train``.
-
-    The chosen lambda is then fitted to the whole of it, in float64.
-    """
+    """Ridge regression in float64 (scikit-learn), lambda chosen by MRR on a part of ``train``."""
     from sklearn.linear_model import Ridge
 
     if len(train) < 2:
@@ -89,8 +86,7 @@ def ridge(train: Pairs, seed: int = 0) -> Any:
 
 
 def baselines(task: Task) -> dict[str, Retrieval]:
-    """Metrics on the validation part of: the mean of the training targets, a copy of the source,
-    and `ridge`. The fourth baseline, the bypass, is trained with ``lattice=False``."""
+    """Validation metrics of the mean training target, a copy of the source, and `ridge`."""
     x, y = task.validation.whole()
     mean = task.train.whole()[1].double().mean(0)
     predicted = torch.from_numpy(ridge(task.train).predict(x.double().numpy()))

@@ -25,8 +25,8 @@ class Flows(NamedTuple):
     Attributes:
         slot: int64 ``[n]``, ascending.
         place: x, y and z in lattice units, and energy, ``[n, 4]``.
-        age: steps taken, ``[n]``, in the place's type.
-        hidden: the GRU's memory, one ``[n, hidden]`` a layer.
+        age: steps taken, ``[n]``, of the same dtype as ``place``.
+        hidden: the GRU's hidden state, one ``[n, hidden]`` a layer.
     """
 
     slot: Tensor
@@ -34,27 +34,19 @@ class Flows(NamedTuple):
     age: Tensor
     hidden: tuple[Tensor, ...]
 
-    @property
-    def energy(self) -> Tensor:
-        """``[n]``."""
-        return self.place[:, 3]
-
     def take(self, rows: Tensor) -> Flows:
         """The flows in ``rows``, int64 ``[m]``."""
-        return Flows(
-            self.slot[rows],
-            self.place.index_select(0, rows),
-            self.age[rows],
-            tuple(layer.index_select(0, rows) for layer in self.hidden),
-        )
+        place = self.place.index_select(0, rows)
+        hidden = tuple(layer.index_select(0, rows) for layer in self.hidden)
+        return Flows(self.slot[rows], place, self.age[rows], hidden)
 
 
 @dataclass(frozen=True)
 class FlowStats:
-    """Per-sample counters, int64 ``[batch]`` on the model's device; nothing is read off them here.
+    """Per-sample counters, int64 ``[batch]`` on the model's device.
 
     ``created = completed + died + left``; ``left`` flows were alive when their sample stopped.
-    ``dropped`` children found no slot and were never made.
+    ``dropped`` children found no slot and were never created.
     """
 
     created: Tensor
@@ -64,16 +56,6 @@ class FlowStats:
     left: Tensor
     steps: Tensor
 
-    @property
-    def done(self) -> Tensor:
-        """Flows that arrived or died, int64 ``[batch]``."""
-        return self.completed + self.died
-
-    @property
-    def alive(self) -> Tensor:
-        """The other ones, int64 ``[batch]``."""
-        return self.created - self.done
-
 
 @dataclass(frozen=True)
 class Tally(FlowStats):
@@ -82,13 +64,17 @@ class Tally(FlowStats):
     stale: Tensor
     running: Tensor
 
+    @property
+    def alive(self) -> Tensor:
+        return self.created - self.completed - self.died
+
 
 class _Fates(NamedTuple):
     arrived: Tensor  # bool [n]
     alive: Tensor  # bool [n]: neither arrived nor died
     wanted: Tensor  # int64 [n], children
     rank: Tensor  # int64 [n]: children wanted by earlier flows of the same sample
-    room: Tensor  # int64 [batch]: children that a sample has slots for
+    room: Tensor  # int64 [batch]: free slots of a sample
     stop: Tensor  # bool [batch]
 
 
@@ -98,10 +84,10 @@ class Stepper:
 
     Args:
         config: of the lattice.
-        neuron, carrier: what all flows share.
-        extent: greatest x, y and z, ``[3]``.
-        adaptive: whether samples stop early; otherwise only for want of flows or steps.
-        flows_per_call: flows that one call of neuron and carrier takes; None: all.
+        neuron, carrier: shared by all flows.
+        extent: largest x, y and z, ``[3]``.
+        adaptive: whether samples stop early.
+        flows_per_call: flows in one call of neuron and carrier; None: all.
     """
 
     config: LatticeConfig
@@ -118,19 +104,16 @@ class Stepper:
         first = torch.arange(batch, device=surface.device)[:, None] * config.flows_per_sample
         place = torch.stack([cell % config.width, cell // config.width, torch.zeros_like(cell)], 1)
         energy = surface.reshape(-1, 1)
+        place = torch.cat([place.to(energy.dtype).repeat(batch, 1), energy], 1)
         memory = energy.new_zeros(len(energy), config.hidden)
-        flows = Flows(
-            (first + cell).flatten(),
-            torch.cat([place.to(energy.dtype).repeat(batch, 1), energy], 1),
-            energy.new_zeros(len(energy)),
-            (memory,) * config.layers,
-        )
+        age = energy.new_zeros(len(energy))
+        flows = Flows((first + cell).flatten(), place, age, (memory,) * config.layers)
         none = torch.zeros(batch, dtype=torch.int64, device=surface.device)
         running = torch.ones_like(none, dtype=torch.bool)
         return flows, Tally(none + config.cells, *(none,) * 6, running)
 
     def step(self, flows: Flows, tally: Tally, number: int) -> tuple[Flows, Tally, list[Landing]]:
-        """Step ``number`` (from 0): the remaining flows, the new counts, what landed.
+        """Step ``number`` (from 0): the remaining flows, the new counters, what landed.
 
         The host synchronises with the device once, to read how many flows remain.
         """
@@ -153,13 +136,13 @@ class Stepper:
         return flows, tally, landings
 
     def _move(self, flows: Flows) -> tuple[Flows, Tensor]:
-        """Flows after the step, and what the carrier decided, ``[n, 6]``::
+        """Flows after the step, and the carrier's output, ``[n, 6]``::
 
-            e' = e + tanh(a) / 2                or, as the original: e' = tanh(a)
+            e' = e + tanh(a) / 2                or, in the original: e' = tanh(a)
             x' = fold(x + reach tanh(b))        y' likewise
             z' = z + z_min + (z_max - z_min) sigmoid(c)
 
-        With z_min > 0 every flow gets to the end, whatever the carrier decides.
+        Since z_min > 0, every flow arrives.
         """
         config, here = self.config, flows.place
         one = torch.ones_like(self.extent)
@@ -177,26 +160,23 @@ class Stepper:
     def _call(
         self, features: Tensor, hidden: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        if self.flows_per_call is None:
+        size = self.flows_per_call
+        if size is None or len(features) <= size:
             inputs = torch.cat([self.neuron(features), features[:, 3:]], 1)
             return self.carrier(inputs, hidden)
-        whole = replace(self, flows_per_call=None)
-        chunks = [part.split(self.flows_per_call) for part in (features, *hidden)]
-        outputs, memories = zip(
-            *(whole._call(rows, tuple(memory)) for rows, *memory in zip(*chunks, strict=True)),
-            strict=True,
-        )
-        layers = zip(*memories, strict=True)
-        return torch.cat(outputs), tuple(torch.cat(layer) for layer in layers)
+        parts = zip(*(part.split(size) for part in (features, *hidden)), strict=True)
+        called = (self._call(rows, tuple(memory)) for rows, *memory in parts)
+        outputs, memories = zip(*called, strict=True)
+        return torch.cat(outputs), tuple(map(torch.cat, zip(*memories, strict=True)))
 
     def _judge(
         self, flows: Flows, decided: Tensor, sample: Tensor, tally: Tally, number: int
     ) -> tuple[_Fates, Tally, Tensor]:
-        """What becomes of each flow and sample, and the counts that the host has to know."""
+        """The fate of each flow and sample, and the counts that the host needs."""
         arrived = flows.place[:, 2] >= self.config.depth - 1
-        died = ~arrived & (flows.energy.abs() < self.config.theta_e)
+        died = ~arrived & (flows.place[:, 3].abs() < self.config.theta_e)
         wanted = self._wanted(decided[:, GATE]).masked_fill(arrived | died, 0)
-        # flows lie in the order of their samples: sums by sample are differences of running sums
+        # flows are sorted by sample: sums per sample are differences of running sums
         running = F.pad(torch.stack([arrived.long(), died.long(), wanted]).cumsum(1), (1, 0))
         batch = torch.arange(len(tally.created) + 1, device=sample.device)
         edges = torch.searchsorted(sample, batch)
@@ -212,7 +192,7 @@ class Stepper:
         return fates, after, read
 
     def _count(self, tally: Tally, here: Tensor, born: Tensor, number: int) -> tuple[Tally, Tensor]:
-        """The counts after a step with ``here [3, batch]`` arrivals, deaths and children wanted.
+        """The counters after a step with ``here [3, batch]`` arrivals, deaths, children wanted.
 
         Also which samples stop, bool ``[batch]``.
         """
@@ -230,7 +210,8 @@ class Stepper:
         if number + 1 >= config.steps_allowed:
             stop = torch.ones_like(stop)
         elif self.adaptive and number + 1 >= config.min_steps:
-            stop = stop | (after.done >= config.tau * after.created) | (stale >= config.patience)
+            done = after.completed + after.died
+            stop = stop | (done >= config.tau * after.created) | (stale >= config.patience)
         stop = stop & tally.running
         left = torch.where(stop, after.alive, tally.left)
         return replace(after, left=left, stale=stale, running=tally.running & ~stop), stop
@@ -246,7 +227,7 @@ class Stepper:
     def _next(
         self, flows: Flows, decided: Tensor, sample: Tensor, fates: _Fates, alive: int, born: int
     ) -> Flows:
-        """Those alive and their children, in the order of their slots."""
+        """The flows alive and their children, in the order of their slots."""
         rows = find(fates.alive, alive)
         if not born:
             return flows.take(rows)
@@ -272,7 +253,7 @@ class Stepper:
         )
 
     def _slots(self, flows: Flows, fates: _Fates, sample: Tensor, rank: Tensor) -> Tensor:
-        """The ``rank``-th free slot of ``sample``, where slots of ended flows are free again."""
+        """The ``rank``-th free slot of ``sample``; slots of ended flows are free again."""
         each = self.config.flows_per_sample
         taken = torch.zeros(len(fates.stop) * each, dtype=torch.bool, device=rank.device)
         taken.scatter_(0, flows.slot, fates.alive)
@@ -281,7 +262,7 @@ class Stepper:
 
 
 def find(mask: Tensor, count: int) -> Tensor:
-    """Where ``mask [n]`` is true, int64 ``[count]``; the host, told ``count``, need not wait."""
+    """Indices where ``mask [n]`` is true, int64 ``[count]``, without a synchronisation."""
     return torch.nonzero_static(mask, size=count).squeeze(1)
 
 

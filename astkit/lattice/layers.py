@@ -5,19 +5,29 @@ Sizes are those of LL1yt/EnergyFlowSwift, energy_flow at 7730fce.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from astkit.lattice.config import LatticeConfig
 
 SIGNAL = 64
-"""Features that a neuron hands to the carrier."""
+"""Features from the neuron to the carrier."""
 
 MOVE, ENERGY, CHILD, ADVANCE, GATE = slice(0, 2), slice(2, 3), 3, slice(4, 5), 5
 """Columns of the carrier's output: x and y, energy, energy of children; z, spawn gate."""
 
 SIGNED = 4
-"""The first so many columns are squashed by tanh, the others by a sigmoid."""
+"""The first four columns pass through tanh, the others through a sigmoid."""
+
+
+def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
+    return nn.Linear(inputs, outputs), nn.GELU(), nn.LayerNorm(outputs)
+
+
+def _mapper_width(config: LatticeConfig) -> int:
+    return config.mapper_width or max(384, 2 * config.cells)
 
 
 class Mapper(nn.Module):
@@ -29,8 +39,8 @@ class Mapper(nn.Module):
 
     def __init__(self, config: LatticeConfig) -> None:
         super().__init__()
-        cells, wide = config.cells, config.widest
-        self.scale = config.scale
+        cells, wide = config.cells, _mapper_width(config)
+        self.scale = math.sqrt(config.dim) if config.input_scale is None else config.input_scale
         self.layers = nn.Sequential(
             *_block(config.dim, wide), *_block(wide, 2 * cells), nn.Linear(2 * cells, cells)
         )
@@ -47,36 +57,25 @@ class Collector(nn.Sequential):
     """A surface ``[batch, height * width]`` to embeddings ``[batch, dim]``: the mapper mirrored."""
 
     def __init__(self, config: LatticeConfig) -> None:
-        cells, wide = config.cells, config.widest
+        cells, wide = config.cells, _mapper_width(config)
         super().__init__(
             *_block(cells, 2 * cells), *_block(2 * cells, wide), nn.Linear(wide, config.dim)
         )
 
 
-def _block(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    return nn.Linear(inputs, outputs), nn.GELU(), nn.LayerNorm(outputs)
-
-
 class Neuron(nn.Sequential):
     """``[flows, 4]``, position in [-1, 1] and energy, to signals ``[flows, 64]``.
 
-    Without the original's first layer, of which it used 3 outputs.
+    Without the original's first layer, of which only 3 outputs were used.
     """
 
     def __init__(self) -> None:
-        super().__init__(
-            nn.Linear(4, 32),
-            nn.LayerNorm(32),
-            nn.GELU(),
-            nn.Linear(32, 32),
-            nn.LayerNorm(32),
-            nn.GELU(),
-            nn.Linear(32, SIGNAL),
-        )
+        first, second = ((nn.Linear(n, 32), nn.LayerNorm(32), nn.GELU()) for n in (4, 32))
+        super().__init__(*first, *second, nn.Linear(32, SIGNAL))
 
 
 class Carrier(nn.Module):
-    """A stack of GRU cells over a flow's steps, and one linear layer for all that it decides."""
+    """A stack of GRU cells over a flow's steps, and one linear layer for all of its outputs."""
 
     def __init__(self, config: LatticeConfig) -> None:
         super().__init__()
@@ -86,7 +85,7 @@ class Carrier(nn.Module):
         )
         self.heads = nn.Linear(config.hidden, 6)
         with torch.no_grad():
-            # a flow starts out by landing near its own cell, with about its own energy
+            # initially, flows land near their own cell with about their own energy
             self.heads.weight[MOVE] *= 0.1
             self.heads.weight[ENERGY] *= 0.1
             self.heads.bias.zero_()
@@ -94,14 +93,9 @@ class Carrier(nn.Module):
     def forward(
         self, inputs: Tensor, hidden: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Advance the memory by a step.
+        """One step of ``inputs [flows, 65]`` (signal, energy) and ``hidden``, one a layer.
 
-        Args:
-            inputs: ``[flows, 65]``, signal and energy.
-            hidden: one ``[flows, hidden]`` a layer.
-
-        Returns:
-            Decisions ``[flows, 6]`` in (-1, 1) and (0, 1), and the new memory.
+        Returns outputs ``[flows, 6]`` in (-1, 1) and (0, 1), and the new hidden states.
         """
         memory = []
         for cell, old in zip(self.cells, hidden, strict=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from astkit.lattice.layers import Carrier, Collector, Mapper, Neuron
 from astkit.lattice.surface import Landing, deposit
 
 Observer = Callable[[int, Flows], None]
-"""Told the steps so far and the flows alive."""
+"""Called with the number of steps so far and the flows alive."""
 
 
 class LatticeOutput(NamedTuple):
@@ -31,20 +32,20 @@ class LatticeOutput(NamedTuple):
 class EnergyFlowLattice(nn.Module):
     """Flows that carry energy from a surface at z = 0 to one at z = depth - 1.
 
-    The mapper makes a surface of each embedding; a flow starts in each of its cells. In a step, all
-    flows of all samples go through one neuron and one GRU, which say how they move, what becomes of
-    their energy and how many children they have. Where they land they leave their energy, and the
-    collector makes an embedding of that surface::
+    The mapper maps an embedding to a surface; a flow starts in each of its cells. In a step, one
+    neuron and one GRU, shared by all flows of all samples, predict each flow's move, its energy and
+    its children. Flows deposit their energy where they land, and the collector maps that surface to
+    an embedding::
 
         model = EnergyFlowLattice(LatticeConfig(dim=768, width=12, height=12, depth=6))
         y, surface, stats = model(x)
 
-    Weights depend on ``config.seed`` alone. Everything learned is in ``state_dict()``. After
-    EnergyFlowSwift's energy_flow (LL1yt/EnergyFlowSwift at 7730fce); samples share nothing here, so
-    a sample's output does not depend on its batch.
+    Weights depend on ``config.seed`` alone; all of them are in ``state_dict()``. Reimplements
+    energy_flow of LL1yt/EnergyFlowSwift at 7730fce, without interaction between samples: a
+    sample's output does not depend on its batch.
     """
 
-    extent: Tensor  # greatest x, y and z
+    extent: Tensor  # largest x, y and z
 
     def __init__(self, config: LatticeConfig) -> None:
         super().__init__()
@@ -75,10 +76,10 @@ class EnergyFlowLattice(nn.Module):
         Args:
             x: ``[batch, dim]``.
             adaptive: False runs every sample for all steps allowed, or until no flow is alive.
-            flows_per_call: flows that one call of neuron and carrier takes; None: all. The same
-                output up to rounding.
-            observer: told of the flows before the first step and after each; without gradients,
-                so that no step is computed twice.
+            flows_per_call: flows in one call of neuron and carrier; None: all. The output is the
+                same up to rounding.
+            observer: called with the flows before the first step and after each; without
+                gradients only.
 
         Raises:
             ValueError: for ``x`` of another shape, or an observer where gradients are recorded.
@@ -104,18 +105,14 @@ class EnergyFlowLattice(nn.Module):
     ) -> tuple[list[Landing], Tally]:
         flows, tally = stepper.begin(surface)
         every = self.config.recompute_every if torch.is_grad_enabled() else 0
+        kept = partial(checkpoint, _steps, use_reentrant=False, preserve_rng_state=False)
+        steps: Any = kept if every else _steps
         landings = [Landing(flows.slot[:0], flows.place[:0], flows.age[:0])]  # for when none lands
         number = 0
         if observer is not None:
             observer(number, flows)
         while len(flows.slot):
-            if every:
-                flows, tally, landed = checkpoint(
-                    _steps, stepper, flows, tally, number, every,
-                    use_reentrant=False, preserve_rng_state=False,
-                )  # fmt: skip
-            else:
-                flows, tally, landed = stepper.step(flows, tally, number)
+            flows, tally, landed = steps(stepper, flows, tally, number, every or 1)
             landings += landed
             number += every or 1
             if observer is not None:

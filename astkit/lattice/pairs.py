@@ -1,8 +1,7 @@
 """Pairs of texts: the frozen ones from Python's own documentation, or a user's JSONL file.
 
-A pair is a paragraph and the one that follows it. Other versions of the packages give other pairs,
-so the ones that results refer to are frozen in one file, ``data/docs_pairs.jsonl.gz``, which
-``python -m tests.benchmarks.docs_pairs`` has written.
+A pair is a paragraph and the one that follows it. Since other versions of the packages give other
+pairs, ``python -m tests.benchmarks.docs_pairs`` has frozen them in ``data/docs_pairs.jsonl.gz``.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ FILE = "docs_pairs.jsonl.gz"
 # beside the package, not in it: what an editable install copies there would hide the checkout
 SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
 VALIDATION_SHARE = 0.15
-_WORDS = re.compile(r"\w+")
+_FORM = '{"source": "some words", "target": "some words"}'
 
 
 @dataclass(frozen=True)
 class TextPair:
-    """``source``: a paragraph; ``target``: the one after it; ``origin``: where it was taken from,
-    such as "numpy 2.4.6", empty if unknown."""
+    """``source``: a paragraph; ``target``: the next one; ``origin``: package and version, such as
+    "numpy 2.4.6", empty if unknown."""
 
     source: str
     target: str
@@ -38,7 +37,7 @@ class TextPair:
 
 def words(text: str) -> list[str]:
     """The words of ``text`` in lower case: runs of letters, digits and underscores."""
-    return _WORDS.findall(text.lower())
+    return re.findall(r"\w+", text.lower())
 
 
 def is_prose(pair: TextPair) -> bool:
@@ -46,26 +45,22 @@ def is_prose(pair: TextPair) -> bool:
     return all(3 <= len(words(side)) <= 80 for side in (pair.source, pair.target))
 
 
-def in_validation(source: bytes | str) -> bool:
-    """Whether a pair with this source belongs to the validation part, whatever else there is.
+def in_validation(source: str) -> bool:
+    """Whether a pair with this source belongs to the validation part.
 
-    A function of the source alone (BLAKE2b), so equal sources are never on both sides; a text
-    counts as its words, so that spaces and capitals do not tell two of them apart.
+    A function of the source's words alone (BLAKE2b), so equal sources are never on both sides.
     """
-    key = " ".join(words(source)).encode() if isinstance(source, str) else source
-    number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
-    return number < VALIDATION_SHARE * 2**64
+    digest = hashlib.blake2b(" ".join(words(source)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < VALIDATION_SHARE * 2**64
 
 
-def docs_pairs(root: str | os.PathLike[str] | None = None) -> list[TextPair]:
-    """The frozen pairs, from the first of: ``root``, the folder that ``ASTKIT_DATA`` names, the
-    place where a wheel puts them, ``data/`` of the checkout, ``data/`` of the current folder.
+def docs_pairs() -> list[TextPair]:
+    """The frozen pairs, from the first of: the folder that ``ASTKIT_DATA`` names, ``data/`` of the
+    checkout or of the current folder, the data folder of an installed wheel.
 
-    Raises ``FileNotFoundError`` that says how to write them where none has the file, and
-    ``ValueError`` for a damaged one.
+    Raises ``FileNotFoundError`` where none has the file, and ``ValueError`` for a damaged one.
     """
-    places = search_places(None if root is None else Path(root))
-    places.insert(len(places) - 1, SHARE)
+    places = [*search_places(None), SHARE]
     for place in places:
         if (place / FILE).is_file():
             return read_pairs(place / FILE)
@@ -76,28 +71,23 @@ def docs_pairs(root: str | os.PathLike[str] | None = None) -> list[TextPair]:
 
 
 def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
-    """The pairs of a JSONL file, plain or gzipped: ``{"source": ..., "target": ...}`` a line.
+    """The pairs of a JSONL file, plain or gzipped: ``{"source": ..., "target": ...}`` per line.
 
-    Raises ``FileNotFoundError`` where there is none, and ``ValueError`` for a file that cannot be
-    read, is empty, or holds a line that is not such a pair with a word on each side.
+    Raises ``FileNotFoundError``, and ``ValueError`` for a file that cannot be read, is empty, or
+    has a line without words on both sides.
     """
     path = Path(path)
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8") as file:
-            pairs = [
-                _pair(line, f"{path} line {n}") for n, line in enumerate(file, 1) if line.strip()
-            ]
+            lines = {f"{path} line {n}": line for n, line in enumerate(file, 1) if line.strip()}
     except FileNotFoundError:
         raise
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as JSON lines ({error}): write it anew") from error
-    if not pairs:
+    if not lines:
         raise ValueError(f"{path} holds no pair: give lines of the form {_FORM}")
-    return pairs
-
-
-_FORM = '{"source": "some words", "target": "some words"}'
+    return [_pair(line, where) for where, line in lines.items()]
 
 
 def _pair(line: str, where: str) -> TextPair:
@@ -113,7 +103,7 @@ def _pair(line: str, where: str) -> TextPair:
 
 
 def topics_pairs() -> list[TextPair]:
-    """Pairs of the language reference that every Python brings along, `pydoc_data.topics`."""
+    """Pairs of the language reference that ships with Python, `pydoc_data.topics`."""
     from pydoc_data.topics import topics
 
     pairs = [

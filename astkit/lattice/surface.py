@@ -1,4 +1,4 @@
-"""Where flows move and land on the surface: walls that fold, and a bilinear deposit."""
+"""The surface where flows move and land: reflecting walls, and a bilinear deposit."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Landing(NamedTuple):
 
 
 def deposit(landings: list[Landing], batch: int, width: int, height: int) -> Tensor:
-    """The surface ``[batch, height * width]``: in each cell, the weighted mean of what landed.
+    """The surface ``[batch, height * width]``: per cell, the weighted mean energy of what landed.
 
-    A flow is shared among the four cells around it in bilinear proportion, so the surface is
-    differentiable in where it landed. Its weight is the original's, ``(|energy| + 1e-6)(1 + 0.1
-    age)``, and carries no gradient. A cell that nothing reached holds 0.
+    A flow is split among the four cells around it in bilinear proportion, so the surface is
+    differentiable in the landing position. Its weight is the original's, ``(|energy| + 1e-6)
+    (1 + 0.1 age)``, detached. An empty cell holds 0.
     """
     sample, place, age = (torch.cat(parts) for parts in zip(*landings, strict=True))
     xy, energy = place[:, :2], place[:, 3]
@@ -40,8 +40,7 @@ def deposit(landings: list[Landing], batch: int, width: int, height: int) -> Ten
     # beyond the wall the share is 0; a NaN stays in bounds, and shows on the surface
     x, y = corners[:, 0].clamp(0, width - 1), corners[:, 1].clamp(0, height - 1)
     cell = (sample * height + y[:, None]) * width + x[None]  # [2 in y, 2 in x, n]
-    share_x = torch.stack([1 - fraction[:, 0], fraction[:, 0]])
-    share_y = torch.stack([1 - fraction[:, 1], fraction[:, 1]])
+    share_x, share_y = (torch.stack([1 - part, part]) for part in fraction.T)
     amount = share_y[:, None] * share_x[None] * weight
     empty = amount.new_zeros(batch * height * width)
     held = empty.index_add(0, cell.flatten(), (amount * energy).flatten())

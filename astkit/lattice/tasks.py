@@ -1,29 +1,30 @@
-"""What the lattice learns: from one embedding to another, split so that no source is on both sides.
+"""Tasks of a lattice: from one embedding to another, split so that no source is on both sides.
 
-Embeddings come from texts through the `Teacher`, or from a user's files, which stay on disk and
-are read batch by batch.
+Embeddings of texts need no download: hashed words and word pairs, weighted by TF-IDF, projected on
+the leading singular directions of the training texts (latent semantic analysis: Deerwester et al.,
+JASIS 41(6), 1990). They replace the pretrained language model of the original
+(LL1yt/EnergyFlowSwift, 7730fce).
 """
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
+from zlib import crc32
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from astkit import rng
 from astkit.datasets import Loader
-from astkit.lattice.pairs import TextPair, docs_pairs, in_validation, read_pairs
-from astkit.lattice.teacher import Teacher
+from astkit.lattice.pairs import TextPair, docs_pairs, in_validation, read_pairs, words
 
-CHUNK = 4096  # rows that are read at a time
+FEATURES = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
     """Rows of a store of embeddings, as a data set of sources and targets.
 
     Attributes:
-        x, y: sources and targets of the whole store, ``[N, dim]``; they may lie on disk.
+        x, y: sources and targets of the whole store, ``[N, dim]``; may be memory-mapped.
         rows: int64 ``[K]``: which rows of the store these are.
     """
 
@@ -47,7 +48,7 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
         return x[0], y[0]
 
     def __getitems__(self, index: list[int]) -> tuple[Tensor, Tensor]:
-        return self.fetch(torch.tensor(index))  # which a DataLoader collates no further
+        return self.fetch(torch.tensor(index))  # already a batch: see `loader`
 
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Sources and targets number ``index`` (int64 ``[B]``), float32 ``[B, dim]`` each."""
@@ -59,7 +60,7 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
         return self.fetch(torch.arange(len(self)))
 
     def loader(self, batch_size: int = 64, *, shuffle: bool = True, seed: int = 0) -> Loader:
-        """A loader that reads a batch from the store when it is asked for, never the whole."""
+        """A loader that reads from the store batch by batch."""
         return Loader(self, batch_size, shuffle=shuffle, seed=seed, collate_fn=_as_it_is)
 
 
@@ -90,24 +91,16 @@ class Task:
     def texts_of(self, part: Pairs) -> list[TextPair]:
         """The texts behind ``part``; raises ``ValueError`` for a task without texts."""
         if not self.texts:
-            raise ValueError(
-                f"the task {self.name!r} has embeddings alone: make it of texts with text_task"
-            )
+            raise ValueError(f"the task {self.name!r} has no texts: create it with text_task")
         return [self.texts[row] for row in part.rows.tolist()]
 
 
-def docs_task(
-    count: int | None = None,
-    dim: int = 768,
-    *,
-    seed: int = 0,
-    root: str | os.PathLike[str] | None = None,
-) -> Task:
+def docs_task(count: int | None = None, dim: int = 768, *, seed: int = 0) -> Task:
     """The frozen documentation pairs (see `docs_pairs`), or ``count`` of them drawn by ``seed``.
 
-    Raises ``ValueError`` for a ``count`` that there is not.
+    Raises ``ValueError`` for a ``count`` out of range.
     """
-    pairs = docs_pairs(root)
+    pairs = docs_pairs()
     if count is not None:
         if not 1 <= count <= len(pairs):
             raise ValueError(f"count is {count}: give 1 to {len(pairs)}, or None for all pairs")
@@ -125,72 +118,57 @@ def text_task(
 ) -> Task:
     """A task of text pairs, or of a JSONL file of them (see `read_pairs`).
 
-    The teacher is fitted to both sides of the training part. Raises ``ValueError`` when one part
-    is left empty, or for a file that is none.
+    The embedding is fitted to both sides of the training part. Raises ``ValueError`` when a part is
+    empty, or for a file that cannot be read.
     """
     if isinstance(pairs, str | os.PathLike):
         pairs = read_pairs(pairs)
-    sides = _sides([in_validation(pair.source) for pair in pairs], name)
+    held = torch.tensor([in_validation(pair.source) for pair in pairs], dtype=torch.bool)
+    sides = [side.nonzero().squeeze(1) for side in (~held, held)]
+    if not all(map(len, sides)):
+        raise ValueError(
+            f"of {len(held)} pairs of {name!r}, {len(sides[0])} are for training and"
+            f" {len(sides[1])} for validation: give more pairs with different sources"
+        )
     train = [pairs[row] for row in sides[0].tolist()]
-    fitted = [pair.source for pair in train] + [pair.target for pair in train]
-    teacher = Teacher(fitted, dim, seed)
-    x, y = teacher([pair.source for pair in pairs]), teacher([pair.target for pair in pairs])
-    return Task(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]), tuple(pairs))
+    embed = lsa([pair.source for pair in train] + [pair.target for pair in train], dim, seed)
+    x, y = embed([pair.source for pair in pairs]), embed([pair.target for pair in pairs])
+    return Task(name, *(Pairs(x, y, rows) for rows in sides), tuple(pairs))
 
 
-def embedding_task(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], *, name: str = "embeddings"
-) -> Task:
-    """A task of precomputed embeddings, which stay on disk.
+def lsa(texts: Sequence[str], dim: int, seed: int = 0) -> Callable[[Sequence[str]], Tensor]:
+    """A function from n texts to unit vectors float32 ``[n, dim]``, fitted to ``texts``.
 
-    Two .npy files ``[N, dim]``, one for each side. A row's part follows from the bytes of its
-    source. Nothing is unpickled.
+    scikit-learn's `TfidfVectorizer` on hashed words and pairs of neighbouring words, then its
+    `TruncatedSVD`, whose random start depends on ``seed``. A text without words in common with
+    ``texts`` gives 0, and so do directions beyond the rank of ``texts``.
 
-    Raises ``ValueError`` for files that do not hold that, and for values that are not finite;
-    ``FileNotFoundError`` where there is none.
+    Raises ``ValueError`` for a ``dim`` beyond the number of features.
     """
-    x, y = _array(Path(source)), _array(Path(target))
-    if x.ndim != 2 or x.shape != y.shape or not (x.is_floating_point() and y.is_floating_point()):
-        raise ValueError(
-            f"{source} holds {x.dtype} {list(x.shape)} and {target} {y.dtype} {list(y.shape)}: give"
-            " floating point [N, dim] for both, one row a pair"
-        )
-    everything = Pairs(x, y, torch.arange(len(x)))
-    validation: list[bool] = []
-    for index in torch.arange(len(x)).split(CHUNK):
-        rows, targets = everything.fetch(index)
-        if not (rows.isfinite().all() and targets.isfinite().all()):
-            raise ValueError(
-                f"{source} or {target} hold a value that is not finite in rows from"
-                f" {int(index[0])} on: leave such pairs out"
-            )
-        validation += [in_validation(row.tobytes()) for row in rows.numpy()]
-    sides = _sides(validation, name)
-    return Task(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]))
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    if not 1 <= dim <= FEATURES:
+        raise ValueError(f"dim is {dim}: give 1 to {FEATURES}, the number of hashed features")
+    numbers = {str(number): number for number in range(FEATURES)}
+    tfidf: Any = TfidfVectorizer(analyzer=hashed, vocabulary=numbers)
+    svd: Any = TruncatedSVD(
+        min(dim, len(texts)), n_iter=2, n_oversamples=16, random_state=seed
+    ).fit(tfidf.fit_transform(texts))
+
+    def embed(texts: Sequence[str]) -> Tensor:
+        found = torch.from_numpy(svd.transform(tfidf.transform(texts))).float()
+        return F.normalize(F.pad(found, (0, dim - found.shape[1])))
+
+    return embed
 
 
-def _sides(validation: Sequence[bool], name: str) -> tuple[Tensor, Tensor]:
-    """Rows of the training part and of the validation part."""
-    mask = torch.tensor(validation, dtype=torch.bool)
-    train, held = (~mask).nonzero().squeeze(1), mask.nonzero().squeeze(1)
-    if not len(train) or not len(held):
-        raise ValueError(
-            f"of {len(mask)} pairs of {name!r}, {len(train)} are for training and {len(held)} for"
-            " validation: give more pairs with different sources"
-        )
-    return train, held
+def hashed(text: str) -> list[str]:
+    """The words of ``text`` and its pairs of neighbouring words, by their CRC-32.
 
-
-def _array(path: Path) -> Tensor:
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        with warnings.catch_warnings():
-            # a writable mapping of more than the memory would be refused
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-            return torch.from_numpy(array)
-    except FileNotFoundError:
-        raise
-    except (OSError, EOFError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path} is no .npy file of numbers ({error}): write it with numpy.save"
-        ) from error
+    Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009;
+    without signs.
+    """
+    single = words(text)
+    double = [f"{a} {b}" for a, b in pairwise(single)]
+    return [str(crc32(token.encode()) % FEATURES) for token in single + double]

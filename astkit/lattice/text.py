@@ -1,10 +1,9 @@
-"""From words to the lattice and back: a small encoder before it, a small decoder behind it.
+"""From words to the lattice and back: a small encoder before it, a small decoder after it.
 
-Trained together with the lattice, batch by batch: one encode, one pass through the lattice and one
-decode a step, however many texts there are. The encoder learns the teacher's embedding of a text,
-so a text enters the lattice as an embedding does; the decoder reads the surface that
-the flows leave, and learns the target's words by cross-entropy (teacher forcing: Williams and
-Zipser, Neural Computation 1(2), 1989).
+Both are trained with the lattice: one encode, one pass through the lattice and one decode per
+step, for any number of texts. The encoder learns to predict the task's embedding of a text; the
+decoder reads the output surface and learns the target's words by cross-entropy (teacher forcing:
+Williams and Zipser, Neural Computation 1(2), 1989).
 """
 
 from __future__ import annotations
@@ -20,23 +19,20 @@ from astkit import rng
 from astkit.lattice.pairs import words
 
 PAD, BEGIN, END, UNKNOWN = range(4)
-_UNSAID = [PAD, BEGIN, UNKNOWN]  # no words
 MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
 
 
 class Vocabulary:
-    """The most frequent words of the training texts, numbered from 4 on; 0 to 3 are marks."""
+    """The most frequent words of the training texts, numbered from 4 on; 0 to 3 are marks.
 
-    def __init__(self, known: Sequence[str]) -> None:
-        self.tokens = (*MARKS, *known)
-        self._number = {token: number for number, token in enumerate(self.tokens)}
+    Args:
+        texts: of the training part.
+        size: maximum number of tokens, the marks included.
 
-    @classmethod
-    def of(cls, texts: Sequence[str], size: int = 2000) -> Vocabulary:
-        """At most ``size`` tokens, the marks included; give the texts of the training part alone.
+    Raises ``ValueError`` for a size that leaves no word.
+    """
 
-        Raises ``ValueError`` for a size that leaves no word.
-        """
+    def __init__(self, texts: Sequence[str], size: int = 2000) -> None:
         counts = Counter(word for text in texts for word in words(text))
         if size <= len(MARKS) or not counts:
             raise ValueError(
@@ -44,7 +40,8 @@ class Vocabulary:
                 f" size above {len(MARKS)} and texts with words"
             )
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
-        return cls(ranked[: size - len(MARKS)])
+        self.tokens = (*MARKS, *ranked[: size - len(MARKS)])
+        self._number = {token: number for number, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,8 +53,8 @@ class Vocabulary:
         """
         encoded = torch.full((len(texts), length), PAD)
         for row, text in enumerate(texts):
-            numbers = [self._number.get(word, UNKNOWN) for word in words(text)][:length]
-            numbers += [END] * (len(numbers) < length)
+            numbers = [self._number.get(word, UNKNOWN) for word in words(text)] + [END]
+            numbers = numbers[:length]
             encoded[row, : len(numbers)] = torch.tensor(numbers)
         return encoded
 
@@ -87,7 +84,7 @@ class TextEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """A surface ``[B, cells]`` to tokens: the first state of a GRU that generates word by word."""
+    """A surface ``[B, cells]`` to tokens: the initial state of a GRU language model."""
 
     def __init__(self, size: int, cells: int, width: int) -> None:
         super().__init__()
@@ -97,8 +94,8 @@ class TextDecoder(nn.Module):
         self.out = nn.Linear(width, size)
 
     def forward(self, surface: Tensor, tokens: Tensor) -> Tensor:
-        """Logits ``[B, length, vocabulary]`` for each of ``tokens [B, length]``, told those before
-        it."""
+        """Logits ``[B, length, vocabulary]`` of each of ``tokens [B, length]``, given those
+        before it."""
         begin = torch.full_like(tokens[:, :1], BEGIN)
         heard = self.words(torch.cat([begin, tokens[:, :-1]], 1))
         logits: Tensor = self.out(self.gru(heard, self.start(surface)[None].contiguous())[0])
@@ -106,10 +103,7 @@ class TextDecoder(nn.Module):
 
     @torch.no_grad()
     def greedy(self, surface: Tensor, length: int) -> Tensor:
-        """The likeliest word or end after those so far, ``length`` times: int64 ``[B, length]``.
-
-        The whole batch at once; what follows a row's end mark is padding.
-        """
+        """Greedy decoding of the whole batch, int64 ``[B, length]``; padding after an end mark."""
         state = self.start(surface)[None].contiguous()
         token = torch.full((len(surface), 1), BEGIN, device=surface.device)
         ended = torch.zeros_like(token, dtype=torch.bool)
@@ -117,7 +111,7 @@ class TextDecoder(nn.Module):
         for _ in range(length):
             said, state = self.gru(self.words(token), state)
             logits = self.out(said)
-            logits[..., _UNSAID] = -torch.inf
+            logits[..., [PAD, BEGIN, UNKNOWN]] = -torch.inf
             token = logits.argmax(-1).masked_fill(ended, PAD)
             ended = ended | (token == END)
             spoken.append(token)
@@ -131,7 +125,7 @@ class TextBridge(nn.Module):
         vocabulary: of the training texts.
         dim, cells: of the lattice.
         width: of word vectors and GRU.
-        length: most tokens of a text; longer ones are cut.
+        length: maximum number of tokens of a text; longer ones are cut.
         seed: of the weights.
     """
 
@@ -146,25 +140,23 @@ class TextBridge(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if length < 1 or width < 1:
-            raise ValueError(f"length is {length} and width {width}: give 1 or more for both")
         self.vocabulary, self.length = vocabulary, length
         with rng.isolated("cpu", seed, "text"):
             self.encoder = TextEncoder(len(vocabulary), dim, width)
             self.decoder = TextDecoder(len(vocabulary), cells, width)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Embeddings ``[len(texts), dim]`` of ``texts``, of length 1 as the teacher's are."""
+        """Unit embeddings ``[len(texts), dim]``."""
         device = self.encoder.out.weight.device
         tokens = self.vocabulary.encode(texts, self.length).to(device)
         return F.normalize(self.encoder(tokens))
 
     def decode(self, surface: Tensor) -> list[str]:
-        """The words that ``surface [B, cells]`` stands for, decoded greedily."""
+        """The texts of ``surface [B, cells]``, decoded greedily."""
         return self.vocabulary.decode(self.decoder.greedy(surface, self.length))
 
     def word_losses(self, surface: Tensor, tokens: Tensor) -> Tensor:
-        """Mean cross-entropy of a row's tokens, ``[B]`` in nats, padding left out."""
+        """Mean cross-entropy of a row's tokens, ``[B]`` in nats, without padding."""
         logits = self.decoder(surface, tokens)
         losses = F.cross_entropy(logits.transpose(1, 2), tokens, ignore_index=PAD, reduction="none")
         return losses.sum(1) / (tokens != PAD).sum(1).clamp(min=1)

@@ -1,7 +1,7 @@
 """Training a lattice with the kit's own `Trainer`: ledger, precision, gating and checkpoints.
 
-The trainer sees a model from rows to rows and a criterion with one loss a row, so everything that
-it does for classes it does here; only the metrics of a pass are others, those of `retrieval`.
+The trainer sees a model from rows to rows and a criterion with one loss per row; the metrics of a
+pass are those of `retrieval`.
 """
 
 from __future__ import annotations
@@ -27,29 +27,28 @@ from astkit.trainers import Budget, TrainConfig, Trainer
 from astkit.trainers.evaluator import Evaluator
 
 OTHERS = 4096
-"""Most targets of the contrast: each is one more column of a product over ``dim`` for every row."""
+"""Maximum number of contrastive targets: each is a column of a matrix product for every row."""
 
 SETTINGS = TrainConfig(lr=2e-3, weight_decay=0.01, clip_norm=1.0)
 
-_SAME = 0.9999  # cosine from which on another target is the row's own
+_SAME = 0.9999  # cosine above which another target counts as the row's own
 
 
 @dataclass(frozen=True)
 class LossWeights:
-    """What a row's loss is made of: ``1 - cos``, and each of these times its weight.
+    """A row's loss: ``1 - cos``, plus each of these terms times its weight.
 
     Attributes:
         contrast: the cross-entropy of the row's own target among those of other training pairs, at
             ``temperature`` (InfoNCE: van den Oord et al., arXiv 1807.03748). They are the same
-            ones for every batch, so a row's loss does not depend on its batch.
+            for every batch, so a row's loss does not depend on its batch.
         text: the decoder's cross-entropy plus ``1 - cos`` of the encoder's embedding; needs a
             task with texts.
         temperature: of the contrast; cosines are divided by it.
-        fade: let the contrast's weight fall to 0 in equal parts over the steps. It sets targets
-            apart, and so raises their ranks early, but turns predictions away from what all targets
-            have in common, which lowers the cosine; the steps without it bring that back.
+        fade: decrease the contrast's weight linearly to 0 over the training. It raises the ranks of
+            targets early, but lowers the cosine, which recovers without it.
 
-    Raises ``ValueError`` for a weight below 0, or a temperature that is not above.
+    Raises ``ValueError`` for a negative weight or a temperature of 0 or below.
     """
 
     contrast: float = 0.0
@@ -66,11 +65,11 @@ class LossWeights:
 
 
 class LatticeRows(nn.Module):
-    """A lattice as the trainer wants it: one tensor in, one tensor out, a row a sample.
+    """A lattice with one tensor in and one tensor out, a row per sample, as `Trainer` needs it.
 
-    In: embeddings ``[B, dim]``, with a bridge followed by the tokens of the source as whole
-    numbers, ``[B, dim + length]``. Out: predictions ``[B, dim]``, with a bridge followed by the
-    surface and the loss of its encoder, ``[B, dim + cells + 1]``.
+    In: embeddings ``[B, dim]``, with a bridge followed by the source's token numbers,
+    ``[B, dim + length]``. Out: predictions ``[B, dim]``, with a bridge followed by the surface and
+    the loss of its encoder, ``[B, dim + cells + 1]``.
     """
 
     def __init__(self, lattice: EnergyFlowLattice, bridge: TextBridge | None = None) -> None:
@@ -90,13 +89,13 @@ class LatticeRows(nn.Module):
 
 
 class LatticeLoss:
-    """The criterion of ``rows``: outputs and targets as `LatticeRows` lays them out, to ``[B]``.
+    """The criterion of ``rows``: outputs and targets laid out as in `LatticeRows`, to ``[B]``.
 
     Args:
         rows: the model.
-        weights: of the parts.
-        others: ``[K, dim]``, the targets that a row's own is told from by the contrast.
-        left: share of the contrast that has not faded yet.
+        weights: of the terms.
+        others: ``[K, dim]``, the contrastive targets.
+        left: factor of the contrast's weight, from 1 to 0 where it fades.
     """
 
     def __init__(
@@ -132,17 +131,13 @@ class LatticeLoss:
 
 
 class RetrievalEvaluator(Evaluator):
-    """Finds, after each pass, `Retrieval` metrics and the mean loss on ``loader``'s pairs.
+    """Computes `Retrieval` metrics and the mean loss on ``loader``'s pairs after each pass.
 
-    They stand in the record as ``val_mrr``, ``val_cosine``, ``val_top1``, ``val_top5`` and
-    ``val_loss``, so ``Checkpoints(best="val_mrr")`` keeps the best.
+    They are recorded as ``val_mrr``, ``val_cosine``, ``val_top1``, ``val_top5`` and ``val_loss``.
     """
 
     higher_is_better: ClassVar[dict[str, bool]] = {
-        "val_mrr": True,
-        "val_cosine": True,
-        "val_top1": True,
-        "val_top5": True,
+        **dict.fromkeys(("val_mrr", "val_cosine", "val_top1", "val_top5"), True),
         "val_loss": False,
     }
 
@@ -177,25 +172,25 @@ def lattice_trainer(
     model: EnergyFlowLattice | None = None,
     **trainer: Any,
 ) -> Trainer:
-    """A `Trainer` of a lattice on ``task``, ready to run. ::
+    """A `Trainer` of a lattice on ``task``. ::
 
         done = lattice_trainer(LatticeConfig(), docs_task(2000), steps=300)
         done.run().epochs[-1]["val_mrr"]
 
-    ``config.lattice=False`` gives the bypass: the same mapper and collector, no flows. The
-    model in training is a `LatticeRows`, the epochs hold what `RetrievalEvaluator` finds.
+    The trained model is a `LatticeRows`. ``config.lattice=False`` gives the bypass: the same mapper
+    and collector without flows.
 
     Args:
         config: of the lattice; its ``dim`` must be the task's.
         task: what to learn.
-        steps: batches to train on; the learning rate's schedule ends with them.
-        batch_size: pairs a batch.
+        steps: number of batches; the learning rate's schedule ends with them.
+        batch_size: pairs per batch.
         settings: learning rate and so on; ``seed`` is also that of the order of the pairs.
-        weights: of the loss; ``text`` above 0 trains a `TextBridge` beside the lattice.
+        weights: of the loss; ``text`` above 0 trains a `TextBridge` with the lattice.
         model: built from ``config`` by default.
-        trainer: what else a `Trainer` takes: policy, device, observers, checkpoints, resume, meter.
+        trainer: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
-    Raises ``ValueError`` for dims that differ, less than one step, or text without texts.
+    Raises ``ValueError`` for different dims, less than one step, or text without texts.
     """
     if config.dim != task.dim:
         raise ValueError(
@@ -205,7 +200,13 @@ def lattice_trainer(
     if steps < 1:
         raise ValueError(f"steps is {steps}: give 1 or more")
     weights, seed = weights or LossWeights(), settings.seed
-    bridge = _bridge(config, task, seed) if weights.text else None
+    bridge = others = None
+    if weights.text:
+        pairs = task.texts_of(task.train)
+        texts = [pair.source for pair in pairs] + [pair.target for pair in pairs]
+        bridge = TextBridge(Vocabulary(texts), config.dim, config.cells, seed=seed)
+    if weights.contrast:
+        others = task.train.fetch(rng.permutation(len(task.train), seed, "contrast")[:OTHERS])[1]
     train, held = (_with_tokens(part, task, bridge) for part in (task.train, task.validation))
     loader = train.loader(batch_size, seed=seed)
     rows = LatticeRows(model or EnergyFlowLattice(config), bridge)
@@ -213,34 +214,22 @@ def lattice_trainer(
     def left() -> float:
         return max(0.0, 1 - made.position.step / steps) if weights.fade else 1.0
 
-    criterion = LatticeLoss(rows, weights, _others(task, seed) if weights.contrast else None, left)
     check = held.loader(batch_size, shuffle=False)
     made = Trainer(
         rows,
         loader,
-        # half a step short of the last one's end, where rounding cannot add one more
+        # half a step less than a whole number, which rounding cannot turn into one step more
         budget=Budget(epochs=(steps - 0.5) / len(loader)),
         config=settings,
-        criterion=criterion,
+        criterion=LatticeLoss(rows, weights, others, left),
         evaluator=partial(RetrievalEvaluator, loader=check, dim=config.dim),
         **trainer,
     )
     return made
 
 
-def _bridge(config: LatticeConfig, task: Task, seed: int) -> TextBridge:
-    pairs = task.texts_of(task.train)
-    texts = [pair.source for pair in pairs] + [pair.target for pair in pairs]
-    return TextBridge(Vocabulary.of(texts), config.dim, config.cells, seed=seed)
-
-
-def _others(task: Task, seed: int) -> Tensor:
-    """Targets of at most so many training pairs, drawn by ``seed``."""
-    return task.train.fetch(rng.permutation(len(task.train), seed, "contrast")[:OTHERS])[1]
-
-
 def _with_tokens(part: Pairs, task: Task, bridge: TextBridge | None) -> Pairs:
-    """``part`` with, for a bridge, the tokens of source and target behind their embeddings."""
+    """``part`` with, for a bridge, the tokens of source and target after their embeddings."""
     if bridge is None:
         return part
     encode = partial(bridge.vocabulary.encode, length=bridge.length)
@@ -251,10 +240,10 @@ def _with_tokens(part: Pairs, task: Task, bridge: TextBridge | None) -> Pairs:
 
 @torch.no_grad()
 def examples(rows: LatticeRows, task: Task, count: int = 5) -> list[dict[str, str]]:
-    """What a trained bridge says to the first ``count`` validation pairs.
+    """Texts that a trained bridge generates for the first ``count`` validation pairs.
 
-    ``source`` and ``target`` are the texts; ``said`` is decoded from the teacher's embedding of the
-    source, ``heard`` from the bridge's own: text in, text out, without the teacher.
+    ``source`` and ``target`` are the task's texts; ``said`` is decoded from the task's embedding of
+    the source, ``heard`` from the bridge's own embedding.
 
     Raises ``ValueError`` for a model without a bridge.
     """

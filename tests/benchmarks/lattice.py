@@ -3,7 +3,7 @@ lattice.json.
 
 Forward and backward of one batch, as interleaved rounds on one thread:
 
-- all flows at once, against chunks of 16 flows a call (what the origin ran) and against the plain
+- all flows at once, against chunks of 16 flows a call (what the original ran) and against the plain
   loop over flows;
 - stopping early against all the steps allowed, where 5 % of the flows are stragglers: with a bound
   where the others go at 3 planes a step, and stated where they go at 1.5;
@@ -154,7 +154,7 @@ def precision(rounds: int, config: LatticeConfig, batch: int) -> dict[str, Any]:
 
 def words(rounds: int, config: LatticeConfig, batch: int, size: int = 2000) -> dict[str, Any]:
     """Decoding the surfaces of a batch one by one, over all of them at once."""
-    vocabulary = Vocabulary.of([f"word{number}" for number in range(size)], size)
+    vocabulary = Vocabulary([f"word{number}" for number in range(size)], size)
     bridge = TextBridge(vocabulary, config.dim, config.cells)
     surface = inputs(batch, config.cells).float()
     timed = interleaved(

@@ -2,9 +2,8 @@
 
 Trains on the frozen documentation pairs, three seeds of each arm, and sets beside them the
 baselines, the bypass (the same mapper and collector without flows, the same training) and the
-origin's rules as a negative control. `--ablation` also takes the differences to the origin
-back, one at a time. `--arms` measures some of them anew and keeps the others that the file holds.
-There is no test part: sizes and loss weights were chosen on the validation part with seed 0.
+original's rules as a negative control. `--ablation` also reverts the differences to the original,
+one at a time. `--arms` measures some of them anew and keeps the others that the file holds. There is no test part: sizes and loss weights were chosen on the validation part with seed 0.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ SHARP = LossWeights(contrast=1.0, temperature=0.1)
 LARGE = {"width": 28, "height": 28, "depth": 3}
 TRAINING = {name: getattr(SETTINGS, name) for name in ("weight_decay", "clip_norm", "schedule")}
 METRICS = ("val_mrr", "val_cosine", "val_top1", "val_top5")
-ORIGIN: dict[str, Any] = {"energy_rule": "origin", "input_scale": 1.0, "theta_e": 0.01}
+ORIGINAL: dict[str, Any] = {"energy_rule": "original", "input_scale": 1.0, "theta_e": 0.01}
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Arm:
 ARMS = (
     Arm("lattice"),
     Arm("bypass", {"lattice": False}),
-    Arm("negative control", ORIGIN, large=(MOVE, ENERGY)),
+    Arm("negative control", ORIGINAL, large=(MOVE, ENERGY)),
     Arm("large lattice, contrast", LARGE, SHARP, steps=200, lr=5e-4),
     Arm("large bypass, contrast", {**LARGE, "lattice": False}, SHARP, steps=200, lr=5e-4),
     Arm("lattice, spawning", {"spawn_threshold": 0.5}),
@@ -72,7 +71,7 @@ ARMS = (
 )
 ABLATION = (
     # a small start of energies is one of changes to them, which that rule does not have
-    Arm("energy rule of the origin", {"energy_rule": "origin"}, large=(ENERGY,)),
+    Arm("energy rule of the original", {"energy_rule": "original"}, large=(ENERGY,)),
     Arm("unscaled input", {"input_scale": 1.0}),
     Arm("large first displacements", large=(MOVE,)),
     Arm("large first changes of energy", large=(ENERGY,)),
@@ -163,7 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     parser.add_argument(
-        "--ablation", action="store_true", help="also single differences to the origin"
+        "--ablation", action="store_true", help="also single differences to the original"
     )
     parser.add_argument("--arms", nargs="+", help="only these, by name")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)

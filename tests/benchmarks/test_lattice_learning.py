@@ -40,7 +40,7 @@ def test_the_lattice_learns_in_300_steps(content):
         assert row["val_cosine"] >= 0.27
 
 
-def test_the_origins_rules_do_not(content):
+def test_the_originals_rules_do_not(content):
     rows = content["arms"]["negative control"]["rows"]
     assert all(row["val_mrr"] < 0.05 for row in rows)
 

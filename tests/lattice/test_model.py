@@ -1,4 +1,4 @@
-"""What holds of every lattice: samples apart, counts that add up, a call a step, exact repeats."""
+"""Properties of every lattice: when samples stop, one call per step, exact repeats."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.lattice.examples import COUNTERS, config, gradients, inputs, loss, mo
 BOUND = 1e-10
 
 
-def same_counts(a: FlowStats, b: FlowStats, rows: Tensor | slice = slice(None)) -> bool:
-    return all(torch.equal(getattr(a, name), getattr(b, name)[rows]) for name in COUNTERS)
+def same_counts(a: FlowStats, b: FlowStats) -> bool:
+    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in COUNTERS)
 
 
 def exactly(a: LatticeOutput, b: LatticeOutput) -> bool:
@@ -36,23 +36,6 @@ def calls(module: nn.Module) -> list[int]:
     seen: list[int] = []
     module.register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
     return seen
-
-
-@pytest.mark.parametrize("rows", [[1], [3, 0, 4, 2, 1]], ids=["alone", "permuted"])
-def test_a_sample_does_not_see_its_batch(rows: list[int]) -> None:
-    built = model(config(max_flows=14, theta_e=0.05, depth=8, tau=0.7))
-    x, order = inputs(5), torch.tensor(rows)
-    whole, part = built(x), built(x[order])
-    assert (
-        len({tuple(row) for row in zip(*map(torch.Tensor.tolist, counts(whole)), strict=True)}) > 1
-    )
-    assert (part.surface - whole.surface[order]).abs().max() <= BOUND
-    assert (part.y - whole.y[order]).abs().max() <= BOUND
-    assert same_counts(part.stats, whole.stats, order)
-
-
-def counts(output: LatticeOutput) -> list[Tensor]:
-    return [getattr(output.stats, name) for name in COUNTERS]
 
 
 def test_no_rule_to_stop_equals_all_the_steps() -> None:
@@ -87,19 +70,8 @@ def test_patience_stops_for_the_stragglers() -> None:
     assert stats.steps.tolist() == [7 + 3] * 3  # all others arrive in step 7
 
 
-@pytest.mark.parametrize("changes", [{}, {"theta_e": 0.1}, {"max_flows": 12}])
-def test_counts_add_up(changes: dict[str, object]) -> None:
-    built = model(config(depth=7, tau=0.6, min_steps=1, **changes))
-    _, flows = flow_table(built, inputs(4))
-    stats = built(inputs(4)).stats
-    assert (flows["step"] == 0).sum() == 4 * 12
-    assert torch.equal(stats.completed + stats.died + stats.left, stats.created)
-    assert (stats.created >= 12).all()
-    assert flows.groupby(["step", "sample"]).size().max() <= built.config.flows_per_sample
-
-
-@pytest.mark.parametrize("batch", [1, 6])
-def test_one_call_a_step_for_any_batch(batch: int) -> None:
+def test_one_call_a_step() -> None:
+    batch = 6
     built = model(config())
     neuron, carrier, mapper = calls(built.neuron), calls(built.carrier), calls(built.mapper)
     output = built(inputs(batch))
@@ -120,19 +92,19 @@ def test_chunks_of_flows_change_calls_and_nothing_else() -> None:
     assert (output.surface - expected.surface).abs().max() <= BOUND
     assert same_counts(output.stats, expected.stats)
     for name, gradient in whole.items():
-        torch.testing.assert_close(part[name], gradient, atol=BOUND, rtol=1e-8)
+        assert (part[name] - gradient).abs().max() <= BOUND
 
 
-@pytest.mark.parametrize("every", [1, 3, 100])
-def test_recomputed_steps_change_nothing(every: int) -> None:
+def test_recomputed_steps_change_nothing() -> None:
     chosen = config(max_flows=14)
     x = inputs(3)
     built = model(chosen)
     kept = gradients(built, expected := built(x))
-    again = model(replace(chosen, recompute_every=every))
-    found = gradients(again, output := again(x))
-    assert exactly(output, expected)
-    assert all(torch.equal(found[name], kept[name]) for name in kept)
+    for every in (1, 3, 100):
+        again = model(replace(chosen, recompute_every=every))
+        found = gradients(again, output := again(x))
+        assert exactly(output, expected)
+        assert all(torch.equal(found[name], kept[name]) for name in kept)
 
 
 def test_every_parameter_learns() -> None:
@@ -217,7 +189,7 @@ def test_a_table_follows_each_flow() -> None:
     assert (then["z"] >= built.config.z_min).all()
 
 
-def test_what_cannot_run_is_refused() -> None:
+def test_wrong_inputs_are_refused() -> None:
     built = model(config())
     with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6"):
         built(inputs(2, dim=7))

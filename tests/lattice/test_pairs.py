@@ -28,7 +28,7 @@ DATA = Path(__file__).parents[2] / "data"
 
 
 def test_the_frozen_pairs_are_small_unique_and_prose():
-    frozen = docs_pairs(DATA)
+    frozen = docs_pairs()
     assert len(frozen) >= 2500
     assert (DATA / pairs.FILE).stat().st_size <= 2e6
     for side in ("source", "target"):
@@ -42,17 +42,17 @@ def test_the_frozen_pairs_are_small_unique_and_prose():
 
 def test_the_licences_of_all_origins_lie_beside_them():
     text = (DATA / "docs_pairs.LICENSES.txt").read_text()
-    for origin in {pair.origin for pair in docs_pairs(DATA)}:
+    for origin in {pair.origin for pair in docs_pairs()}:
         assert origin.replace("python", "Python") in text
     for owner in ("Python Software Foundation", "NumPy Developers", "Facebook, Inc"):
         assert owner in text
     readme = (DATA / "README.md").read_text()
-    assert f"{len(docs_pairs(DATA)):,} pairs" in readme
+    assert f"{len(docs_pairs()):,} pairs" in readme
 
 
 @pytest.mark.full
 def test_the_frozen_pairs_are_what_these_packages_hold():
-    frozen = docs_pairs(DATA)
+    frozen = docs_pairs()
     here = {f"{name} {metadata.version(name).partition('+')[0]}" for name in ("numpy", "torch")}
     here.add(collector._python())
     versions = {pair.origin for pair in frozen}
@@ -100,11 +100,6 @@ def test_the_part_depends_on_the_words_alone(some):
     assert written == (int.from_bytes(digest, "big") / 2**64 < 0.15)
 
 
-def test_about_the_asked_share_is_for_validation():
-    held = sum(in_validation(f"text {n}") for n in range(4000))
-    assert abs(held / 4000 - 0.15) < 4 * (0.15 * 0.85 / 4000) ** 0.5
-
-
 def test_a_line_that_is_no_pair_is_named(tmp_path):
     path = tmp_path / "user.jsonl"
     wrong = (
@@ -128,7 +123,7 @@ def test_the_pairs_that_python_brings_along_are_unique_and_prose():
 
 
 def test_damaged_and_empty_files_are_refused(tmp_path):
-    whole = write_pairs(tmp_path / "a.jsonl.gz", docs_pairs(DATA)[:50]).read_bytes()
+    whole = write_pairs(tmp_path / "a.jsonl.gz", docs_pairs()[:50]).read_bytes()
     (tmp_path / "torn.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="cannot be read"):
@@ -144,7 +139,7 @@ def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "data"])
     with pytest.raises(FileNotFoundError, match="ASTKIT_DATA"):
         docs_pairs()
-    for n, folder in enumerate(("data", "share")):  # an installation goes before the current folder
+    for n, folder in enumerate(("share", "data")):  # a checkout goes before an installation
         some = [TextPair("a", f"b{n}")]
         write_pairs(tmp_path / folder / pairs.FILE, some)
         assert docs_pairs() == some

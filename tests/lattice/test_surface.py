@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from astkit.lattice.surface import Landing, deposit, fold
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.floats(-40, 40), st.integers(1, 9))
 def test_fold_bounces_to_and_fro(value: float, wall: int) -> None:
     at = value

@@ -1,23 +1,31 @@
-"""Tasks: no source on both sides, embeddings that stay on disk, batches that a plain loop makes."""
+"""Tasks: no source on both sides; embeddings and batches against plain computations."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
 import torch
 
 from astkit import rng
+from astkit.lattice import tasks
 from astkit.lattice.pairs import TextPair, words
-from astkit.lattice.tasks import (
-    Pairs,
-    Task,
-    docs_task,
-    embedding_task,
-    text_task,
-)
+from astkit.lattice.tasks import Pairs, Task, docs_task, hashed, lsa, text_task
 from tests.benchmarks.docs_pairs import write_pairs
+
+TEXTS = [
+    "the cat sat on the mat",
+    "The dog sat on the log.",
+    "a cat and a dog",
+    "gradients flow along the surface",
+    "the surface of the log",
+    "cells of energy flow",
+]
+FEATURES = 512
 
 
 def numbered(n: int = 40) -> list[TextPair]:
@@ -41,7 +49,7 @@ def test_no_source_is_in_both_parts():
     assert task.dim == 8
 
 
-def test_the_teacher_is_fitted_to_the_training_part_alone():
+def test_embeddings_are_fitted_to_the_training_part_alone():
     pairs = numbered()
     task = text_task(pairs, dim=8)
     held = set(task.validation.rows.tolist())
@@ -56,78 +64,74 @@ def test_a_subset_of_the_docs_is_the_same_every_time():
     assert list(first.texts) == list(second.texts)
     assert len(first.texts) == 60
     assert torch.equal(first.train.x, second.train.x)
-    with pytest.raises(ValueError, match="count is 0: give 1 to"):
-        docs_task(0)
 
 
-def test_a_users_file_of_texts(tmp_path):
+def test_a_file_of_texts(tmp_path):
     path = write_pairs(tmp_path / "mine.jsonl.gz", numbered())
     assert torch.equal(text_task(path, 4).train.x, text_task(numbered(), 4).train.x)
-    with pytest.raises(ValueError, match="give more pairs with different sources"):
-        text_task([TextPair("a", "b")] * 3, 2)
 
 
-def test_a_task_of_embeddings_has_no_texts():
-    x, y = vectors()
-    pairs = Pairs(x, y, torch.arange(60))
-    with pytest.raises(ValueError, match="embeddings alone"):
-        Task("bare", pairs, pairs).texts_of(pairs)
+def slow_tfidf(texts: list[str], fitted: list[str]) -> np.ndarray:
+    def features(text: str) -> Counter[int]:
+        tokens = "".join(c if c.isalnum() else " " for c in text.lower()).split()
+        grams = tokens + [tokens[i] + " " + tokens[i + 1] for i in range(len(tokens) - 1)]
+        return Counter(crc32(gram.encode()) % FEATURES for gram in grams)
+
+    frequency = Counter(feature for text in fitted for feature in features(text))
+    rows = np.zeros((len(texts), FEATURES))
+    for row, text in zip(rows, texts, strict=True):
+        for feature, count in features(text).items():
+            row[feature] = count * (math.log((1 + len(fitted)) / (1 + frequency[feature])) + 1)
+        row /= np.sqrt((row**2).sum())
+    return rows
 
 
-def test_embeddings_of_files_are_those_that_were_written(tmp_path):
-    x, y = vectors()
-    x[7] = x[3]
-    paths = (tmp_path / "x.npy", tmp_path / "y.npy")
-    for path, tensor in zip(paths, (x, y), strict=True):
-        np.save(path, tensor.half().numpy())
-    x, y = x.half().float(), y.half().float()
-    task = embedding_task(*paths)
-    for part in (task.train, task.validation):
-        found = part.whole()
-        assert torch.equal(found[0], x[part.rows])
-        assert torch.equal(found[1], y[part.rows])
-    rows = torch.cat([task.train.rows, task.validation.rows]).sort().values
-    assert torch.equal(rows, torch.arange(60))
-    assert (3 in task.train.rows) == (7 in task.train.rows)
+def test_embeddings_are_projections_onto_the_leading_directions(monkeypatch):
+    other = ["the cat on the log", "energy of the dog"]
+    monkeypatch.setattr(tasks, "FEATURES", FEATURES)
+    _, _, directions = np.linalg.svd(slow_tfidf(TEXTS, TEXTS), full_matrices=False)
+    for dim in (3, 6, 10):
+        slow = slow_tfidf(TEXTS + other, TEXTS) @ directions[: min(dim, 6)].T
+        slow /= np.linalg.norm(slow, axis=1, keepdims=True)
+        fast = lsa(TEXTS, dim)(TEXTS + other).double().numpy()
+        assert fast.shape == (8, dim)
+        # directions are unique up to their signs, so compare what does not depend on them
+        np.testing.assert_allclose(fast @ fast.T, slow @ slow.T, atol=1e-5)
+        np.testing.assert_allclose(abs(fast[:, : min(dim, 6)]), abs(slow), atol=1e-4)
+        assert not fast[:, 6:].any()
 
 
-def anonymous():
-    """Bytes of this process's memory that belong to no file."""
-    fields = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields["RssAnon"].split()[0]) * 1024
+def test_the_same_texts_give_the_same_bits_and_the_global_generator_stays():
+    before = torch.random.get_rng_state()
+    first, second = (lsa(TEXTS, 4, seed=3)(TEXTS) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert not lsa(TEXTS, 6)(["zebra quux"]).any()  # no words in common
 
 
-def test_embeddings_stay_on_disk(tmp_path):
-    if not Path("/proc/self/status").is_file():
-        pytest.skip("this system does not say what lies in memory")
+def test_words_and_pairs_of_words_are_hashed():
+    tokens = ("a", "b", "a", "a b", "b a")
+    assert hashed("A b, a!") == [str(crc32(each.encode()) % 8192) for each in tokens]
+
+
+def test_memory_mapped_embeddings_stay_on_disk(tmp_path):
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        pytest.skip("this system does not report what lies in memory")
+
+    def anonymous() -> int:
+        lines = dict(line.split(":") for line in status.read_text().splitlines())
+        return int(lines["RssAnon"].split()[0]) * 1024
+
     x = torch.randn(40_000, 128, generator=rng.generator(3))  # 20 MB a side
     np.save(tmp_path / "x.npy", x.numpy())
+    mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
     before = anonymous()
-    task = embedding_task(tmp_path / "x.npy", tmp_path / "x.npy")
-    for _ in task.train.loader(512).batches(0):
+    pairs = Pairs(mapped, mapped, torch.arange(0, 40_000, 2))
+    for _ in pairs.loader(512).batches(0):
         pass
-    assert anonymous() - before < x.nbytes  # both sides would take twice that
-    assert torch.equal(task.train.fetch(torch.arange(9))[0], x[task.train.rows[:9]])
-
-
-def test_unusable_files_are_refused(tmp_path):
-    x, y = vectors()
-    np.save(tmp_path / "x.npy", x.numpy())
-    np.save(tmp_path / "short.npy", y[:9].numpy())
-    np.save(tmp_path / "whole.npy", y.long().numpy())
-    np.save(tmp_path / "pickled.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    y[50, 2] = torch.nan
-    np.save(tmp_path / "nan.npy", y.numpy())
-    for name, sentence in {
-        "short": "one row a pair",
-        "whole": "floating point",
-        "pickled": "no .npy file of numbers",
-        "nan": "not finite in rows from 0 on",
-    }.items():
-        with pytest.raises(ValueError, match=sentence):
-            embedding_task(tmp_path / "x.npy", tmp_path / f"{name}.npy")
-    with pytest.raises(FileNotFoundError):
-        embedding_task(tmp_path / "x.npy", tmp_path / "absent.npy")
+    assert anonymous() - before < x.nbytes / 2
+    assert torch.equal(pairs.fetch(torch.arange(9))[0], x[:18:2])
 
 
 def test_batches_are_those_of_a_plain_loop():
@@ -144,3 +148,16 @@ def test_batches_are_those_of_a_plain_loop():
             assert torch.equal(batch.x, x[stored])
             assert torch.equal(batch.y, y[stored])
     assert torch.equal(pairs[3][0], x[16])
+
+
+def test_wrong_arguments_are_refused():
+    x, y = vectors()
+    bare = Pairs(x, y, torch.arange(60))
+    for refused, told in (
+        (lambda: docs_task(0), "count is 0: give 1 to"),
+        (lambda: text_task([TextPair("a", "b")] * 3, 2), "give more pairs with different sources"),
+        (lambda: Task("bare", bare, bare).texts_of(bare), "has no texts"),
+        (lambda: lsa(TEXTS, 8193), "dim is 8193: give 1 to 8192"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            refused()

@@ -1,4 +1,4 @@
-"""Training with the kit's trainer: losses, calls, gating, checkpoints, and that it learns."""
+"""Training with the kit's trainer: losses, calls, gating, checkpoints, learning."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_lattice_learns_the_identity():
 
 
 def test_as_many_steps_as_were_asked_for():
-    for steps in (1, 4, 11):
+    for steps in (1, 11):
         done = train(replace(SMALL, lattice=False), task(), steps=steps, batch_size=16)
         assert done.position.step == len(done.history.steps) == steps
 
@@ -208,19 +208,11 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path):
     assert second.position.step == 9
 
 
-def test_accumulation_over_two_halves_is_one_batch():
-    plain = train(SMALL, task(64 + 16), steps=2, batch_size=32)
-    micro = replace(SETTINGS, micro_batch=16)
-    halves = train(SMALL, task(64 + 16), steps=2, batch_size=32, settings=micro)
-    for one, two in zip(plain.model.parameters(), halves.model.parameters(), strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-5)
-
-
-def test_what_cannot_be_is_refused():
+def test_wrong_arguments_are_refused():
     for refused, told in (
         (lambda: lattice_trainer(replace(SMALL, dim=8), task()), r"config\.dim is 8, but the task"),
         (lambda: lattice_trainer(SMALL, task(), steps=0), "steps is 0"),
-        (lambda: lattice_trainer(SMALL, task(), weights=LossWeights(text=1.0)), "embeddings alone"),
+        (lambda: lattice_trainer(SMALL, task(), weights=LossWeights(text=1.0)), "has no texts"),
         (lambda: LossWeights(contrast=-1), "weight of contrast is -1"),
         (lambda: LossWeights(temperature=0), "temperature is 0"),
         (lambda: examples(LatticeRows(EnergyFlowLattice(SMALL)), texts()), "no text bridge"),
