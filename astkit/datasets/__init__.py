@@ -6,7 +6,7 @@ from astkit.datasets.images import Images
 from astkit.datasets.loaders import BatchSource, Loader
 from astkit.datasets.mapped import MappedImages, open_mapped, write_mapped
 from astkit.datasets.parquet import ParquetLoader
-from astkit.datasets.prefetch import Prefetched
+from astkit.datasets.prefetch import prefetched
 from astkit.datasets.sources import load
 from astkit.datasets.splits import Splits, split, stratified
 
@@ -18,12 +18,12 @@ __all__ = [
     "Loader",
     "MappedImages",
     "ParquetLoader",
-    "Prefetched",
     "Splits",
     "as_loader",
     "indexed",
     "load",
     "open_mapped",
+    "prefetched",
     "resized",
     "split",
     "stratified",

@@ -12,7 +12,6 @@ import torch
 
 from astkit import rng, system
 from astkit.batch import Batch
-from astkit.datasets import Prefetched
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import stamp
@@ -82,7 +81,7 @@ class SettingsInUse:
             self._decide("compile", *self._compile())
         if "prefetch" in names:
             self._decide("prefetch", *self._prefetch())
-        layouts = [name for name in ("precision", "channels_last") if name in names]
+        layouts: list[str] = [n for n in ("precision", "channels_last") if n in names]
         if layouts:
             chosen, why, figures = self._precision_and_layout(layouts)
             for name in layouts:
@@ -157,8 +156,7 @@ class SettingsInUse:
 
     def _apply(self, config: TrainConfig) -> None:
         self.config = config
-        if config.prefetch is True and not isinstance(self._feed.source, Prefetched):
-            self._feed.source = Prefetched(self._feed.source)
+        self._feed.prefetch = config.prefetch is True
 
     def record(self) -> dict[str, Any]:
         """What was decided and set, as plain values, for results and reports."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from astkit import rng
 from astkit.batch import Batch
-from astkit.datasets import BatchSource
+from astkit.datasets import BatchSource, prefetched
 from astkit.gating import Policy, Selection
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import class_labels, plan_round
@@ -33,6 +34,7 @@ class Feed:
 
     Attributes:
         lr_factor: of the present round's plan.
+        prefetch: whether a thread makes the next batches.
         share: rows of the present round's plan over its candidates.
         score_only: rows that are to be scored when the present round is over, int64.
 
@@ -44,7 +46,7 @@ class Feed:
     ) -> None:
         self.source = source
         self.policy = policy if policy is not None and overrides(policy, "plan") else None
-        self._plain = source  # knows its sizes; ``source`` may be one that wraps it
+        self.prefetch = False
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
         self._drawn: Tensor | None = None  # state of the loader's own generator before the pass
@@ -77,8 +79,22 @@ class Feed:
         with rng.isolated(device, seed, "load", epoch, number):
             if self._batches is None:
                 self._rewind_generator()
-                self._batches = self.source.batches(epoch, self._rows, position.taken)
+                self._batches = self._begun(epoch, position.taken)
             return next(self._batches, None)
+
+    def _begun(self, epoch: int, taken: int) -> Iterator[Batch]:
+        batches = self.source.batches(epoch, self._rows, taken)
+        if not self.prefetch:
+            return batches
+        if getattr(self.source, "keyed", False):
+            return prefetched(batches, self._key[0])
+        warnings.warn(
+            f"The {type(self.source).__name__} may draw from torch's default generators, so no"
+            " thread prefetches its batches; pass its data set in a Loader(num_workers=1 or more),"
+            " whose workers prefetch instead.",
+            stacklevel=2,
+        )
+        return batches
 
     def over(self, position: Position) -> bool:
         """Whether the epoch has no round left.
@@ -104,11 +120,11 @@ class Feed:
         self._batches = None
         if self.policy is None:
             return 0
-        order: Tensor = self._plain.order(position.epoch)  # type: ignore[attr-defined]
+        order: Tensor = self.source.order(position.epoch)  # type: ignore[attr-defined]
         chosen = plan_round(
             self.policy,
             order,
-            self._plain.num_samples or len(order),
+            self.source.num_samples or len(order),
             epoch=position.epoch,
             number=number,
             progress=position.spent,
@@ -123,7 +139,7 @@ class Feed:
     def _open(self, chosen: Selection, last: bool) -> None:
         rows = torch.cat([self._left, chosen.index])
         scale = torch.cat([self._left_scale, chosen.scale.float()])
-        size = getattr(self._plain, "batch_size", None)
+        size = getattr(self.source, "batch_size", None)
         whole = len(rows) if last or not size else len(rows) // size * size
         self._rows, self._left = rows[:whole], rows[whole:]
         self._scale, self._left_scale = scale[:whole], scale[whole:]
@@ -143,7 +159,7 @@ class Feed:
         """What scales the loss of each row of ``batch``, float32 ``[rows]``; ``None`` for 1."""
         if self._rows is None:
             return None
-        first = position.taken * (getattr(self._plain, "batch_size", None) or batch.rows)
+        first = position.taken * (getattr(self.source, "batch_size", None) or batch.rows)
         return self._scale[first : first + batch.rows]
 
     def of_epoch(self, position: Position) -> float:
@@ -173,11 +189,11 @@ class Feed:
         """Batches in the present round; infinity while a foreign loader cannot tell."""
         if self._rows is None:
             try:
-                return len(self._plain)
+                return len(self.source)
             except TypeError:
                 return math.inf
-        size = getattr(self._plain, "batch_size", None) or max(1, len(self._rows))
-        if getattr(self._plain, "drop_last", False):
+        size = getattr(self.source, "batch_size", None) or max(1, len(self._rows))
+        if getattr(self.source, "drop_last", False):
             return len(self._rows) // size
         return -(-len(self._rows) // size)
 
@@ -196,7 +212,7 @@ class Feed:
 
     @property
     def _generator(self) -> torch.Generator | None:
-        return getattr(getattr(self._plain, "loader", None), "generator", None)
+        return getattr(getattr(self.source, "loader", None), "generator", None)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows of the present round, and what a loader's own order was drawn from."""

@@ -7,7 +7,6 @@ from astkit.datasets import (
     ForeignLoader,
     Images,
     Loader,
-    Prefetched,
     as_loader,
     indexed,
     resized,
@@ -146,7 +145,7 @@ def test_labels_are_checked_batch_by_batch():
 
 def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():
     loader = Loader(IMAGES, 2, seed=3)
-    for source in (loader, Prefetched(loader), ForeignLoader(ordinary())):
+    for source in (loader, ForeignLoader(ordinary())):
         copied = as_loader(source, "cpu")
         assert copied is not source
         assert type(copied) is type(source)

@@ -17,7 +17,7 @@ ROW = 3 * SIDE * SIDE  # bytes
 SCRIPT = """
 import json, sys, threading, time
 import torch
-from astkit.datasets import Images, Loader, ParquetLoader, Prefetched, write_mapped, open_mapped
+from astkit.datasets import Images, Loader, ParquetLoader, prefetched, write_mapped, open_mapped
 
 kinds, folder, rows, side, batch = sys.argv[1].split(), sys.argv[2], *map(int, sys.argv[3:6])
 torch.set_num_threads(1)
@@ -47,9 +47,10 @@ model = torch.nn.Sequential(
 model(torch.zeros(2, 3, side, side))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
-def train(source):
+def train(source, ahead=False):
     seen = 0
-    for batch in source.batches(0):
+    batches = source.batches(0)
+    for batch in prefetched(batches) if ahead else batches:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(batch.x), batch.y).backward()
         optimizer.step()
@@ -87,9 +88,7 @@ for kind in kinds:
                 data = Images(data.images.clone(), data.labels, data.classes, "copy")
             workers = 1 if kind == "workers" else 0
             source = Loader(data, batch, num_workers=workers, **options)
-            if kind == "ahead":
-                source = Prefetched(source)
-        seen.append(train(source))
+        seen.append(train(source, kind == "ahead"))
     above.append(measured.peak - need.peak)
 print(json.dumps({"above": above, "seen": seen}))
 """

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astkit.datasets import BatchSource, Images, Loader, ParquetLoader, Prefetched, parquet
+from astkit.datasets import BatchSource, Images, Loader, ParquetLoader, parquet, prefetched
 from astkit.rng import permutation
 from tests.datasets.toy import STATS, assert_same
 
@@ -53,8 +53,8 @@ def test_follows_the_protocol(folder):
     loader = ParquetLoader(folder, 4)
     assert isinstance(loader, BatchSource)
     assert (loader.num_samples, len(loader)) == (N, 11)
-    assert Prefetched(loader).keyed
-    assert len(list(Prefetched(loader).batches(0))) == 11
+    assert loader.keyed
+    assert len(list(prefetched(loader.batches(0)))) == 11
     dropping = ParquetLoader(folder, 4, drop_last=True)
     assert len(dropping) == len(list(dropping.batches(0))) == 10
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import models, rng
-from astkit.datasets import Images, Loader, Prefetched
+from astkit.datasets import Images, Loader
 from astkit.gating import Gate
 from astkit.profiling.benchmark import Timings
 from astkit.trainers import TrainConfig, Trainer, autotune
@@ -123,9 +123,15 @@ def test_prefetching_gives_the_same_run():
     plain, ahead = trainer(TrainConfig()), trainer(TrainConfig(prefetch=True))
     plain.run()
     ahead.run()
-    assert isinstance(ahead.feed.source, Prefetched)
+    assert ahead.feed.prefetch
     for ours, theirs in zip(plain.model.parameters(), ahead.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_loader_that_may_draw_random_numbers_is_not_prefetched():
+    data = DataLoader(TensorDataset(torch.rand(8, 3, 8, 8), torch.arange(8) % 4), 4)
+    with pytest.warns(UserWarning, match="ForeignLoader may draw from .*num_workers=1"):
+        trainer(TrainConfig(prefetch=True), data).run()
 
 
 def test_threads_and_system_are_restored_and_recorded():
