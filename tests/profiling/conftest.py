@@ -1,4 +1,4 @@
-"""A counter whose joules are known, and a machine on which there is none."""
+"""A counter whose joules are known, a machine on which there is none, and images of noise."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
+from astkit import rng
+from astkit.datasets import Images
 from astkit.profiling import counters
 from astkit.profiling.counters import EnergyCounter, RaplCounter, UnavailableError
+
+
+def noise(rows, shape=(1, 8, 8), seed=0):
+    with rng.isolated("cpu", seed):
+        pixels = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8)
+        labels = torch.randint(0, 10, (rows,))
+    return Images(pixels, labels, tuple("0123456789"), "noise")
 
 
 class Machine(EnergyCounter):

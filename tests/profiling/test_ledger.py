@@ -13,20 +13,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from astkit import models, rng
-from astkit.datasets import Images, Loader
+from astkit.datasets import Loader
 from astkit.gating import Gate, RandomSubset, row_losses
 from astkit.profiling.flops import FlopsPerSample, counter
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers import Budget, DenseStep, GatedStep, SampleStep, StepResult, Trainer
+from tests.profiling.conftest import noise
 
 ROWS, HELD_OUT, SIZE = 50, 21, 16  # 4 batches, the last of 2 rows; 2 batches to evaluate
-
-
-def noise(rows, shape=(1, 8, 8), seed=0):
-    with rng.isolated("cpu", seed):
-        pixels = torch.randint(0, 256, (rows, *shape), dtype=torch.uint8)
-        labels = torch.randint(0, 10, (rows,))
-    return Images(pixels, labels, tuple("0123456789"), "noise")
 
 
 MODELS = {

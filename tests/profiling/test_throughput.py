@@ -10,20 +10,21 @@ import pytest
 import torch
 
 from astkit import logs, models
-from astkit.datasets import Loader, load
+from astkit.datasets import Loader
 from astkit.gating import Gate
 from astkit.profiling import Ledger, Throughput, throughput
 from astkit.trainers import Budget, DenseStep, GatedStep, Trainer
+from tests.profiling.conftest import noise
 
-DIGITS = load("digits")[0].subset(range(320))
+DATA = noise(320)
 EPOCHS, BATCH = 3, 32  # 10 batches a pass
 
 
 def build(step=None, validation=True, batch=BATCH, epochs=EPOCHS):
     return Trainer(
         models.build("digits_cnn", (1, 8, 8), 10),
-        Loader(DIGITS, batch),
-        Loader(DIGITS.subset(range(64)), BATCH) if validation else None,
+        Loader(DATA, batch),
+        Loader(DATA.subset(range(64)), BATCH) if validation else None,
         budget=Budget(epochs=epochs),
         step=step or GatedStep(Gate(0.3)),
     )
@@ -126,7 +127,7 @@ def test_rows_add_up_to_the_run(gated, every):
     trainer = build(None if gated else DenseStep())
     speed = watch(trainer, every=every)
     steps = trainer.run().steps
-    rows, batches = speed.rows, EPOCHS * len(DIGITS) // BATCH
+    rows, batches = speed.rows, EPOCHS * len(DATA) // BATCH
     assert sum(row["training_steps"] for row in rows) == batches - 1  # the first opens the window
     assert [row["step"] for row in rows] == [
         min(1 + every * place, batches) for place in range(1, 1 + math.ceil((batches - 1) / every))

@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from astkit import logs, rng
-from astkit.datasets import Loader, load
+from astkit.datasets import Loader
 from astkit.profiling import ProfilerWindow, peak_tensor_bytes
 from astkit.profiling.window import _operators
 from astkit.trainers import Budget, DenseStep, Trainer
+from tests.profiling.conftest import noise
 
-DIGITS = load("digits")[0].subset(range(160))  # 5 batches of 32
+DATA = noise(160)  # 5 batches of 32
 
 
 class Watched(DenseStep):
@@ -35,8 +36,8 @@ def build(*observers, epochs=4):
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     return Trainer(
         model,
-        Loader(DIGITS, 32),
-        Loader(DIGITS.subset(range(32)), 16),
+        Loader(DATA, 32),
+        Loader(DATA.subset(range(32)), 16),
         budget=Budget(epochs=epochs),
         step=Watched(),
         observers=observers,
