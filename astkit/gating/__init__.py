@@ -1,8 +1,7 @@
 """Deciding which samples are trained on: scores, controllers, gates and policies."""
 
 from astkit.gating.combine import WeightedSum, named_score
-from astkit.gating.controllers import Controller, LogIntegral, TopK
-from astkit.gating.density import density, log_density
+from astkit.gating.controllers import Controller, TopK
 from astkit.gating.device import DeviceGate
 from astkit.gating.disagreement import Disagreement
 from astkit.gating.gate import Gate
@@ -30,7 +29,13 @@ from astkit.gating.significance import (
     Score,
     score_rows,
 )
-from astkit.gating.tracking import QuantileEMA, VelocityPI
+from astkit.gating.tracking import (
+    LogIntegral,
+    QuantileEMA,
+    VelocityPI,
+    density,
+    log_density,
+)
 from astkit.gating.uncertainty import Confidence, Entropy, GradientNorm, Margin
 
 __all__ = [

@@ -20,48 +20,28 @@ from astkit.gating.significance import (
     finite_only,
     score_rows,
 )
-from astkit.names import REGISTRIES, resolve
+from astkit.names import resolve
 
 _TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
 
 
 def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
-    """The score that ``text`` names: one of the registry, or a weighted sum of some of them.
+    """The score that ``text`` names: a registered one, or a weighted sum such as "loss + 0.5*el2n".
 
-    A sum is a list of terms joined by ``+``; a term is a name, or a number of 0 or more, ``*`` and
-    a name; spaces are free. See `WeightedSum` for what it computes.
+    A term of a sum is a name, or a number of 0 or more, ``*`` and a name. See `WeightedSum`.
 
-    Raises ``ValueError`` for an unknown name or a sum that cannot be.
+    Raises ``ValueError`` for an unknown name or an impossible sum.
     """
     if not set(text) & set("+*-"):
         return resolve("score", text)(criterion)
-    terms = [(weight, resolve("score", name)(criterion)) for weight, name in _parse(text)]
-    return WeightedSum(terms)
-
-
-def _parse(text: str) -> list[tuple[float, str]]:
-    if "-" in text:
-        raise ValueError(
-            f"score {text!r} holds a minus, but weights are numbers of 0 or more and terms are"
-            f" joined by +: {_usable()}"
-        )
     matches = [_TERM.fullmatch(term) for term in text.split("+")]
-    terms = [(float(m[1] or 1), m[2]) for m in matches if m is not None]
+    terms = [(float(m[1] or 1), resolve("score", m[2])(criterion)) for m in matches if m]
     if len(terms) < len(matches):
         raise ValueError(
-            f"score {text!r} is no weighted sum: write terms such as 0.7*loss, joined by +;"
-            f" {_usable()}"
+            f"score {text!r} is not a weighted sum: join terms such as 0.7*loss by +, with weights"
+            " of 0 or more"
         )
-    unknown = [name for _, name in terms if name not in REGISTRIES["score"]]
-    if unknown:
-        raise ValueError(f"unknown score {unknown[0]!r} in {text!r}: {_usable()}")
-    return terms
-
-
-def _usable() -> str:
-    kinds = {name: resolve("score", name) for name in REGISTRIES["score"]}
-    names = sorted(name for name, kind in kinds.items() if not issubclass(kind, RelativeScore))
-    return f"choose from {', '.join(names)}"
+    return WeightedSum(terms)
 
 
 class WeightedSum(MeanRelative):
@@ -69,12 +49,11 @@ class WeightedSum(MeanRelative):
 
     So a weight is the term's share in the score of an average row, whatever the term's scale; where
     the mean is 0, the rows above it count as average. Rows where a term is not finite have no
-    score. Unlike the original's rule (`LossAndContrast`) nothing is clamped. Terms of weight 0 are
-    left out.
+    score. Unlike the original's rule (`LossAndContrast`) nothing is clamped.
 
     Args:
         terms: weights of 0 or more, with scores that are never negative and that compare no rows
-            themselves.
+            themselves. Terms of weight 0 are dropped.
 
     Raises ``ValueError`` for impossible weights or terms, and when a term gives a negative value.
     """
@@ -83,18 +62,20 @@ class WeightedSum(MeanRelative):
         weights = [weight for weight, _ in terms]
         if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
             raise ValueError(
-                f"a weighted score got the weights {weights}: give numbers of 0 or more, one of"
-                f" them above 0, for terms; {_usable()}"
+                f"a weighted score got the weights {weights}: give numbers of 0 or more, at least"
+                " one of them above 0"
             )
         self.terms = [(float(weight), term) for weight, term in terms if weight > 0]
-        for _, term in self.terms:
+        scores = [term for _, term in self.terms]
+        for term in scores:
             if isinstance(term, RelativeScore):
                 raise ValueError(
                     f"{_name(term)} compares a row with its batch already, so it cannot be a term"
-                    f" of a weighted score: {_usable()}"
+                    " of a weighted score: use a score of single rows, such as loss or contrast"
                 )
-        self.needs_index = any(getattr(term, "needs_index", False) for _, term in self.terms)
-        self.extra_forwards = sum(getattr(term, "extra_forwards", 0) for _, term in self.terms)
+        self.needs_index = any(getattr(term, "needs_index", False) for term in scores)
+        self.extra_forwards = sum(getattr(term, "extra_forwards", 0) for term in scores)
+        self._contextual = [term for term in scores if isinstance(term, ContextScore)]
 
     def features(self, batch: Scored) -> Tensor:
         columns = [score_rows(term, batch) for _, term in self.terms]
@@ -105,8 +86,8 @@ class WeightedSum(MeanRelative):
             if value < 0:
                 raise ValueError(
                     f"{_name(term)} gave {value:g}, but a weighted score divides each term by its"
-                    f" mean, so no term may be negative: {_usable()}, with a criterion that is 0"
-                    " or more"
+                    " mean, so no term may be negative: use a score and a criterion that are 0 or"
+                    " more"
                 )
         return features
 
@@ -117,20 +98,17 @@ class WeightedSum(MeanRelative):
         return finite_only((share * weights).sum(1), features)
 
     def settled(self, index: Tensor | None, chosen: Tensor) -> None:
-        for term in self._contextual():
+        for term in self._contextual:
             term.settled(index, chosen)
 
     def state_dict(self) -> dict[str, Any]:
-        states = [term.state_dict() for term in self._contextual()]
+        states = [term.state_dict() for term in self._contextual]
         return {"terms": states} if any(states) else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for term, own in zip(self._contextual(), state["terms"], strict=True):
+        for term, own in zip(self._contextual, state["terms"], strict=True):
             if own:
                 term.load_state_dict(own)
-
-    def _contextual(self) -> list[ContextScore]:
-        return [term for _, term in self.terms if isinstance(term, ContextScore)]
 
 
 def _name(term: object) -> str:

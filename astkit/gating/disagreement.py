@@ -1,4 +1,4 @@
-"""Uncertainty as disagreement: the model against a slower one that follows it."""
+"""Uncertainty as disagreement between the model and an exponential moving average of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
     Measures Based on the Shannon Entropy" (1991).
     """
     p, q, apart = first.exp(), second.exp(), (first - second).abs()
-    # p log(p/m) + q log(q/m) with m = (p + q) / 2, written so that equal shares give exactly 0
+    # p log(p/m) + q log(q/m) with m = (p + q) / 2, in a form that is exactly 0 for equal shares
     nearer = -torch.log1p(torch.expm1(-apart) / 2)
     terms = (p + q) * nearer - torch.minimum(p, q) * apart
     return (terms.sum(1) / 2).clamp_min(0)  # rounding can lead below 0
@@ -31,16 +31,15 @@ def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
 class Disagreement(ContextScore):
     """Jensen-Shannon divergence, in nats, between the model and an EMA teacher of it.
 
-    The teacher begins as a copy of the model. Before each scoring call (of a row by row trainer:
-    before each row) its parameters move by ``teacher += (1 - decay) * (model - teacher)`` and its
-    buffers are copied. The first call finds the two equal and scores 0. Source of the teacher:
-    Tarvainen and Valpola, "Mean teachers are better role models" (NeurIPS 2017); of the score,
-    which is the mean divergence of a committee of two from its average vote: McCallum and Nigam,
-    "Employing EM and Pool-Based Active Learning for Text Classification" (ICML 1998).
+    The teacher begins as a copy of the model. Before each scoring call (before each row, in
+    sample-by-sample training) its parameters move by ``teacher += (1 - decay) * (model - teacher)``
+    and its buffers are copied. The first call scores 0. Source of the teacher: Tarvainen and
+    Valpola, "Mean teachers are better role models" (NeurIPS 2017); of the score, the mean
+    divergence of a committee of two from its average vote: McCallum and Nigam, "Employing EM and
+    Pool-Based Active Learning for Text Classification" (ICML 1998).
 
-    The teacher is one more forward pass for each sample. Labels play no part. The state holds the
-    teacher's parameters as tensors, not as plain numbers. ``criterion`` is taken as by every
-    registered score, and not used.
+    The teacher takes one more forward pass a sample. Labels and ``criterion`` play no part. The
+    state holds the teacher's parameters as tensors.
 
     Raises ``ValueError`` for a ``decay`` outside (0, 1).
     """
@@ -50,40 +49,40 @@ class Disagreement(ContextScore):
     def __init__(self, criterion: Criterion = cross_entropy_rows, decay: float = 0.99) -> None:
         if not 0 < decay < 1:
             raise ValueError(
-                f"decay is {decay}, but a teacher that lags behind and follows needs more than 0"
-                " and less than 1: 0.99 averages over about 100 scoring calls"
+                f"decay is {decay}, but it must lie between 0 and 1: 0.99 averages over about 100"
+                " scoring calls"
             )
         self.decay = decay
         self.teacher: nn.Module | None = None
-        self._saved: dict[str, Tensor] = {}  # what a teacher will begin with that is yet to be made
+        self._saved: dict[str, Tensor] = {}  # parameters for a teacher yet to be made
 
     def score(self, batch: Scored) -> Tensor:
         if batch.model is None:
             raise ValueError(
-                "Disagreement compares the model with a teacher made of it, but got no model: score"
-                " with gate(model, x, y) or gate.score(model, x, y)"
+                "Disagreement compares the model with a teacher, but got no model: score with"
+                " gate(model, x, y)"
             )
         rows, first = batch.rows, self.teacher is None and not self._saved
         student = log_shares(class_logits(batch.outputs, rows))
         teacher = self._follow(getattr(batch.model, "_orig_mod", batch.model))  # if compiled
         with evaluating(teacher, student.device):
             outputs = call(teacher, batch.inputs, batch.targets)
-        # equal weights: what differs at the first call is rounding, which is no scale to start at
+        # at the first call only rounding differs, which must not become the threshold's scale
         shares = student if first else log_shares(class_logits(outputs, rows))
         return jensen_shannon(shares, student)
 
     def _follow(self, model: nn.Module) -> nn.Module:
-        """The teacher of ``model``, made if need be, one step further."""
+        """The teacher of ``model`` after one more step."""
         if self.teacher is None:
-            # without gradients autocast does not cache its weights, which are about to change
+            # without requires_grad autocast does not cache the weights, which change here
             self.teacher = copy.deepcopy(model).eval().requires_grad_(False)
             self.teacher.load_state_dict(self._saved, strict=False)
         own: list[Tensor] = [*self.teacher.parameters()]
         other: list[Tensor] = [*model.parameters()]
         if [p.shape for p in own] != [p.shape for p in other]:
             raise ValueError(
-                "the teacher was made of a model with other parameters: give each model a gate of"
-                " its own"
+                "the teacher was made of a model with other parameters: give each model its own"
+                " gate"
             )
         with torch.no_grad():
             torch._foreach_lerp_(own, other, 1.0 - self.decay)

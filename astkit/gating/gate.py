@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -34,12 +34,12 @@ class Gate(Policy):
         chosen = gate(model, x, y)
         loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
 
-    A row is active when its score exceeds the controller's threshold, unless the controller makes
-    decisions of its own. Rows that tie with the threshold (all of them, when a batch's scores are
-    equal) are drawn at random up to the number that the target rate grants. If fewer than
-    ``min_active`` rows are active, random rows fill the batch up to ``fallback``; they never count
-    in the rate. A row whose score is NaN or infinite is not trained on, does not steer the
-    controller and is counted in ``nonfinite``.
+    A row is active when its score exceeds the controller's threshold, unless the controller decides
+    itself. Rows that tie with the threshold (all of them, when a batch's scores are equal) are
+    drawn at random up to the number that the target rate grants. If fewer than ``min_active`` rows
+    are active, random rows are added up to ``fallback``; they do not count in the rate. A row whose
+    score is NaN or infinite is neither trained on nor shown to the controller, and counts in
+    ``nonfinite``. Decisions are made on the CPU: one copy from the device a batch.
 
     Args:
         target_rate: wanted share of active samples, in (0, 1].
@@ -49,7 +49,7 @@ class Gate(Policy):
         criterion: one loss a row, for the scores that are chosen by name; by default the trainer's,
             and cross-entropy in a loop of one's own.
         fallback: rows to train on when too few are active; 0 allows an empty selection.
-        min_active: how many active rows are enough. Take 2 for models with BatchNorm on vectors.
+        min_active: fewest active rows without a fallback; 2 for models with BatchNorm on vectors.
         seed: of the draws among ties and for the fallback.
 
     Raises:
@@ -84,7 +84,7 @@ class Gate(Policy):
         self.criterion = criterion
         self._trainers: Criterion = cross_entropy_rows  # the criterion of the latest batch
         self.significance: Score = (
-            named_score(score, self._criterion) if isinstance(score, str) else score
+            named_score(score, self._row_losses) if isinstance(score, str) else score
         )
         self._named = score
         self.fallback, self.min_active, self.seed = fallback, min_active, seed
@@ -112,8 +112,8 @@ class Gate(Policy):
         if name == "controller":
             self.controller = resolve("controller", value)(self.target_rate)
             self._steered_to = value
-        elif name == "target_rate" or name in gains:
-            setattr(self if name == "target_rate" else self.controller, name, value)
+        elif name in ("target_rate", *gains):
+            setattr(self.controller, name, value)
         else:
             raise ValueError(
                 f"there is no setting {name!r} to steer: choose one of"
@@ -140,6 +140,12 @@ class Gate(Policy):
         """Whether the score remembers samples."""
         return bool(getattr(self.significance, "needs_index", False))
 
+    def __call__(
+        self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
+    ) -> Selection:
+        """Choose from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is a whole batch."""
+        return self.choose(self._batch(model, x, y, index))
+
     def choose(self, batch: Scored) -> Selection:
         """Score the batch and select from it."""
         return self.select(self.scores(batch), batch.index)
@@ -150,28 +156,19 @@ class Gate(Policy):
         with batch.scoring():
             return score_rows(self.significance, batch)
 
+    def score(self, model: nn.Module, x: Any, y: Any, index: Tensor | None = None) -> Tensor:
+        """Scores ``[batch]`` from a forward pass in eval mode, without side effects on the model.
+
+        ``index``: int64 ``[batch]``, which samples of the data set these are, for a score that
+        remembers them.
+        """
+        return self.scores(self._batch(model, x, y, index))
+
     def use(self, criterion: Criterion) -> None:
         """Let scores that are chosen by name use ``criterion``, if the gate has none of its own."""
         self._trainers = criterion
 
-    def score(
-        self,
-        model: nn.Module,
-        x: Any,
-        y: Any,
-        index: Tensor | None = None,
-        forward: Callable[[Any], Any] | None = None,
-    ) -> Tensor:
-        """Scores ``[batch]`` from a forward pass in eval mode, without side effects on the model.
-
-        ``index``: int64 ``[batch]``, which samples of the data set these are, for a score that
-        remembers them. ``forward`` is called in ``model``'s place, to compute the same otherwise.
-        """
-        run = None if forward is None else lambda model, batch: forward(batch.x)
-        criterion = self.criterion or cross_entropy_rows
-        return self.scores(Scored(None, y, x, index, model, criterion=criterion, run=run))
-
-    def _criterion(self, outputs: Any, targets: Any) -> Any:
+    def _row_losses(self, outputs: Any, targets: Any) -> Any:
         return (self.criterion or self._trainers)(outputs, targets)
 
     def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
@@ -181,7 +178,7 @@ class Gate(Policy):
         """
         usable, rows = self.usable(scores)
         active, threshold = self._decide(usable)
-        return self._told(self._settle(usable, active, threshold, rows, len(scores)), index)
+        return self._settle(scores, usable, rows, active, threshold, index)
 
     def admits(self, score: Tensor) -> bool:
         """Whether one row's finite ``score`` exceeds the held threshold (sample-by-sample use).
@@ -207,31 +204,22 @@ class Gate(Policy):
         """
         usable, rows = self.usable(scores)
         threshold = self.controller.threshold(usable, 0)
-        active = active if rows is None else active[rows]
-        return self._told(self._settle(usable, active, threshold, rows, len(scores)), index)
-
-    def _told(self, chosen: Selection, index: Tensor | None) -> Selection:
-        if isinstance(self.significance, ContextScore):
-            self.significance.settled(index, chosen.index)
-        return chosen
+        active = active.cpu() if rows is None else active.cpu()[rows]
+        return self._settle(scores, usable, rows, active, threshold, index)
 
     def usable(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The finite ones of ``scores [batch]``, and their rows, int64; ``None``: all of them.
+        """The finite ones of ``scores [batch]`` and their rows, int64 (``None``: all), on the CPU.
 
         Raises ``ValueError`` unless there is one score a row and at least one is finite.
         """
-        if scores.ndim != 1 or not len(scores):
-            raise ValueError(
-                f"scores has shape {list(scores.shape)}: give one score a row, as a tensor of shape"
-                " [batch] with at least one row"
-            )
+        check_scores(scores)
         if len(scores) == 1 and self.fallback:
             self._warn(
                 "single",
                 "a batch of 1 row leaves the gate nothing to choose from: whenever the row is not"
                 " active the fallback trains on it all the same; use larger batches or fallback=0",
             )
-        scores = scores.detach()
+        scores = scores.detach().cpu()
         if math.isfinite(float(scores.sum())):  # then each of them is
             return scores, None
         rows = torch.isfinite(scores).nonzero().squeeze(1)
@@ -243,14 +231,15 @@ class Gate(Policy):
         return scores[rows], rows
 
     def _decide(self, scores: Tensor) -> tuple[Tensor, float]:
+        """Which of the finite ``scores`` are active, bool ``[batch]``, and the threshold."""
         quota = self._grant(len(scores))
         if self.target_rate == 1:
             return torch.ones_like(scores, dtype=torch.bool), -math.inf
         threshold = self.controller.threshold(scores, quota)
-        decided = self.controller.decide(scores, threshold, partial(self._uniform, scores))
+        decided = self.controller.decide(scores, threshold, partial(self._uniform, len(scores)))
         if decided is not None:
             return decided, threshold
-        active = scores > threshold
+        active, reached = scores > threshold, scores >= threshold
         count = int(active.sum())
         if count in (0, len(scores)) and len(scores) > 1 and bool((scores == scores[0]).all()):
             self._warn(
@@ -258,40 +247,52 @@ class Gate(Policy):
                 "all scores of a batch are equal, so choosing by score means nothing: rows are"
                 " drawn at random at the target rate; check that the score depends on the sample",
             )
-            return self._draw(torch.ones_like(scores, dtype=torch.bool), quota), threshold
-        if count < len(scores) and bool((tied := scores == threshold).any()):
-            active = active | self._draw(tied, quota - count)
+            return self._draw(torch.ones_like(active), quota), threshold
+        if not torch.equal(active, reached):  # some tie with the threshold
+            active = active | self._draw(reached ^ active, quota - count)
         return active, threshold
 
     def _settle(
-        self, scores: Tensor, active: Tensor, threshold: float, rows: Tensor | None, batch: int
+        self,
+        scores: Tensor,
+        usable: Tensor,
+        rows: Tensor | None,
+        active: Tensor,
+        threshold: float,
+        index: Tensor | None,
     ) -> Selection:
-        count = int(active.sum())
-        rate = count / len(scores)
+        chosen = active.nonzero().squeeze(1)
+        count, size = len(chosen), len(usable)
+        rate, decided = count / size, None
         if self.target_rate < 1:  # at 1 there is no threshold to move
-            self.controller.update(rate, scores)
-        self.seen += len(scores)
-        self.active += count
-        self.nonfinite += batch - len(scores)
-        decided = active
-        missing = min(self.fallback, len(scores)) - count if count < self.min_active else 0
+            self.controller.update(rate, usable)
+        missing = min(self.fallback, size) - count if count < self.min_active else 0
         if missing > 0:
-            active = active | self._draw(~active, missing)
+            both = active | self._draw(~active, missing)
+            chosen, decided = both.nonzero().squeeze(1), active[both].to(scores.device)
             self.fallback_rows += missing
         self.batches += 1
-        return Selection(
-            active.nonzero().squeeze(1) if rows is None else rows[active],
-            candidates=batch,
+        self.seen += size
+        self.active += count
+        self.nonfinite += len(scores) - size
+        selection = Selection(
+            (chosen if rows is None else rows[chosen]).to(scores.device),
+            candidates=len(scores),
             rate=rate,
             threshold=threshold,
             fallback=missing > 0,
             target_rate=self.target_rate,
-            active=decided[active] if missing > 0 else None,
+            active=decided,
         )
+        return self._told(selection, index)
 
-    def _uniform(self, scores: Tensor, purpose: str) -> Tensor:
-        rows = torch.arange(len(scores), device=scores.device)
-        return rng.uniform(rows, self.seed, "gate", purpose, self.batches)
+    def _told(self, chosen: Selection, index: Tensor | None) -> Selection:
+        if isinstance(self.significance, ContextScore):
+            self.significance.settled(index, chosen.index)
+        return chosen
+
+    def _uniform(self, rows: int, purpose: str) -> Tensor:
+        return rng.uniform(torch.arange(rows), self.seed, "gate", purpose, self.batches)
 
     def _grant(self, rows: int) -> int:
         exact = self.target_rate * rows + self.carry
@@ -300,14 +301,13 @@ class Gate(Policy):
         return quota
 
     def _draw(self, among: Tensor, count: int) -> Tensor:
-        # a random subset of the marked rows: those with the smallest of numbers drawn for all rows
+        """A random subset of ``count`` of the marked rows (all, if they are fewer), bool."""
         if count >= int(among.sum()):
             return among
         chosen = torch.zeros_like(among)
         if count > 0:
             keys = rng.uniform(torch.arange(len(among)), self.seed, "gate", self.batches)
-            keys = keys.to(among.device).masked_fill(~among, 2.0)
-            chosen[keys.topk(count, largest=False).indices] = True
+            chosen[keys.masked_fill(~among, 2.0).topk(count, largest=False).indices] = True
         return chosen
 
     def _warn(self, what: str, sentence: str) -> None:
@@ -329,10 +329,7 @@ class Gate(Policy):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Controller, counters and seed, as plain numbers: a resumed gate decides as this one.
-
-        A score that remembers adds its own state, which says itself if it holds tensors.
-        """
+        """Controller, counters and seed, as plain numbers; with the state of a `ContextScore`."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         state = {"controller": self.controller.state_dict(), "seed": self.seed, **counters}
         state["steered_to"] = self._steered_to
@@ -349,3 +346,12 @@ class Gate(Policy):
             setattr(self, name, state[name])
         if isinstance(self.significance, ContextScore) and "score" in state:
             self.significance.load_state_dict(state["score"])
+
+
+def check_scores(scores: Tensor) -> None:
+    """Raise ``ValueError`` unless ``scores`` holds one score a row."""
+    if scores.ndim != 1 or not len(scores):
+        raise ValueError(
+            f"scores has shape {list(scores.shape)}: give one score a row, as a tensor of shape"
+            " [batch] with at least one row"
+        )

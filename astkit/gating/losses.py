@@ -23,30 +23,27 @@ def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
     """Cross-entropy of each row or token; the default criterion.
 
     ``outputs``: logits ``[rows, classes]``, ``[rows, classes, ...]`` or ``[rows, ..., classes]``,
-    or an object, mapping or tuple that holds such ``logits``. One that holds a ``loss`` of shape
-    ``[rows]`` has said itself what its rows lose. ``targets``: class indices, -100 where there is
-    nothing to learn; class shares; or a mapping with such ``labels``. Several labels a row give
-    token losses with their mask.
+    or an object, mapping or tuple that holds such ``logits``; a ``loss`` of shape ``[rows]`` in it
+    is returned as it is. ``targets``: class indices, -100 for those to leave out; class shares; or
+    a mapping with such ``labels``. Several labels a row give token losses with their mask.
 
     Raises ``ValueError`` where no logits or labels are found, or their shapes do not fit.
     """
     own = _part(outputs, "loss")
     if isinstance(own, Tensor) and own.ndim == 1 and len(own) == count_rows(targets):
         return own
-    logits, labels = logits_of(outputs), labels_of(targets)
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
+    logits, labels = single(logits_of(outputs)), labels_of(targets)
     if labels.is_floating_point():
         return F.cross_entropy(logits, labels, reduction="none")
     labels = labels.long()
-    if labels.ndim > 1:
-        losses = F.cross_entropy(_classes_second(logits, labels), labels, reduction="none")
-        return losses, labels != IGNORED
-    return F.cross_entropy(logits, labels, reduction="none")
+    if labels.ndim == 1:
+        return F.cross_entropy(logits, labels, reduction="none")
+    losses = F.cross_entropy(_classes_second(logits, labels), labels, reduction="none")
+    return losses, labels != IGNORED
 
 
 def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
-    """One loss a row, float32 or float64 ``[rows]``: the mean over its real tokens, if it has some.
+    """One loss a row, float32 or float64 ``[rows]``: the mean over the row's real tokens.
 
     Raises ``ValueError`` when the model's outputs, the labels or the criterion do not give that.
     """
@@ -69,12 +66,12 @@ def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
 def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
     """What the criterion gave, ``[rows]`` or ``[rows, ...]``, and the mask that came with it."""
     rows = count_rows(targets)
-    if isinstance(outputs, Tensor) and outputs.dtype in (torch.float16, torch.bfloat16):
-        outputs = outputs.float()
+    if isinstance(outputs, Tensor):
+        outputs = single(outputs)
     try:
         found = criterion(outputs, targets)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if "memory" in str(error):  # no mismatch: the caller may try again with fewer rows
+        if "memory" in str(error):  # not a mismatch: the caller may try again with fewer rows
             raise
         raise ValueError(_mismatch(outputs, targets, error)) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)
@@ -94,6 +91,11 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             f" {list(losses.shape)}: give both the same shape"
         )
     return losses, mask
+
+
+def single(values: Tensor) -> Tensor:
+    """``values``, half precision as float32."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -125,15 +127,18 @@ def labels_of(targets: Any) -> Tensor:
 
 
 def class_outputs(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
-    """Logits ``[rows, classes]`` and labels int ``[rows]`` of a classifier; ``None`` of others."""
+    """Logits ``[rows, classes]`` and integer labels ``[rows]`` of a classifier, else ``None``."""
     try:
         logits, labels = logits_of(outputs), labels_of(targets)
     except ValueError:
         return None
-    whole = not labels.is_floating_point() and labels.dtype != torch.bool
-    if logits.ndim != 2 or labels.ndim != 1 or len(logits) != len(labels) or not whole:
-        return None
-    return logits, labels
+    fits = logits.ndim == 2 and labels.ndim == 1 and len(logits) == len(labels)
+    return (logits, labels) if fits and whole_numbers(labels) else None
+
+
+def whole_numbers(values: Tensor) -> bool:
+    """Whether the dtype of ``values`` is an integer one."""
+    return not values.is_floating_point() and values.dtype != torch.bool
 
 
 def check_labels(targets: Tensor, classes: int, ignored: int | None = IGNORED) -> None:
@@ -151,7 +156,7 @@ def check_labels(targets: Tensor, classes: int, ignored: int | None = IGNORED) -
 
 
 def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
-    """``logits`` as torch's cross-entropy wants them, ``[rows, classes, ...]``."""
+    """``logits`` in the layout of torch's cross-entropy, ``[rows, classes, ...]``."""
     last = logits.shape[:-1] == labels.shape
     second = logits.shape[:1] + logits.shape[2:] == labels.shape
     if last and second:
@@ -163,26 +168,21 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mismatch(outputs: Any, targets: Any, error: Exception) -> str:
+    """Why the criterion failed; raises ``ValueError`` itself for labels beyond the classes."""
     if isinstance(error, ValueError) and "criterion" in str(error):
         return str(error)
-    _check_all_labels(outputs, targets)
+    try:
+        logits, labels = logits_of(outputs), labels_of(targets)
+        classes = (logits if labels.ndim == 1 else _classes_second(logits, labels)).shape[1]
+    except (ValueError, IndexError):
+        classes = 0  # no class logits
+    fits = classes and len(logits) == len(labels) and logits.ndim == labels.ndim + 1
+    if fits and whole_numbers(labels):
+        check_labels(labels, classes)
     return (
         f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
         f" give the model the outputs that the criterion expects ({error})"
     )
-
-
-def _check_all_labels(outputs: Any, targets: Any) -> None:
-    """Raise ``ValueError`` where class labels, of rows or of tokens, exceed the classes."""
-    try:
-        logits, labels = logits_of(outputs), labels_of(targets)
-        second = logits if labels.ndim == 1 else _classes_second(logits, labels)
-        classes = second.shape[1]
-    except (ValueError, IndexError):
-        return
-    whole = not labels.is_floating_point() and labels.dtype != torch.bool
-    if whole and logits.ndim == labels.ndim + 1 and len(logits) == len(labels):
-        check_labels(labels, classes)
 
 
 def _part(value: Any, name: str) -> Any:

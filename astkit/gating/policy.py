@@ -150,8 +150,13 @@ class Policy:
     ) -> Selection:
         """Choose from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is a whole batch.
 
-        Raises ``ValueError`` for a policy that chooses before loading.
+        Raises ``ValueError`` for a policy that chooses before loading, and for a missing index.
         """
+        batch = self._batch(model, x, y, index)
+        rows, chosen = batch.rows, self.choose(batch)
+        return everything(rows) if chosen is None else chosen.check(rows, self)
+
+    def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
         if not overrides(self, "choose"):
             raise ValueError(
                 f"{type(self).__name__} chooses before loading: pass"
@@ -163,10 +168,7 @@ class Policy:
                 " load indexed(data) and pass each batch's index=..."
             )
         criterion = getattr(self, "criterion", None) or cross_entropy_rows
-        batch = Scored(None, x if y is None else y, x, index, model, criterion=criterion)
-        rows = batch.rows
-        chosen = self.choose(batch)
-        return everything(rows) if chosen is None else chosen.check(rows, self)
+        return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
 
     def sampler(self, data: Any, epochs: float) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.

@@ -1,7 +1,7 @@
 """Scores that remember earlier visits: one number for each sample of the data set.
 
-A sample is told by its index in the data set. A `Loader` gives it, and so does an ordinary
-DataLoader of `indexed` data.
+A sample is identified by its index in the data set, which a `Loader` or a DataLoader of `indexed`
+data provides.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.gating.losses import Criterion, cross_entropy_rows, labels_of, row_losses
+from astkit.gating.losses import Criterion, cross_entropy_rows, labels_of, row_losses, whole_numbers
 from astkit.gating.scored import Scored
 from astkit.gating.significance import ContextScore
 from astkit.gating.uncertainty import class_logits, gradient_norms
 
 
-def sample_index(score: object, index: Tensor | None, rows: int | None = None) -> Tensor:
-    """``index`` of ``rows`` samples (any number by default) on the CPU, int64 ``[rows]``.
+def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
+    """``index`` of ``rows`` samples on the CPU, int64 ``[rows]``.
 
     Raises ``ValueError`` where it is missing, of another shape, or negative.
     """
@@ -30,9 +30,7 @@ def sample_index(score: object, index: Tensor | None, rows: int | None = None) -
             " DataLoader load indexed(data), and in a loop of your own pass index=... to the gate"
         )
     index = index.detach().cpu()
-    whole = not (index.is_floating_point() or index.dtype == torch.bool)
-    shaped = index.ndim == 1 and rows in (None, len(index))
-    if not whole or not shaped or bool((index < 0).any()):
+    if not whole_numbers(index) or index.shape != (rows,) or bool((index < 0).any()):
         lowest = f", down to {index.min().item()}" if index.numel() else ""
         raise ValueError(
             f"index is {index.dtype} of shape {list(index.shape)}{lowest}, but {name} needs one"
@@ -45,38 +43,28 @@ class PerSample:
     """One number for each sample of a data set, 0 at first; as long as the largest index seen."""
 
     def __init__(self, values: Iterable[float] = ()) -> None:
-        # on the CPU and in float64, so that sums over many visits are as exact on every device
+        # float64 on the CPU, so that long sums are equally exact on every device
         self.values = torch.tensor(list(values), dtype=torch.float64)
 
     def at(self, index: Tensor) -> Tensor:
         """The numbers of the samples ``index [n]``, float64 ``[n]``."""
-        self._reach(index)
+        missing = int(index.max()) + 1 - len(self.values) if len(index) else 0
+        self.values = torch.cat([self.values, self.values.new_zeros(max(0, missing))])
         return self.values[index]
 
     def add(self, index: Tensor, amounts: Tensor) -> None:
-        """Add ``amounts [n]`` to the samples ``index [n]``; one that is there twice gets both."""
-        self._reach(index)
+        """Add ``amounts [n]`` to the samples ``index [n]``; a repeated one gets each amount."""
+        self.at(index)
         self.values.index_add_(0, index, amounts.cpu().double())
-
-    def clear(self, index: Tensor) -> None:
-        """Set the samples ``index [n]`` back to 0."""
-        self._reach(index)
-        self.values[index] = 0.0
-
-    def _reach(self, index: Tensor) -> None:
-        missing = int(index.max()) + 1 - len(self.values) if len(index) else 0
-        if missing > 0:
-            self.values = torch.cat([self.values, self.values.new_zeros(missing)])
 
 
 class EL2N(ContextScore):
     """Norm of the error, ``||softmax(z) - y||``, averaged over the visits of each sample so far.
 
     The first visit gives the present value, as `GradientNorm` does; each scoring is a visit. A
-    visit without a finite value gives no score and does not enter the average. Source: Paul,
-    Ganguli and Dziugaite, "Deep Learning on a Data Diet" (NeurIPS 2021), who average over networks
-    early in training; here the average runs over the visits of one run. ``criterion`` is taken as
-    by every registered score, and not used.
+    visit without a finite value gives no score and is not averaged. Source: Paul, Ganguli and
+    Dziugaite, "Deep Learning on a Data Diet" (NeurIPS 2021), who average over networks early in
+    training; here the average runs over the visits of one run. ``criterion`` is not used.
     """
 
     needs_index = True
@@ -85,15 +73,14 @@ class EL2N(ContextScore):
         self.norms, self.visits = PerSample(), PerSample()
 
     def score(self, batch: Scored) -> Tensor:
-        logits = class_logits(batch.outputs, batch.rows)
-        norms = gradient_norms(logits, labels_of(batch.targets))
+        norms = gradient_norms(class_logits(batch.outputs, batch.rows), labels_of(batch.targets))
         index = sample_index(self, batch.index, len(norms))
         finite = norms.isfinite()
         known = index[finite.cpu()]
         self.norms.add(known, norms[finite])
         self.visits.add(known, torch.ones(len(known)))
         mean = self.norms.at(index) / self.visits.at(index)
-        return torch.where(finite, mean.to(norms.dtype).to(norms.device), norms)
+        return torch.where(finite, mean.to(norms), norms)
 
     def state_dict(self) -> dict[str, Any]:
         return {"norms": self.norms.values.tolist(), "visits": self.visits.values.tolist()}
@@ -103,16 +90,15 @@ class EL2N(ContextScore):
 
 
 class LossAge(ContextScore):
-    """``loss + bonus * age``: no sample is passed over for ever, however low its loss.
+    """``loss + bonus * age``: every sample is chosen again in time, however low its loss.
 
-    The age of a sample is the number of visits on which it was not chosen since it last was.
-    Choosing sets it back to 0, fallback rows included. Source of ageing as a remedy for starving
-    in a queue by priority: Silberschatz, Galvin and Gagne, "Operating System Concepts", on
-    priority scheduling.
+    The age of a sample is the number of visits since it was last chosen, fallback rows included.
+    Source: ageing in priority queues, Silberschatz, Galvin and Gagne, "Operating System Concepts",
+    on priority scheduling.
 
     Args:
         criterion: loss of each row.
-        bonus: what a visit of waiting is worth, in units of the loss (nats); 0 or more.
+        bonus: added for each visit without being chosen, in units of the loss; 0 or more.
 
     Raises ``ValueError`` for a negative ``bonus``.
     """
@@ -130,12 +116,12 @@ class LossAge(ContextScore):
     def score(self, batch: Scored) -> Tensor:
         losses = row_losses(self.criterion, batch.outputs, batch.targets)
         age = self.age.at(sample_index(self, batch.index, len(losses)))
-        return losses + self.bonus * age.to(losses.dtype).to(losses.device)
+        return losses + self.bonus * age.to(losses)
 
     def settled(self, index: Tensor | None, chosen: Tensor) -> None:
-        index = sample_index(self, index)
+        index = sample_index(self, index, 0 if index is None else len(index))
         self.age.add(index, torch.ones(len(index)))
-        self.age.clear(index[chosen.cpu()])
+        self.age.values[index[chosen.cpu()]] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         return {"age": self.age.values.tolist()}

@@ -1,4 +1,4 @@
-"""A policy's plans: what they know, and as a sampler for torch's DataLoader."""
+"""Selection before loading: the plan of a round, and a sampler for torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class RunInfo:
 
     Attributes:
         samples: rows of the data set.
-        rows: int64, the round's candidates, shuffled: the share of an epoch that the round covers.
-        epoch, round: numbers from 0; rounds are counted within the epoch.
+        rows: int64, the round's candidates, shuffled: its part of the epoch.
+        epoch, round: counted from 0; rounds within the epoch.
         progress: share of the budget that is spent, in [0, 1].
         labels: int64 ``[samples]`` where the data set holds class labels, else ``None``.
         seed: of the policy's draws, with epoch and round.
@@ -38,7 +38,7 @@ class RunInfo:
 
 
 class Planner(Protocol):
-    """What plans rounds: a `Policy`."""
+    """What a `Policy` is to its sampler."""
 
     rounds: int
     seed: int
@@ -49,23 +49,20 @@ class Planner(Protocol):
 
 
 def plan_round(
-    policy: Planner | None,
+    policy: Planner,
     order: Tensor,
     samples: int,
+    labels: Tensor | None = None,
     *,
     epoch: int,
     number: int,
     progress: float,
-    labels: Tensor | None = None,
 ) -> Selection:
     """What round ``number`` of an epoch trains on, whose shuffled candidates are ``order``."""
-    rounds = 1 if policy is None else policy.rounds
-    first, last = (len(order) * each // rounds for each in (number, number + 1))
+    first, last = (len(order) * each // policy.rounds for each in (number, number + 1))
     rows = order[first:last]
-    chosen = None
-    if policy is not None:
-        run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed)
-        chosen = policy.plan(run)
+    run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed)
+    chosen = policy.plan(run)
     if chosen is None:
         return Selection(rows, candidates=len(rows))
     return chosen.check(samples, policy)
@@ -91,8 +88,8 @@ def class_labels(data: Any, samples: int) -> Tensor | None:
 class PolicySampler(Sampler[int]):
     """The rows that ``policy`` plans, one after the other; an iteration is an epoch.
 
-    Weights belong to visits: a batch that a worker drew before a new plan keeps those it was drawn
-    with. Resuming is exact between two iterations: save ``policy.state_dict()`` there.
+    A batch that a worker drew before a new plan keeps the weights that it was drawn with. Resuming
+    is exact between two iterations: save ``policy.state_dict()`` there.
 
     Args:
         policy: one that plans.
@@ -100,7 +97,7 @@ class PolicySampler(Sampler[int]):
         epochs: iterations to come, for the progress that the policy sees.
 
     Attributes:
-        score_only: int64: rows of the latest plan that the policy wants scored and not trained.
+        score_only: int64: rows of the latest plan to be scored and not trained on.
         lr_factor: of the latest plan, for the learning rate.
 
     Raises ``ValueError`` for data without a length.
@@ -116,14 +113,17 @@ class PolicySampler(Sampler[int]):
             raise ValueError(f"epochs is {epochs}: give the iterations to come, above 0")
         self.policy, self.epochs, self.samples = policy, epochs, len(data)
         self.labels = class_labels(data, self.samples)
-        self.score_only = torch.empty(0, dtype=torch.int64)
         self.lr_factor = 1.0
         self._length = policy.expected_rows(self.samples)
-        self._rows: Tensor  # drawn in this iteration, and what scales their losses
-        self._scale: Tensor
-        self._next: int  # the first row that no batch has used
-        self._used: dict[int, int]  # stretches used out of turn: where each begins and ends
         self._forget()
+
+    def _forget(self) -> None:
+        """Start an iteration: nothing is drawn yet."""
+        self.score_only = torch.empty(0, dtype=torch.int64)
+        self._rows = torch.empty(0, dtype=torch.int64)  # drawn in this iteration
+        self._scale = torch.empty(0)  # what scales their losses
+        self._used = torch.empty(0, dtype=torch.bool)
+        self._next = 0  # the first row after the latest batch
 
     def __len__(self) -> int:
         """Rows of the latest whole epoch; before one, what the policy expects."""
@@ -134,34 +134,34 @@ class PolicySampler(Sampler[int]):
         epoch, policy.begun = policy.begun, policy.begun + 1
         if epoch == int(self.epochs) == self.epochs:
             warnings.warn(
-                f"{type(policy).__name__} was told of {self.epochs:g} epochs, which are over: its"
-                " schedule stays at its end; raise epochs",
+                f"{type(policy).__name__} has had its {self.epochs:g} epochs, so its schedule stays"
+                " at its end: raise epochs",
                 stacklevel=2,
             )
         self._forget()
         order = rng.permutation(self.samples, policy.seed, "order", epoch)
         for number in range(policy.rounds):
-            progress = min(1.0, (epoch + number / policy.rounds) / self.epochs)
             chosen = plan_round(
                 policy,
                 order,
                 self.samples,
+                self.labels,
                 epoch=epoch,
                 number=number,
-                progress=progress,
-                labels=self.labels,
+                progress=min(1.0, (epoch + number / policy.rounds) / self.epochs),
             )
             self.lr_factor = chosen.lr_factor
             self.score_only = order[:0] if chosen.score_only is None else chosen.score_only
             self._rows = torch.cat([self._rows, chosen.index])
             self._scale = torch.cat([self._scale, chosen.scale.float()])
+            self._used = torch.cat([self._used, torch.zeros(len(chosen), dtype=torch.bool)])
             yield from chosen.index.tolist()
         self._length = len(self._rows)
 
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
         """``sum(scale * loss) / rows`` of a batch that was drawn, with the scales of its plans.
 
-        Raises ``ValueError`` for rows that were not drawn, or drawn and used already.
+        Raises ``ValueError`` for rows that were not drawn in this iteration, or used already.
         """
         if losses.shape != index.shape or losses.ndim != 1:
             raise ValueError(
@@ -173,29 +173,23 @@ class PolicySampler(Sampler[int]):
         return (losses * scale.to(losses.device)).sum() / len(index)
 
     def _find(self, index: Tensor) -> int:
-        """Where the rows ``index`` stand among those drawn; they are used up then."""
+        """Where the rows ``index`` begin among those drawn; they are used up then."""
         count = len(index)
-        while self._next in self._used:
-            self._next = self._used.pop(self._next)
-        if self._at(self._next, index):
-            self._next += count
-            return self._next - count
-        # batches may come in another order than they were drawn in
-        for place in (self._rows[self._next :] == index[:1]).nonzero().flatten().tolist():
-            first = self._next + place
-            if first not in self._used and self._at(first, index):
-                self._used[first] = first + count
-                return first
-        raise ValueError(
-            f"the {count} rows of this batch were not drawn by this sampler in this iteration: give"
-            " the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass each"
-            " batch's index once"
-        )
 
-    def _at(self, first: int, index: Tensor) -> bool:
-        return torch.equal(self._rows[first : first + len(index)], index)
+        def fits(first: int) -> bool:
+            part = slice(first, first + count)
+            return torch.equal(self._rows[part], index) and not bool(self._used[part].any())
 
-    def _forget(self) -> None:
-        # what an earlier iteration drew without training on it: drop_last, or a loop that was left
-        self._rows, self._scale = torch.empty(0, dtype=torch.int64), torch.empty(0)
-        self._next, self._used = 0, {}
+        first = self._next
+        if not fits(first):  # batches may be skipped, or come in another order
+            places = (self._rows == index[:1]).nonzero().flatten().tolist()
+            first = next(filter(fits, places), -1)
+        if first < 0:
+            raise ValueError(
+                f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
+                " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"
+                " each batch's index once"
+            )
+        self._next = first + count
+        self._used[first : self._next] = True
+        return first

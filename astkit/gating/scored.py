@@ -17,14 +17,16 @@ Forward = Callable[[nn.Module, Batch], Any]
 
 
 @contextmanager
-def evaluating(model: nn.Module, device: torch.device | str = "cpu") -> Iterator[None]:
+def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> Iterator[None]:
     """Run a block in eval mode without gradients; restore each module's own mode and the RNG.
 
     BatchNorm statistics stay as they are, and modules that were frozen in eval mode remain so.
     """
-    training = [module for module in model.modules() if module.training]
+    modules = [] if model is None else model.modules()
+    training = [module for module in modules if module.training]
     try:
-        model.eval()
+        if model is not None:
+            model.eval()
         with torch.no_grad(), rng.isolated(device):
             yield
     finally:
@@ -35,9 +37,9 @@ def evaluating(model: nn.Module, device: torch.device | str = "cpu") -> Iterator
 class Scored:
     """Rows that may be scored.
 
-    ``outputs``, and ``losses``, ``correct`` and ``confidence``, which need them, cost one forward
+    ``outputs``, and ``losses``, ``correct`` and ``confidence``, which need them, take one forward
     pass of ``model`` when one of them is first read, in eval mode and without gradients; a trainer
-    books it then. `forward` and `train` do the same for a second model.
+    counts its cost then. `forward` and `train` do the same for a second model.
 
     Args:
         outputs: the model's, if known already.
@@ -46,8 +48,8 @@ class Scored:
         index: int64 ``[rows]``, which samples of the data set these are; ``None`` if unknown.
         model: the model in training; ``None`` if unknown.
         criterion: one loss a row.
-        run: computes a model's outputs in the place of ``model(inputs)``.
-        book: told of every pass: the model, the batch, whether it was trained.
+        run: computes a model's outputs in place of ``model(inputs)``.
+        book: called for each pass of a second model: the model, the batch, whether it trained.
 
     Attributes:
         read: whether a forward pass of ``model`` was made.
@@ -114,8 +116,9 @@ class Scored:
 
     def take(self, rows: Tensor) -> Scored:
         """The rows ``rows`` (int64 ``[n]``), not scored yet."""
-        part = self.batch.take(rows)
-        return self._like(part)
+        index, x, y = self.batch.take(rows)
+        hooks: dict[str, Any] = {"run": self._run, "book": self._book}
+        return Scored(None, y, x, index, self.model, criterion=self.criterion, **hooks)
 
     def forward(self, model: nn.Module) -> Any:
         """The outputs of a second model, in eval mode and without gradients."""
@@ -141,13 +144,8 @@ class Scored:
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Run a block in eval mode, without gradients, and with the RNG put back afterwards."""
-        device = _device(self.inputs)
-        if self.model is None:
-            with torch.no_grad(), rng.isolated(device):
-                yield
-            return
-        with evaluating(self.model, device):
+        """Run a block in eval mode, without gradients; restore the modes and the RNG afterwards."""
+        with evaluating(self.model, _device(self.inputs)):
             self._scoring = True
             try:
                 yield
@@ -160,14 +158,9 @@ class Scored:
         with evaluating(model, _device(self.inputs)):
             return self._run(model, self.batch)
 
-    def _like(self, part: Batch) -> Scored:
-        scored = Scored(None, part.y, part.x, part.index, self.model, criterion=self.criterion)
-        scored._run, scored._book = self._run, self._book
-        return scored
-
 
 class ScoredBatches:
-    """What ``loader`` yields, as `Scored` batches: for ``Policy.prepare`` in a loop of one's own.
+    """What ``loader`` yields, as `Scored` batches: for ``Policy.prepare`` in your own loop.
 
     Args:
         loader: of batches, or of ``(index, batch)`` pairs from an `indexed` data set; iterable
@@ -193,7 +186,7 @@ class ScoredBatches:
 def correctness(outputs: Any, targets: Any) -> tuple[Tensor | None, Tensor | None]:
     """Whether each row is classified right, and the largest class probability, ``[rows]`` each.
 
-    ``(None, None)`` for outputs that are no class logits with integer labels.
+    ``(None, None)`` unless the outputs are class logits and the targets integer labels.
     """
     found = class_outputs(outputs, targets)
     if found is None:

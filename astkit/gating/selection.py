@@ -1,4 +1,4 @@
-"""What was chosen: rows, what each counts for, and what their weighted losses are divided by."""
+"""What was chosen: rows, their weights, and what the weighted sum of losses is divided by."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Selection:
         normaliser: what the weighted sum is divided by; by default the sum of the weights. With the
             number of rows in its place, weights such as 1 / (1 - r) keep the gradient unbiased. A
             plan's covers all its n rows: a batch of b of them divides by normaliser * b / n.
-        score_only: of a plan, int64 ``[m]``: rows that are scored, and not trained on, when the
-            round is over; the policy observes them.
-        lr_factor: of a plan: the learning rate is multiplied by it during the round.
+        score_only: of a plan, int64 ``[m]``: rows that are scored, and not trained on, at the end
+            of the round; the policy observes them.
+        lr_factor: of a plan: factor on the learning rate during the round.
         candidates: how many rows were chosen from.
-        rate: share of the candidates that the decision made active; fallback rows do not count.
+        rate: share of active candidates; fallback rows do not count.
         threshold: the score that a row had to exceed; ``None`` where nothing was scored.
-        fallback: whether rows were added at random because too few were active.
-        target_rate: the rate that was wanted; ``None`` where none was.
+        fallback: whether rows were added because too few were active.
+        target_rate: the wanted rate; ``None`` where there is none.
         active: bool ``[n]``: false for rows that only a fallback or padding added; ``None``: all.
     """
 

@@ -22,7 +22,7 @@ Score = Callable[[Any, Any, Any], Tensor]
 
 
 class Loss:
-    """The loss of each row, as it is."""
+    """The loss of each row."""
 
     def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
         self.criterion = criterion
@@ -32,16 +32,14 @@ class Loss:
 
 
 class ContextScore(ABC):
-    """A score that looks beyond outputs, targets and inputs, or that remembers.
+    """A score that needs the model or the samples' indices, or that has a state.
 
-    Write ``score``. A score that learns from decisions writes ``settled`` as well, and one whose
-    values depend on earlier batches the two methods for its state. It may be called like any
-    other score, without index and model.
+    Override ``score``; ``settled`` to learn from decisions; the two methods for the state where
+    values depend on earlier batches.
 
     Attributes:
-        extra_forwards: forward passes that a sample's score takes beyond the model's own; the
-            trainers charge them to the ledger.
-        needs_index: whether the score remembers samples, so that data must say which they are.
+        extra_forwards: forward passes a sample beyond the model's own; the trainers count them.
+        needs_index: whether the score remembers samples, so that data must provide indices.
     """
 
     extra_forwards: int = 0
@@ -58,7 +56,7 @@ class ContextScore(ABC):
         return self.score(Scored(outputs, targets, inputs))
 
     def settled(self, index: Tensor | None, chosen: Tensor) -> None:  # noqa: B027
-        """Told after a decision: the samples ``index [batch]``, of which rows ``chosen`` train."""
+        """Called after a decision: of the samples ``index [batch]``, rows ``chosen`` train."""
 
     def state_dict(self) -> dict[str, Any]:
         """What later scores depend on, as plain numbers and lists; empty if nothing."""
@@ -69,17 +67,16 @@ class ContextScore(ABC):
 
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
-    """``score`` of ``batch``, ``[batch]``, with the context if it is of the kind to need it."""
+    """``score`` of ``batch``, ``[batch]``, whichever kind of score it is."""
     if isinstance(score, ContextScore):
         return score.score(batch)
     return score(batch.outputs, batch.targets, batch.inputs)
 
 
 class RelativeScore(ContextScore):
-    """A score that holds features of a row against a reference taken from the whole batch.
+    """A score that compares features of a row with a reference computed from the whole batch.
 
-    Split in three so that the sample-by-sample trainer, which has no batch to look at, can put a
-    running reference in the place of the batch's.
+    Sample-by-sample training, which has no batch, uses a running reference instead.
     """
 
     @abstractmethod
@@ -88,7 +85,7 @@ class RelativeScore(ContextScore):
 
     @abstractmethod
     def reference(self, features: Tensor) -> Tensor:
-        """What a batch's features are held against, ``[features]``."""
+        """What a batch's features are compared with, ``[features]``."""
 
     @abstractmethod
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
@@ -96,7 +93,7 @@ class RelativeScore(ContextScore):
 
     @abstractmethod
     def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
-        """The reference of ``count`` rows, widened by one more row's ``features [1, features]``."""
+        """The reference of ``count`` rows, updated with a row's ``features [1, features]``."""
 
     def score(self, batch: Scored) -> Tensor:
         features = self.features(batch)
@@ -105,7 +102,7 @@ class RelativeScore(ContextScore):
 
 
 class MeanRelative(RelativeScore):
-    """A score that holds features against their mean, of the batch or of the rows before."""
+    """A score that compares features with their mean, of the batch or of the rows before."""
 
     def reference(self, features: Tensor) -> Tensor:
         return features.mean(0)
@@ -115,7 +112,7 @@ class MeanRelative(RelativeScore):
 
 
 def finite_only(scores: Tensor, features: Tensor) -> Tensor:
-    # clamping would turn an infinite loss into the best of scores
+    """``scores [batch]``, NaN where a feature is not finite."""
     return scores.masked_fill(~features.isfinite().all(1), math.nan)
 
 
@@ -137,9 +134,9 @@ def row_contrasts(inputs: Any) -> Tensor:
 class Contrast:
     """The standard deviation over all pixels and channels of an input.
 
-    The model has no part in it, so alone it chooses the same samples for ever: it is meant for
+    It does not depend on the model, so alone it always chooses the same samples: use it in
     combinations. Source: the input term of the original's ``_compute_batch_significance``.
-    ``criterion`` is taken as by every registered score, and not used.
+    ``criterion`` is not used.
     """
 
     def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
@@ -156,38 +153,29 @@ class LossAndContrast(MeanRelative):
     ``_compute_batch_significance``.
     """
 
-    def __init__(
-        self,
-        criterion: Criterion = cross_entropy_rows,
-        loss_weight: float = 0.7,
-        contrast_weight: float = 0.3,
-    ) -> None:
+    weights: tuple[float, float] = (0.7, 0.3)
+
+    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
         self.criterion = criterion
-        self.loss_weight, self.contrast_weight = loss_weight, contrast_weight
 
     def features(self, batch: Scored) -> Tensor:
         losses = row_losses(self.criterion, batch.outputs, batch.targets)
-        contrast = row_contrasts(batch.inputs)
-        return torch.stack([losses, contrast.to(losses.dtype)], dim=1)
+        return torch.stack([losses, row_contrasts(batch.inputs).to(losses.dtype)], dim=1)
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         half = (features / (reference + 1e-6)).clamp(0, 2) / 2
-        return finite_only(half @ self._weights(half), features)
-
-    def _weights(self, features: Tensor) -> Tensor:
-        return features.new_tensor((self.loss_weight, self.contrast_weight))
+        return finite_only(half @ half.new_tensor(self.weights), features)
 
 
 class LossContrastConstant(LossAndContrast):
     """The original's older rule, kept as a warning: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
 
-    The constant lifts every score to 0.2 or more and one outlier in the batch presses all others
-    together, so a threshold that starts below that admits everything. Source: the same file at
+    The constant lifts every score to 0.2 or more, and one outlier in the batch compresses all other
+    scores, so a threshold that starts below that admits everything. Source: the same file at
     32ff988.
     """
 
-    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
-        super().__init__(criterion, 0.5, 0.3)
+    weights = (0.5, 0.3)
 
     def reference(self, features: Tensor) -> Tensor:
         return features.amax(0)
@@ -197,4 +185,4 @@ class LossContrastConstant(LossAndContrast):
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         share = features / (reference + 1e-6)
-        return finite_only(share @ self._weights(share) + 0.2, features)
+        return finite_only(share @ share.new_tensor(self.weights) + 0.2, features)

@@ -1,4 +1,7 @@
-"""Controllers that follow scores which keep moving: one by feedback, one by looking back."""
+"""Controllers that track the quantile of the scores: `LogIntegral`, `VelocityPI`, `QuantileEMA`.
+
+The density of the scores at the threshold says how strongly the rate responds to it.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,128 @@ from astkit.gating.cards import Card
 from astkit.gating.controllers import ScaleFree, checked
 
 
+def density(values: Tensor, at: float) -> float:
+    """Density of the distribution that ``values [n]`` were drawn from, at ``at``, per unit.
+
+    ``k / (2 r n)`` with ``r`` the distance of ``at`` to its ``(k + 1)``-th nearest value and ``k =
+    ceil(n ** 0.8 / 3)``. Infinite where that many values coincide; 0 for infinite values. Source:
+    Loftsgaarden and Quesenberry, "A Nonparametric Estimate of a Multivariate Density Function",
+    1965.
+
+    Raises ``ValueError`` for fewer than two values.
+    """
+    n = len(values)
+    if n < 2:
+        raise ValueError(f"values holds {n}, but a density needs at least two: give more rows")
+    nearest = math.ceil(n**0.8 / 3)
+    radius = float((values.double() - at).abs().kthvalue(nearest + 1).values)
+    return nearest / (2 * radius * n) if radius else math.inf
+
+
+def log_density(scores: Tensor, threshold: float) -> float:
+    """Density of the logarithms of ``scores [n]`` at ``log(threshold)``, per unit of log-score.
+
+    This is the slope of the activation rate against the log-threshold: an integral controller of
+    the log-threshold is stable for gains below ``2 / log_density``. See `density`.
+
+    Raises ``ValueError`` for a negative score, a threshold that is not above 0, or fewer than two
+    scores.
+    """
+    if not threshold > 0 or bool((scores < 0).any()):
+        raise ValueError(
+            f"threshold is {threshold} and scores go down to {float(scores.min())}, but only"
+            " positive numbers have a logarithm: use density(scores / spread, threshold / spread)"
+        )
+    return density(scores.double().log(), math.log(threshold))
+
+
+class LogIntegral(ScaleFree):
+    """Integral control of the log-threshold: ``log t += gain * (rate - target)``. The default.
+
+    With ``f`` the density of log-scores at the threshold it is stable for ``gain * f < 2``, and on
+    scores that decay as ``exp(-step / tau)`` its rate is off by ``-1 / (tau * gain)``. After a
+    negative score the threshold itself moves, by ``gain * spread * (rate - target)``, and ``f`` is
+    the density of ``score / spread``; see `ScaleFree`.
+
+    ``gain="auto"`` sets the gain to ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
+    batch's own quantile and averaged over batches (geometrically, 0.1 for the newest); the rate's
+    standard deviation is then 7 % above that of a perfect threshold.
+
+    Args:
+        gain: step size, > 0, or "auto"; reading it gives the number in use.
+    """
+
+    gains = ("gain",)
+    state = (*ScaleFree.state, "auto", "density")
+    damping = 0.25  # gain * f that "auto" keeps: sqrt(1 + 0.25 / 1.75) = 1.07 times the scatter
+    _gain: float = checked("above 0", '0.5 suits most scores, "auto" measures them')
+    card = Card(
+        law="log t += gain * (rate - target)",
+        good_for="the default: any scores, any scale, nothing to tune",
+        stability=(
+            "stable iff gain * f < 2, f = density of log-scores at the threshold; the rate's"
+            " standard deviation is sqrt(1 + gain f / (2 - gain f)) times the binomial one"
+        ),
+        source="multiplicative Robbins-Monro (1951) quantile tracking; arXiv 2307.16895, P control",
+    )
+
+    def __init__(self, target_rate: float, gain: float | str = 0.5) -> None:
+        super().__init__(target_rate)
+        self.density: float | None = None
+        self._gain = 0.5  # what "auto" starts from
+        self.gain = gain
+
+    @property
+    def gain(self) -> float:
+        """The step size in use, > 0."""
+        if self.auto and self.density is not None:
+            return min(max(self.damping / self.density, 0.01), 5.0)
+        return self._gain
+
+    @gain.setter
+    def gain(self, gain: float | str) -> None:
+        if not isinstance(gain, str):
+            self._gain = gain
+        elif gain != "auto":
+            raise ValueError(f'gain is {gain!r}, but it must be a number above 0 or "auto"')
+        self.auto = gain == "auto"
+
+    def become_additive(self, scores: Tensor) -> None:
+        super().become_additive(scores)
+        self.density = None  # it was one of log-scores
+
+    def moved(self, value: float, rate: float, scores: Tensor) -> float:
+        if self.auto and len(scores) > 1 and 0 < (found := self._density(scores)) < math.inf:
+            before = found if self.density is None else self.density
+            self.density = before * (found / before) ** 0.1
+        return self.shifted(value, self.gain * (rate - self.target_rate), scores)
+
+    def _density(self, scores: Tensor) -> float:
+        scores, at = scores.double(), self.wanted(scores)
+        if not self.additive:
+            return density(scores.log(), math.log(at))
+        return density(scores / self.spread, at / self.spread) if self.spread else 0.0
+
+
 class VelocityPI(ScaleFree):
-    """PI on the log-threshold in velocity form, and a bounded drift that follows ramps.
+    """PI on the log-threshold in velocity form, with a bounded drift that follows ramps.
 
     ``drift += kii * e``; ``log t += kp * (rate - rate before) + ki * e + drift`` with ``e = rate -
     target``. The drift is a second integrator: on scores that decay as ``exp(-step / tau)`` it
-    settles at ``-1 / tau`` and leaves no error. It stays within +-0.05 and stands still while it
-    could only wind up: while the threshold cannot move in the error's direction, or while the error
-    is saturated (beyond three binomial standard deviations, or all or none of the rows active where
-    chance makes that rarer than 1 in 100). All state is in increments, so that turning a gain or
-    the target moves nothing by itself.
+    settles at ``-1 / tau`` and leaves no error. It is limited to +-0.05 and held (conditional
+    integration) while the threshold cannot move in the error's direction or the error is saturated:
+    beyond three binomial standard deviations, or all or none of the rows active where chance makes
+    that rarer than 1 in 100.
 
     With ``f`` the density of log-scores at the threshold, ``log t - log quantile`` obeys
     ``z (z - 1)**2 + f (kp (z - 1)**2 + ki z (z - 1) + kii z**2) = 0``; Jury's criterion gives the
-    bound on its card (for ``kii = 0`` save the root of the idle drift). More ``kp`` adds noise and
-    settles no sooner, since the rate answers the threshold at once; more ``kii`` overshoots after a
-    fall of the scores at the smallest targets. Negative scores: see `ScaleFree`.
+    bound on its card. A higher ``kp`` adds noise and settles no sooner; a higher ``kii`` overshoots
+    after a fall of the scores at the smallest targets. Negative scores: see `ScaleFree`.
 
     Args:
         kp: gain of the rate's change, >= 0.
         ki: gain of the error, > 0.
-        kii: gain of the drift, >= 0; 0 and ``kp=0`` make this a `LogIntegral`.
-        signed: whether scores can be negative; ``None`` until one is, ``False`` refuses them.
+        kii: gain of the drift, >= 0; with 0 and ``kp=0`` this is a `LogIntegral`.
     """
 
     gains = ("kp", "ki", "kii")
@@ -57,9 +160,8 @@ class VelocityPI(ScaleFree):
         kp: float = 0.1,
         ki: float = 0.5,
         kii: float = 0.003,
-        signed: bool | None = None,
     ) -> None:
-        super().__init__(target_rate, signed)
+        super().__init__(target_rate)
         self.kp, self.ki, self.kii = kp, ki, kii
         self.drift = 0.0
         self.last: float | None = None
@@ -79,7 +181,7 @@ class VelocityPI(ScaleFree):
 
     def _saturated(self, rate: float, rows: int) -> bool:
         p = self.target_rate
-        if rate in (0, 1):  # the error is at least so large; how large, no rate can say
+        if rate in (0, 1):  # a lower bound of the error, whose size is unknown
             return (p if rate == 1 else 1 - p) ** rows < 0.01
         return abs(rate - p) > 3 * math.sqrt(p * (1 - p) / rows)
 
@@ -89,18 +191,16 @@ class QuantileEMA(ScaleFree):
 
     Each batch's quantile at ``1 - target`` is that of Weibull's plotting position ``(n + 1) (1 -
     target)``: where that is a whole number, the next score exceeds it with probability ``target``,
-    for any distribution; the usual quantile is exceeded more often. For fewer than ``1 / target``
-    rows it is their maximum, and the rate about ``1 / (n + 1)``. Averaging leaves a small error of
-    its own. A batch's threshold is known before it.
+    for any distribution. For fewer than ``1 / target`` rows it is their maximum, and the rate about
+    ``1 / (n + 1)``.
 
-    The rate takes no part, so there is no feedback to become unstable. On scores that decay as
+    The rate plays no part, so there is no feedback to become unstable. On scores that decay as
     ``exp(-step / tau)`` the threshold lags by ``1 / alpha`` batches and the rate is off by ``-f /
-    (tau * alpha)``, ``f`` the density of log-scores at the threshold: with ``alpha = gain * f`` it
-    does as `LogIntegral`. Negative scores are averaged as they are.
+    (tau * alpha)``, ``f`` the density of log-scores at the threshold, as `LogIntegral` with ``gain
+    = alpha / f``. Negative scores are averaged as they are.
 
     Args:
         alpha: weight of the newest batch, in (0, 1].
-        signed: whether scores can be negative; ``None`` until one is, ``False`` refuses them.
     """
 
     gains = ("alpha",)
@@ -117,8 +217,8 @@ class QuantileEMA(ScaleFree):
         source="exponential smoothing of Weibull's (1939) sample quantile",
     )
 
-    def __init__(self, target_rate: float, alpha: float = 0.2, signed: bool | None = None) -> None:
-        super().__init__(target_rate, signed)
+    def __init__(self, target_rate: float, alpha: float = 0.2) -> None:
+        super().__init__(target_rate)
         self.alpha = alpha
 
     def quantile(self, scores: Tensor) -> float:
@@ -129,5 +229,5 @@ class QuantileEMA(ScaleFree):
         found = self.wanted(scores)
         if self.additive:
             return value + self.alpha * (found - value)
-        # a batch of zeros tells no scale
+        # a batch of zeros has no scale
         return value * (found / value) ** self.alpha if found > self.smallest else value

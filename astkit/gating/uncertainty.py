@@ -1,4 +1,4 @@
-"""Scores of the class outputs alone: how unsure the model is, how far it is from the label."""
+"""Scores of the class outputs alone: uncertainty of the prediction, distance from the label."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from astkit.gating.losses import (
     cross_entropy_rows,
     labels_of,
     logits_of,
+    single,
 )
 
 
@@ -35,7 +36,7 @@ def class_logits(outputs: Any, rows: int) -> Tensor:
             " and needs [batch, classes] with at least two of them: change the model, or choose"
             " score='loss'"
         )
-    return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+    return single(outputs)
 
 
 def log_shares(logits: Tensor) -> Tensor:
@@ -45,23 +46,6 @@ def log_shares(logits: Tensor) -> Tensor:
     return logs.clamp_min(torch.finfo(logs.dtype).min)
 
 
-def label_shares(targets: Tensor, logits: Tensor) -> Tensor:
-    """``targets`` as shares ``[batch, classes]``: class indices one-hot, shares as they are.
-
-    Raises ``ValueError`` for targets of another shape, or labels out of range.
-    """
-    if targets.is_floating_point() and targets.shape == logits.shape:
-        return targets.to(logits.dtype)
-    if targets.is_floating_point() or targets.shape != logits.shape[:1]:
-        raise ValueError(
-            f"targets are {targets.dtype} of shape {list(targets.shape)}, but this score compares"
-            f" outputs of shape {list(logits.shape)} with class indices [batch] or float shares"
-            " [batch, classes]: give such targets, or choose score='loss'"
-        )
-    check_labels(targets, logits.shape[1], ignored=None)
-    return F.one_hot(targets.long(), logits.shape[1]).to(logits.dtype)
-
-
 def gradient_norms(logits: Tensor, targets: Tensor) -> Tensor:
     """``||sum(targets) * softmax(logits) - targets||`` of each row, ``[batch]``.
 
@@ -69,14 +53,24 @@ def gradient_norms(logits: Tensor, targets: Tensor) -> Tensor:
     ``targets``: class indices ``[batch]`` or shares ``[batch, classes]``. Raises ``ValueError``
     for others.
     """
-    shares = label_shares(targets, logits)
+    if targets.is_floating_point() and targets.shape == logits.shape:
+        shares = targets.to(logits.dtype)
+    elif targets.is_floating_point() or targets.shape != logits.shape[:1]:
+        raise ValueError(
+            f"targets are {targets.dtype} of shape {list(targets.shape)}, but this score compares"
+            f" outputs of shape {list(logits.shape)} with class indices [batch] or float shares"
+            " [batch, classes]: give such targets, or choose score='loss'"
+        )
+    else:
+        check_labels(targets, logits.shape[1], ignored=None)
+        shares = F.one_hot(targets.long(), logits.shape[1]).to(logits.dtype)
     return (shares.sum(1, keepdim=True) * logits.softmax(1) - shares).norm(dim=1)
 
 
 class OutputScore(ABC):
-    """A score of ``outputs [batch, classes]``, and perhaps of the targets, that remembers nothing.
+    """A score of ``outputs [batch, classes]``, and perhaps of the targets, without a state.
 
-    ``criterion`` is taken as by every registered score, and not used.
+    ``criterion`` is not used.
     """
 
     def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:  # noqa: B027
@@ -93,8 +87,7 @@ class OutputScore(ABC):
 class Entropy(OutputScore):
     """Entropy of the predicted distribution, in nats: 0 to ``ln(classes)``. Labels play no part.
 
-    Source: Shannon, "A Mathematical Theory of Communication" (1948); as a measure of which samples
-    to look at, Settles, "Active Learning Literature Survey" (2009), section 3.1.
+    Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
     """
 
     def of(self, logits: Tensor, targets: Any) -> Tensor:
@@ -106,7 +99,7 @@ class Margin(OutputScore):
     """``1 - (p1 - p2)`` of the two largest probabilities: 1 where two classes tie for the first.
 
     Source: Scheffer, Decomain and Wrobel, "Active Hidden Markov Models for Information Extraction"
-    (2001), turned round so that larger is less sure. Labels play no part.
+    (2001), reversed so that higher means less certain. Labels play no part.
     """
 
     def of(self, logits: Tensor, targets: Any) -> Tensor:
@@ -128,9 +121,9 @@ class GradientNorm(OutputScore):
     """Norm of the cross-entropy's gradient with respect to the logits: ``||softmax(z) - y||``.
 
     Up to a constant it bounds the norm of the gradient of all weights, without a backward pass.
-    Targets are class indices ``[batch]`` or shares ``[batch, classes]``. It is that of the
-    cross-entropy, whatever criterion the training has. Source: Katharopoulos and Fleuret, "Not All
-    Samples Are Created Equal" (ICML 2018), section 3.2.
+    Targets are class indices ``[batch]`` or shares ``[batch, classes]``; the training's criterion
+    plays no part. Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal" (ICML
+    2018), section 3.2.
     """
 
     def of(self, logits: Tensor, targets: Any) -> Tensor:

@@ -43,8 +43,7 @@ FP16 = speed.Switch("fp16", {"precision": "fp16"})
 GATES: dict[str, Callable[[], Gate]] = {
     "gate, log_integral": lambda: Gate(RATE),
     "gate, top_k": lambda: Gate(RATE, controller="top_k"),
-    "device gate, fixed_k": lambda: DeviceGate(RATE, "fixed_k"),
-    "device gate, capacity": lambda: DeviceGate(RATE, "capacity"),
+    "device gate": lambda: DeviceGate(RATE),
 }
 
 
@@ -108,19 +107,15 @@ def against_rows(device: torch.device, quick: bool) -> Part:
     task = noise("simple_cnn", device, rows, batch)
     by_row = "sample by sample, per batch"
     runs = {arm: arms.stepper(task, arm) for arm in ("dense", "batched gate", by_row)}
-    for rule in ("fixed_k", "capacity"):
-        work = arms.trainer(task, "batched gate", 0, Budget(epochs=1e9))
-        work.step, work.validation = GatedStep(DeviceGate(RATE, rule)), None
-        runs[f"device gate, {rule}"] = work.steps().__next__
+    work = arms.trainer(task, "batched gate", 0, Budget(epochs=1e9))
+    work.step, work.validation = GatedStep(DeviceGate(RATE)), None
+    runs["device gate"] = work.steps().__next__
     times = interleaved(runs, rounds=3 if quick else 31, synchronize=synchronizer(device))
     return {
         "meaning": "wall seconds of one training step; ratios are taken within a round",
         "batch": task.batch_size,
         "row_by_row_over_batched": ratio(times, by_row, "batched gate"),
-        "gate_over_device_gate": {
-            rule: ratio(times, "batched gate", f"device gate, {rule}")
-            for rule in ("fixed_k", "capacity")
-        },
+        "gate_over_device_gate": ratio(times, "batched gate", "device gate"),
         "dense_over_batched": ratio(times, "dense", "batched gate"),
         **asdict(times),
         "table": times.table(),

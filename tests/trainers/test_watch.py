@@ -125,9 +125,9 @@ def test_rows_of_the_fallback_and_padding_are_not_active():
     watch = observed(gate, [0.5, 0.4, 0.3, 9.0], [0, 0, 0, 7])
     assert len(watch.step.selection) == 3
     assert [(row["class"], row["active"]) for row in watch.classes] == [(0, 0), (7, 1)]
-    watch = observed(DeviceGate(0.25, "capacity"), [0.5, 0.4, 0.3, 9.0], [0, 0, 0, 7])
-    assert len(watch.step.selection) > 1
-    assert [(row["class"], row["active"]) for row in watch.classes] == [(0, 0), (7, 1)]
+    watch = observed(DeviceGate(1.0), [math.nan, 0.4, math.inf, 9.0], [0, 7, 0, 7])
+    assert len(watch.step.selection) == 4
+    assert [(row["class"], row["active"]) for row in watch.classes] == [(0, 0), (7, 2)]
 
 
 def test_odd_batches_are_recorded_as_they_are():
