@@ -1,4 +1,4 @@
-"""Showing and steering a run: static figures, the live board, the dashboard. Needs matplotlib."""
+"""Figures of runs, the live board, and the dashboard that steers a run. Needs matplotlib."""
 
 from astkit.widgets.board import LiveBoard
 from astkit.widgets.dashboard import Dashboard

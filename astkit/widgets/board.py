@@ -1,4 +1,4 @@
-"""The live board: one picture in a notebook that follows a run, and never its timings."""
+"""The live board: a figure in a notebook that is redrawn while a run goes on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from numpy.typing import NDArray
 from astkit.widgets import frontend
 from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
-POINTS = 1000
-"""A series keeps at most so many points, however long the run; an even number."""
-
-MARKS = 100
-"""At most so many changes of settings are marked."""
+POINTS = 1000  # the most that a series keeps; an even number
+MARKS = 100  # the most changes of settings that are marked
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
 _SERIES = {
@@ -31,10 +28,9 @@ _SERIES = {
 
 
 class Trace:
-    """A series of bounded length: when it is full, each two neighbours become one point.
+    """A series of bounded length: when it is full, neighbouring points are averaged in pairs.
 
-    A point is the mean of ``stride`` values in a row: leaving values out would show noise that is
-    not there.
+    A point is the mean of ``stride`` consecutive values.
     """
 
     def __init__(self) -> None:
@@ -44,7 +40,6 @@ class Trace:
         self._open = 0
 
     def add(self, x: float, y: float) -> None:
-        """Append a value."""
         self._x, self._y, self._open = self._x + x, self._y + y, self._open + 1
         if self._open < self.stride:
             return
@@ -57,28 +52,27 @@ class Trace:
             self.stride *= 2
 
     def points(self) -> NDArray[np.float64]:
-        """x and y of each point."""
+        """x and y of each point: float64 ``[points, 2]``."""
         rest = [(self._x / self._open, self._y / self._open)] if self._open else []
         return np.array(self._points + rest, dtype=float).reshape(-1, 2)
 
 
 class LiveBoard:
-    """An observer that draws threshold, activation rate, loss and accuracy, and cost while it runs.
+    """An observer that draws threshold, activation rate, loss and accuracy, and cost during a run.
 
-    It is told of every batch while no clock of the trainer runs, and draws only as often as
-    ``every_s`` and ``max_share`` allow; the last frame is drawn always. It keeps at most `POINTS`
-    points of each series. When drawing fails the board switches itself off and training goes on.
+    Drawing is outside the trainer's clocks and as rare as ``every_s`` and ``max_share`` ask; the
+    last frame is always drawn. If drawing fails, the board is switched off and training continues.
 
     Args:
-        every_s: seconds between two frames, at least.
+        every_s: least time between two frames, in seconds.
         max_share: share of the time since the first frame that drawing may take, in (0, 1].
         live: ``False`` shows nothing; ``ASTKIT_LIVE=0`` does that for all boards.
 
     Attributes:
         series: what was logged, by name.
-        set_up: seconds of CPU time that the first frame took: loading matplotlib, laying out.
-        spent: seconds of CPU time that all further frames have taken; ``max_share`` is theirs.
-        frames: how many frames were drawn.
+        set_up: CPU seconds of the first frame, with loading matplotlib.
+        spent: CPU seconds of all further frames, which ``max_share`` limits.
+        frames: number of frames drawn.
 
     Raises ``ValueError`` for a share outside (0, 1] or negative seconds.
     """
@@ -87,9 +81,9 @@ class LiveBoard:
         self, every_s: float = 2.0, max_share: float = 0.02, live: bool | None = None
     ) -> None:
         if not 0 < max_share <= 1:
-            raise ValueError(f"max_share is {max_share}: give a share above 0 and at most 1")
+            raise ValueError(f"max_share is {max_share}: pass a share above 0 and at most 1")
         if not every_s >= 0:
-            raise ValueError(f"every_s is {every_s}: give seconds, 0 or more")
+            raise ValueError(f"every_s is {every_s}: pass seconds, 0 or more")
         self.every_s, self.max_share = every_s, max_share
         self.shown = frontend.mode(live) != "off"
         self.set_up, self.spent, self.frames = 0.0, 0.0, 0
@@ -101,7 +95,7 @@ class LiveBoard:
         self._handle: Any = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Keep the numbers of a batch; draw if a frame is due."""
+        """Keep the metrics of a batch; draw if a frame is due."""
         if phase == "event" and len(self.events) < MARKS:
             self.events.append(step)
         self._reason = metrics.get("joules_reason") or self._reason
@@ -119,19 +113,19 @@ class LiveBoard:
         return now - self._last >= self.every_s and self.spent + self._cost <= allowed
 
     def draw(self) -> None:
-        """Draw a frame now and put it in the place of the one before."""
+        """Draw a frame now, in place of the one before."""
         start = time.thread_time()
         try:
             self._show()
-        except Exception as error:  # whatever it is, it is not worth a training run
+        except Exception as error:  # no fault of drawing may end a training run
             self.shown = False
-            print(f"the live board is off, training goes on: {error!r}", file=sys.stderr)
+            print(f"the live board is off, training continues: {error!r}", file=sys.stderr)
         self._cost = time.thread_time() - start
         self._last = time.perf_counter()
         self.frames += 1
         if self._started is None:
             self._started, self.set_up = self._last, self._cost
-            self._cost = 0.0  # of loading matplotlib, not of a frame
+            self._cost = 0.0  # it was that of loading matplotlib
         else:
             self.spent += self._cost
 
@@ -158,7 +152,7 @@ class LiveBoard:
 
     @styled
     def picture(self) -> Picture:
-        """What the board has seen: panels with what was measured, and a note of what was not."""
+        """A panel for each quantity that was measured, and a note of what was not."""
         there = self._measured()
         panels = [panel for panel in _panels(set(there)) if panel.curves.keys() & there.keys()]
         rows = max(1, -(-len(panels) // 2))
@@ -178,7 +172,7 @@ class LiveBoard:
 
 
 class Panel(NamedTuple):
-    """One pair of axes: of each series its label and style, and which of them the right one has."""
+    """A pair of axes: label and style of each series; ``right`` is drawn on the right axis."""
 
     title: str
     unit: str

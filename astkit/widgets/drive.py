@@ -1,4 +1,4 @@
-"""Driving a run from outside: pause, single steps, stop, and interrupts between cells."""
+"""A run under control: pause, single steps, stop, and interrupts between cells."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from astkit.widgets import frontend
 
 
 class Run:
-    """A trainer that is being driven; the trainer's own loop does all of the work.
+    """Controls a trainer's loop.
 
     ``pause``, ``resume``, ``step`` and ``stop`` may be called from any thread: they set a flag that
     is read between two batches.
 
     Attributes:
-        trainer: anything with ``steps()``, ``history``, ``position`` and ``steering``.
+        trainer: a `Trainer`.
         status: "ready", "running", "paused", "finished", "stopped", "interrupted", "out of time"
             or "failed".
-        error: what ended it before its budget was spent, if anything was raised.
+        error: the exception that ended the run before its budget was spent, if any.
     """
 
     def __init__(self, trainer: Any, after: Callable[[Run], None] = lambda run: None) -> None:
@@ -40,7 +40,7 @@ class Run:
         self._task: asyncio.Task[None] | None = None
 
     def pause(self) -> None:
-        """Hold after the present batch."""
+        """Pause after the present batch."""
         self._paused.set()
 
     def resume(self) -> None:
@@ -48,23 +48,20 @@ class Run:
         self._paused.clear()
 
     def step(self) -> None:
-        """Train on one more batch and hold."""
+        """Train on one more batch and pause."""
         self._paused.set()
         self._single.set()
 
     def stop(self, why: str = "stopped") -> None:
-        """End after the present batch; everything up to it is kept."""
+        """End after the present batch."""
         self._ending = self._ending or why
 
     def begin(self, pace: float | None = None) -> None:
-        """Train as a task on the running loop; the present cell may end meanwhile.
-
-        ``pace``: batches a second, at most.
-        """
+        """Train as a task of the running event loop, at most ``pace`` batches a second."""
         self._task = asyncio.create_task(self._drive(1 / pace if pace else 0.0))
 
     async def finished(self) -> Run:
-        """Wait for the end; interrupted meanwhile, end the run and return it all the same.
+        """Wait for the end; an interrupt ends the run and the wait.
 
         Raises what ended the run early, such as `TimeIsUp`.
         """
@@ -79,7 +76,7 @@ class Run:
         return self._ended()
 
     def drain(self) -> None:
-        """Run to the end here and now; an interrupt ends it after the present batch.
+        """Train to the end before returning; an interrupt ends the run after the present batch.
 
         Raises what ended the run early, such as `TimeIsUp`.
         """
@@ -109,9 +106,9 @@ class Run:
 
     @contextmanager
     def _kept(self) -> Iterator[Generator[Any]]:
-        """The trainer's batches; whatever ends them is kept, since it would end the kernel's loop.
+        """The trainer's batches; an exception is kept, since it would end the kernel's event loop.
 
-        Leaving them closes the observers, so a board has drawn its last frame then.
+        Closing them closes the observers, so that a board draws its last frame.
         """
         steps = self.trainer.steps()
         self.status = "running"
@@ -137,7 +134,7 @@ class Run:
         raise self.error
 
     def record(self) -> dict[str, Any]:
-        """All that happened, as plain values; ``steered`` says whether settings were changed."""
+        """Status, metrics and changes of settings as plain values; ``steered``: any changes."""
         history = self.trainer.history
         events = [asdict(event) for event in self.trainer.steering.events]
         return {
@@ -151,21 +148,21 @@ class Run:
         }
 
     def save(self, path: str | Path) -> None:
-        """Write `record` as JSON, whole or not at all."""
+        """Write `record` as JSON, atomically."""
         files.write_atomic(Path(path), json.dumps(self.record(), indent=1) + "\n")
 
 
 def _out_of_time(error: BaseException | None) -> bool:
-    from astkit.trainers import TimeIsUp  # only here, since pictures need no torch
+    from astkit.trainers import TimeIsUp  # imports torch, which figures do not need
 
     return isinstance(error, TimeIsUp)
 
 
 class _Interrupts:
-    """Turns the kernel's interrupt (SIGINT) into the end of a run, and gives the handler back.
+    """Makes the kernel's interrupt (SIGINT) end a run, and restores the handler afterwards.
 
-    Inside a cell the handler is set at once. Between cells ipykernel puts its own idle handler in
-    place each time a cell ends, so ``watch`` looks after every batch and takes that one's place.
+    Inside a cell the handler is set at once. Between cells ipykernel sets its own idle handler each
+    time a cell ends, so ``watch`` replaces it after every batch.
     """
 
     def __init__(self, stop: Callable[[str], None], inside_cell: bool) -> None:
@@ -184,7 +181,7 @@ class _Interrupts:
         self._stop("interrupted")
 
     def watch(self) -> None:
-        """Take the idle handler's place if no cell runs."""
+        """Replace the idle handler if no cell runs."""
         if self._mine and self._idle is not None and signal.getsignal(signal.SIGINT) is self._idle:
             signal.signal(signal.SIGINT, self._handle)
 

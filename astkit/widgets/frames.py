@@ -1,4 +1,4 @@
-"""Tables for pictures: checked for what a picture needs, and brought down to its size."""
+"""Tables for figures: checks of what a figure needs, and windows of steps."""
 
 from __future__ import annotations
 
@@ -21,26 +21,24 @@ def read(
     alone: str | None = None,
     key: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """``table`` as a frame of its own that has ``columns`` and at least one row.
-
-    A table of one run may leave out ``arm`` and ``seed``; they are filled in.
+    """A copy of ``table`` as a frame, with ``arm`` and ``seed`` added where they are missing.
 
     Args:
-        picture: who asks, for the message.
-        columns: what must be there.
-        phase: where the table has a column ``phase``, as a metrics file has, keep this one.
-        alone: a column that may hold one value only, where the picture can show no more.
-        key: columns that tell the rows of one seed apart.
+        picture: the function's name, for the message.
+        columns: required columns.
+        phase: where the table has a column ``phase``, as a metrics file has, keep these rows.
+        alone: a column that may hold one value only.
+        key: columns whose values may not repeat within a seed.
 
-    Raises ``ValueError`` for a missing column, for no rows, for several values of ``alone``, for
-    a ``key`` that comes twice.
+    Raises ``ValueError`` for a missing column, no rows, several values of ``alone`` or a repeated
+    ``key``.
     """
     frame = pd.DataFrame(table)
     if phase is not None and "phase" in frame:
         frame = frame[frame["phase"] == phase]
     if frame.empty:
         kind = f"{phase!r} " if phase is not None else ""
-        raise ValueError(f"{picture} was given a table without {kind}rows: let the run go on first")
+        raise ValueError(f"{picture} was given a table without {kind}rows: train first")
     missing = [column for column in columns if column not in frame]
     if missing:
         raise ValueError(
@@ -57,14 +55,14 @@ def read(
     frame = frame.assign(**{k: v for k, v in one_run.items() if k not in frame})
     if key and frame.duplicated([*key, "seed"]).any():
         raise ValueError(
-            f"{picture} was given the same {' and '.join(key)} twice for one seed: tell the runs"
-            " apart by a column seed"
+            f"{picture} was given the same {' and '.join(key)} twice for one seed: number the runs"
+            " in a column seed"
         )
     return frame
 
 
 def windows(steps: pd.Series[Any], count: int) -> pd.Series[Any]:
-    """For each step the first step of its window, of ``count`` windows with equally many steps."""
+    """For each step the first step of its window, of ``count`` windows of equally many steps."""
     present = np.unique(steps.to_numpy())
     starts = np.array([part[0] for part in np.array_split(present, min(count, len(present)))])
     place = np.searchsorted(starts, steps.to_numpy(), side="right") - 1

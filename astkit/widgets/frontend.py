@@ -1,4 +1,4 @@
-"""Who is watching: a notebook's front end, perhaps, or nobody."""
+"""Whether a notebook's front end is present."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def kernel() -> Any | None:
 
 
 def mode(live: bool | None = None) -> Mode:
-    """Whether to show pictures, and whether to look for somebody who steers.
+    """Whether to show figures, and whether to offer controls.
 
-    - "off": show nothing. ``ASTKIT_LIVE=0``, ``live=False``, or no notebook at all.
-    - "headless": show pictures, nobody steers. papermill, nbval and nbconvert send their requests
-      bare, while front ends that draw widgets add at least the cell's id.
-    - "ask": show pictures and ask whether a front end is there. ``ASTKIT_LIVE=1`` and ``live=True``
-      always ask.
+    - "off": nothing. ``ASTKIT_LIVE=0``, ``live=False``, or no notebook.
+    - "headless": figures without controls. papermill, nbval and nbconvert send requests without
+      metadata, while front ends that show widgets add at least the cell's id.
+    - "ask": figures, and controls if a front end answers; always with ``ASTKIT_LIVE=1`` and
+      ``live=True``.
 
-    ``ASTKIT_LIVE`` is stronger than ``live``. Raises ``ValueError`` for another value of it.
+    ``ASTKIT_LIVE`` overrides ``live``. Raises ``ValueError`` for another value of it.
     """
     wish = os.environ.get("ASTKIT_LIVE", "")
     if wish not in ("", "0", "1"):
-        raise ValueError(f"ASTKIT_LIVE is {wish!r}: set it to 0 or 1, or leave it out")
+        raise ValueError(f"ASTKIT_LIVE is {wish!r}: set it to 0 or 1, or unset it")
     if wish == "0" or (not wish and live is False) or kernel() is None:
         return "off"
     if wish == "1" or live:

@@ -1,4 +1,4 @@
-"""Pictures of what a gate saw and decided: scores, thresholds, rates and classes.
+"""Figures of a gate: scores, thresholds, rates and classes.
 
 Each raises ``ValueError`` for a missing column and for a table without rows.
 """
@@ -25,31 +25,24 @@ from astkit.widgets.style import (
     Picture,
     legend_beside,
     line,
-    log_if_wide,
     name_seeds,
     picture,
     styled,
 )
 
-TOLERANCE = 0.2
-"""A rate has settled where it is off its set point by at most this share of the set point."""
-
-POINTS = 250
-"""A curve has at most so many points; more steps than that are summarised in windows."""
+TOLERANCE = 0.2  # a rate within this share of its set point has settled
+POINTS = 250  # of a curve; more steps than that are summarised in windows
 
 
 @styled
 def threshold_and_rate(steps: Table, target: float | None = None, window: int = 20) -> Picture:
-    """Threshold and activation rate of a gated run by step.
-
-    Drawn is the median over seeds, and over the steps of a window where there are more than 250;
-    the shade reaches from the 5th to the 95th percentile.
+    """Threshold and activation rate of a gated run by step; drawn as in `step_response`.
 
     Args:
         steps: columns ``step``, ``threshold``, ``rate``; ``seed`` where there are several, and
             ``target_rate`` where the set point is known for each step.
-        target: the set point where the steps do not say it, drawn dashed.
-        window: batches that each seed's rate is averaged over, this one and those before.
+        target: the set point where ``steps`` has none.
+        window: number of batches in the running mean of each seed's rate.
 
     Raises ``ValueError`` where no set point is known, or several at one step.
     """
@@ -67,15 +60,15 @@ def threshold_and_rate(steps: Table, target: float | None = None, window: int = 
 
 @styled
 def step_response(responses: Table, window: int = 1, shock: int | None = None) -> Picture:
-    """How controllers answer a shock: rate and threshold by step.
+    """Rate and threshold of controllers by step, for instance after a shock.
 
-    Drawn is the median over seeds, and over the steps of a window where there are more than 250;
-    the shade reaches from the 5th to the 95th percentile.
+    Lines are medians over seeds, and over windows of steps where there are more than 250; shades
+    reach from the 5th to the 95th percentile.
 
     Args:
         responses: columns ``controller``, ``step``, ``rate``, ``threshold``, ``target``; ``seed``
-            where there are several, and ``stream``, the name of what they answer to.
-        window: batches that each seed's rate is averaged over, this one and those before.
+            where there are several, and ``stream``, the name of the input.
+        window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
     """
     needed = ["controller", "step", "rate", "threshold", "target"]
@@ -100,7 +93,8 @@ def _rate_and_threshold(table: pd.DataFrame, window: int, shock: int | None = No
             axis.plot(x, middle, lw=1.4, label=name, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
     _set_point(rate, table)
-    log_if_wide(threshold, finite.dropna().tolist())
+    if finite.min() > 0 and finite.max() > 20 * finite.min():
+        threshold.set_yscale("log")
     if shock is not None:
         for axis in figure.axes:
             axis.axvline(shock, color=SOFT, ls=":", lw=1.2, label=f"shock at step {shock}")
@@ -134,7 +128,7 @@ def _set_point(axis: Axes, table: pd.DataFrame) -> None:
 
 @styled
 def stability_bound(noise: Table) -> Picture:
-    """How much a loop amplifies noise as its gain grows, with the theory's curve and bound.
+    """Noise of the activation rate against loop gain, with the theory's curve and bound.
 
     Args:
         noise: columns ``family``, ``batch``, ``gain x f``, ``RMSE / floor``, ``predicted``; one
@@ -169,21 +163,19 @@ def stability_bound(noise: Table) -> Picture:
 
 @styled
 def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
-    """How the scores of a batch were distributed, by step, with the threshold over it.
+    """Distribution of the scores of a batch by step, with the threshold.
 
-    The darker, the larger the share of scores in a cell; between the levels that were recorded the
-    distribution is taken to be even. The axis is logarithmic where no score is negative and
-    the middle 80 % of those above zero span more than a factor of 20; its lowest row then holds the
-    few scores that are smaller still, and zeros.
+    The darker a cell, the larger its share of the scores, interpolated between the recorded
+    levels. The axis is logarithmic where no score is negative and the middle 80 % of those above
+    zero span more than a factor of 20; its lowest row then also holds smaller scores and zeros.
 
     Args:
-        scores: columns ``step``, ``level``, ``score``, ``threshold``, as ``Watch.scores`` has
-            them: the score below which the share ``level`` of the batch lay; runs told apart by
-            ``seed`` are averaged.
+        scores: columns ``step``, ``level``, ``score``, ``threshold``, as in ``Watch.scores``: the
+            score below which the share ``level`` of the batch lay; averaged over ``seed``.
         bins: cells along the scores.
-        columns: cells along the steps, at most; each averages equally many steps.
+        columns: most cells along the steps; each averages equally many steps.
 
-    Raises ``ValueError`` where scores are known at one level alone.
+    Raises ``ValueError`` where scores are known at one level only.
     """
     needed = ["step", "level", "score", "threshold"]
     table = frames.read(scores, "score_heatmap", needed, alone="arm", key=needed[:2])
@@ -233,7 +225,7 @@ def _score_edges(scores: np.ndarray, bins: int) -> tuple[np.ndarray, bool]:
 
 
 def _shares(batch: pd.DataFrame, edges: np.ndarray, log: bool) -> np.ndarray:
-    """The share of one batch's scores in each cell, from their quantiles; they sum to 1."""
+    """The share of a batch's scores in each cell, from their quantiles; the sum is 1."""
     batch = batch.sort_values("level")
     score = np.clip(batch["score"].to_numpy(dtype=float), edges[0], edges[-1])
     scale = np.log if log else np.asarray
@@ -244,11 +236,11 @@ def _shares(batch: pd.DataFrame, edges: np.ndarray, log: bool) -> np.ndarray:
 
 @styled
 def class_activation(classes: Table) -> Picture:
-    """Which classes the gate takes: each one's share among the active and among the seen samples.
+    """Share of each class among the samples seen and among those that the gate selected.
 
     Args:
-        classes: columns ``class``, ``seen``, ``active``, as ``Watch.classes`` has them; steps, and
-            runs told apart by ``seed``, are added up.
+        classes: columns ``class``, ``seen``, ``active``, as in ``Watch.classes``; added up over
+            steps and ``seed``.
 
     Raises ``ValueError`` where no sample was active.
     """

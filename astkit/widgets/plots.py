@@ -1,9 +1,8 @@
-"""Static figures from tidy tables; legible in grey, on white and on dark pages.
+"""Figures from tidy tables; legible in grey, on white and on dark pages.
 
-Each takes a table as a frame or as a list of mappings, and returns a `Picture`, a
-`matplotlib.figure.Figure` that belongs to no global state. Pictures of what a gate decided are
-defined in `astkit.widgets.gate_plots`; all pictures can be had from here.
-Each raises ``ValueError`` for a missing column and for a table without rows.
+Each function takes a data frame or a list of mappings and returns a `Picture`, a
+`matplotlib.figure.Figure` outside pyplot; each raises ``ValueError`` for a missing column and for a
+table without rows. Those of gates are defined in `astkit.widgets.gate_plots`.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def training_curves(epochs: Table) -> Picture:
 
     Args:
         epochs: columns ``val_loss`` and ``val_accuracy``; ``arm`` and ``seed`` where there are
-            several. A pass that the budget cut short counts as an epoch.
+            several. An epoch that the budget cut short counts as one.
     """
     units = {"val_loss": "mean loss", "val_accuracy": "share of the samples"}
     table = frames.read(epochs, "training_curves", list(units), phase="epoch")
@@ -83,10 +82,9 @@ def training_curves(epochs: Table) -> Picture:
 
 
 def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = None) -> None:
-    """A line for each arm: means over seeds after each pass, with a band if against passes.
+    """A line for each arm: means over seeds after each epoch, with a band if against epochs.
 
-    A pass that the budget cut short counts as one. Where seeds end at different passes, the last
-    points are of those that got there.
+    Where seeds end at different epochs, the last points are means over those that remain.
     """
     table = table.assign(epoch=table.groupby(["arm", "seed"]).cumcount() + 1)
     for place, arm in enumerate(table["arm"].unique()):
@@ -95,7 +93,7 @@ def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = No
         x = means.index if against is None else means[against]
         every = max(1, len(means) // 5)
         marked = sorted({*range(place % every, len(means), every), len(means) - 1})
-        # later ones are thinner, so that twins on one curve both show
+        # later ones are thinner, so that equal curves both show
         look = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
         style = {**line(str(arm)), **look, "markevery": marked}
         axis.plot(x, means[column], label=arm, **style)
@@ -108,8 +106,7 @@ def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = No
 def accuracy_against_cost(epochs: Table) -> Picture:
     """Validation accuracy against training seconds and against FLOPs, mean over seeds.
 
-    Where accuracies reach from below 0.7 to above 0.9 the axis is stretched towards 1 (equal steps
-    are equal factors of the error), since that is where the arms differ.
+    Where accuracies reach from below 0.7 to above 0.9 the axis is logarithmic in the error.
 
     Args:
         epochs: columns ``seconds``, ``flops``, ``val_accuracy``; ``arm`` and ``seed`` where there
@@ -148,7 +145,7 @@ def _stretch(axis: Axes) -> None:
 
 
 def _log_error(accuracy: Any) -> Any:
-    # an error of zero has no logarithm, so all are taken to be larger by a hundredth
+    # a hundredth is added, since an error of zero has no logarithm
     return -np.log10(np.clip(1.01 - np.asarray(accuracy), 1e-9, None))
 
 
@@ -163,27 +160,26 @@ _BUSY: dict[str, tuple[str, str]] = {
     "optimizer": (COLOURS[5], HATCHES[2]),
     "log": (COLOURS[2], HATCHES[0]),
 }
-_OWN = (COLOURS[3], HATCHES[6])  # a phase that only somebody's own step has
+_OWN = (COLOURS[3], HATCHES[6])  # any phase of a user's own step
 _IDLE = {"other": HATCHES[2], "draw": HATCHES[5]}
 PHASES = (*_BUSY, *_IDLE)
-"""Parts of a bar that have a look of their own, in the order of a bar.
+"""Parts of a bar, in their order.
 
-``other`` is time of the training clock in no phase, ``draw`` time outside of every clock, which
+``other``: time of the training clock outside all phases; ``draw``: time outside all clocks, which
 observers such as a live board took.
 """
 
 
 @styled
 def cost_breakdown(results: Table) -> Picture:
-    """What each arm spent: FLOPs on scoring, forward and backward, and joules where measured.
+    """FLOPs of each arm for scoring, forward and backward, and joules where measured.
 
-    Where an arm is called "dense", the empty part of a bar is what the arm did not spend of its
-    total; the number behind it is the arm's total over dense's. All are means over seeds.
+    Where an arm is called "dense", the hatched part of a bar is the rest up to its total, and the
+    number behind a bar is the ratio of the totals. All are means over seeds.
 
     Args:
         results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
-            ``seed`` where there are several; ``joules`` where a counter was read, and
-            ``joules_reason`` where it could not be.
+            ``seed`` where there are several; ``joules`` where measured, else ``joules_reason``.
     """
     parts = ["scoring", "forward", "backward"]
     table = frames.read(results, "cost_breakdown", [f"flops_{part}" for part in parts])
@@ -248,16 +244,15 @@ def _name_rows(axis: Axes, names: Sequence[str]) -> None:
 
 @styled
 def phase_breakdown(results: Table) -> Picture:
-    """Where the time of a batch went in each arm: one bar an arm, stacked by phase.
+    """Time of a training batch by phase: one stacked bar an arm.
 
-    Rows of one arm and seed (windows of one run, say) are added up; seeds are averaged. A part too
-    small to see is in the bar all the same; parts of nothing are left out.
+    Rows of one arm and seed (windows of one run, say) are added up; seeds are averaged.
 
     Args:
         results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
             clock; ``training_steps``; ``arm`` and ``seed`` where there are several. With
-            ``wall_seconds`` and ``evaluation_seconds`` in them the bar ends with what lies outside
-            of both clocks. ``Throughput.rows`` and results of runs have these.
+            ``wall_seconds`` and ``evaluation_seconds`` the bar also shows the time outside both
+            clocks. ``Throughput.rows`` and results of runs have these.
     """
     table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
     parts = _milliseconds(table)
@@ -276,7 +271,7 @@ def phase_breakdown(results: Table) -> Picture:
 
 
 def _milliseconds(table: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds a batch, arms down and phases across in the order of a bar; 0 where absent."""
+    """Milliseconds a batch: a row an arm, a column a phase, in the order of a bar."""
     phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
     phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
     if {"wall_seconds", "evaluation_seconds"} <= set(table):
@@ -292,14 +287,14 @@ def _milliseconds(table: pd.DataFrame) -> pd.DataFrame:
 
 @styled
 def speed_bars(table: Table) -> Picture:
-    """How many times as fast as the first row each row is: bars with their 95 % intervals.
+    """Speed of each row relative to the first: bars with 95 % intervals.
 
-    A row is called faster or slower only where its interval lies on one side of 1.
+    A row is called faster or slower only where its interval excludes 1.
 
     Args:
         table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``, one row a bar.
 
-    Raises ``ValueError`` for an arm that comes twice.
+    Raises ``ValueError`` for a repeated arm.
     """
     needed = ["arm", "speed", "low", "high", "n"]
     rows = frames.read(table, "speed_bars", needed, key=["arm"])
@@ -309,7 +304,7 @@ def speed_bars(table: Table) -> Picture:
     looks = {
         "faster": (low > 1, COLOURS[0], HATCHES[0]),
         "slower": (high < 1, PAPER, HATCHES[5]),
-        "undecided: the interval holds 1": ((low <= 1) & (high >= 1), "#d0d0d0", HATCHES[0]),
+        "undecided: the interval contains 1": ((low <= 1) & (high >= 1), "#d0d0d0", HATCHES[0]),
     }
     for label, (those, colour, hatch) in looks.items():
         if those.any():

@@ -1,12 +1,11 @@
-"""How pictures look: one figure class, and colours, dashes and hatches that also work in grey.
+"""The style of figures: one figure class, and colours, dashes and hatches legible in grey.
 
-A picture is a white card with dark ink, whatever theme the page around it has and whatever
-``matplotlib.rcParams`` say, so that it reads the same in a light and in a dark notebook.
+A figure has dark text on white, whatever the page's theme and ``matplotlib.rcParams`` are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from io import BytesIO
@@ -23,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PAPER, INK, SOFT = "#ffffff", "#222222", "#595959"
-"""Background, text, and what is drawn as a help to the eye; WCAG contrast to paper 15.9 and 7."""
+"""Background, text, and auxiliary lines; WCAG contrast to the background 15.9 and 7."""
 
 # of Okabe and Ito's and Paul Tol's colours those at least 3:1 on white and 6 apart in CIE lightness
 COLOURS = ("#004488", "#D55E00", "#000000", "#117733", "#CC79A7", "#85348A", "#661100")
@@ -49,25 +48,25 @@ LOOK: Any = {
     "legend.fontsize": 9,
 }
 
-# the same in all notebooks; a run without a name is mostly a gated one
+# the same in all notebooks; a run without a name is usually a gated one
 _places = {"dense": 0, "batched gate": 1, "this run": 1, "random": 2}
 
 
 def look() -> AbstractContextManager[None]:
-    """A block in which matplotlib draws in the kit's look, and afterwards as before."""
+    """A context in which matplotlib draws in the kit's style."""
     return matplotlib.rc_context(LOOK)
 
 
 class Picture(Figure):
-    """A figure that a notebook shows by itself, although pyplot knows nothing of it."""
+    """A figure that a notebook shows without pyplot."""
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw in the kit's look: ticks are made only now."""
+        """Draw in the kit's style: ticks are created only now."""
         with look():
             super().draw(renderer)
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Save with the picture's own background; see `matplotlib.figure.Figure.savefig`."""
+        """Save in the kit's style; see `matplotlib.figure.Figure.savefig`."""
         with look():
             super().savefig(fname, **options)
 
@@ -75,7 +74,7 @@ class Picture(Figure):
         return self.png()
 
     def png(self, dpi: float | None = None) -> bytes:
-        """The picture as a PNG of 256 colours, for fewer bytes: notebooks carry many."""
+        """The figure as a PNG of 256 colours, which keeps notebooks small."""
         from PIL import Image
 
         full, small = BytesIO(), BytesIO()
@@ -86,7 +85,7 @@ class Picture(Figure):
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function that draws a picture, so that all it makes has the kit's look."""
+    """Decorates a function that draws a figure: everything in it has the kit's style."""
 
     @wraps(draw)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -105,9 +104,9 @@ def picture(
     height: float = 3.4,
     layout: Literal["constrained"] | None = "constrained",
 ) -> Picture:
-    """An empty picture of ``columns`` times ``rows`` axes, each ``width`` by ``height`` inches.
+    """An empty figure of ``columns`` times ``rows`` axes, each ``width`` by ``height`` inches.
 
-    The axes are ``picture.axes``, row by row. ``layout=None`` leaves their places to the caller,
+    The axes are ``picture.axes``, row by row. ``layout=None`` leaves their positions to the caller,
     which is several times as fast.
     """
     figure = Picture(figsize=(width * columns, height * rows), dpi=110, layout=layout)
@@ -118,10 +117,10 @@ def picture(
 
 
 def line(name: int | str, markers: bool = True) -> dict[str, Any]:
-    """Colour, dashes and marker of a line, by its name or by its place among nameless ones.
+    """Colour, dashes and marker of a line, by its name or by a number.
 
-    A name keeps its look in all pictures of a process: names not seen before take the next place.
-    No two of the first seven places share a colour, no two of the first 49 colour and dashes.
+    A name keeps its style in all figures of a process. The first seven numbers differ in colour,
+    the first 49 in colour or dashes.
     """
     place = name if isinstance(name, int) else _places.setdefault(name, max(_places.values()) + 1)
     turn = (place + place // len(COLOURS)) % len(DASHES)
@@ -129,14 +128,8 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
     return {**style, "marker": MARKERS[turn]} if markers else style
 
 
-def log_if_wide(axis: Axes, values: Sequence[float], factor: float = 20.0) -> None:
-    """A logarithmic y axis when ``values`` are positive and span more than ``factor``."""
-    if len(values) and min(values) > 0 and max(values) > factor * min(values):
-        axis.set_yscale("log")
-
-
 def legend_beside(figure: Picture, axis: Axes) -> None:
-    """A legend to the right of all axes, its lines in the order in which they end on ``axis``."""
+    """A legend to the right of all axes, its lines in the order of their ends on ``axis``."""
     handles, labels = axis.get_legend_handles_labels()
     ends = {each.get_label(): np.asarray(each.get_ydata(), float) for each in axis.lines}
 
@@ -151,7 +144,7 @@ def legend_beside(figure: Picture, axis: Axes) -> None:
 def name_seeds(
     figure: Picture, seeds: int, words: str = "mean of {} seeds", shown: str = ""
 ) -> None:
-    """Say above the axes what is ``shown``, and of how many ``seeds`` a line is a summary."""
+    """Write above the axes what is ``shown``, and how many ``seeds`` a line summarises."""
     said = [shown] * bool(shown) + [words.format(seeds)] * (seeds > 1)
     if said:
         figure.suptitle(": ".join(said), size=10)

@@ -13,6 +13,7 @@ from PIL import Image
 from astkit.runs import arms
 from astkit.widgets import LiveBoard, board, frontend
 from astkit.widgets.board import POINTS, Trace
+from tests.widgets.small import STEPS, small_trainer
 
 
 class Handle:
@@ -85,14 +86,6 @@ def test_frames_keep_their_distance_and_their_share(shown, clock):
     assert np.diff(times)[-1] == pytest.approx(5.0, abs=0.2)  # 0.1 s is 2 % of 5 s
 
 
-def test_a_frame_that_costs_nothing_still_waits(shown, clock):
-    live = LiveBoard(every_s=2.0)
-    for step in range(100):
-        clock.now += 0.1
-        feed(live, [step])
-    assert live.frames == 5
-
-
 def test_the_last_frame_is_drawn_always_and_none_without_steps(shown, clock):
     LiveBoard().close()
     assert shown == []
@@ -123,18 +116,18 @@ def test_a_drawing_error_ends_the_board_and_not_the_training(shown, monkeypatch,
 
     monkeypatch.setattr(board.Picture, "savefig", broken)
     live = LiveBoard(every_s=0, max_share=1)
-    trainer = arms.trainer(arms.task("digits", epochs=1), "batched gate", 0, observers=[live])
+    trainer = small_trainer(observers=[live])
     trainer.run()
     assert trainer.done
     assert not live.shown
     assert live.frames == 1
-    assert "training goes on: RuntimeError('no fonts')" in capsys.readouterr().err
-    assert len(live.series["loss"].points()) == len(trainer.history.steps) == 11
+    assert "training continues: RuntimeError('no fonts')" in capsys.readouterr().err
+    assert len(live.series["loss"].points()) == len(trainer.history.steps) == STEPS
 
 
 def test_what_it_draws_is_what_the_run_logged():
     live = LiveBoard(live=False)
-    trainer = arms.trainer(arms.task("digits", epochs=2), "batched gate", 0, observers=[live])
+    trainer = small_trainer(observers=[live])
     trainer.steer("target_rate", 0.2)
     history = trainer.run()
     figure = live.picture()
@@ -161,7 +154,7 @@ def test_what_it_draws_is_what_the_run_logged():
 
 def test_axes_end_with_the_run():
     live = LiveBoard(live=False)
-    for step in (1, 40, 7_001):
+    for step in (1, 7_001):
         feed(live, [step], loss=float(step))
         axes = live.picture().axes
         assert {axis.get_xlim() for axis in axes} == {(0, step)}
@@ -212,17 +205,14 @@ def test_a_trace_holds_means_of_stretches_and_never_too_many(length):
     assert length < POINTS or len(plain) >= POINTS // 2
 
 
-def test_a_million_steps_take_bounded_memory_and_time():
+def test_many_steps_take_bounded_memory():
     live = LiveBoard(live=False)
-    begun = board.time.process_time()
-    feed(live, range(1_000_000))
+    feed(live, range(100_000))
     for step in range(1_000):
         live.log(step, phase="event", name="target_rate", value=0.1)
-    seconds = board.time.process_time() - begun
     assert max(len(trace.points()) for trace in live.series.values()) <= POINTS
     assert len(live.events) <= board.MARKS
-    assert live.series["loss"].points()[-1, 0] > 1_000_000 - 2 * live.series["loss"].stride
-    assert seconds < 60  # about 1.5 on a quiet machine
+    assert live.series["loss"].points()[-1, 0] > 100_000 - 2 * live.series["loss"].stride
 
 
 def test_bad_settings_are_refused():
@@ -250,7 +240,7 @@ def test_no_clock_runs_while_the_board_draws(shown, monkeypatch):
 
     monkeypatch.setattr(LiveBoard, "_show", lambda self: seen.append(list(running)))
     live = LiveBoard(every_s=0, max_share=1)
-    trainer = arms.trainer(arms.task("digits", epochs=1), "batched gate", 0, observers=[live])
+    trainer = small_trainer(observers=[live])
     trainer.ledger.clock = Clock
     trainer.run()
     assert len(seen) == live.frames > 5

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from astkit.runs import arms
 from astkit.trainers import Watch
 from astkit.widgets import gate_plots, plots
+from tests.widgets.small import small_trainer
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def test_a_hundred_classes_stay_legible():
 
 
 def test_a_watched_run_goes_into_the_pictures():
-    trainer = arms.trainer(arms.task("digits", epochs=2), "batched gate", 0)
+    trainer = small_trainer()
     trainer.step = watch = Watch(trainer.step)
     history = trainer.run()
     axis = plots.score_heatmap(watch.scores).axes[0]

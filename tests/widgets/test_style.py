@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import itertools
-import subprocess
-import sys
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -106,18 +106,10 @@ def test_settings_of_others_change_nothing_and_stay():
     assert corner == (255, 255, 255, 255)
 
 
-def test_an_axis_is_logarithmic_for_wide_positive_values_only():
-    picture = style.picture(2, 2, width=2.0, height=1.5)
-    assert list(picture.get_size_inches()) == [4.0, 3.0]
-    cases = ([1.0, 21.0], [1.0, 19.0], [0.0, 50.0], [])
-    for axis, values in zip(picture.axes, cases, strict=True):
-        style.log_if_wide(axis, values)
-    assert [axis.get_yscale() for axis in picture.axes] == ["log", "linear", "linear", "linear"]
-
-
-def test_pictures_need_no_pyplot_and_no_torch():
-    code = (
-        "import sys, astkit.widgets.plots; print({'matplotlib.pyplot', 'torch'} & {*sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+def test_figures_import_neither_pyplot_nor_torch():
+    for path in Path(style.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [getattr(node, "module", None) or "", *(name.name for name in node.names)]
+                assert not {"pyplot", "torch", "matplotlib.pyplot"} & set(names), path
+                assert not names[0].startswith(("torch", "astkit.trainers", "astkit.gating"))
