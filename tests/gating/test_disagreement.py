@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -55,8 +57,8 @@ def slow_divergence(first: list[float], second: list[float]) -> float:
     return (apart(first) + apart(second)) / 2
 
 
-@pytest.mark.parametrize("decay", [0.1, 0.5, 0.99])
-def test_it_is_the_divergence_from_a_model_averaged_by_hand(decay: float) -> None:
+def test_it_is_the_divergence_from_a_model_averaged_by_hand() -> None:
+    decay = 0.9
     model, score, teacher = build(), Disagreement(decay=decay), None
     for x, y in batches(8):
         if teacher is None:
@@ -88,19 +90,10 @@ def test_the_first_call_finds_no_disagreement() -> None:
     assert Gate(score="disagreement").score(model, x, y).tolist() == [0.0] * 7
 
 
-@pytest.mark.filterwarnings("ignore:all scores of a batch are equal")  # the first ones
-def test_the_default_controller_finds_its_scale_after_the_first_call() -> None:
-    model, gate, rates = build(), Gate(0.3, "disagreement", fallback=0), []
-    for x, y in batches(60):
-        rates.append(gate(model, x, y).rate)
-        train(model, x, y)
-    assert sum(rates[-30:]) / 30 == pytest.approx(0.3, abs=0.1)
-
-
 # --- the divergence --------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1e-8, 1e-3, 1.0, 30.0, 1e4]))
 def test_the_divergence_is_symmetric_and_lies_between_0_and_ln_2(seed: int, size: float) -> None:
     random = torch.Generator().manual_seed(seed)
@@ -109,9 +102,6 @@ def test_the_divergence_is_symmetric_and_lies_between_0_and_ln_2(seed: int, size
     assert bool(((found >= 0) & (found <= math.log(2) + 1e-6)).all())
     torch.testing.assert_close(found, jensen_shannon(second, first))
     assert jensen_shannon(first, first).tolist() == [0.0] * 6
-
-
-def test_two_sure_guesses_of_different_classes_are_ln_2_apart() -> None:
     sure = (1e4 * torch.eye(2)).log_softmax(1)
     assert jensen_shannon(sure, sure.flip(0)).tolist() == pytest.approx([math.log(2)] * 2)
 
@@ -124,20 +114,6 @@ def test_a_class_that_is_masked_out_does_not_count() -> None:
 
 
 # --- no side effects, and a state ------------------------------------------------------------
-
-
-def test_scoring_outside_a_gate_leaves_the_model_alone_too() -> None:
-    """In train mode, with gradients: the teacher's pass is still one of eval mode without them."""
-    model, (x, y) = build(), batches(1)[0]
-    before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    score = Disagreement()
-    scores = score.score(Scored(model.eval()(x), y, x, None, model.train()))
-    assert scores.detach().max() < 1e-15  # so the teacher ran in eval mode
-    assert model.training
-    assert all(module.training for module in model.modules())
-    assert torch.get_rng_state().equal(random)
-    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
-    assert not any(weight.requires_grad for weight in score.teacher.parameters())
 
 
 def test_the_teacher_is_a_copy() -> None:
@@ -153,7 +129,7 @@ def test_the_teacher_is_a_copy() -> None:
     assert all(weight.equal(before[name]) for name, weight in saved.items())
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5])
+@pytest.mark.parametrize("steps", [0, 5])
 def test_a_gate_with_a_teacher_continues_bit_for_bit_through_a_file(steps: int) -> None:
     whole, file = Gate(0.3, "disagreement", "top_k"), io.BytesIO()
     model, resumed = build(), Gate(0.3, "disagreement", "top_k")
@@ -170,15 +146,33 @@ def test_a_gate_with_a_teacher_continues_bit_for_bit_through_a_file(steps: int) 
     assert scores.min() > 0
 
 
-def test_a_compiled_model_has_the_teacher_of_its_original() -> None:
+class Wrapped(nn.Module):
+    """What torch.compile returns: a module that holds the original as ``_orig_mod``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._orig_mod(x)
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [Wrapped, pytest.param(partial(torch.compile, backend="eager"), marks=pytest.mark.full)],
+)
+def test_a_compiled_model_has_the_teacher_of_its_original(compiled: Any) -> None:
     model, (x, y) = build(), batches(1)[0]
-    compiled = torch.compile(model, backend="eager")
-    gates = [Gate(score="disagreement") for _ in range(2)]
+    gates, models = [Gate(score="disagreement") for _ in range(2)], (model, compiled(model))
     for _ in range(3):
-        found = [gate.score(m, x, y) for gate, m in zip(gates, (model, compiled), strict=True)]
+        found = [gate.score(made, x, y) for gate, made in zip(gates, models, strict=True)]
         torch.testing.assert_close(*found)
         train(model, x, y)
     assert found[0].min() > 0
+    assert (
+        gates[1].significance.state_dict()["teacher"].keys()
+        == dict(model.named_parameters()).keys()
+    )
 
 
 def test_in_half_precision_the_teacher_keeps_weights_of_its_own() -> None:
@@ -209,10 +203,10 @@ def test_what_a_teacher_cannot_follow_is_refused() -> None:
     for other in (build(width=9), nn.Linear(6, 5).double()):
         gate, (x, y) = Gate(score="disagreement"), batches(1)[0]
         gate.score(build(), x, y)
-        with pytest.raises(ValueError, match="give each model a gate of its own"):
+        with pytest.raises(ValueError, match="give each model its own gate"):
             gate.score(other, x, y)
     for decay in (0.0, 1.0, 1.5, -0.1, math.nan):
-        with pytest.raises(ValueError, match=rf"decay is {decay}, but a teacher that lags behind"):
+        with pytest.raises(ValueError, match=rf"decay is {decay}, but it must lie between"):
             Disagreement(decay=decay)
     with pytest.raises(ValueError, match=r"returned \[7, 1\] for a batch of 7 rows"):
         Gate(score="disagreement").score(nn.Linear(6, 1).double(), *batches(1)[0])

@@ -23,7 +23,6 @@ from tests.gating.streams import decaying, gamma2, through_json
 
 CONTROLLERS = ["log_integral", "origin_pi", "top_k"]
 HELD = ["log_integral", "origin_pi"]
-PAIRWISE = [*zip(CONTROLLERS, [0.05, 0.7, 0.3], strict=True)]
 alone = pytest.mark.filterwarnings("ignore:a batch of 1 row")
 equal_scores = pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
 
@@ -47,7 +46,7 @@ def as_tuple(chosen: Selection) -> tuple[Any, ...]:
 
 @alone
 @equal_scores
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=50)
 @given(
     st.sampled_from(CONTROLLERS),
     st.floats(1e-3, 1),
@@ -139,16 +138,6 @@ def test_the_controller_learns_each_batch_once_and_after_the_decision() -> None:
     ]
 
 
-@pytest.mark.parametrize(("controller", "target"), PAIRWISE)
-def test_the_gate_holds_its_rate_over_a_run(controller: str, target: float) -> None:
-    kind = OriginPI(target, kp=0.1, ki=0) if controller == "origin_pi" else controller
-    gate = Gate(target, controller=kind)
-    for scores in uniform(1, 300, 64):
-        gate.select(scores)
-    assert gate.rate == pytest.approx(target, abs=0.02)
-    assert gate.batches == 300
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("target", [0.05, 0.10, 0.25, 0.40])
 def test_the_gate_holds_its_rate_while_scores_decay(target: float) -> None:
@@ -182,9 +171,14 @@ def test_a_target_of_1_selects_everything(controller: str) -> None:
         assert np.mean(found) == pytest.approx(0.25, abs=0.01)
 
 
-@pytest.mark.parametrize("shift", [0.0, -2.0], ids=["unsigned", "signed"])
 @pytest.mark.parametrize(
-    "make", [lambda: LogIntegral(0.1), lambda: OriginPI(0.1, kp=0.1, ki=0), lambda: TopK(0.1)]
+    ("make", "shift"),
+    [
+        (lambda: LogIntegral(0.1), 0.0),
+        (lambda: LogIntegral(0.1), -2.0),
+        (lambda: OriginPI(0.1, kp=0.1, ki=0), 0.0),
+        (lambda: TopK(0.1), -2.0),
+    ],
 )
 def test_a_target_changed_while_running_is_followed(
     make: Callable[[], Controller], shift: float
@@ -216,7 +210,7 @@ def test_ties_with_the_threshold_are_drawn_at_random_up_to_the_quota(controller:
         "top_k": TopK(0.375),
     }[controller]
     if isinstance(kind, LogIntegral):
-        kind.signed, kind.value = False, 0.5
+        kind.value = 0.5
     gate = Gate(controller=kind)
     drawn = torch.zeros(16)
     for _ in range(400):
@@ -425,16 +419,14 @@ class Failing(nn.Module):
         return failing(x, x, x)
 
 
-@pytest.mark.parametrize("where", ["score", "model"])
-def test_a_gate_leaves_no_trace_when_it_fails(where: str) -> None:
+def test_a_gate_leaves_no_trace_when_it_fails() -> None:
     model, x, y = model_with_everything(), torch.randn(8, 3, 4, 4), torch.randint(5, (8,))
-    broken = nn.Sequential(model, Failing()) if where == "model" else model
-    gate = Gate(score=failing if where == "score" else "loss")
-    before = everything_about(broken)
-    with pytest.raises(RuntimeError, match="the score or the model broke"):
-        gate(broken, x, y)
-    assert everything_about(broken) == before
-    assert gate.batches == 0
+    for broken, score in ((nn.Sequential(model, Failing()), "loss"), (model, failing)):
+        gate, before = Gate(score=score), everything_about(broken)
+        with pytest.raises(RuntimeError, match="the score or the model broke"):
+            gate(broken, x, y)
+        assert everything_about(broken) == before
+        assert gate.batches == 0
 
 
 def test_scores_are_those_of_the_model_in_eval_mode_without_gradients() -> None:
@@ -448,15 +440,6 @@ def test_scores_are_those_of_the_model_in_eval_mode_without_gradients() -> None:
         torch.testing.assert_close(scores, F.cross_entropy(model(x), y, reduction="none"))
     for module, training in zip(model.modules(), flags, strict=True):
         module.training = training
-
-
-def test_selecting_leaves_the_scores_and_their_graph_alone() -> None:
-    scores = torch.rand(8, requires_grad=True) * 2
-    before = scores.detach().clone()
-    chosen = Gate(0.5, controller="top_k").select(scores)
-    assert not chosen.weight.requires_grad
-    assert scores.requires_grad
-    assert scores.detach().equal(before)
 
 
 # --- what may be given -----------------------------------------------------------------------
@@ -480,7 +463,6 @@ def test_scores_and_criteria_of_ones_own() -> None:
     [
         *zip(CONTROLLERS, [torch.float16, torch.bfloat16, torch.float64], strict=True),
         ("log_integral", torch.int64),
-        ("top_k", torch.float16),
     ],
 )
 def test_scores_of_any_number_type(controller: str, dtype: torch.dtype) -> None:
@@ -512,8 +494,7 @@ def test_impossible_arguments_are_refused_at_once_and_while_running() -> None:
 # --- row by row ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("controller", HELD)
-@pytest.mark.parametrize("fallback", [0, 2])
+@pytest.mark.parametrize(("controller", "fallback"), [*zip(HELD, [0, 2], strict=True)])
 def test_deciding_row_by_row_makes_the_decisions_of_a_batch(controller: str, fallback: int) -> None:
     whole, rows = (Gate(0.1, controller=controller, fallback=fallback) for _ in range(2))
     stream = uniform(5, 80, 7) * 0.8  # 7 rows at a rate of 0.1: often none is active
@@ -536,8 +517,15 @@ def test_deciding_row_by_row_makes_the_decisions_of_a_batch(controller: str, fal
 
 
 @equal_scores
-@pytest.mark.parametrize("controller", CONTROLLERS)
-@pytest.mark.parametrize(("steps", "shift"), [(0, -0.5), (1, 0.0), (25, 0.0), (25, -0.5)])
+@pytest.mark.parametrize(
+    ("controller", "steps", "shift"),
+    [
+        ("log_integral", 0, -0.5),
+        ("log_integral", 25, -0.5),
+        ("origin_pi", 1, 0.0),
+        ("top_k", 25, 0.0),
+    ],
+)
 def test_a_gate_continues_bit_for_bit_from_its_saved_state(
     controller: str, steps: int, shift: float
 ) -> None:
@@ -568,11 +556,7 @@ def test_a_state_that_lacks_an_entry_is_refused() -> None:
 # --- in somebody else's loop -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("score", "controller"),
-    [("loss", "log_integral"), ("loss_and_contrast", "origin_pi"), ("loss", "top_k")],
-)
-def test_the_loop_of_the_docstring_learns(score: str, controller: str) -> None:
+def test_the_loop_of_the_docstring_learns() -> None:
     block = (Gate.__doc__ or "").split("In any loop::")[1].split("\n\n")[1]
     first, body = textwrap.dedent(block).strip().split("\n", 1)
     assert len(body.splitlines()) == 2
@@ -590,9 +574,6 @@ def test_the_loop_of_the_docstring_learns(score: str, controller: str) -> None:
     exec(first, names)
     gate = names["gate"]
     assert gate.target_rate == 0.25
-    if (score, controller) != ("loss", "log_integral"):  # the docstring's own
-        kind = OriginPI(0.25, kp=0.1, ki=0) if controller == "origin_pi" else controller
-        gate = names["gate"] = Gate(0.25, score, kind)
 
     def accuracy() -> float:
         with torch.no_grad():
@@ -612,5 +593,3 @@ def test_the_loop_of_the_docstring_learns(score: str, controller: str) -> None:
     assert accuracy() > 0.9
     assert trained == gate.active + gate.fallback_rows
     assert gate.seen == 8 * 512
-    if controller == "top_k":
-        assert trained == 0.25 * 8 * 512

@@ -30,16 +30,16 @@ def exponential(steps: int) -> Tensor:
 # --- the law ---------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(targets, st.integers(0, 2**32 - 1), st.integers(1, 60))
 def test_it_starts_at_the_first_batchs_quantile(target: float, seed: int, batch: int) -> None:
-    for shift in (0, 2):
+    for shift in (0, 20):
         scores = gamma2(seed, 1, batch)[0] - shift
-        threshold = LogIntegral(target, signed=shift == 2).threshold(scores, 0)
+        threshold = LogIntegral(target).threshold(scores, 0)
         assert threshold == pytest.approx(np.quantile(scores.numpy(), 1 - target), rel=1e-9)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(targets, st.floats(0.01, 2), st.lists(rates, min_size=1, max_size=60))
 def test_it_moves_the_logarithm_by_gain_times_error(
     target: float, gain: float, found: list[float]
@@ -68,7 +68,7 @@ def slow_deviation(scores: list[float]) -> float:
     return sum(abs(score - mean) for score in scores) / len(scores)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(targets, st.lists(rates, max_size=30), st.integers(0, 2**32 - 1))
 def test_negative_scores_move_the_threshold_itself(
     target: float, found: list[float], seed: int
@@ -121,8 +121,7 @@ def test_scores_of_any_scale_and_kind_can_steer(shift: int) -> None:
 # --- a gain from the density -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", [0.05, 0.1, 0.4])
-@pytest.mark.parametrize("scale", [1.0, 1e-6])
+@pytest.mark.parametrize(("target", "scale"), [(0.05, 1.0), (0.4, 1e-6)])
 def test_the_automatic_gain_is_a_quarter_over_the_density(target: float, scale: float) -> None:
     # exponential scores: the density of log-scores at the threshold is p ln(1 / p)
     expected = 0.25 / (target * math.log(1 / target))
@@ -141,8 +140,7 @@ def test_the_automatic_gain_scatters_7_percent_more_than_chance() -> None:
     assert np.std(found) == pytest.approx(expected, rel=0.06)
 
 
-@pytest.mark.parametrize("width", [0.01, 0.1, 1.0])
-@pytest.mark.parametrize("shift", [0.0, -2.0], ids=["positive", "mixed"])
+@pytest.mark.parametrize(("width", "shift"), [(0.01, 0.0), (1.0, 0.0), (0.1, -2.0)])
 def test_the_automatic_gain_holds_scores_that_0_point_5_cannot(width: float, shift: float) -> None:
     random = torch.Generator().manual_seed(0)
     stream = torch.randn(300, BATCH, generator=random, dtype=torch.float64)
@@ -155,9 +153,7 @@ def test_the_automatic_gain_holds_scores_that_0_point_5_cannot(width: float, shi
         assert np.std(follow(LogIntegral(0.2), stream)[50:]) > 3 * floor
 
 
-@pytest.mark.parametrize(
-    ("target", "scale"), [(0.05, 4.0), (0.10, 0.25), (0.25, 4.0), (0.40, 0.25)]
-)
+@pytest.mark.parametrize(("target", "scale"), [(0.05, 4.0), (0.40, 0.25)])
 def test_the_automatic_gain_returns_within_30_batches_of_a_jump(
     target: float, scale: float
 ) -> None:

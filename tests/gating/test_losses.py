@@ -168,12 +168,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_gives_no_loss_a_row_is_refused(case: str) -> None:
-    call, words = REFUSED[case]
-    with pytest.raises(ValueError, match=words) as caught:
-        call()
-    assert "\n" not in str(caught.value)
+def test_what_gives_no_loss_a_row_is_refused() -> None:
+    for call, words in REFUSED.values():
+        with pytest.raises(ValueError, match=words) as caught:
+            call()
+        assert "\n" not in str(caught.value)
 
 
 def test_memory_that_runs_out_is_no_mismatch() -> None:

@@ -54,7 +54,7 @@ def plain_pi(
         yield ema, integral, threshold
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.floats(0.001, 1),
     st.lists(st.floats(0, 1), max_size=60),
@@ -90,7 +90,7 @@ def deviation(controller: OriginPI, density: float, steps: int) -> tuple[float, 
     return max(found[: steps // 4]), max(found[-steps // 4 :])
 
 
-@pytest.mark.parametrize(("alpha", "density"), [(0.1, 3.0), (0.3, 0.5), (1.0, 3.0)])
+@pytest.mark.parametrize(("alpha", "density"), [(0.1, 3.0), (0.3, 0.5)])
 def test_the_gains_are_stable_exactly_within_the_bounds_of_the_card(
     alpha: float, density: float
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from astkit.gating import EL2N, Gate, GradientNorm, LossAge, Scored, WeightedSum
+from tests.gating.streams import through_json
 
 UNUSED = torch.zeros(0)  # no input is looked at
 visits = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), max_size=12)
@@ -33,10 +33,6 @@ def batch_of(samples: list[int], seed: int, **other: Any) -> Scored:
     return Scored(**{**given, **other})
 
 
-def through_json(state: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(json.dumps(state, allow_nan=False))
-
-
 # --- EL2N ------------------------------------------------------------------------------------
 
 
@@ -50,7 +46,7 @@ def autograd_norms(batch: Scored) -> list[float]:
     return found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(visits)
 def test_el2n_is_the_mean_of_autograds_norms_over_the_visits_of_a_sample(passes: list[Any]) -> None:
     score, seen = EL2N(), {}
@@ -99,7 +95,7 @@ def test_a_sample_that_is_twice_in_a_batch_is_visited_twice() -> None:
 # --- loss and age ----------------------------------------------------------------------------
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(visits, st.floats(0, 5), st.data())
 def test_loss_age_is_the_loss_and_what_each_visit_of_waiting_is_worth(
     passes: list[Any], bonus: float, data: st.DataObject
@@ -156,34 +152,28 @@ def test_a_bonus_below_0_is_refused() -> None:
             LossAge(bonus=bonus)
 
 
-def test_loss_age_takes_the_gates_criterion() -> None:
-    gate = Gate(0.5, "loss_age", criterion=nn.MSELoss(reduction="none"))
-    model, x, y = nn.Linear(3, 1), torch.randn(5, 3), torch.randn(5, 1)
-    scores = gate.score(model, x, y, torch.arange(5))
-    torch.testing.assert_close(scores, (model(x) - y).detach().square().squeeze(1))
-
-
 # --- the index -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
-def test_without_an_index_it_says_what_to_pass(name: str) -> None:
+def test_without_an_index_it_says_what_to_pass() -> None:
     model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.randint(4, (5,))
-    gate = Gate(0.5, name)
     sentence = (
         r"(EL2N|LossAge) remembers each sample by its index.*indexed\(data\).*index=\.\.\. to"
     )
-    with pytest.raises(ValueError, match=r"Gate remembers samples, but got no index: .*indexed"):
-        gate(model, x, y)
-    with pytest.raises(ValueError, match=sentence):
-        gate.score(model, x, y)
-    with pytest.raises(ValueError, match=sentence):
-        gate.significance(model(x), y, x)
-    scores = gate.score(model, x, y, torch.arange(5))
-    if name != "el2n":  # which learns nothing from decisions
+    for name in REMEMBERING:
+        gate = Gate(0.5, name)
+        for call in (gate, gate.score):
+            with pytest.raises(
+                ValueError, match=r"Gate remembers samples, but got no index: .*ind"
+            ):
+                call(model, x, y)
         with pytest.raises(ValueError, match=sentence):
-            gate.select(scores)
-    assert 0 < len(gate(model, x, y, torch.arange(5))) < 5
+            gate.significance(model(x), y, x)
+        scores = gate.score(model, x, y, torch.arange(5))
+        if name != "el2n":  # which learns nothing from decisions
+            with pytest.raises(ValueError, match=sentence):
+                gate.select(scores)
+        assert 0 < len(gate(model, x, y, torch.arange(5))) < 5
 
 
 def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() -> None:
@@ -223,15 +213,6 @@ def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> No
     assert run(resumed, range(steps, 12)) == run(gate, range(steps, 12))
     assert resumed.state_dict() == gate.state_dict()
     assert run(Gate(0.3, name), range(11, 12)) != run(gate, range(11, 12))  # memory matters
-
-
-def test_a_state_from_before_scores_had_one_is_taken() -> None:
-    batch = batch_of([1, 2, 3], 0)
-    gate = Gate(0.3, "loss_age")
-    old = Gate(0.3).state_dict()
-    assert "score" not in old
-    gate.load_state_dict(old)
-    assert gate.significance.score(batch).equal(LossAge().score(batch))
 
 
 def test_a_saved_state_is_no_view_of_the_score() -> None:

@@ -51,7 +51,7 @@ def slow_confidence(row: list[float]) -> float:
     ("score", "slow"),
     [(Entropy(), slow_entropy), (Margin(), slow_margin), (Confidence(), slow_confidence)],
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(rows=logits)
 def test_uncertainties_equal_a_loop_over_rows(
     score: Score, slow: Callable[[list[float]], float], rows: list[list[float]]
@@ -70,7 +70,7 @@ def autograd_norm(row: Tensor, target: Tensor) -> float:
     return float(row.grad.norm())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(rows=logits, seed=st.integers(0, 2**32 - 1))
 def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(
     rows: list[list[float]], seed: int
@@ -83,19 +83,6 @@ def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(
         scores = GradientNorm()(outputs, targets, UNUSED)
         expected = [autograd_norm(*pair) for pair in zip(outputs, targets, strict=True)]
         assert scores.tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_gradient_norm_bounds_the_gradient_of_all_weights_up_to_a_constant() -> None:
-    # one linear layer: the gradient of its weights is (softmax - y) x^T, of its bias (softmax - y)
-    torch.manual_seed(0)
-    layer, x, y = torch.nn.Linear(7, 5).double(), torch.randn(9, 7).double(), torch.randint(5, (9,))
-    scores = GradientNorm()(layer(x).detach(), y, x)
-    for row in range(9):
-        layer.zero_grad()
-        F.cross_entropy(layer(x[row : row + 1]), y[row : row + 1]).backward()
-        squares = sum(p.grad.square().sum() for p in layer.parameters())
-        constant = (x[row].square().sum() + 1).sqrt()
-        assert float(scores[row] * constant) == pytest.approx(float(squares.sqrt()), abs=1e-9)
 
 
 def test_scores_of_an_even_and_of_a_sure_guess() -> None:
