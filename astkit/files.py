@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -12,23 +14,32 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     """Write ``content`` to ``path`` so that a reader sees the old file or the new one whole.
 
     Temporary file in the same folder, fsync, rename, fsync of the folder; missing folders are made.
-    Raises ``OSError`` when the disk refuses; the old file is then still whole.
+    A new file has the mode that the umask leaves, an older one keeps its own. A stream such as
+    ``/dev/stdout`` is written to instead. Raises ``OSError`` when the disk refuses, with the old
+    file whole, and ``ValueError`` for a link, a device, a pipe or a folder.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = check_target(path)
     data = content.encode() if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    if _is_stream(path):
+        with open(path, "ab") as stream:  # append: the stream may be a file that has content
+            stream.write(data)
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        if path.exists():
+            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a full disk does not say of which file it was
+        if isinstance(error, OSError):  # a full disk names no file, other errors the temporary one
+            error.filename, error.filename2 = str(path), None
+        with suppress(OSError):
+            temporary.unlink()
         raise
     # the rename itself is durable only once its folder is; Windows cannot open folders
     if os.name == "posix":
@@ -38,6 +49,24 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
         finally:
             os.close(descriptor)
     return path
+
+
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """``path``; raises ``ValueError`` for a link, a device, a pipe or a folder.
+
+    Streams of the process, such as ``/dev/stdout``, are accepted.
+    """
+    path = Path(path)
+    link = path.is_symlink()
+    if not _is_stream(path) and (link or (path.exists() and not path.is_file())):
+        what = "a link and not a regular file" if link else "not a regular file"
+        raise ValueError(f"{path} is {what}, so it is not overwritten: name another")
+    return path
+
+
+def _is_stream(path: Path) -> bool:
+    named = str(path) in ("/dev/stdout", "/dev/stderr", "/dev/null")
+    return named or str(path.parent) in ("/dev/fd", "/proc/self/fd")
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

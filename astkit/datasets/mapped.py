@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,13 +71,13 @@ def write_mapped(
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder or remove it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    temporary.mkdir()
     try:
         _write_rows(temporary, data)
         if classes is not None:
             (temporary / CLASSES).write_text(json.dumps(list(classes)))
         open_mapped(temporary)  # refuses bad labels before the folder appears
-        temporary.chmod(0o755)
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -4,7 +4,6 @@ Its own source is written into the script, so it imports no astkit.
 """
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -18,8 +17,7 @@ def unpack(modules: dict[str, str], folder: Path) -> Path:
         if path.is_file() and path.read_bytes() == content:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_bytes(content)
         os.replace(temporary, path)
     return folder
