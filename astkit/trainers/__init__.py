@@ -9,7 +9,6 @@ from astkit.trainers.learner import Learner, choose_device
 from astkit.trainers.metrics_file import MetricsFile
 from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleStep
-from astkit.trainers.snapshot import snapshot
 from astkit.trainers.state import (
     Budget,
     Event,
@@ -48,5 +47,4 @@ __all__ = [
     "Trainer",
     "Watch",
     "choose_device",
-    "snapshot",
 ]

@@ -10,43 +10,32 @@ import math
 import os
 import re
 import time
+import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-from torch import nn
+from filelock import FileLock, Timeout
 
 from astkit.background import BackgroundWriter
 from astkit.files import write_atomic
 from astkit.trainers import state_file
-from astkit.trainers.snapshot import snapshot
-from astkit.trainers.state import Position
+from astkit.trainers.state_file import DamagedError, Packed
 
 _NAME = re.compile(r"(best_)?(\d+)_step(\d+)_[0-9a-f]+\.safetensors(\.gz)?")
+_PARTS: dict[str, Any] = {
+    "identity": dict,
+    "best": float | int | None,
+    "model": dict,
+    "optimizer": dict,
+    "loop": dict,
+}
 BEST = ("val_accuracy", "val_loss")
+PATIENCE = 6.0  # seconds in which the loader's workers notice that their process was killed
 
-
-class Run(Protocol):
-    """What is saved and resumed: a `Trainer`."""
-
-    position: Position
-
-    @property
-    def model(self) -> nn.Module: ...
-    @property
-    def optimizer(self) -> torch.optim.Optimizer: ...
-    @property
-    def done(self) -> bool: ...
-    def identity(self) -> dict[str, Any]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-    def restart(self) -> None: ...
-    def sync(self) -> list[BackgroundWriter]: ...
-    def latest(self) -> Mapping[str, Any]: ...
-    def direction(self, metric: str) -> bool | None: ...
+Direction = Callable[[str], bool | None]
 
 
 class Checkpoints:
@@ -54,16 +43,16 @@ class Checkpoints:
 
     ``Trainer(..., checkpoints=Checkpoints("runs/mine/ckpt", every=500), resume=True)``.
 
-    One is made after every ``every`` training batches, after each pass, and when a run is left
+    One is made after every ``every`` training batches, after each epoch, and when a run is left
     between two batches. The training thread copies the state; a thread of its own writes the file,
     after the lines of metrics that came before it. A copy whose writing has not begun is
-    replaced by the next one.
+    replaced by the next one. While a run trains, other trainers are refused the folder.
 
     Args:
         folder: for these files alone; made where it is missing.
-        every: training batches between two; ``None`` for passes alone.
-        pause: seconds between two, at least; the end of a run, and leaving it, wait for none.
-        keep: of the newest, so many are kept; at least 2 help when the newest is damaged.
+        every: training batches between two; ``None`` for epochs alone.
+        pause: seconds between two, at least; does not apply when a run ends or is left.
+        keep: number of newest checkpoints to keep; at least 2 help when the newest is damaged.
         best: metric of an epoch whose best checkpoint is kept beside them, of those that are
             made; it must say whether higher is better. "auto" takes "val_accuracy" where there is
             one, else "val_loss"; ``None`` for none. A value that is not finite is never the best.
@@ -89,115 +78,127 @@ class Checkpoints:
         self.folder, self.every, self.pause = Path(folder), every, pause
         self.keep, self.best = keep, best
         self.compress, self.writer = compress, writer or BackgroundWriter()
-        self._identity: dict[str, Any] = {}
-        self._record: float | None = None  # the best value of the metric so far
-        self._number = 0
-        self._saved: tuple[object, ...] | None = None
+        self.record: float | None = None  # the best value of the metric so far
+        self._lock = FileLock(self.folder / ".lock", thread_local=False)
+        self._run, self._number = "", 0
         self._last = time.monotonic()
 
-    def begin(self, trainer: Run, resume: bool) -> None:
-        """Take a new trainer on: continue from the newest checkpoint if ``resume`` says so.
+    def open(self, resume: bool, direction: Direction) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint that is whole, to resume from; ``None`` for a new run.
 
-        Raises ``ValueError`` for checkpoints of an earlier run without
-        ``resume``, for ones made with other settings, when all of them are damaged, and for a
-        metric without a direction.
+        Raises ``ValueError`` for checkpoints of an earlier run without ``resume``, when all of them
+        are damaged or the newest is another run's, for a folder in use, and for a metric without a
+        direction.
         """
-        if self.best not in (None, "auto") and trainer.direction(self.best or "") is None:
+        if self.best not in (None, "auto") and direction(self.best or "") is None:
             raise ValueError(
                 f"best is {self.best!r}, but nothing says whether higher is better of it: give"
                 " Metric(name, function, higher_is_better=...), or choose 'val_loss'"
             )
-        self._identity = trainer.identity()
         self.folder.mkdir(parents=True, exist_ok=True)
-        for torn in self.folder.glob(".*_step*"):  # of a process that was killed while writing
-            torn.unlink()
-        found = listed(self.folder)
-        self._number = 1 + max((_number(path) for path in found), default=0)
-        if found and not resume:
+        self._acquire()
+        try:
+            for torn in self.folder.glob(".*_step*"):  # of a process that was killed while writing
+                torn.unlink()
+            paths = listed(self.folder)
+            self._number = 1 + max(map(_number, paths), default=0)
+            if paths and not resume:
+                raise ValueError(
+                    f"{self.folder} holds checkpoints of an earlier run: pass resume=True to"
+                    " continue it, or name another folder"
+                )
+            found = newest(self.folder) if paths else None
+            self._run = uuid.uuid4().hex if found is None else self._own(*found)
+            return found
+        finally:
+            self._lock.release()
+
+    def hold(self) -> None:
+        """Keep other trainers out of the folder until `close`, and write the run's id there.
+
+        Raises ``ValueError`` where one trains, or has trained since this one was built.
+        """
+        self._acquire()
+        if max(map(_number, listed(self.folder)), default=0) >= self._number:
+            self._lock.release()
             raise ValueError(
-                f"{self.folder} holds checkpoints of an earlier run: pass resume=True to continue"
-                " it, or name another folder"
+                f"another trainer has written to {self.folder} since this one was built: build it"
+                " again with resume=True"
             )
-        if found:
-            self._load(trainer, *newest(self.folder))
-        elif resume:  # it was killed before its first one, maybe not before its first metrics
-            trainer.restart()
+        write_atomic(self.folder / "run", self._run)
 
-    def after_batch(self, trainer: Run, pass_ended: bool) -> None:
-        """Make a checkpoint if one is due."""
-        position = trainer.position
-        due = self.every is not None and position.phase == "train" and position.batch > 0
-        due = due and position.step % (self.every or 1) == 0
-        rested = trainer.done or time.monotonic() - self._last >= self.pause
-        if rested and (pass_ended or due):
-            self.save(trainer, pass_ended)
+    def close(self) -> None:
+        """Wait until all are written, then give the folder free.
 
-    def save(self, trainer: Run, pass_ended: bool = False) -> None:
-        """Have a checkpoint written of the state as it is now, unless there is one.
+        Raises `BackgroundError` if one could not be written.
+        """
+        try:
+            self.writer.flush()
+        finally:
+            self._lock.release()
+
+    def due(self, step: int) -> bool:
+        """Whether one is made after training batch ``step``."""
+        return self.every is not None and step % self.every == 0
+
+    def rested(self) -> bool:
+        """Whether the pause after the latest one is over."""
+        return time.monotonic() - self._last >= self.pause
+
+    def is_best(self, metrics: Mapping[str, Any], direction: Direction) -> bool:
+        """Whether an epoch with these metrics is the best so far; it is remembered then."""
+        names = BEST if self.best == "auto" else (self.best or "",)
+        name = next((name for name in names if metrics.get(name) is not None), None)
+        if name is None or not math.isfinite(value := metrics[name]):
+            return False
+        sign = 1 if direction(name) else -1
+        if self.record is not None and sign * value <= sign * self.record:
+            return False
+        self.record = value
+        return True
+
+    def write(
+        self, state: dict[str, Any], step: int, best: bool, after: Sequence[BackgroundWriter]
+    ) -> None:
+        """Copy ``state`` now and have it written, ``after`` what those writers have to write.
 
         Raises `BackgroundError` when an earlier one could not be written.
         """
-        position = trainer.position
-        here = _place(position)
-        if here == self._saved:
-            return
-        self._saved, self._last = here, time.monotonic()
-        best = pass_ended and self._is_best(trainer)
-        others = [writer for writer in trainer.sync() if writer is not self.writer]
-        state = {
-            "identity": self._identity,
-            "best": self._record,
-            "model": trainer.model.state_dict(),
-            "optimizer": trainer.optimizer.state_dict(),
-            "loop": trainer.state_dict(),
-        }
-        taken, stem = snapshot(state), f"{self._number:06}_step{position.step:08}"
-        prefix = "best_" if best else ""
+        packed = Packed({**state, "run": self._run, "best": self.record})
+        prefix, stem = "best_" if best else "", f"{self._number:06}_step{step:08}"
         self._number += 1
+        self._last = time.monotonic()
+        others = [writer for writer in after if writer is not self.writer]
 
-        def write() -> None:
-            for writer in others:  # they may be behind
+        def job() -> None:
+            for writer in others:
                 writer.flush()
             # the best one's own name comes first: what it says of itself holds from then on
-            path = state_file.write(self.folder, prefix + stem, taken.state(), self.compress)
+            path = state_file.write(self.folder, prefix + stem, packed, self.compress)
             if best:
                 _link(path, path.with_name(path.name.removeprefix(prefix)))
             self._remove_old()
 
-        # the best one must not give way to the next
-        self.writer.put(write, f"writing a checkpoint to {self.folder}", None if best else self)
+        # the best one must not be replaced by the next
+        self.writer.put(job, f"writing a checkpoint to {self.folder}", None if best else self)
 
-    def close(self) -> None:
-        """Wait until all of them are written; raises `BackgroundError` if one could not be."""
-        self.writer.flush()
-
-    def _is_best(self, trainer: Run) -> bool:
-        latest = trainer.latest()
-        names = BEST if self.best == "auto" else (self.best or "",)
-        name = next((name for name in names if latest.get(name) is not None), None)
-        if name is None or not math.isfinite(value := latest[name]):
-            return False
-        sign = 1 if trainer.direction(name) else -1
-        if self._record is not None and sign * value <= sign * self._record:
-            return False
-        self._record = value
-        return True
-
-    def _load(self, trainer: Run, path: Path, state: dict[str, Any]) -> None:
-        _compare(state["identity"], self._identity, path)
+    def _acquire(self) -> None:
         try:
-            trainer.model.load_state_dict(state["model"])
-            trainer.optimizer.load_state_dict(state["optimizer"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            first = str(error).splitlines()[-1].strip()
+            self._lock.acquire(timeout=PATIENCE)
+        except Timeout:
             raise ValueError(
-                f"{path} is of another model or optimizer ({first}): build the one that was"
-                " trained, or name another folder"
-            ) from error
-        trainer.load_state_dict(state["loop"])
-        self._record = state["best"]
-        position = trainer.position
-        self._saved = _place(position)
+                f"another trainer is using {self.folder}: end it first, or name another folder"
+            ) from None
+
+    def _own(self, path: Path, state: dict[str, Any]) -> str:
+        """The id of the run; ``ValueError`` for a checkpoint of another one than the folder's."""
+        file, run = self.folder / "run", str(state.get("run"))
+        if file.exists() and file.read_text() != run:
+            raise ValueError(
+                f"{path} belongs to another run than this folder: remove it, or resume that run"
+                " in its own folder"
+            )
+        return run
 
     def _remove_old(self) -> None:
         plain = [path for path in listed(self.folder) if not path.name.startswith("best_")]
@@ -206,24 +207,8 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
 
-def begun(
-    where: Checkpoints | str | os.PathLike[str] | None, trainer: Run, resume: bool
-) -> Checkpoints | None:
-    """The checkpoints of a new trainer, which continues from the newest of them if requested.
-
-    Raises ``ValueError`` for ``resume`` without a place, and what `Checkpoints.begin` raises.
-    """
-    if where is None:
-        if resume:
-            raise ValueError("resume is True, but no checkpoints are given: name their folder")
-        return None
-    checkpoints = where if isinstance(where, Checkpoints) else Checkpoints(where)
-    checkpoints.begin(trainer, resume)
-    return checkpoints
-
-
 def listed(folder: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints in ``folder``, the newest first; the best one stands at its age."""
+    """The checkpoints in ``folder``, the newest first; the best one is listed by its age."""
     paths = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
     # of the two names of one checkpoint the plain one comes first
     return sorted(paths, key=lambda path: (_number(path), path.name[0].isdigit()), reverse=True)
@@ -239,45 +224,17 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
         raise FileNotFoundError(f"{folder} holds no checkpoint: begin the run without resume")
     for path in paths:
         try:
-            return path, state_file.read(path)
-        except (state_file.DamagedError, OSError) as error:
+            state = state_file.read(path)
+            wrong = [name for name, kind in _PARTS.items() if not isinstance(state.get(name), kind)]
+            if wrong:
+                raise DamagedError(f"{path} is not a checkpoint: {', '.join(wrong)} is missing")
+            return path, state
+        except (DamagedError, OSError) as error:
             warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=3)
     raise ValueError(
         f"none of the {len(paths)} checkpoints in {folder} is whole: move the folder away and begin"
         " the run anew"
     )
-
-
-def _compare(then: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    before, after = _flat(then), _flat(now)
-    other = sorted(
-        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
-    )
-    if other:
-        told = ", ".join(f"{n} was {before.get(n)!r} and is {after.get(n)!r}" for n in other[:8])
-        raise ValueError(
-            f"{path} was made with other settings ({told}): resume with those, or name another"
-            " folder for a new run"
-        )
-
-
-def _flat(settings: Any, name: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
-    if isinstance(settings, Mapping):
-        pairs = list(settings.items())
-    elif isinstance(settings, list | tuple):
-        pairs = list(enumerate(settings))
-    else:
-        return {name: settings}
-    flat: dict[str, Any] = {}
-    for key, value in pairs:
-        flat |= _flat(value, f"{name}.{key}" if name else str(key))
-    return flat
-
-
-def _place(position: Position) -> tuple[object, ...]:
-    # the epoch tells its end, where the best is found, from the last of its batches
-    return (position.step, position.epoch, position.phase, position.validated)
 
 
 def _number(path: Path) -> int:

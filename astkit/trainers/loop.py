@@ -107,6 +107,8 @@ class Loop:
         is set in the system (threads, allocator) lasts from the first record to the last. Raises
         `TimeIsUp` when the process's time budget is over; the run is saved then.
         """
+        if self.checkpoints is not None:
+            self.checkpoints.hold()
         modes = [(module, module.training) for module in self.model.modules()]
         if not self.model.training:
             self.model.train()

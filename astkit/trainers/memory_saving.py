@@ -149,8 +149,8 @@ def _recomputed(
 @contextmanager
 def _second_run(before: list[tuple[nn.Module, str, Tensor]], kernel: str) -> Iterator[None]:
     later = [module._buffers[name] for module, name, _ in before]
-    for module, name, buffer in before:
-        module._buffers[name] = buffer
+    for module, name, values in before:
+        module._buffers[name] = values
     try:
         with attention(kernel):
             yield

@@ -3,49 +3,103 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from astkit.background import BackgroundWriter
 from astkit.datasets import BatchSource, Images
 from astkit.gating.sampler import class_labels
 from astkit.identity import configuration, tensor_hash
+from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.learner import Learner
 from astkit.trainers.loop import Loop
 from astkit.trainers.state import Event, Observer, Position
 
+HASHED = 256 << 20
+"""Bytes of training data that are hashed in full; of more, so many are hashed, evenly spread."""
+
 
 class Resumable(Loop):
-    """A loop whose state can be saved and loaded: what `Checkpoints` needs of a run."""
+    """A loop whose state can be saved and loaded."""
+
+    _identity: Mapping[str, Any]
+    _saved: object = None  # the place of the latest checkpoint
+
+    def _open(self, where: Checkpoints | str | os.PathLike[str] | None, resume: bool) -> None:
+        """Continue from the newest checkpoint if requested.
+
+        Raises ``ValueError`` for ``resume`` without a place or for a run with other settings.
+        """
+        self.checkpoints = Checkpoints(where) if isinstance(where, str | os.PathLike) else where
+        if self.checkpoints is None:
+            if resume:
+                raise ValueError("resume is True, but no checkpoints are given: name their folder")
+            return
+        self._identity = self._described()
+        found = self.checkpoints.open(resume, self.evaluator.direction)
+        if found is not None:
+            self._load(*found)
+            self.checkpoints.record = found[1].get("best")
+        elif resume:  # it was killed before its first one, maybe not before its first metrics
+            for observer in self.observers:
+                if hasattr(observer, "records"):
+                    observer.load_state_dict({"lines": 0})  # type: ignore[attr-defined]
 
     def _batch_ended(self, epoch_ended: bool) -> None:
-        if self.checkpoints is not None:
-            self.checkpoints.after_batch(self, epoch_ended)
+        keeping, position = self.checkpoints, self.position
+        if keeping is None:
+            return
+        within = position.phase == "train" and position.batch > 0 and keeping.due(position.step)
+        if (epoch_ended or within) and (self.done or keeping.rested()):
+            self._save(epoch_ended)
 
-    def _save(self) -> Path | None:
-        if self.checkpoints is None:
-            return None
-        self.checkpoints.save(self)
-        return self.checkpoints.folder
+    def _save(self, epoch_ended: bool = False) -> Path | None:
+        keeping, position = self.checkpoints, self.position
+        # the epoch tells its end, where the best is found, from the last of its batches
+        here = (position.step, position.epoch, position.phase, position.validated)
+        if keeping is not None and here != self._saved:
+            self._saved = here
+            epochs = self.history.epochs
+            best = epoch_ended and keeping.is_best(epochs[-1], self.evaluator.direction)
+            after = [each.sync() for each in self.observers if hasattr(each, "sync")]
+            state = {
+                "identity": self._identity,
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "loop": self.state_dict(),
+            }
+            keeping.write(state, position.step, best, after)
+        return None if keeping is None else keeping.folder
 
-    def latest(self) -> Mapping[str, Any]:
-        """Metrics of the latest epoch; empty before the first has ended."""
-        return self.history.epochs[-1] if self.history.epochs else {}
+    def _load(self, path: Path, state: dict[str, Any]) -> None:
+        _compare(state["identity"], self._identity, path)
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.load_state_dict(state["loop"])
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as e:
+            what = f"{type(e).__name__}: {e}".splitlines()[-1].strip()
+            raise ValueError(
+                f"{path} does not hold the state of this run ({what}): remove it, or name another"
+                " folder"
+            ) from e
+        position = self.position
+        self._saved = (position.step, position.epoch, position.phase, position.validated)
 
-    def direction(self, metric: str) -> bool | None:
-        """Whether higher is better of a metric such as "val_loss"; ``None`` if unknown."""
-        return self.evaluator.direction(metric)
-
-    def sync(self) -> list[BackgroundWriter]:
-        """Have what observers logged so far written; by whom."""
-        return [each.sync() for each in self.observers if hasattr(each, "sync")]
-
-    def identity(self) -> dict[str, Any]:
+    def _described(self) -> dict[str, Any]:
         """What a resumed run must have in common with the one that it continues, plain values."""
         return {
             **self.config.to_dict(),
@@ -98,12 +152,6 @@ class Resumable(Loop):
             if hasattr(observer, "records"):
                 self.history.restore_steps(observer.records())
 
-    def restart(self) -> None:
-        """Begin anew where an earlier attempt was killed before its first checkpoint."""
-        for observer in self.observers:
-            if hasattr(observer, "records"):
-                observer.load_state_dict({"lines": 0})  # type: ignore[attr-defined]
-
 
 def _stateful(observers: Iterable[Observer]) -> Iterator[tuple[str, Any]]:
     """The observers that have a state, each with a name that it has in every process."""
@@ -125,9 +173,15 @@ def _optimizer(learner: Learner) -> dict[str, Any]:
 
 
 def _structure(model: nn.Module) -> str:
-    """A hash of the model's modules, their settings and the shapes of its weights."""
+    """A hash of the model's modules, their settings and functions, and its weights' shapes."""
     shapes = [(name, list(tensor.shape)) for name, tensor in model.state_dict().items()]
-    return hashlib.sha256(repr((str(model), shapes)).encode()).hexdigest()[:16]
+    functions = [
+        (place, name, configuration(value))
+        for place, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isroutine(value)  # such as an activation
+    ]
+    return hashlib.sha256(repr((str(model), shapes, functions)).encode()).hexdigest()[:16]
 
 
 def _data(source: BatchSource) -> dict[str, Any]:
@@ -140,9 +194,38 @@ def _data(source: BatchSource) -> dict[str, Any]:
     if isinstance(labels, Tensor):
         found["labels"] = tensor_hash(labels)
     if isinstance(data, Images) and len(data):
-        # every row would take seconds of a large set; these are spread over all of it
-        found["images"] = tensor_hash(data.images[:: max(1, len(data) // 64)])
-    tensors = getattr(data, "tensors", ())
-    if tensors:
-        found["tensors"] = [tensor_hash(tensor[:: max(1, len(tensor) // 64)]) for tensor in tensors]
+        found["images"] = _sample_hash(data.images)
+    if tensors := getattr(data, "tensors", ()):
+        found["tensors"] = [_sample_hash(tensor) for tensor in tensors]
     return found
+
+
+def _sample_hash(rows: Tensor) -> str:
+    return tensor_hash(rows[:: 1 + rows.nbytes // HASHED])
+
+
+def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    before, after = _flat(then), _flat(now)
+    other = sorted(
+        name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+    )
+    if other:
+        told = ", ".join(f"{n} was {before.get(n)!r} and is {after.get(n)!r}" for n in other[:8])
+        raise ValueError(
+            f"{path} was made with other settings ({told}): resume with those, or name another"
+            " folder for a new run"
+        )
+
+
+def _flat(settings: Any, name: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    if isinstance(settings, Mapping):
+        pairs = list(settings.items())
+    elif isinstance(settings, list | tuple):
+        pairs = list(enumerate(settings))
+    else:
+        return {name: settings}
+    flat: dict[str, Any] = {}
+    for key, value in pairs:
+        flat |= _flat(value, f"{name}.{key}" if name else str(key))
+    return flat

@@ -1,7 +1,7 @@
 """A training state as one file: safetensors for the tensors, JSON in its header for all the rest.
 
-Nothing in it is ever unpickled. The file's name ends in a digest of its bytes, so one that was
-damaged anywhere does not fit its name. Format of the tensors and the header:
+Nothing in it is ever unpickled. The file's name ends in a digest of its bytes, so that damage
+anywhere is detected. Format of the tensors and the header:
 https://github.com/huggingface/safetensors.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import math
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,70 +24,29 @@ from astkit import files
 
 SUFFIX = ".safetensors"
 DIGITS = 16  # of the SHA-256, in hexadecimal
+EXPANSION, ALWAYS = 20, 64 << 20
+"""A compressed file may expand to 20 times its size, or to 64 MiB where that is more."""
 _KIND = "$"  # the key of a JSON object that stands for something that JSON does not have
 _HEADER = "astkit"
 
 
 class DamagedError(ValueError):
-    """A state file that is not what was written."""
+    """A state file whose content is not the one that was written."""
 
 
-def write(folder: Path, stem: str, state: Mapping[str, Any], compress: bool = False) -> Path:
-    """Write ``state`` as ``folder/<stem>_<digest>.safetensors``, atomically; returns the path.
+class Packed:
+    """A copy of ``state``: a tree for JSON, and the tensors that its leaves name, on the CPU.
 
-    ``state``: nested mappings, lists and tuples of tensors, strings, numbers, booleans and None.
-    Compressed, the name ends in ``.gz``.
-    Raises ``ValueError`` for anything else, ``OSError`` when the disk refuses.
+    ``state``: nested mappings, lists and tuples of tensors, strings, numbers, booleans and None;
+    raises ``ValueError`` for anything else. Tied weights are copied once.
     """
-    from safetensors.torch import save
 
-    packer = _Packer()
-    tree = json.dumps(packer.pack(dict(state), ""), allow_nan=False)
-    content = save(packer.tensors, {_HEADER: tree})
-    if compress:
-        content = gzip.compress(content, compresslevel=1, mtime=0)
-    name = f"{stem}_{_digest(content)}{SUFFIX}{'.gz' if compress else ''}"
-    return files.write_atomic(folder / name, content)
-
-
-def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The state that was written to ``path``, its tensors on the CPU.
-
-    Raises `DamagedError` when the file is not what was written, ``FileNotFoundError`` without one.
-    """
-    path = Path(path)
-    content = path.read_bytes()
-    digest = path.name.partition(SUFFIX)[0].rpartition("_")[2]
-    if _digest(content) != digest:
-        raise DamagedError(f"{path} is damaged: its content does not fit the digest in its name")
-    try:
-        return _unpacked(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except Exception as error:  # not a file that `write` made
-        raise DamagedError(f"{path} holds no training state ({error})") from error
-
-
-def _unpacked(content: bytes) -> dict[str, Any]:
-    from safetensors.torch import load
-
-    length = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + length])
-    tree = json.loads(header["__metadata__"][_HEADER])
-    state: dict[str, Any] = _unpack(tree, load(content))
-    return state
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:DIGITS]
-
-
-class _Packer:
-    """Turns a state into a tree that JSON can hold, and the tensors that its leaves name."""
-
-    def __init__(self) -> None:
+    def __init__(self, state: Mapping[str, Any]) -> None:
         self.tensors: dict[str, Tensor] = {}
         self._names: dict[Hashable, str] = {}
+        self.tree = self._pack(state, "")
 
-    def pack(self, value: Any, place: str) -> Any:
+    def _pack(self, value: Any, place: str) -> Any:
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
@@ -95,11 +55,11 @@ class _Packer:
             return self._tensor(value.detach(), place)
         if isinstance(value, Mapping):
             if all(isinstance(key, str) for key in value) and _KIND not in value:
-                return {key: self.pack(part, f"{place}/{key}") for key, part in value.items()}
-            items = [[key, self.pack(part, f"{place}/{key}")] for key, part in value.items()]
+                return {key: self._pack(part, f"{place}/{key}") for key, part in value.items()}
+            items = [[key, self._pack(part, f"{place}/{key}")] for key, part in value.items()]
             return {_KIND: "mapping", "items": items}
         if isinstance(value, list | tuple):
-            parts = [self.pack(part, f"{place}/{number}") for number, part in enumerate(value)]
+            parts = [self._pack(part, f"{place}/{number}") for number, part in enumerate(value)]
             return parts if isinstance(value, list) else {_KIND: "tuple", "items": parts}
         raise ValueError(
             f"{place.strip('/')} is a {type(value).__name__}, which a checkpoint cannot hold: let"
@@ -108,14 +68,72 @@ class _Packer:
 
     def _tensor(self, tensor: Tensor, place: str) -> dict[str, Any]:
         leaf: dict[str, Any] = {_KIND: "tensor"}
-        if not tensor.is_contiguous():  # channels_last, say: kernels may depend on it
-            leaf["strides"] = list(tensor.stride())
-        # tied weights are one tensor, and stay one
+        if not tensor.is_contiguous() and _dense(tensor.shape, tensor.stride()):
+            leaf["strides"] = list(tensor.stride())  # channels_last, say: kernels may depend on it
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if not tensor.numel() or key not in self._names:
             self._names[key] = name = place.strip("/")
-            self.tensors[name] = tensor.cpu().clone(memory_format=torch.contiguous_format)
+            self.tensors[name] = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
         return {**leaf, "name": self._names[key]}
+
+
+def write(folder: Path, stem: str, packed: Packed, compress: bool = False) -> Path:
+    """Write ``packed`` as ``folder/<stem>_<digest>.safetensors``, atomically; returns the path.
+
+    Compressed, the name ends in ``.gz``; a state that shrinks to less than what ``read`` accepts is
+    written uncompressed. Raises ``OSError`` when the disk refuses.
+    """
+    from safetensors.torch import save
+
+    content = save(packed.tensors, {_HEADER: json.dumps(packed.tree, allow_nan=False)})
+    ending = ""
+    if compress:
+        small = gzip.compress(content, compresslevel=1, mtime=0)
+        if len(content) <= _most(len(small)):
+            content, ending = small, ".gz"
+    return files.write_atomic(folder / f"{stem}_{_digest(content)}{SUFFIX}{ending}", content)
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state that was written to ``path``, its tensors on the CPU.
+
+    Raises `DamagedError` when the file is not what was written, ``FileNotFoundError`` without one.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise DamagedError(f"{path} is not a regular file")
+    content = path.read_bytes()
+    digest = path.name.partition(SUFFIX)[0].rpartition("_")[2]
+    if _digest(content) != digest:
+        raise DamagedError(f"{path} is damaged: its content does not match the digest in its name")
+    try:
+        return _unpacked(_expanded(content) if path.suffix == ".gz" else content)
+    except Exception as error:  # not a file that `write` made
+        raise DamagedError(f"{path} holds no training state ({error})") from error
+
+
+def _expanded(content: bytes) -> bytes:
+    most = _most(len(content))
+    with gzip.open(io.BytesIO(content)) as file:
+        expanded = file.read(most + 1)
+    if len(expanded) > most:
+        raise ValueError(f"its {len(content):,} bytes expand to more than {most:,}")
+    return expanded
+
+
+def _most(size: int) -> int:
+    return max(ALWAYS, EXPANSION * size)
+
+
+def _unpacked(content: bytes) -> dict[str, Any]:
+    from safetensors.torch import load
+
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    state = _unpack(json.loads(header["__metadata__"][_HEADER]), load(content))
+    if not isinstance(state, dict):
+        raise TypeError(f"a {type(state).__name__} in place of a mapping")
+    return state
 
 
 def _unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -127,12 +145,27 @@ def _unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if kind is None:
         return {key: _unpack(part, tensors) for key, part in tree.items()}
     if kind == "tensor":
-        tensor = tensors[tree["name"]]
-        if "strides" not in tree:
-            return tensor
-        return torch.empty_strided(tensor.shape, tree["strides"], dtype=tensor.dtype).copy_(tensor)
+        return _with_strides(tensors[tree["name"]], tree.get("strides"))
     if kind == "float":
         return float(tree["value"])
     if kind == "tuple":
         return tuple(_unpack(part, tensors) for part in tree["items"])
     return {key: _unpack(part, tensors) for key, part in tree["items"]}
+
+
+def _with_strides(tensor: Tensor, strides: Sequence[int] | None) -> Tensor:
+    if strides is None:
+        return tensor
+    if not _dense(tensor.shape, strides):
+        raise ValueError(f"strides {strides} for the shape {list(tensor.shape)}")
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
+
+
+def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether a tensor with these strides takes the memory of its elements and no more."""
+    reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    return reach + 1 == math.prod(shape)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:DIGITS]

@@ -21,7 +21,7 @@ from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.profiling.throughput import Throughput
 from astkit.trainers.autotune import SettingsInUse
 from astkit.trainers.batch_order import Feed
-from astkit.trainers.checkpoint import Checkpoints, begun
+from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.costs import Costs, CostsMaker
 from astkit.trainers.evaluator import Evaluator, EvaluatorMaker, Metrics, sampled_rows
@@ -126,7 +126,7 @@ class Trainer(Resumable):
         if self.validation is not None:
             fraction = self.config.validation_fraction
             self.evaluator.rows = sampled_rows(self.validation, fraction)
-        self.checkpoints = begun(checkpoints, self, resume)
+        self._open(checkpoints, resume)
 
     def _sources(self, train: Any, validation: Any) -> tuple[BatchSource, BatchSource | None]:
         size = self.config.batch_size

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # both take seconds to load, once here instead of in every child
 
 from astkit import files
 from astkit.background import BackgroundWriter
@@ -156,7 +155,7 @@ def kill_once(
     _, status = os.waitpid(process, 0)
     killed = os.WIFSIGNALED(status)
     ckpt = folder / "ckpt"
-    found = sorted(path.name for path in ckpt.iterdir()) if ckpt.exists() else []
+    found = sorted(path.name for path in ckpt.glob("*_step*")) if ckpt.exists() else []
     torn = [name for name in found if name.startswith(".")]
     again = child(lambda: train(kind, folder))
     _, status = os.waitpid(again, 0)
@@ -200,9 +199,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     options = parser.parse_args(arguments)
+    import torch._dynamo  # takes seconds to load, once here instead of in every child
+
     torch.set_num_threads(1)  # before any kernel runs: its threads would not survive the fork
-    kinds = [measure(kind, options.kills) for kind in KINDS]
+    kinds = [measure(kind, options.kills) for kind in options.kinds]
     content = {"stamp": stamp(), "kinds": kinds}
     files.write_atomic(options.out, json.dumps(content, indent=1) + "\n")
     print(json.dumps(kinds, indent=1))
