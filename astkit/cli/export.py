@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> None:
     from astkit.export import kaggle  # needs nbformat
     from astkit.export.bundle import bundle
 
-    made = bundle(options.notebook, _settings(options), options.script)
+    made = bundle(options.notebook, _values(options), options.script)
     kernel = kaggle.Kernel(
         user=options.user or os.environ.get("KAGGLE_USERNAME") or kaggle.NOBODY,
         title=options.title,
@@ -69,8 +69,7 @@ def _run(options: argparse.Namespace) -> None:
     print(kaggle.summary(made, kernel, path))
 
 
-def _settings(options: argparse.Namespace) -> Any:
-    from astkit.export.bundle import Settings
+def _values(options: argparse.Namespace) -> dict[str, Any]:
     from astkit.export.cells import names, open_notebook
 
     values = dict(options.parameters)
@@ -78,7 +77,7 @@ def _settings(options: argparse.Namespace) -> Any:
         values["time_budget_h"] = options.time_budget_h
         if "out" in names(open_notebook(options.notebook).parameters.source):
             values.setdefault("out", "run")  # a run that stops early needs a folder for checkpoints
-    return Settings({"export": values}, "export") if values else Settings()
+    return values
 
 
 def _pair(text: str) -> tuple[str, Any]:

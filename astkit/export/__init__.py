@@ -1,1 +1,1 @@
-"""A notebook as one file that needs no installed astkit: closure, cells, guard, script."""
+"""Exports a notebook as one file that needs no installed astkit."""

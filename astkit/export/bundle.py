@@ -1,4 +1,4 @@
-"""What both kinds of export hold: cells, modules, and the stamp that the guard checks."""
+"""What both kinds of export contain: cells, modules, and the hash that is checked at the start."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +21,24 @@ from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
 # names that the export binds, beside those of its functions and imports
-_OWN = {"FOLDER", "HASHES", "HOME", "MODULES", "PACKAGE", "PRESET", "PRESETS", "SOURCE", "STAGE"}
-_OWN |= {"UNKNOWN", "WORDS", "shutil"}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is chosen at the export: named presets of parameters, and the one that is used."""
-
-    presets: dict[str, dict[str, Any]] = field(default_factory=dict)
-    preset: str = "defaults"
+_OWN = {"FOLDER", "HASHES", "HOME", "MODULES", "PACKAGE", "SOURCE", "STAGE", "UNKNOWN", "VALUES"}
+_OWN |= {"WORDS", "shutil"}
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A notebook and all it needs, in the order in which it is written out.
+    """A notebook and all it needs, in the order in which it is written.
 
-    ``modules`` maps the path below the package's parent to the source. ``source`` is the SHA-256
-    that ``astkit.stamp.source_hash`` gives for them on disk; ``commit`` the last one that changed
-    any of them, ``None`` outside a checkout and where they differ from what it holds.
+    ``values`` replace parameters; ``modules`` maps paths below the package's parent to sources;
+    ``source`` is their SHA-256 as by ``astkit.stamp.source_hash``; ``commit`` the last one that
+    changed any of them, ``None`` outside a checkout and where files differ from it.
     """
 
     name: str
     as_script: bool
     head: list[NotebookNode]
     parameters: str
-    settings: Settings
+    values: dict[str, Any]
     known: set[str]
     start: str
     modules: dict[str, str]
@@ -62,14 +54,18 @@ class Bundle:
         return f"astkit {__version__} (source {self.source[:8]}{commit})"
 
 
-def bundle(path: Path, settings: Settings, as_script: bool = False, root: Path = ROOT) -> Bundle:
-    """The notebook at ``path`` with its modules, and those that its start, or a script, needs.
+def bundle(
+    path: Path, values: dict[str, Any] | None = None, as_script: bool = False, root: Path = ROOT
+) -> Bundle:
+    """The notebook at ``path`` with all modules that it needs.
 
-    The same sources, settings and commit give the same bundle. Raises what the parts raise:
-    ``FileNotFoundError`` for an absent notebook, ``ValueError`` for one that cannot be exported.
+    ``values``: parameters to replace. The same sources, values and commit give the same bundle.
+    Raises ``FileNotFoundError`` for an absent notebook, ``ValueError`` for one that cannot be
+    exported and for values that it cannot take.
     """
     parts = cells.open_notebook(path)
     known = cells.names(parts.parameters.source)
+    cells.check_values(values or {}, known)
     start = _start(path.stem if as_script else None)
     modules = closure({"the start": start, **cells.plain(parts.body, parts.first)}, root)
     for name, text in modules.items():
@@ -80,7 +76,7 @@ def bundle(path: Path, settings: Settings, as_script: bool = False, root: Path =
         as_script=as_script,
         head=parts.head,
         parameters=parts.parameters.source,
-        settings=settings,
+        values=values or {},
         known=known,
         start=start,
         modules=modules,
@@ -92,7 +88,7 @@ def bundle(path: Path, settings: Settings, as_script: bool = False, root: Path =
 
 
 def source_hash(modules: Mapping[str, str]) -> str:
-    """SHA-256 over names and contents, as ``astkit.stamp.source_hash`` finds it on disk."""
+    """SHA-256 over names and contents, as by ``astkit.stamp.source_hash``."""
     return hash_of(
         {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
     )
@@ -116,13 +112,13 @@ def guard(made: Bundle) -> str:
 
 
 def module_source(name: str) -> str:
-    """Source of a module of this package that is written into the export, without its docstring."""
+    """Source, without docstring, of a module of this package that is copied into the export."""
     text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
     return text.partition('"""\n\n')[2].rstrip("\n")
 
 
 def _start(script: str | None) -> str:
-    """Source of what follows the guard; ``script`` is the stem of pictures that a script saves."""
+    """Source of what follows the check; ``script``: stem of the figures that a script saves."""
     lines = ["from astkit.export.start import begin", "", f"begin({cells.BUDGET})"]
     if script is not None:
         lines.insert(1, "from astkit.export.headless import Stage")
@@ -131,7 +127,7 @@ def _start(script: str | None) -> str:
 
 
 def _check_free(known: set[str], added: str) -> None:
-    """Refuse parameters that the code which an export adds before the notebook's would replace."""
+    """Refuse parameters whose names the export's own code binds."""
     bound = set(_OWN)
     for node in ast.parse(added).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -145,7 +141,7 @@ def _check_free(known: set[str], added: str) -> None:
 
 
 def _check_fits(name: str, text: str) -> None:
-    """Whether a ``%%writefile`` cell writes ``text`` as it is; IPython ends it with a newline."""
+    """Refuse a text that a ``%%writefile`` cell would change; IPython adds the last newline."""
     if "\r" in text or (text and not re.search(r"[^\n]\n\Z", text)):
         raise ValueError(f"{name} must end in one newline and have no carriage returns")
     # IPython takes away what looks like a prompt: these anywhere, the others at the top
@@ -153,12 +149,12 @@ def _check_fits(name: str, text: str) -> None:
     if prompt:
         raise ValueError(
             f"{name} has a line that begins with {prompt[0].strip()!r}, which IPython would change"
-            " as it writes the module: word it otherwise"
+            " as it writes the module: rephrase it"
         )
 
 
 def _commit(paths: Sequence[Path], root: Path) -> str | None:
-    # the last commit of these files, not HEAD: other changes leave the export as it is
+    # the last commit of these files, not HEAD: other changes do not change the export
     changed = git(root, "status", "--porcelain", "--", *map(str, paths), seconds=_GIT_SECONDS)
     if changed != "":
         return None

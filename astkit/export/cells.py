@@ -1,4 +1,4 @@
-"""A notebook taken apart: its parameters, and its cells as plain Python."""
+"""The parts of a notebook: its parameters, and its cells as plain Python."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nbformat import NotebookNode
 
 PARAMETERS, INJECTED = "parameters", "injected-parameters"  # papermill's tags
 BUDGET = "time_budget_h"
-BUDGET_LINE = f"{BUDGET} = 0  # hours after which runs are saved and left; 0 sets no limit"
+BUDGET_LINE = f"{BUDGET} = 0  # hours after which runs are saved and ended; 0 sets no limit"
 
 
 class Parts(NamedTuple):
-    """A notebook: what comes before its parameters, their cell, and what comes after it.
+    """Cells before the parameters, the parameters, and cells after them.
 
-    ``first`` is the number of the first code cell after the parameters.
+    ``first``: number of the first code cell after the parameters.
     """
 
     head: list[NotebookNode]
@@ -29,15 +29,15 @@ class Parts(NamedTuple):
 def open_notebook(path: Path) -> Parts:
     """The notebook at ``path``, with the time budget among its parameters.
 
-    Raises ``FileNotFoundError`` where there is none, and ``ValueError`` for a file that is no
-    notebook and for code before the parameters, whose place is the top.
+    Raises ``FileNotFoundError`` where there is none, and ``ValueError`` for a file that is not a
+    notebook and for code before the parameters.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no notebook {path}")
     try:
         cells = nbformat.read(path, as_version=4).cells
     except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
-        raise ValueError(f"{path} is no notebook: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"{path} is not a notebook: {str(error).splitlines()[0]}") from error
     tagged = (i for i, cell in enumerate(cells) if PARAMETERS in cell.metadata.get("tags", []))
     first_code = (i for i, cell in enumerate(cells) if cell.cell_type == "code")
     place, first = next(tagged, None), next(first_code, len(cells))
@@ -63,9 +63,7 @@ def names(parameters: str) -> set[str]:
 
 
 def plain(body: list[NotebookNode], first: int) -> dict[str, str]:
-    """Label to Python source of the code cells of ``body``; line magics become comments.
-
-    Labels count from ``first``.
+    """Label (counted from ``first``) to Python source of each code cell; magics become comments.
 
     Raises ``ValueError`` for a cell that runs a shell command or another language, or cannot be
     parsed.
@@ -80,8 +78,7 @@ def plain(body: list[NotebookNode], first: int) -> dict[str, str]:
 def _plain(source: str, label: str) -> str:
     if source.lstrip().startswith("%%"):
         raise ValueError(
-            f"{label} is a {source.split()[0]} cell, which the export cannot follow: write it as"
-            " Python"
+            f"{label} is a {source.split()[0]} cell, which cannot be exported: write it in Python"
         )
     lines = source.splitlines()
     try:
@@ -89,8 +86,7 @@ def _plain(source: str, label: str) -> str:
     except SyntaxError:  # a magic, perhaps; a % that begins a line of an expression parses
         if any(line.lstrip().startswith("!") for line in lines):
             raise ValueError(
-                f"{label} runs a shell command (!), which an export without internet leaves out:"
-                " remove it"
+                f"{label} runs a shell command (!), which cannot be exported: remove it"
             ) from None
         lines = [f"# {line}" if line.lstrip().startswith("%") else line for line in lines]
         source = "\n".join(lines)
@@ -101,38 +97,30 @@ def _plain(source: str, label: str) -> str:
     return source
 
 
-def presets(given: dict[str, dict[str, Any]], chosen: str, known: set[str], comment: str) -> str:
-    """The source of the cell whose chosen preset replaces the parameters above it.
-
-    Raises ``ValueError`` for a preset or a parameter that is not there, and for a value that is
-    no literal.
-    """
-    table = {"defaults": {}, **given}
-    if chosen not in table:
-        raise ValueError(f"there is no preset {chosen!r}: choose one of {', '.join(table)}")
-    for name, values in table.items():
-        for parameter, value in values.items():
-            if parameter not in known:
-                raise ValueError(
-                    f"preset {name!r} sets {parameter!r}, which is no parameter of the notebook:"
-                    f" it has {', '.join(sorted(known))}"
-                )
-            _check_literal(parameter, value)
-    rows = "".join(f"    {name!r}: {values!r},\n" for name, values in table.items())
-    return f"{comment}\nPRESETS = {{\n{rows}}}\nPRESET = {chosen!r}\n{_APPLY}"
+def override(values: dict[str, Any]) -> str:
+    """Source of the cell whose ``VALUES`` replace parameters of the cell above it."""
+    rows = "".join(f"    {name!r}: {value!r},\n" for name, value in values.items())
+    return f"VALUES = {{\n{rows}}}\n{_APPLY}"
 
 
 _APPLY = """
-UNKNOWN = sorted(PRESETS[PRESET].keys() - globals().keys())
+UNKNOWN = sorted(VALUES.keys() - globals().keys())
 if UNKNOWN:
-    raise ValueError(f"preset {PRESET!r} sets {UNKNOWN}, which the cell above does not have")
-globals().update(PRESETS[PRESET])"""
+    raise ValueError(f"VALUES has {UNKNOWN}, which the cell above does not have")
+globals().update(VALUES)"""
 
 
-def _check_literal(name: str, value: object) -> None:
-    try:
-        same = ast.literal_eval(repr(value)) == value
-    except (ValueError, SyntaxError):
-        same = False
-    if not same:
-        raise ValueError(f"{name} is {value!r}: give a number, a text, a list or None")
+def check_values(values: dict[str, Any], known: set[str]) -> None:
+    """Raise ``ValueError`` for a value that is not a literal or not of a ``known`` parameter."""
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(
+                f"values has {name!r}, which is no parameter of the notebook: it has"
+                f" {', '.join(sorted(known))}"
+            )
+        try:
+            same = ast.literal_eval(repr(value)) == value
+        except (ValueError, SyntaxError):
+            same = False
+        if not same:
+            raise ValueError(f"{name} is {value!r}: pass a number, a text, a list or None")

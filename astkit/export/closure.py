@@ -1,27 +1,35 @@
-"""The modules of astkit that a notebook needs, and a refusal of what Kaggle's image has not."""
+"""The modules of astkit that a notebook needs; imports that Kaggle's image lacks are refused."""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from astkit.export import image
 from astkit.export.imports import ALL, PACKAGE, TABLE, Import, Uses, read
 
 ROOT = Path(__file__).parents[2]  # the folder that holds the package
+# packages of Kaggle's image; anywidget, optuna, papermill and NVML are not in all of its versions
+IMAGE = {"IPython", "PIL", "ipywidgets", "matplotlib", "numpy", "pandas", "psutil", "pyarrow"}
+IMAGE |= {"safetensors", "scipy", "sklearn", "torch", "torchvision", "tqdm"}
 
 
 def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
     """Path below ``root`` (with "/") to source, for all modules that ``cells`` need, sorted.
 
     ``cells`` maps a label for messages to plain Python. Imports are followed through functions,
-    packages and the table of names; a package's ``__init__`` is taken as it is, so all it imports
-    comes along. Raises ``ValueError`` for an import that neither Python, nor Kaggle's image, nor
-    the package has, unless it is optional or only reached by way of an optional one.
+    packages and the table of names. Raises ``ValueError`` for an import that neither Python, nor
+    Kaggle's image, nor the package has, unless it is optional or only needed by an optional one.
     """
     return _Closure(root, cells).sources()
+
+
+def has(module: str) -> bool:
+    """Whether ``module`` (dotted) comes with Python or with Kaggle's image."""
+    top = module.partition(".")[0]
+    return top in IMAGE or top in sys.stdlib_module_names
 
 
 class _Closure:
@@ -61,11 +69,11 @@ class _Closure:
         for each in uses.imports:
             if each.module.partition(".")[0] == PACKAGE:
                 self._want(self._modules(each), label, required and not each.optional)
-            elif required and not each.optional and not image.has(each.module):
+            elif required and not each.optional and not has(each.module):
                 raise ValueError(
                     f"{label} imports {each.module} (line {each.line}), which Kaggle's image does"
-                    " not have: leave out what needs it, or import it within try ... except"
-                    " ImportError and do without it"
+                    " not have: remove what needs it, or import it within try ... except"
+                    " ImportError"
                 )
         public, registries = self.tables
         for name, module in public.items():
@@ -79,7 +87,7 @@ class _Closure:
 
     def _modules(self, each: Import) -> Iterable[str]:
         yield each.module
-        # a name may be a module of the package, or something that the package defines
+        # a name may be a module, or something that a module defines
         inner = (f"{each.module}.{name}" for name in each.names)
         yield from (module for module in inner if self._path(module) is not None)
 
@@ -96,7 +104,7 @@ class _Closure:
 
 
 def _tables(root: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """PUBLIC and REGISTRIES, read as the literals that they are."""
+    """PUBLIC and REGISTRIES of astkit.names, read as literals."""
     values: dict[str, Any] = {}
     for node in ast.parse((root / PACKAGE / "names.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:

@@ -1,7 +1,6 @@
-"""Can this torch really compute on this GPU? ``torch.cuda.is_available()`` does not tell.
+"""A trial of the GPU: ``torch.cuda.is_available()`` does not tell whether torch has its kernels.
 
-Kaggle's torch, for one, has no kernels for the P100 (compute capability 6.0): it says available,
-and the first operation fails.
+Kaggle's torch, for one, has none for the P100 (compute capability 6.0): the first operation fails.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ WAIT_S = 180.0  # for the trial; a first look at a GPU may compile kernels
 def hide_unusable(wait_s: float = WAIT_S) -> str:
     """Hide CUDA from this process if it cannot compute here; returns what was found, in a line.
 
-    The trial runs in a process of its own, since a process that has looked at CUDA cannot be made
-    to forget it. After a failed trial ``CUDA_VISIBLE_DEVICES`` is empty, so training goes on, on
-    the CPU. Raises ``RuntimeError`` when this process uses CUDA already.
+    The trial runs in another process, since CUDA cannot be hidden from one that has used it. After
+    a failed trial ``CUDA_VISIBLE_DEVICES`` is empty, so that training uses the CPU. Raises
+    ``RuntimeError`` when this process uses CUDA already.
     """
     if torch.version.cuda is None or torch.cuda.device_count() == 0:
         return "no CUDA device, so this runs on the CPU"
@@ -39,7 +38,7 @@ def hide_unusable(wait_s: float = WAIT_S) -> str:
 
 
 def trial() -> str | None:
-    """Compute on every CUDA device; what went wrong, or ``None``."""
+    """Compute on every CUDA device; returns the fault, or ``None``."""
     kernels = torch.cuda.get_arch_list()
     for index in range(torch.cuda.device_count()):
         name, capability = (
@@ -60,11 +59,11 @@ def trial() -> str | None:
 
 
 def runs_on(capability: tuple[int, int], kernels: Iterable[str]) -> bool:
-    """Whether ``kernels`` serve a device of compute ``capability``.
+    """Whether ``kernels`` (as of ``torch.cuda.get_arch_list()``) run on a device of ``capability``.
 
-    ``kernels`` are named as by ``torch.cuda.get_arch_list()``: machine code (sm_75) runs on devices
-    of the same major and no lower minor version, PTX (compute_80) on every later device, those with
-    a letter (sm_90a) on exactly theirs. CUDA C++ Programming Guide, "Application Compatibility".
+    Machine code (sm_75) runs on devices of the same major and no lower minor version, PTX
+    (compute_80) on every later device, those with a letter (sm_90a) on theirs only: CUDA C++
+    Programming Guide, "Application Compatibility".
     """
     for kernel in kernels:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", kernel)

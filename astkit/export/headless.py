@@ -1,4 +1,4 @@
-"""What stands in for the notebook when its cells run as a script."""
+"""Display and ``await`` for a notebook's cells that run as a script."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ T = TypeVar("T")
 
 
 class Stage:
-    """Shows what cells show, as text and picture files, and waits for what they await.
-
-    Args:
-        stem: pictures are saved as ``<stem>_1.png``, ``<stem>_2.png``, ... in the current folder.
-    """
+    """Shows results of cells as text and as files ``<stem>_1.png``, ...; runs what they await."""
 
     def __init__(self, stem: str) -> None:
         self.stem = stem
@@ -25,7 +21,7 @@ class Stage:
         self._runner = asyncio.Runner()
 
     def set(self) -> None:
-        """Make this the place where ``display`` shows, and keep workers from running the cells."""
+        """Redirect ``display`` to `show`, and keep worker processes from running the cells."""
         from IPython import display
 
         display.display = self.show
@@ -33,7 +29,7 @@ class Stage:
         sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("__main__", None)
 
     def show(self, *values: Any, **_: Any) -> None:
-        """Print tables, Markdown and whatever else; save pictures; nothing for ``None``."""
+        """Save figures; print everything else, except ``None``."""
         for value in values:
             if hasattr(value, "_repr_png_"):
                 self._pictures += 1
@@ -48,7 +44,7 @@ class Stage:
                 print(value)
 
     def wait(self, begin: Callable[[], Awaitable[T]]) -> T:
-        """The result of what ``begin`` returns, awaited on the script's own loop."""
+        """The result of the awaitable that ``begin`` returns."""
 
         async def finish() -> T:
             return await begin()

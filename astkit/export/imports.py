@@ -1,4 +1,4 @@
-"""What a piece of source imports, read from its syntax tree without running it."""
+"""The imports of a source, read from its syntax tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 PACKAGE = "astkit"
 TABLE = "astkit.names"
-ALL = "*"  # which ones cannot be told from the source, so all of them
+ALL = "*"  # the source does not tell which
 
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
@@ -26,7 +26,7 @@ class Import(NamedTuple):
 
 @dataclass
 class Uses:
-    """What a source needs: imports, names taken from astkit itself, kinds of registered names."""
+    """Imports, names of ``astkit`` itself, and kinds of registered names that a source uses."""
 
     imports: list[Import] = field(default_factory=list)
     public: set[str] = field(default_factory=set)
@@ -34,12 +34,12 @@ class Uses:
 
 
 def read(source: str, label: str, package: str = "") -> Uses:
-    """What ``source`` uses; ``label`` names it in messages, ``package`` is where it lies.
+    """What ``source``, a module of ``package``, uses; ``label`` names it in messages.
 
     Imports within functions count, those under ``if TYPE_CHECKING`` do not. An import is optional
     where a ``try`` or a ``suppress`` around it catches the ImportError. ``resolve(kind, ...)`` and
     ``REGISTRIES[kind]`` of astkit.names use that kind. Raises ``ValueError`` for an
-    ``import_module`` whose argument is no literal, since nobody can tell what it imports.
+    ``import_module`` whose argument is not a literal.
     """
     reader = _Reader(label, package)
     reader.visit(ast.parse(source))
@@ -108,8 +108,8 @@ class _Reader(ast.NodeVisitor):
             module = _text(node.args[0]) if node.args else None
             if module is None:
                 raise ValueError(
-                    f"{self.label} computes the name of a module that it imports (line"
-                    f" {node.lineno}), which an export cannot follow: write the name as a literal"
+                    f"{self.label} imports a module by a computed name (line {node.lineno}),"
+                    " which cannot be exported: write the name as a literal"
                 )
             self._add(module, (), node.lineno)
         self.generic_visit(node)

@@ -1,4 +1,4 @@
-"""Everything that `kaggle kernels push` takes: the exported file and kernel-metadata.json."""
+"""The files of `kaggle kernels push`: the exported one and kernel-metadata.json."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _SOURCE = re.compile(r"[\w-]+/[\w-]+(/\d+)?")
 
 @dataclass(frozen=True)
 class Kernel:
-    """How the export is to run on Kaggle.
+    """How the export runs on Kaggle.
 
     Args:
-        user: name at Kaggle; ``title`` follows from the notebook's name where it is empty.
+        user: name at Kaggle.
+        title: made from the notebook's name where it is empty.
         datasets: ``owner/slug`` of each data set to mount.
-        gpu: a T4, the GPU that Kaggle's torch can use (it has no kernels for the P100).
+        gpu: use a T4 (Kaggle's torch has no kernels for the P100).
     """
 
     user: str = NOBODY
@@ -37,7 +38,7 @@ class Kernel:
 
 
 def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
-    """Write the exported file and its metadata into ``folder``; returns the path of the former.
+    """Write the exported file and its metadata into ``folder``; returns the file's path.
 
     Raises ``ValueError`` for a title or a data set that Kaggle would refuse.
     """
@@ -51,15 +52,15 @@ def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
 def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
     """kernel-metadata.json with every field that Kaggle's program reads.
 
-    What is left out there may come out otherwise than documented: `enable_internet` is sent as
-    true. See docs/kernels_metadata.md of Kaggle/kaggle-cli.
+    Defaults differ from their documentation (`enable_internet` is sent as true): see
+    docs/kernels_metadata.md of Kaggle/kaggle-cli.
     """
     title = kernel.title or _words(f"astkit {made.name}")
     if len(title) not in TITLE_LENGTH or len(_slug(title)) < TITLE_LENGTH.start:
-        raise ValueError(f"title is {title!r}: Kaggle takes 5 to 50 letters, give --title")
+        raise ValueError(f"title is {title!r}: Kaggle accepts 5 to 50 characters, pass --title")
     for name in kernel.datasets:
         if not _SOURCE.fullmatch(name):
-            raise ValueError(f"dataset is {name!r}: give OWNER/SLUG, as in the data set's address")
+            raise ValueError(f"dataset is {name!r}: pass OWNER/SLUG, as in the data set's address")
     return {
         "id": f"{kernel.user}/{_slug(title)}",
         "title": title,
@@ -81,8 +82,8 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
 
 
 def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
-    """What was made, and what is left to do, in a few lines."""
-    name = kernel.user == NOBODY and f'put your name at Kaggle for {NOBODY} in "id", or give --user'
+    """What was written, and what to do next, in a few lines."""
+    name = kernel.user == NOBODY and f'replace {NOBODY} in "id" by your Kaggle name, or pass --user'
     data = "dataset" in made.known and not kernel.datasets
     add = data and "for CIFAR-10, add a data set that holds it: --dataset OWNER/SLUG"
     steps = [step for step in (name, add, f"kaggle kernels push -p {path.parent}") if step]

@@ -16,7 +16,7 @@ from astkit.export import cells
 from astkit.export.bundle import Bundle, guard, module_source
 from astkit.export.imports import PACKAGE
 
-# JupyterLab's and Kaggle's words for a folded cell
+# a folded cell, for JupyterLab and for Kaggle
 FOLDED = {
     "jupyter": {"source_hidden": True, "outputs_hidden": True},
     "_kg_hide-input": True,
@@ -26,18 +26,18 @@ IGNORED = {"tags": ["nbval-ignore-output"]}
 
 _SETTINGS = """## Settings
 
-All settings of this notebook are in the next two cells: what each means, and the preset that
-replaces some of them. Exported from {stamp}; it holds the part of the package that it needs
+All settings of this notebook are in the next two cells: their meanings and defaults, and the values
+that replace some of them. Exported from {stamp}; it contains the part of the package that it needs
 ({count} modules) and needs neither an installation nor the internet."""
 
-_PRESET = """\
-# Kaggle passes no parameters: choose a preset here, or write one; it replaces the values above.
-# Values given to papermill stand in place of this cell."""
+_VALUES = """\
+# Kaggle passes no parameters: what is written here replaces the values above.
+# papermill replaces this cell by its own parameters."""
 
 _PACKAGE = """## The package
 
-One cell a module of astkit. They are written into the folder `astkit` beside this notebook, and
-nothing is imported before the check below them has found them unchanged."""
+Each cell writes a module of astkit into the folder `astkit` beside this notebook. Nothing is
+imported before the check below them has passed."""
 
 _FOLDERS = """\
 import shutil
@@ -45,7 +45,7 @@ from pathlib import Path
 
 PACKAGE = Path("{package}")
 if PACKAGE.exists() and not (PACKAGE / ".exported").exists():
-    raise RuntimeError("{package}/ is here already and would be overwritten: use an empty folder")
+    raise RuntimeError("{package}/ exists and would be overwritten: use an empty folder")
 shutil.rmtree(PACKAGE, ignore_errors=True)  # an earlier export
 for FOLDER in {folders}:
     (PACKAGE / FOLDER).mkdir(parents=True, exist_ok=True)
@@ -53,20 +53,19 @@ for FOLDER in {folders}:
 
 _START = """## Start
 
-Checks that the modules are those that were exported, that torch is new enough and that the GPU, if
-there is one, can run it (if not, it is hidden and the CPU trains); finds the data in the notebook's
-input; sets the time budget."""
+Checks that the modules are unchanged, that torch is new enough and that it supports the GPU, if
+there is one (if not, the CPU trains); sets the time budget."""
 
 
 def build(made: Bundle) -> NotebookNode:
-    """The notebook that stands on its own: settings, modules, start, and the cells as they were."""
-    preset = cells.presets(made.settings.presets, made.settings.preset, made.known, _PRESET)
+    """The exported notebook: settings, modules, start, and the original cells."""
+    values = f"{_VALUES}\n{cells.override(made.values)}"
     count = len(made.modules)
     written = [
         *map(_stripped, made.head),
         new_markdown_cell(_SETTINGS.format(stamp=made.stamp, count=count)),
         new_code_cell(made.parameters, metadata={"tags": [cells.PARAMETERS]}),
-        new_code_cell(preset, metadata={"tags": [cells.INJECTED]}),
+        new_code_cell(values, metadata={"tags": [cells.INJECTED]}),
         new_markdown_cell(_PACKAGE, metadata={"jp-MarkdownHeadingCollapsed": True}),
         new_code_cell(_folders(made)),
         *(_module(name, source) for name, source in made.modules.items()),
@@ -110,14 +109,14 @@ def _module(name: str, source: str) -> NotebookNode:
 
 
 def _stripped(cell: NotebookNode) -> NotebookNode:
-    """The cell without outputs and without what an earlier run left in its metadata."""
+    """The cell without outputs and without metadata other than its tags."""
     make = {"code": new_code_cell, "raw": new_raw_cell}.get(cell.cell_type, new_markdown_cell)
     tags = cell.metadata.get("tags")
     return make(cell.source, metadata={"tags": tags} if tags else {})
 
 
 def _ids(written: list[NotebookNode]) -> list[str]:
-    """Ids that follow from the content, so that the same source gives the same bytes."""
+    """Ids derived from the content, so that the same source gives the same bytes."""
     seen: Counter[str] = Counter()
     ids = []
     for cell in written:

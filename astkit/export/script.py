@@ -9,23 +9,23 @@ from astkit.export import cells
 from astkit.export.bundle import Bundle, guard, module_source
 from astkit.export.imports import PACKAGE
 
-_PRESET = "# Choose a preset here, or write one; it replaces the values above."
+_VALUES = "# What is written here replaces the values above."
 _SHOWN_ALREADY = ("print", "display")
 
 
 def text(made: Bundle) -> str:
     """The script's source.
 
-    The modules are unpacked into a folder of the current one, named by their hash, and verified
-    there, so tracebacks and ``inspect.getsource`` find them. The last expression of a cell is
-    shown as a notebook would, ``await`` waits, line magics are comments. Raises ``ValueError`` for
-    asynchronous code at the top level of a cell that is no plain ``await``.
+    The modules are unpacked into a folder named by their hash and verified there, so that
+    tracebacks and ``inspect.getsource`` find them. The last expression of a cell is shown as in a
+    notebook, ``await`` waits, line magics are comments. Raises ``ValueError`` for asynchronous code
+    other than ``await`` at the top level of a cell.
     """
-    preset = cells.presets(made.settings.presets, made.settings.preset, made.known, _PRESET)
+    about = f"{made.name}, from {made.stamp}, in one file: edit its settings, run it."
     parts = [
-        f'"""{made.name}, from {made.stamp}, in one file: edit its settings, run it."""',
+        repr(about),  # a literal whatever the file's name holds
         f"# %% Settings\n{made.parameters}",
-        preset,
+        f"{_VALUES}\n{cells.override(made.values)}",
         f"# %% The package: one entry a module\nMODULES = {{}}\n{_modules(made)}",
         f"# %% Unpack and check\n{guard(made)}\n\n{module_source('unpack')}",
         module_source("verify"),
@@ -40,7 +40,7 @@ def _modules(made: Bundle) -> str:
 
 
 def _literal(source: str) -> str:
-    """``source`` as a literal that can be read: raw and triple-quoted where that is possible."""
+    """``source`` as a literal, raw and triple-quoted where that is possible."""
     for quotes in ("'''", '"""'):
         if quotes not in source and not source.endswith((quotes[0], "\\")):
             return f"r{quotes}{source}{quotes}"
@@ -64,8 +64,9 @@ def _body(made: Bundle) -> Iterator[str]:
             label = next(labels)
             yield f"# %%\n{_as_script(sources[label], label)}"
         elif cell.cell_type == "markdown":
-            yield "# %% [markdown]\n" + "\n".join(
-                f"# {x}".rstrip() for x in cell.source.split("\n")
+            # at every character that ends a line for Python, which "\\n" alone is not
+            yield "\n".join(
+                ["# %% [markdown]", *(f"# {x}".rstrip() for x in cell.source.splitlines())]
             )
 
 
@@ -93,7 +94,7 @@ def _as_script(source: str, label: str) -> str:
 
 
 def _top_level(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below ``tree`` that run with the cell and not later, in a function."""
+    """The nodes below ``tree`` outside functions."""
     for node in ast.iter_child_nodes(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield node

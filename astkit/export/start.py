@@ -1,4 +1,4 @@
-"""What an exported notebook does as it starts, after its modules are verified."""
+"""The start of an exported notebook, after its modules are verified."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import os
 
 import torch
 
-from astkit.export import gpu, image
+from astkit.export import gpu
+
+LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 
 
 def begin(time_budget_h: float = 0.0) -> None:
-    """Check torch and the GPU, set the time budget, and say what was found.
+    """Check torch and the GPU, set the time budget, and print both.
 
-    ``time_budget_h`` goes into ``ASTKIT_TIME_BUDGET_H``, which the trainers honour: hours after
-    which a run is saved and left; 0 leaves the variable alone. Raises ``RuntimeError`` for a torch
-    that is too old and ``ValueError`` for a budget below 0.
+    ``time_budget_h``: hours after which a run is saved and ended, for ``ASTKIT_TIME_BUDGET_H``; 0
+    does not set the variable. Raises ``RuntimeError`` for a torch that is too old and
+    ``ValueError`` for a budget below 0.
     """
-    fault = image.torch_fault(torch.__version__)
-    if fault is not None:
-        raise RuntimeError(fault)
+    version = torch.__version__.split("+")[0].split(".")
+    if tuple(map(int, version[:2])) < LOWEST_TORCH:
+        raise RuntimeError(
+            f"torch is {torch.__version__}, and astkit needs {'.'.join(map(str, LOWEST_TORCH))} or"
+            " newer: choose the latest environment in the notebook's settings"
+        )
     if time_budget_h < 0:
-        raise ValueError(f"time_budget_h is {time_budget_h}: give hours, or 0 for no limit")
+        raise ValueError(f"time_budget_h is {time_budget_h}: pass hours, or 0 for no limit")
     if time_budget_h:
         os.environ["ASTKIT_TIME_BUDGET_H"] = str(time_budget_h)
-        print(f"time budget: {time_budget_h} h, then runs are saved and left")
+        print(f"time budget: {time_budget_h} h, then runs are saved and ended")
     print(f"torch {torch.__version__}; {gpu.hide_unusable()}")

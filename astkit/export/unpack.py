@@ -1,17 +1,11 @@
-"""Modules kept in a script, written out so that tracebacks and inspect find their source.
-
-Its own source is written into the script, so it imports no astkit.
-"""
+"""Writes the modules in a script to files. Copied into the script, so it imports no astkit."""
 
 import os
 from pathlib import Path
 
 
 def unpack(modules: dict[str, str], folder: Path) -> Path:
-    """Write ``modules`` (path to source) below ``folder`` and return it; equal files are kept.
-
-    Several processes may do so at once: each file is replaced whole.
-    """
+    """Write ``modules`` (path to source) below ``folder``, atomically, and return it."""
     for name, text in modules.items():
         path, content = folder / name, text.encode()
         if path.is_file() and path.read_bytes() == content:

@@ -1,4 +1,4 @@
-"""The guard of an exported file. Its source is written into the file, so it imports no astkit."""
+"""Checks the modules of an exported file. Copied into the file, so it imports no astkit."""
 
 import hashlib
 import importlib
@@ -7,11 +7,10 @@ from pathlib import Path
 
 
 def verify(folder: Path, source: str, modules: dict[str, str]) -> None:
-    """Refuse a package in ``folder`` that is not, byte for byte, the one that was exported.
+    """Raise ``RuntimeError`` unless the package in ``folder`` is, byte for byte, the exported one.
 
-    ``source`` is the hexadecimal SHA-256 over names and contents in sorted order, as in
-    ``astkit.stamp.source_hash``; ``modules`` maps each path to the first 8 digits of its own hash,
-    so that the culprit can be named. Raises ``RuntimeError``.
+    ``source``: hexadecimal SHA-256 as by ``astkit.stamp.source_hash``; ``modules``: path to the
+    first 8 digits of the file's hash, to name the one that differs.
     """
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     found, digest = {}, hashlib.sha256()
@@ -29,7 +28,7 @@ def verify(folder: Path, source: str, modules: dict[str, str]) -> None:
 
 
 def use(folder: Path, source: str, modules: dict[str, str]) -> None:
-    """Verify the package in ``folder`` and make it the one that is imported from now on.
+    """Verify the package in ``folder`` and import it from there from now on.
 
     Raises ``RuntimeError``, also where another one was imported before.
     """

@@ -55,35 +55,29 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no notebook .*book.ipynb"):
         cells.open_notebook(tmp_path / "book.ipynb")
     (tmp_path / "book.ipynb").write_text("print(1)")
-    with pytest.raises(ValueError, match="is no notebook"):
+    with pytest.raises(ValueError, match="is not a notebook"):
         cells.open_notebook(tmp_path / "book.ipynb")
 
 
-@pytest.mark.parametrize(
-    ("source", "plain"),
-    [
+def test_line_magics_become_comments() -> None:
+    for source, plain in (
         ("x = 5\n% 3", "x = 5\n# % 3"),
         ("x = (5\n% 3)", "x = (5\n% 3)"),
         ("%matplotlib inline\nx = 1", "# %matplotlib inline\nx = 1"),
         ("text = '''\n!ls\n'''", "text = '''\n!ls\n'''"),
         ("await x", "await x"),
-    ],
-)
-def test_line_magics_become_comments(source: str, plain: str) -> None:
-    assert cells.plain([new_code_cell(source)], 1) == {"code cell 1": plain}
+    ):
+        assert cells.plain([new_code_cell(source)], 1) == {"code cell 1": plain}
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
+def test_what_is_not_python_is_refused() -> None:
+    for source, message in (
         ("%%bash\nls", "^code cell 1 is a %%bash cell"),
         ("x = 1\n!pip install y", "^code cell 1 runs a shell command"),
         ("x = = 1", r"^code cell 1 is not Python: invalid syntax \(line 1\)"),
-    ],
-)
-def test_what_is_not_python_is_refused(source: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        cells.plain([new_code_cell(source)], 1)
+    ):
+        with pytest.raises(ValueError, match=message):
+            cells.plain([new_code_cell(source)], 1)
 
 
 def applied(source: str, **values: object) -> dict[str, object]:
@@ -92,31 +86,25 @@ def applied(source: str, **values: object) -> dict[str, object]:
     return {name: space[name] for name in values}
 
 
-def test_the_chosen_preset_replaces_parameters() -> None:
-    given = {"full": {"epochs": 40, "name": "it's", "seeds": [0, 1], "root": None}}
-    known = set(given["full"])
+def test_values_replace_parameters() -> None:
+    values = {"epochs": 40, "name": "it's", "seeds": [0, 1], "root": None}
     before = {"epochs": 1, "name": "", "seeds": [], "root": ""}
-    source = cells.presets(given, "full", known, "# Choose")
-    assert source.startswith("# Choose\n")
-    assert applied(source, **before) == given["full"]
-    assert applied(cells.presets(given, "defaults", known, "# Choose"), **before) == before
+    cells.check_values(values, set(before))
+    assert applied(cells.override(values), **before) == values
+    assert applied(cells.override({}), **before) == before
 
 
-def test_a_preset_edited_to_something_unknown_is_refused_when_it_runs() -> None:
-    source = cells.presets({"full": {"epochs": 4}}, "full", {"epochs"}, "#")
-    with pytest.raises(ValueError, match=r"preset 'full' sets \['epoch'\], which the cell above"):
+def test_values_edited_to_something_unknown_are_refused_when_they_are_used() -> None:
+    source = cells.override({"epochs": 4})
+    with pytest.raises(ValueError, match=r"VALUES has \['epoch'\], which the cell above"):
         applied(source.replace("'epochs'", "'epoch'"), epochs=1)
 
 
-@pytest.mark.parametrize(
-    ("given", "chosen", "message"),
-    [
-        ({}, "full", "there is no preset 'full': choose one of defaults"),
-        ({"a": {"epoch": 1}}, "a", "'epoch', which is no parameter of the notebook: it has epochs"),
-        ({"a": {"epochs": float("nan")}}, "a", "epochs is nan: give a number"),
-        ({"a": {"epochs": Path()}}, "a", "epochs is .*: give a number"),
-    ],
-)
-def test_impossible_presets_are_refused(given: dict, chosen: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        cells.presets(given, chosen, {"epochs"}, "#")
+def test_impossible_values_are_refused() -> None:
+    for values, message in (
+        ({"epoch": 1}, "'epoch', which is no parameter of the notebook: it has epochs"),
+        ({"epochs": float("nan")}, "epochs is nan: pass a number"),
+        ({"epochs": Path()}, "epochs is .*: pass a number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            cells.check_values(values, {"epochs"})

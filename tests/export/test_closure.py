@@ -5,12 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from astkit.export.closure import ROOT, closure
+from astkit.export.closure import IMAGE, ROOT, closure, has
 from astkit.names import PUBLIC, REGISTRIES
 
 NAMES = """
@@ -54,9 +56,8 @@ def needed(kit: Path) -> Callable[[str], set[str]]:
     return find
 
 
-@pytest.mark.parametrize(
-    ("cell", "modules"),
-    [
+def test_the_closure_is_exact(needed) -> None:
+    for cell, modules in (
         ("import torch", set()),
         ("import astkit", BASE),
         ("from astkit import alone", BASE | {"alone.py"}),
@@ -69,33 +70,36 @@ def needed(kit: Path) -> Callable[[str], set[str]]:
         ("from astkit.names import REGISTRIES\nREGISTRIES['model']", BASE | {"models.py"}),
         ("from astkit import names", GATING | {"models.py"}),
         ("from astkit import degrading", BASE | {"degrading.py", "board.py"}),
-    ],
-)
-def test_the_closure_is_exact(cell: str, modules: set[str], needed) -> None:
-    assert needed(cell) == modules
+    ):
+        assert needed(cell) == modules, cell
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
+def test_what_is_not_there_is_refused(needed) -> None:
+    for cell, message in (
         ("import optuna", r"^cell 1 imports optuna \(line 1\), which Kaggle's image does not"),
         ("import os\nfrom papermill.x import y", r"^cell 1 imports papermill.x \(line 2\)"),
-        ("from astkit import board", r"^astkit.board imports anywidget \(line 1\), .*: leave out"),
+        ("from astkit import board", r"^astkit.board imports anywidget \(line 1\), .*: remove"),
         ("import astkit\nastkit.Board", r"^astkit.board imports anywidget"),
         ("from astkit import degrading, board", r"^astkit.board imports anywidget"),
         ("from astkit import board, degrading", r"^astkit.board imports anywidget"),
         ("import astkit.nothing", r"^cell 1 imports astkit.nothing, which .* does not have"),
-    ],
-)
-def test_what_is_not_there_is_refused(cell: str, message: str, needed) -> None:
-    with pytest.raises(ValueError, match=message):
-        needed(cell)
+    ):
+        with pytest.raises(ValueError, match=message):
+            needed(cell)
+
+
+def test_the_image_has_the_packages_requirements_and_python_itself() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {Requirement(text).name for text in project["dependencies"]} <= IMAGE
+    there = {name: has(name) for name in ("torch.nn", "json", "optuna", "anywidget", "jsonx")}
+    assert [name for name in there if there[name]] == ["torch.nn", "json"]
 
 
 def test_what_may_fail_may_be_absent(needed) -> None:
     assert needed("try:\n    import optuna, astkit.nothing\nexcept ImportError: ...") == BASE
 
 
+@pytest.mark.full
 def test_a_public_name_can_be_had_from_its_closure_alone(tmp_path: Path) -> None:
     for path, text in closure({"cell": "from astkit import Gate"}).items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -15,9 +15,8 @@ def uses(source: str) -> Uses:
     return read(source, "cell 1")
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
+def test_imports_are_found_where_they_are() -> None:
+    for source, expected in (
         ("import os.path as p", [("os.path", (), 1, False)]),
         ("import a, b", [("a", (), 1, False), ("b", (), 1, False)]),
         ("from a.b import c, d as e", [("a.b", ("c", "d"), 1, False)]),
@@ -39,28 +38,22 @@ def uses(source: str) -> Uses:
         ("if typing.TYPE_CHECKING:\n    import a", []),
         ("if True:\n    import a", [("a", (), 2, False)]),
         ("text = 'import a'", []),
-    ],
-)
-def test_imports_are_found_where_they_are(source: str, expected: list) -> None:
-    assert imports(source) == expected
+    ):
+        assert imports(source) == expected, source
 
 
-@pytest.mark.parametrize(
-    ("source", "module"),
-    [
+def test_relative_imports_are_resolved() -> None:
+    for source, module in (
         ("from . import a", "kit.part"),
         ("from .. import a", "kit"),
         ("from .b import a", "kit.part.b"),
         ("from ..b.c import a", "kit.b.c"),
-    ],
-)
-def test_relative_imports_are_resolved(source: str, module: str) -> None:
-    assert imports(source, "kit.part") == [(module, ("a",), 1, False)]
+    ):
+        assert imports(source, "kit.part") == [(module, ("a",), 1, False)], source
 
 
-@pytest.mark.parametrize(
-    ("source", "names"),
-    [
+def test_names_taken_from_the_package_are_found() -> None:
+    for source, names in (
         ("from astkit import Gate, models", {"Gate", "models"}),
         ("import astkit\nastkit.Gate(0.1)", {"Gate"}),
         ("import astkit as kit\nkit.Gate, kit.Loader", {"Gate", "Loader"}),
@@ -68,15 +61,12 @@ def test_relative_imports_are_resolved(source: str, module: str) -> None:
         ("import astkit\ngetattr(astkit, name)", {ALL}),
         ("from astkit.gating import Gate", set()),
         ("import other\nother.Gate", set()),
-    ],
-)
-def test_names_taken_from_the_package_are_found(source: str, names: set[str]) -> None:
-    assert uses(source).public == names
+    ):
+        assert uses(source).public == names, source
 
 
-@pytest.mark.parametrize(
-    ("source", "kinds"),
-    [
+def test_kinds_of_registered_names_are_found() -> None:
+    for source, kinds in (
         ("from astkit.names import resolve\nresolve('score', name)", {"score"}),
         ("from astkit.names import resolve as r\nr('score', r('model', 'x'))", {"score", "model"}),
         ("from astkit.names import resolve\nresolve(kind, name)", {ALL}),
@@ -88,12 +78,10 @@ def test_names_taken_from_the_package_are_found(source: str, names: set[str]) ->
         ("from astkit.names import REGISTRIES", set()),
         ("from astkit.trainers.autotune import resolve\nresolve(config, scene)", set()),
         ("Path('.').resolve()", set()),
-    ],
-)
-def test_kinds_of_registered_names_are_found(source: str, kinds: set[str]) -> None:
-    assert uses(source).kinds == kinds
+    ):
+        assert uses(source).kinds == kinds, source
 
 
 def test_an_import_by_a_computed_name_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^cell 1 computes .* \(line 2\).*: write the name"):
+    with pytest.raises(ValueError, match=r"^cell 1 .* a computed name \(line 2\).*: write"):
         uses("name = 'a'\nimport_module(name)")

@@ -17,13 +17,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from astkit.export import bundle as bundles
 from astkit.export import notebook
-from astkit.export.bundle import Bundle, Settings, bundle
+from astkit.export.bundle import Bundle, bundle
 from astkit.export.closure import ROOT
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
-    shown = new_output("stream", text="secret")
+    shown = new_output("stream", text="of an earlier run")
     written = [
         new_markdown_cell("# Does it?"),
         new_code_cell("rate = 0.1  # a share", metadata={"tags": ["parameters"]}),
@@ -37,7 +37,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def made(small: Path) -> Bundle:
-    return bundle(small, Settings({"high": {"rate": 0.9}}, "high"))
+    return bundle(small, {"rate": 0.9})
 
 
 def sources(book: NotebookNode, kind: str = "code") -> list[str]:
@@ -50,7 +50,7 @@ def test_the_order_is_settings_modules_start_notebook(made: Bundle) -> None:
     assert heads == ["# Does it?", "## Settings", "## The package", "## Start", "## The notebook"]
     code = sources(book)
     assert code[0].startswith("rate = 0.1  # a share\ntime_budget_h = 0")
-    assert "PRESET = 'high'" in code[1]
+    assert "VALUES = {\n    'rate': 0.9,\n}" in code[1]
     written = [source.split()[1] for source in code if source.startswith("%%writefile")]
     assert written == list(made.modules)
     assert "astkit/files.py" in written
@@ -61,13 +61,13 @@ def test_the_order_is_settings_modules_start_notebook(made: Bundle) -> None:
 
 def test_neither_outputs_nor_traces_of_a_run_are_left(made: Bundle) -> None:
     book = notebook.build(made)
-    assert "secret" not in notebook.text(made)
+    assert "of an earlier run" not in notebook.text(made)
     assert all(c.execution_count is None for c in book.cells if c.cell_type == "code")
     assert book.cells[-2].metadata == {"tags": ["nbval-ignore-output"]}
     assert len({cell.id for cell in book.cells}) == len(book.cells)
 
 
-def test_papermill_finds_the_parameters_and_takes_the_presets_place(
+def test_papermill_finds_the_parameters_and_replaces_the_values(
     made: Bundle, tmp_path: Path
 ) -> None:
     path = tmp_path / "exported.ipynb"
@@ -75,20 +75,20 @@ def test_papermill_finds_the_parameters_and_takes_the_presets_place(
     assert set(papermill.inspect_notebook(path)) == {"rate", "time_budget_h"}
     loaded = papermill.iorw.load_notebook_node(str(path))
     book = papermill.parameterize.parameterize_notebook(loaded, {"rate": 0.3})
-    assert "PRESETS" not in "".join(sources(book))
+    assert "VALUES" not in "".join(sources(book))
     space: dict[str, object] = {}
     exec("\n".join(sources(book)[:2]), space)
     assert space["rate"] == 0.3
 
 
 def test_the_same_source_gives_the_same_bytes(small: Path, made: Bundle) -> None:
-    again = bundle(small, made.settings)
+    again = bundle(small, made.values)
     assert notebook.text(again) == notebook.text(made)
     moved = small.parent / "elsewhere"
     moved.mkdir()
     copy = small.rename(moved / small.name)
-    assert notebook.text(bundle(copy, made.settings)) == notebook.text(made)
-    other = bundle(copy, Settings())
+    assert notebook.text(bundle(copy, made.values)) == notebook.text(made)
+    other = bundle(copy)
     assert notebook.text(other) != notebook.text(made)
 
 
@@ -118,19 +118,19 @@ def test_a_commit_is_that_of_the_exported_files(tmp_path: Path) -> None:
 
 def test_the_commit_is_in_the_stamp(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "_commit", lambda paths, root: "a" * 40)
-    named = bundle(small, Settings())
+    named = bundle(small)
     assert named.stamp.endswith("commit aaaaaaaa)")
     assert named.stamp in notebook.text(named)
     assert json.loads(notebook.text(named))["metadata"]["astkit"]["commit"] == "a" * 40
 
 
-@pytest.mark.parametrize("name", ["Path", "use", "begin", "HASHES", "unpack"])
-def test_a_parameter_that_the_export_would_replace_is_refused(name: str, small: Path) -> None:
+def test_a_parameter_that_the_export_would_replace_is_refused(small: Path) -> None:
     book = nbformat.read(small, 4)
-    book.cells[1].source = f"{name} = 1  # taken"
-    nbformat.write(book, small)
-    with pytest.raises(ValueError, match=f"the parameter '{name}' has a name"):
-        bundle(small, Settings())
+    for name in ("Path", "use", "begin", "HASHES", "unpack", "VALUES"):
+        book.cells[1].source = f"{name} = 1  # taken"
+        nbformat.write(book, small)
+        with pytest.raises(ValueError, match=f"the parameter '{name}' has a name"):
+            bundle(small)
 
 
 def written_by(cell: str) -> str:
@@ -180,7 +180,7 @@ def test_an_export_never_overwrites_a_package(made: Bundle, tmp_path: Path, monk
     )
     (tmp_path / "astkit").mkdir()
     (tmp_path / "astkit" / "mine.py").touch()
-    with pytest.raises(RuntimeError, match="astkit/ is here already"):
+    with pytest.raises(RuntimeError, match="astkit/ exists and would"):
         exec(cell, {})
     assert (tmp_path / "astkit" / "mine.py").exists()
     (tmp_path / "astkit" / "mine.py").rename(tmp_path / "mine.py")
@@ -191,6 +191,7 @@ def test_an_export_never_overwrites_a_package(made: Bundle, tmp_path: Path, monk
     assert not (tmp_path / "astkit" / "stale.py").exists()
 
 
+@pytest.mark.full
 def test_a_changed_module_cell_is_refused(made: Bundle, begin_in, tmp_path: Path) -> None:
     book = notebook.build(made)
     (cell,) = (c for c in book.cells if c.source.startswith("%%writefile astkit/export/gpu.py"))

@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell
 
 from astkit.datasets import load
 from astkit.export import kaggle, notebook
-from astkit.export.bundle import Settings, bundle
+from astkit.export.bundle import bundle
 
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = HERE.parents[1] / "notebooks"
@@ -90,7 +90,7 @@ def test_an_export_finds_what_the_package_finds(
     if mount and "dataset" in parameters:
         parameters["dataset"] = "cifar10"
     original = prepared(number, tmp_path, measure)
-    bundled = bundle(original, Settings({"test": parameters}, "test"))
+    bundled = bundle(original, parameters)
     book = notebook.build(bundled)
     book.cells.insert(-len(bundled.body), new_code_cell(WHERE))
     exported = tmp_path / "exported.ipynb"
@@ -143,7 +143,7 @@ def small(tmp_path: Path) -> Path:
 def test_a_script_shows_waits_and_points_at_sources(
     small: Path, bare_python: Path, tmp_path: Path
 ) -> None:
-    made = bundle(small, Settings({"low": {"rate": 0.25}}, "low"), as_script=True)
+    made = bundle(small, {"rate": 0.25}, as_script=True)
     path = kaggle.write(made, kaggle.Kernel(), tmp_path / "out")
     (tmp_path / "empty").mkdir()
     for _ in range(2):  # the second time the modules are there already
@@ -161,7 +161,7 @@ def test_a_script_shows_waits_and_points_at_sources(
 def test_a_changed_module_in_a_script_is_refused(
     small: Path, bare_python: Path, tmp_path: Path
 ) -> None:
-    path = kaggle.write(bundle(small, Settings(), as_script=True), kaggle.Kernel(), tmp_path)
+    path = kaggle.write(bundle(small, as_script=True), kaggle.Kernel(), tmp_path)
     path.write_text(path.read_text().replace('__version__ = "', 'raise SystemExit("run")  # "', 1))
     result = subprocess.run([bare_python, path], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
@@ -183,7 +183,7 @@ def test_a_script_finds_its_data_without_a_network(
     parameters = new_code_cell("dataset = 'cifar10'  # data", metadata={"tags": ["parameters"]})
     book = nbformat.v4.new_notebook(cells=[parameters, new_code_cell(LOADS)])
     nbformat.write(book, tmp_path / "loads.ipynb")
-    made = bundle(tmp_path / "loads.ipynb", Settings(), as_script=True)
+    made = bundle(tmp_path / "loads.ipynb", as_script=True)
     path = kaggle.write(made, kaggle.Kernel(), tmp_path)
     (tmp_path / "empty").mkdir()
     environment = {**os.environ, "ASTKIT_INPUT": str(tmp_path / "input"), "ASTKIT_DATA": ""}

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import asyncio
 
+import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from astkit.export import script
+from astkit.export.bundle import bundle
 from astkit.export.headless import Stage
 from astkit.export.script import _as_script, _literal
 
@@ -93,3 +97,16 @@ def test_the_stage_waits_for_all_kinds_of_awaitables_on_one_loop() -> None:
     also = stage.wait(lambda: asyncio.create_task(later(2)))
     assert (task, also) == (1, 2)
     assert loops[0] is loops[1]
+
+
+def test_neither_a_file_name_nor_text_in_markdown_becomes_code(tmp_path) -> None:
+    name = 'a"""\nraise SystemExit("name ran")\n"""'
+    text = "one\rraise SystemExit('text ran')\x0craise SystemExit('page ran')"
+    cells = [new_code_cell("x = 1"), new_markdown_cell(text)]
+    path = tmp_path / f"{name}.ipynb"
+    nbformat.write(new_notebook(cells=cells), path)
+    tree = ast.parse(script.text(bundle(path, as_script=True)))
+    assert name in ast.get_docstring(tree, clean=False)
+    assert "SystemExit" not in "".join(
+        ast.unparse(node) for node in tree.body[1:3] + tree.body[-3:]
+    )

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from astkit.export import gpu, start
 
 BUDGET = "ASTKIT_TIME_BUDGET_H"
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +29,7 @@ def test_the_budget_goes_into_the_environment(capsys) -> None:
     assert os.environ[BUDGET] == "1.5"
     said = capsys.readouterr().out.splitlines()
     assert said == [
-        "time budget: 1.5 h, then runs are saved and left",
+        "time budget: 1.5 h, then runs are saved and ended",
         f"torch {torch.__version__}; nothing found",
     ]
 
@@ -35,11 +41,20 @@ def test_without_a_budget_the_environment_is_left_alone(capsys) -> None:
 
 
 def test_an_impossible_budget_is_refused() -> None:
-    with pytest.raises(ValueError, match="time_budget_h is -1: give hours"):
+    with pytest.raises(ValueError, match="time_budget_h is -1: pass hours"):
         start.begin(-1)
 
 
-def test_an_old_torch_is_refused(monkeypatch) -> None:
-    monkeypatch.setattr(torch, "__version__", "2.6.0+cu124")
-    with pytest.raises(RuntimeError, match=r"^torch is 2\.6\.0\+cu124, and astkit needs 2\.9"):
+def test_an_old_torch_is_refused_and_a_new_one_is_not(monkeypatch) -> None:
+    needed = {Requirement(text).name: Requirement(text) for text in PROJECT["dependencies"]}[
+        "torch"
+    ]
+    assert needed.specifier.contains(".".join(map(str, start.LOWEST_TORCH)))
+    for version in ("2.6.0+cu124", "1.13.1", "2.8.0"):
+        assert not needed.specifier.contains(Version(version))
+        monkeypatch.setattr(torch, "__version__", version)
+        with pytest.raises(RuntimeError, match=rf"^torch is {re.escape(version)}, and .* 2\.9"):
+            start.begin()
+    for version in ("2.9.0", "2.9.1+cu128", "2.10.0a0+git1", "3.0"):
+        monkeypatch.setattr(torch, "__version__", version)
         start.begin()
