@@ -21,8 +21,6 @@ ALONE = (
     "datasets/test_memory.py",
     "runs/test_execute.py",
     "runs/test_sweep.py",
-    "trainers/test_metrics_file.py",
-    "trainers/test_progress.py",
 )
 """Tests that drive a browser, watch memory or end processes: no others run beside them."""
 

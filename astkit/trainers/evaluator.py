@@ -21,6 +21,7 @@ from astkit.batch import Batch, count_rows
 from astkit.datasets import BatchSource, stratified
 from astkit.gating import evaluating, row_losses
 from astkit.gating.losses import class_outputs
+from astkit.gating.sampler import class_labels
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
@@ -236,36 +237,21 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
 def sampled_rows(validation: BatchSource, fraction: float) -> Tensor | None:
     """A fixed part of ``validation``'s rows, int64 ``[n]``: of each class the same share.
 
-    ``None``, all of them, for a ``fraction`` of 1. Labels are taken from the data set where it
-    holds them, else read in one pass.
+    Classes are those that the data set holds as ``labels`` or ``targets``; without them, rows are
+    drawn from all alike. ``None``, all rows, for a ``fraction`` of 1.
 
     Raises ``ValueError`` for a fraction outside (0, 1], one that leaves no row, or a source that
     cannot visit chosen rows.
     """
     if fraction == 1:
         return None
-    labels = _labels(validation)
+    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # refuses a source without chosen rows
+    rows = validation.num_samples or 0
+    labels = class_labels(getattr(validation, "data", None), rows)
+    labels = torch.zeros(rows, dtype=torch.int64) if labels is None else labels
     index, _ = stratified(labels, fraction, 0, "fast validation")
     if len(index) == 0:
         raise ValueError(
-            f"fraction {fraction} of {len(labels)} validation rows leaves none: give a larger one"
+            f"fraction {fraction} of {rows} validation rows leaves none: give a larger one"
         )
     return index
-
-
-def _labels(source: BatchSource) -> Tensor:
-    rows = source.num_samples
-    source.batches(0, torch.zeros(1, dtype=torch.int64))  # refuses a source without chosen rows
-    held = getattr(getattr(source, "data", None), "labels", None)
-    if isinstance(held, Tensor) and len(held) == rows:
-        return held.cpu()
-    if rows is None:
-        raise ValueError(
-            "the number of validation rows is unknown, so no share of them can be drawn: pass an"
-            " astkit Loader"
-        )
-    labels = torch.empty(rows, dtype=torch.int64)
-    for batch in source.batches(0, torch.arange(rows)):
-        assert batch.index is not None  # a source that visits chosen rows knows them
-        labels[batch.index.cpu()] = batch.y.cpu()
-    return labels

@@ -36,10 +36,9 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether ``error`` says that a device, or this machine, has no memory left for a tensor."""
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
-        isinstance(error, RuntimeError)
-        and ("out of memory" in text or "can't allocate memory" in text)
+    sentences = ("out of memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        sentence in str(error) for sentence in sentences
     )
 
 

@@ -21,40 +21,39 @@ class MetricsFile:
     A line is ``{"step": ..., "phase": "train" | "epoch" | "event", ...}``. A number that is not
     finite becomes ``null``, with ``"<name>_reason"`` saying "NaN", "Infinity" or "-Infinity", so
     that every line is valid JSON (RFC 8259). Lines that gather within a fifth of a second, or while
-    the disk is busy, are written in one go; a process that is killed loses those. ``close``, which
-    the end of a run calls, waits until all lines are on the disk (fsync); more may follow. A file
-    that is there is continued, without its torn last line if a crash has left one; ``rewind`` it
-    first when a run is resumed from a checkpoint.
+    the disk is busy, are written together; a process that is killed loses those. ``close``, which
+    the end of a run calls, waits until all lines are on the disk (fsync); more may follow. An
+    existing file is continued, without a torn last line of a crash; a run that is resumed from a
+    checkpoint first drops the lines that came after it.
 
     Args:
         path: the file; missing folders are made.
         writer: whose thread writes.
-        every: of the training batches, those whose step it divides are kept.
 
     Attributes:
         lines: whole lines so far, those of the continued file included; belongs in a checkpoint.
 
-    Raises:
-        ValueError: for ``every`` below 1, and for metrics that JSON cannot hold.
+    Raises ``ValueError`` for metrics that JSON cannot hold.
     """
 
-    def __init__(self, path: str | os.PathLike[str], writer: BackgroundWriter, every: int = 1):
-        if every < 1:
-            raise ValueError(f"every is {every}: keep each batch with 1, each tenth with 10")
-        self.path, self.writer, self.every = Path(path), writer, every
-        self.lines = _open(self.path)
+    def __init__(self, path: str | os.PathLike[str], writer: BackgroundWriter) -> None:
+        self.path, self.writer = Path(path), writer
+        content = self.path.read_bytes() if self.path.exists() else None
+        lines = _whole_lines(content or b"")
+        if content is None or len(b"".join(lines)) < len(content):
+            write_atomic(self.path, b"".join(lines))
+        self.lines = len(lines)
         self._gathered = Coalesced(writer, self._append, f"writing metrics to {self.path}")
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Have one line written; validation batches and those that ``every`` skips are left out."""
-        if phase not in PHASES or (phase == "train" and step % self.every):
-            return
-        line = encode({"step": step, "phase": phase, **metrics})
-        self.lines += 1
-        self._gathered.put(line)
+        """Have one line written; batches of validation are left out."""
+        if phase in PHASES:
+            line = encode({"step": step, "phase": phase, **metrics})
+            self.lines += 1
+            self._gathered.put(line)
 
     def sync(self) -> BackgroundWriter:
-        """Have all lines so far put on the disk for good, before a checkpoint; by whom."""
+        """Have all lines so far written with fsync, before a checkpoint; by whom."""
         self.writer.put(self._finish, f"writing metrics to {self.path}")
         return self.writer
 
@@ -66,17 +65,32 @@ class MetricsFile:
             self.writer.flush()
 
     def records(self) -> list[dict[str, Any]]:
-        """What the file holds."""
+        """The records of the file."""
         return read(self.path)
 
     def state_dict(self) -> dict[str, Any]:
-        """How many lines there are."""
+        """The number of lines."""
         return {"lines": self.lines}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the lines that came after ``state`` out of the file."""
+        """Drop the lines that came after ``state``, atomically.
+
+        Warns when the file holds fewer lines than it should; raises ``ValueError`` for a damaged
+        line.
+        """
         self.writer.flush()
-        self.lines = self.rewind(self.path, math.inf, state["lines"])
+        content, wanted = self.path.read_bytes(), int(state["lines"])
+        lines = _whole_lines(content)
+        _records(lines, self.path)
+        if len(lines) < wanted:
+            warnings.warn(
+                f"{self.path} holds {len(lines)} lines, but {wanted} were written: a crash of the"
+                " machine has lost the others",
+                stacklevel=2,
+            )
+        if (kept := b"".join(lines[:wanted])) != content:
+            write_atomic(self.path, kept)
+        self.lines = min(wanted, len(lines))
 
     def _append(self, lines: list[str]) -> None:
         with open(self.path, "ab") as file:
@@ -86,34 +100,6 @@ class MetricsFile:
         self._gathered.drain()
         with open(self.path, "ab") as file:
             os.fsync(file.fileno())
-
-    @staticmethod
-    def rewind(path: str | os.PathLike[str], step: float, lines: int | None = None) -> int:
-        """Take what came after ``step`` out of the file, atomically; returns the lines kept.
-
-        ``lines``: the attribute at the checkpoint. It alone tells what came before a checkpoint
-        from what came after it at the same step (an epoch's end, an event); without it all records
-        of ``step`` are kept. Warns when the file holds fewer lines than it should.
-        Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` without a file.
-        """
-        content = Path(path).read_bytes()
-        whole = _whole_lines(content)
-        kept = [
-            line
-            for line, record in zip(whole, _records(whole, path), strict=True)
-            if record["step"] <= step
-        ]
-        if lines is not None:
-            if len(kept) < lines:
-                warnings.warn(
-                    f"{path} holds {len(kept)} lines up to step {step}, but {lines} were written:"
-                    " a crash of the machine has lost the others",
-                    stacklevel=2,
-                )
-            kept = kept[:lines]
-        if (remaining := b"".join(kept)) != content:
-            write_atomic(path, remaining)
-        return len(kept)
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -156,15 +142,6 @@ def _plain(name: str, value: Any, lost: list[str]) -> Any:
     )
 
 
-def _open(path: Path) -> int:
-    """Make the file, or drop the torn line of the one that is there; its number of lines."""
-    content = path.read_bytes() if path.exists() else None
-    lines = _whole_lines(content or b"")
-    if content is None or len(b"".join(lines)) < len(content):
-        write_atomic(path, b"".join(lines))
-    return len(lines)
-
-
 def _whole_lines(content: bytes) -> list[bytes]:
     lines = content.split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
     return [line + b"\n" for line in lines]
@@ -174,9 +151,11 @@ def _records(lines: list[bytes], path: str | os.PathLike[str]) -> list[dict[str,
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-            records[-1]["step"]
-        except (KeyError, TypeError, ValueError) as error:
+            record = json.loads(line)
+            if type(record["step"]) is not int or record["phase"] not in PHASES:
+                raise ValueError("no whole number as step, or no known phase")
+            records.append(record)
+        except (LookupError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(
                 f"line {number} of {path} is damaged ({error}): delete that line, or the file"
             ) from error

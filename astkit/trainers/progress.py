@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from astkit.background import BackgroundWriter, Coalesced
 
+PER_EPOCH = 10  # bar updates, at most
 PATIENCE = 5.0  # seconds that the end of a run waits for a front end to take the last drawing
 
 
@@ -30,32 +31,28 @@ class Progress:
     """An observer that prints how far a run is.
 
     Args:
-        label: what the run is called.
-        per_epoch: bar updates an epoch, at most.
+        label: name of the run.
         bar: draw a tqdm bar; ``None`` does so in a notebook or terminal where tqdm is installed.
-        stream: where lines go when there is no bar; ``None`` for standard output.
-        writer: draws in its thread, so that a front end that is slow, or a pipe that is not read,
-            holds no step; bar updates that it has no time for are left out, lines are not. One of
-            its own: what else waits in it waits for the front end as well.
+        stream: of the lines where there is no bar; ``None`` for standard output.
+        writer: draws in its thread, so that a slow front end, or a pipe that is not read, does not
+            delay a step; bar updates may be left out then, lines are not. Use one for this alone:
+            its other jobs would wait for the front end as well.
     """
 
     def __init__(
         self,
         label: str = "",
-        per_epoch: int = 10,
         bar: bool | None = None,
         stream: TextIO | None = None,
         writer: BackgroundWriter | None = None,
     ) -> None:
-        self.label, self.per_epoch, self.stream = label, per_epoch, stream
+        self.label, self.stream, self.writer = label, stream, writer
         self.start = time.perf_counter()
         self.shown = 0  # parts of the present epoch that the bar shows as done
         self.loss = 0.0
         self.text = ""
-        self.writer = writer
-        self._lines = None if writer is None else Coalesced(writer, self._print, "progress")
-        self._moves = None if writer is None else Coalesced(writer, self._draw, "progress")
         self.bar: Any = _tqdm(label) if (interactive() if bar is None else bar) else None
+        self._gathered = None if writer is None else Coalesced(writer, self._consume, "progress")
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Move the bar, or print a line at the end of an epoch."""
@@ -65,17 +62,10 @@ class Progress:
         elif phase == "train":
             if metrics["loss"] is not None:
                 self.loss = metrics["loss"]
-            parts = int(metrics["of_epoch"] * self.per_epoch)
-            if self.bar is not None and self.shown < parts < self.per_epoch:
-                self._move(progress, parts)
-
-    def _move(self, progress: float, parts: int) -> None:
-        self.shown = parts
-        move = (round(progress, 3), self.text)
-        if self._moves is None:
-            self._draw([move])
-        else:
-            self._moves.put(move)
+            parts = int(metrics["of_epoch"] * PER_EPOCH)
+            if self.bar is not None and self.shown < parts < PER_EPOCH:
+                self.shown = parts
+                self._put((round(progress, 3), self.text))
 
     def _epoch(self, progress: float, metrics: dict[str, Any]) -> None:
         elapsed = time.perf_counter() - self.start
@@ -86,33 +76,33 @@ class Progress:
         elif "val_loss" in metrics:
             parts.append(f"validation loss {metrics['val_loss']:.4f}")
         if self.bar is not None:
-            self.text = ", ".join(parts)
-            self._move(progress, 0)
+            self.shown, self.text = 0, ", ".join(parts)
+            self._put((round(progress, 3), self.text))
             return
         parts += [f"{progress:.0%} of the budget", f"{duration(left)} left"]
-        head = f"{self.label}: " if self.label else ""
-        line = head + ", ".join(parts)
-        if self._lines is None:
-            self._print([line])
-        else:
-            self._lines.put(line)
+        self._put((f"{self.label}: " if self.label else "") + ", ".join(parts))
 
-    def _draw(self, moves: list[tuple[float, str]]) -> None:
-        self.bar.n, text = moves[-1]
+    def _put(self, item: Any) -> None:
+        if self._gathered is None:
+            self._consume([item])
+        else:
+            self._gathered.put(item)
+
+    def _consume(self, items: list[Any]) -> None:
+        if self.bar is None:
+            print("\n".join(items), file=self.stream or sys.stdout, flush=True)
+            return
+        self.bar.n, text = items[-1]
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.refresh()
 
-    def _print(self, lines: list[str]) -> None:
-        print("\n".join(lines), file=self.stream or sys.stdout, flush=True)
-
     def close(self) -> None:
         """Leave the bar as it is; waits `PATIENCE` seconds for a front end."""
-        if self.writer is None or self._lines is None or self._moves is None:
+        if self.writer is None or self._gathered is None:
             if self.bar is not None:
                 self.bar.close()
             return
-        self._lines.hand_over()
-        self._moves.hand_over()
+        self._gathered.hand_over()
         if self.bar is not None:
             self.writer.put(self.bar.close, "progress")
         # a front end that takes no drawing would take no warning either

@@ -24,8 +24,10 @@ class SampleStep(GatedStep):
     it comes and takes an optimizer step for each active one; batch references of the score are
     replaced by running ones of the rows before.
 
-    Raises ``ValueError`` for another ``update``, or for per-sample updates with a controller that
-    needs the whole batch.
+    BatchNorm normalises each row by that row's own statistics here, which is another algorithm.
+
+    Raises ``ValueError`` for another ``update``, for per-sample updates with a controller that
+    needs the whole batch, and in a step for BatchNorm with a single value a channel and row.
     """
 
     def __init__(
@@ -48,7 +50,15 @@ class SampleStep(GatedStep):
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
         step = self._per_batch if self.update == "per_batch" else self._per_sample
-        return step(learner, batch, weight, ledger)
+        try:
+            return step(learner, batch, weight, ledger)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ValueError(
+                "BatchNorm cannot normalise one row with a single value a channel, and SampleStep"
+                " trains on one row at a time: use LayerNorm, or a GatedStep"
+            ) from error
 
     def _per_batch(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger

@@ -219,10 +219,11 @@ def test_a_trainer_evaluates_those_rows_after_each_epoch(cnn, digits):
     assert interval == part["accuracy_interval"]
 
 
-def test_labels_that_the_data_set_does_not_hold_are_read(digits):
-    images, labels = digits.images[:300].float(), digits.labels[:300]
-    computed = sampled_rows(Loader(TensorDataset(images, labels), 32), 0.3)
-    assert torch.equal(computed, stratified(labels, 0.3, 0, "fast validation")[0])
+def test_without_known_classes_rows_are_drawn_from_all_alike(digits):
+    data = TensorDataset(digits.images[:300].float(), digits.labels[:300])
+    index = sampled_rows(Loader(data, 32), 0.3)
+    assert torch.equal(index, stratified(torch.zeros(300).long(), 0.3, 0, "fast validation")[0])
+    assert len(index) == 90
 
 
 def test_a_part_that_cannot_be_drawn_is_refused(loader, digits):
@@ -232,7 +233,7 @@ def test_a_part_that_cannot_be_drawn_is_refused(loader, digits):
         "fraction is 0.0; pass a fraction between": (loader, 0.0),
         "fraction 0.001 of 500 validation rows leaves none": (loader, 0.001),
         "an ordinary loader loads every row": (as_loader(DataLoader(data, 2)), 0.5),
-        "number of validation rows is unknown": (Given(), 0.5),
+        "fraction 0.5 of 0 validation rows leaves none": (Given(), 0.5),
     }
     for sentence, (source, fraction) in refusals.items():
         with pytest.raises(ValueError, match=sentence):

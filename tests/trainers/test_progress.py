@@ -1,4 +1,4 @@
-"""Progress: few bar updates, one line a pass where nobody watches, and an ETA that adds up."""
+"""Progress: few bar updates, one line an epoch outside of notebooks, and an ETA that adds up."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -52,20 +50,20 @@ def rows(count):
     return TensorDataset(torch.zeros(count, 3), torch.zeros(count, dtype=torch.long))
 
 
-def run(observer, epochs, batches, validation=None, budget=None):
+def run(observer, epochs, batches, validation=None, budget=None, also=()):
     trainer = Trainer(
         MODEL,
         Loader(rows(batches), 1),
         validation,
         budget=budget or Budget(epochs=epochs),
-        observers=[observer],
+        observers=[observer, *also],
     )
     trainer.run()
     return trainer
 
 
 class PerEpoch:
-    """Counts the redraws that each pass caused."""
+    """Counts the redraws that each epoch caused."""
 
     def __init__(self, observer):
         self.observer, self.counts, self.last = observer, [], 0
@@ -80,42 +78,30 @@ class PerEpoch:
         self.observer.close()
 
 
-@pytest.mark.parametrize(("epochs", "batches"), [(1, 3), (1, 10), (3, 21), (0.5, 64)])
-def test_the_bar_moves_at_most_ten_times_an_epoch(epochs, batches):
-    watched = PerEpoch(with_bar())
-    run(watched, epochs, batches)
-    assert len(watched.counts) == -(-epochs // 1)
-    assert max(watched.counts) <= 10
-    if epochs >= 1 and batches >= 10:
-        assert min(watched.counts) >= 5  # yet it does move
-    bar = watched.observer.bar
-    assert bar.shown == sorted(bar.shown)
-    assert bar.shown[-1] == 1.0
-
-
-@settings(max_examples=40, deadline=None)
-@given(batches=st.integers(1, 200), per_epoch=st.integers(1, 30), epochs=st.integers(1, 4))
-def test_the_bar_keeps_to_its_number(batches, per_epoch, epochs):
-    watched = PerEpoch(with_bar(per_epoch=per_epoch))
-    batch_numbers = itertools.product(range(epochs), range(1, batches + 1))
-    for step, (epoch, batch) in enumerate(batch_numbers, start=1):
-        done = (epoch + batch / batches) / epochs
-        told = {"epoch": epoch, "progress": done, "of_epoch": batch / batches, "loss": 1.0}
-        watched.log(step, phase="train", **told)
-        if batch == batches:
-            watched.log(step, phase="validate", epoch=epoch, progress=done)
-            watched.log(step, phase="epoch", epoch=epoch + 1, progress=done)
-    assert max(watched.counts) <= per_epoch
-    assert min(watched.counts) >= min(batches, per_epoch) / 2
+def test_the_bar_moves_at_most_ten_times_an_epoch():
+    for epochs, batches in itertools.product((1, 3), (1, 3, 10, 64)):
+        watched, numbers = PerEpoch(with_bar()), itertools.product(range(epochs), range(batches))
+        for step, (epoch, batch) in enumerate(numbers, start=1):
+            of_epoch = (batch + 1) / batches
+            told = {"epoch": epoch, "progress": (epoch + of_epoch) / epochs}
+            watched.log(step, phase="train", of_epoch=of_epoch, loss=1.0, **told)
+            if batch + 1 == batches:
+                watched.log(step, phase="validate", **told)
+                watched.log(step, phase="epoch", **told)
+        assert max(watched.counts) <= 10
+        assert min(watched.counts) >= min(batches, 10) / 2  # yet it does move
+        bar = watched.observer.bar
+        assert bar.shown == sorted(bar.shown)
+        assert bar.shown[-1] == 1.0
 
 
 def test_the_bar_follows_other_budgets_and_loaders_of_unknown_length():
     class Unsized(IterableDataset):
         def __iter__(self):
-            return iter(rows(30))
+            return iter(rows(10))
 
     watched = PerEpoch(with_bar())
-    run(watched, None, 40, budget=Budget(flops=24.0 * 100))  # two and a half passes
+    run(watched, None, 20, budget=Budget(flops=24.0 * 50))  # two and a half epochs
     assert max(watched.counts) <= 10
     assert len(watched.counts) == 3
     assert watched.observer.bar.shown[-1] == 1.0
@@ -135,7 +121,7 @@ def test_the_bar_says_how_it_stands_and_is_closed():
     assert observer.bar.closed == 1
 
 
-def test_one_line_a_pass_where_nobody_watches(monkeypatch):
+def test_one_line_an_epoch_outside_of_notebooks(monkeypatch):
     seconds = iter([100.0, 130.0, 250.0, 310.0, 340.0])
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
     text = io.StringIO()
@@ -152,7 +138,7 @@ def test_one_line_a_pass_where_nobody_watches(monkeypatch):
         assert line.endswith(f"{shares[number]}, {left[number]}")
 
 
-def test_lines_go_to_standard_output_and_say_nothing_of_what_is_not_there(capsys):
+def test_lines_go_to_standard_output_and_omit_what_was_not_measured(capsys):
     run(Progress(bar=False), 1, 3)
     captured = capsys.readouterr()
     assert captured.out.startswith("epoch 1, loss ")
@@ -177,8 +163,10 @@ def test_durations():
     assert {seconds: module.duration(seconds) for seconds in expected} == expected
 
 
-def test_who_is_watching(monkeypatch):
+def test_a_bar_is_drawn_in_notebooks_and_terminals(monkeypatch):
     notebook, ipython = SimpleNamespace(kernel=object()), SimpleNamespace()
+    bar = FakeBar()
+    monkeypatch.setattr(module, "_tqdm", lambda label: bar)
     for shell, terminal, expected in (
         (notebook, False, True),
         (ipython, False, False),  # in a pipe
@@ -190,16 +178,8 @@ def test_who_is_watching(monkeypatch):
             sys.modules, "IPython", SimpleNamespace(get_ipython=lambda shell=shell: shell)
         )
         monkeypatch.setattr(sys.stderr, "isatty", lambda on=terminal: on, raising=False)
-        assert module.interactive() is expected
-
-
-@pytest.mark.parametrize("watching", [True, False])
-def test_a_bar_is_drawn_where_somebody_watches(monkeypatch, watching):
-    bar = FakeBar()
-    monkeypatch.setattr(module, "interactive", lambda: watching)
-    monkeypatch.setattr(module, "_tqdm", lambda label: bar)
-    assert Progress().bar is (bar if watching else None)
-    assert Progress(bar=not watching).bar is (None if watching else bar)
+        assert Progress().bar is (bar if expected else None)
+        assert Progress(bar=not expected).bar is (None if expected else bar)
 
 
 def test_without_tqdm_there_are_lines(monkeypatch, capsys):
@@ -219,20 +199,19 @@ def test_the_real_bar_shows_its_label_and_its_end(capsys):
 
 
 class Pipe(io.StringIO):
-    """A pipe that nobody reads until it is let go."""
+    """A pipe that nobody reads until it is released."""
 
     def __init__(self):
         super().__init__()
-        self.ready, self.tries = threading.Event(), 0
+        self.ready = threading.Event()
 
     def write(self, text):
-        self.tries += 1
         assert self.ready.wait(30)
         return super().write(text)
 
 
 class StuckBar(FakeBar):
-    """A front end that takes nothing until it is let go."""
+    """A front end that takes nothing until it is released."""
 
     def __init__(self):
         super().__init__()
@@ -243,49 +222,38 @@ class StuckBar(FakeBar):
         super().refresh()
 
 
-def letting_go(event, at):
-    """An observer that lets go when step ``at`` has been reached, or else at the end."""
+class Release:
+    """An observer that releases a front end at step ``at``, or else at the end."""
 
-    class Release:
-        reached = False
+    def __init__(self, event, at):
+        self.event, self.at, self.reached = event, at, False
 
-        def log(self, step, **metrics):
-            if step == at and not event.is_set():
-                self.reached = True
-                event.set()
+    def log(self, step, **metrics):
+        if step == self.at and not self.event.is_set():
+            self.reached = True
+            self.event.set()
 
-        def close(self):
-            event.set()
-
-    return Release()
+    def close(self):
+        self.event.set()
 
 
-def test_a_pipe_that_nobody_reads_holds_no_step_and_loses_no_line():
-    pipe = Pipe()
-    release = letting_go(pipe.ready, at=5 * 8)
-    with BackgroundWriter(limit=1) as writer:
-        observer = Progress(bar=False, stream=pipe, writer=writer)
-        data = Loader(rows(8), 1)
-        Trainer(MODEL, data, budget=Budget(epochs=6), observers=[observer, release]).run()
+def test_a_front_end_that_hangs_delays_no_step_and_shows_the_end():
+    pipe, bar = Pipe(), StuckBar()
+    with BackgroundWriter() as writer:
+        lines = Progress(bar=False, stream=pipe, writer=writer)
+        release = Release(pipe.ready, at=5 * 8)
+        run(lines, 6, 8, also=[release])
         assert release.reached
-        assert pipe.tries > 0
-        lines = pipe.getvalue().splitlines()
-    assert [line.split(",")[0] for line in lines] == [f"epoch {epoch}" for epoch in range(1, 7)]
-
-
-def test_a_front_end_that_hangs_holds_no_step_and_sees_the_end():
-    bar = StuckBar()
-    release = letting_go(bar.ready, at=4 * 40)
-    with BackgroundWriter(limit=2) as writer:
-        observer = Progress(bar=False, writer=writer)
-        observer.bar = bar
-        data = Loader(rows(40), 1)
-        Trainer(MODEL, data, budget=Budget(epochs=4), observers=[observer, release]).run()
+        written = pipe.getvalue().splitlines()
+    assert [line.split(",")[0] for line in written] == [f"epoch {epoch}" for epoch in range(1, 7)]
+    with BackgroundWriter() as writer:
+        drawn = Progress(bar=False, writer=writer)
+        drawn.bar, release = bar, Release(bar.ready, at=4 * 40)
+        run(drawn, 4, 40, also=[release])
     assert release.reached
-    assert len(bar.shown) <= 4  # what it had no time for was left out
-    assert bar.shown[-1] == 1.0
+    assert len(bar.shown) <= 4  # the others were left out
+    assert (bar.shown[-1], bar.closed) == (1.0, 1)
     assert bar.postfix.startswith("epoch 4, loss ")
-    assert bar.closed == 1
 
 
 def test_the_end_of_a_run_waits_for_a_front_end_for_a_while_only(monkeypatch):
@@ -296,21 +264,6 @@ def test_the_end_of_a_run_waits_for_a_front_end_for_a_while_only(monkeypatch):
         assert pipe.getvalue() == ""
         pipe.ready.set()
     assert pipe.getvalue().startswith("epoch 1, loss ")
-
-
-def test_with_a_writer_the_same_is_drawn():
-    def drawn(**options):
-        text, barred = io.StringIO(), with_bar(**options)
-        for observer in (barred, Progress("a run", bar=False, stream=text, **options)):
-            observer.log(1, phase="train", epoch=0, of_epoch=0.5, progress=0.25, loss=0.25)
-            observer.log(1, phase="epoch", epoch=1, progress=0.5, val_accuracy=0.5)
-            observer.log(2, phase="epoch", epoch=2, progress=1.0, val_accuracy=0.75)
-            observer.close()
-        bar = barred.bar
-        return bar.postfix, bar.shown[-1], bar.closed, text.getvalue()
-
-    with BackgroundWriter() as writer:
-        assert drawn(writer=writer) == drawn()
 
 
 def test_a_pipe_that_breaks_ends_the_run():
@@ -326,50 +279,38 @@ def test_a_pipe_that_breaks_ends_the_run():
         writer.close()
 
 
-class Timed:
-    """An observer and the seconds that it takes."""
-
-    def __init__(self, observer):
-        self.observer, self.seconds = observer, 0.0
-
-    def log(self, step, **metrics):
-        start = time.perf_counter()
-        self.observer.log(step, **metrics)
-        self.seconds += time.perf_counter() - start
-
-    def close(self):
-        self.observer.close()
-
-
-class SlowStream(io.StringIO):
-    def write(self, text):
-        time.sleep(0.02)
-        return super().write(text)
-
-
-def share(observer, epochs=6):
+def share(**options):
     """Seconds in the observer over seconds of the run, with steps of the size of digits."""
-    timed = Timed(observer)
+    observer, spent = Progress(**options), 0.0
+    log = observer.log
+
+    def timed(step, **metrics):
+        nonlocal spent
+        start = time.perf_counter()
+        log(step, **metrics)
+        spent += time.perf_counter() - start
+
+    observer.log = timed
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
     data = TensorDataset(torch.zeros(64 * 32, 64), torch.zeros(64 * 32, dtype=torch.long))
-    trainer = Trainer(model, Loader(data, 32), budget=Budget(epochs=epochs), observers=[timed])
     start = time.perf_counter()
-    for _ in trainer.steps():
-        pass
-    return timed.seconds / (time.perf_counter() - start)
+    Trainer(model, Loader(data, 32), budget=Budget(epochs=6), observers=[observer]).run()
+    return spent / (time.perf_counter() - start)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("bar", [True, False])
-def test_its_whole_cost_is_a_small_share_of_a_run(bar, capsys):
-    # both in one process and one run, so a slow machine slows both; the best of three runs
-    assert min(share(Progress(bar=bar)) for _ in range(3)) < 0.05
+@pytest.mark.benchmark
+def test_its_whole_cost_is_a_small_share_of_a_run(capsys):
+    class Slow(io.StringIO):
+        def write(self, text):
+            time.sleep(0.02)
+            return super().write(text)
 
-
-@pytest.mark.full
-def test_a_slow_front_end_costs_no_more():
-    held = share(Progress(bar=False, stream=SlowStream()))
+    # all in one process, so a slow machine slows all; the best of three runs
+    for bar in (True, False):
+        assert min(share(bar=bar) for _ in range(3)) < 0.05
+    held = share(bar=False, stream=Slow())
     with BackgroundWriter() as writer:
-        free = min(share(Progress(bar=False, stream=SlowStream(), writer=writer)) for _ in range(3))
+        free = min(share(bar=False, stream=Slow(), writer=writer) for _ in range(3))
     assert free < 0.05
     assert free < held / 2

@@ -340,3 +340,12 @@ def test_impossible_steps_are_refused():
     SampleStep(Gate(controller="top_k"), "per_batch")
     with pytest.raises(ValueError, match="update is 'per_row': choose 'per_sample' or 'per_batch'"):
         SampleStep(Gate(), "per_row")
+
+
+@pytest.mark.parametrize("update", ["per_batch", "per_sample"])
+def test_batch_norm_on_vectors_is_refused_with_the_remedy(update):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3))
+    data = [(torch.randn(8, 4), torch.randint(3, (8,)))]
+    step = SampleStep(Gate(0.5), update)
+    with pytest.raises(ValueError, match="BatchNorm cannot normalise one row .* use LayerNorm, or"):
+        Trainer(model, data, epochs=1, step=step, device="cpu").run()

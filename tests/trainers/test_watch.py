@@ -21,6 +21,7 @@ from astkit.trainers import (
     Trainer,
     Watch,
 )
+from astkit.trainers.watch import LEVELS
 from tests.trainers.states import leave_after
 
 STEPS = {
@@ -43,7 +44,7 @@ def train(cnn, double_loader):
     return make
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["dense", "gated", "per_sample"])
 def test_training_is_the_same_to_the_bit(name, train):
     plain, watched = train(STEPS[name]()), train(Watch(STEPS[name]()))
     plain.run()
@@ -59,8 +60,7 @@ def test_training_is_the_same_to_the_bit(name, train):
 @pytest.mark.parametrize("name", STEPS)
 def test_scores_and_classes_are_those_of_a_plain_loop(name, train, recorded):
     kept = recorded(STEPS[name]())
-    levels = (0, 0.25, 0.5, 1)
-    trainer = train(Watch(kept, levels=levels))
+    trainer = train(Watch(kept))
     history = trainer.run()
     rows = iter(trainer.step.scores)
     found = {(row["step"], row["class"]): row for row in trainer.step.classes}
@@ -69,7 +69,7 @@ def test_scores_and_classes_are_those_of_a_plain_loop(name, train, recorded):
         if name == "dense":
             above = torch.ones(len(targets), dtype=torch.bool)
         else:
-            for level in levels:
+            for level in LEVELS:
                 row = next(rows)
                 assert row.pop("score") == pytest.approx(np.quantile(scores.numpy(), level))
                 same = {key: entry[key] for key in ("step", "threshold", "rate")}
@@ -114,7 +114,9 @@ class Fixed:
 
 def observed(gate, scores, targets):
     scores, targets = torch.tensor(scores), torch.tensor(targets)
-    watch = Watch(Fixed(scores, gate.select(scores)), levels=(0, 1))
+    watch = Watch(
+        Fixed(scores, gate.select(scores)),
+    )
     watch(None, Batch(torch.arange(len(targets)), targets, targets), None, Ledger())
     return watch
 
@@ -132,28 +134,20 @@ def test_rows_of_the_fallback_and_padding_are_not_active():
 
 def test_odd_batches_are_recorded_as_they_are():
     watch = observed(Gate(0.5), [math.nan, 1.0, math.inf, 3.0, 2.0, 4.0], [5, 1, 5, 2, 1, 2])
-    assert [row["score"] for row in watch.scores] == [1.0, 4.0]  # the finite ones
+    assert [watch.scores[i]["score"] for i in (0, -1)] == [1.0, 4.0]  # the finite ones
     found = {row["class"]: (row["seen"], row["active"]) for row in watch.classes}
     assert found == {1: (2, 0), 2: (2, 2), 5: (2, 0)}
     with pytest.warns(UserWarning, match="equal"):
         watch = observed(Gate(0.5), [1.0] * 8, [3] * 8)
     assert watch.classes == [{"step": 1, "class": 3, "seen": 8, "active": 4}]
     watch = observed(Gate(0.5), [1.0, 2.0], [0.1, 0.7])  # no class indices
-    assert (watch.classes, len(watch.scores)) == ([], 2)
+    assert (watch.classes, len(watch.scores)) == ([], len(LEVELS))
 
 
-def test_one_batch_in_every_is_recorded(train):
-    all_of_them, some = train(Watch(STEPS["gated"]())), train(Watch(STEPS["gated"](), every=4))
-    all_of_them.run()
-    some.run()
-    kept = [1, 5, 9]  # of ten
-    for part in ("scores", "classes"):
-        rows = getattr(all_of_them.step, part)
-        assert getattr(some.step, part) == [row for row in rows if row["step"] in kept]
-
-
-@pytest.mark.parametrize(("first", "second"), [(Watch, lambda step: step), (lambda s: s, Watch)])
-@pytest.mark.parametrize("name", ["stochastic", "per_sample"])
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [("stochastic", Watch, lambda step: step), ("per_sample", lambda step: step, Watch)],
+)
 def test_runs_with_and_without_a_watch_exchange_checkpoints(
     train, difference, tmp_path, name, first, second
 ):
@@ -182,7 +176,7 @@ def test_a_watch_goes_on_counting_where_the_gate_stands(train):
     assert sorted({row["step"] for row in watch.scores}) == [4, 5]
     twin = copy.deepcopy(watch)
     twin.gate.target_rate = 0.1
-    assert (twin.every, watch.gate.target_rate) == (1, 0.2)
+    assert watch.gate.target_rate == 0.2
 
 
 def test_its_work_is_booked_as_logging(train):
@@ -190,13 +184,3 @@ def test_its_work_is_booked_as_logging(train):
     next(trainer.steps())
     trainer.step(trainer.learner, next(iter(trainer.train.batches(0))), None, ledger)
     assert set(ledger.phases) == {"forward", "backward", "optimizer", "log"}
-
-
-def test_impossible_settings_are_refused():
-    for options, named in (
-        ({"every": 0}, "every is 0"),
-        ({"levels": (0, 1.5)}, r"\[1.5\]"),
-        ({"levels": ()}, "nothing"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            Watch(DenseStep(), **options)
