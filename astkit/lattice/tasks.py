@@ -133,7 +133,7 @@ def text_task(
     train = [pairs[row] for row in sides[0].tolist()]
     embed = lsa([pair.source for pair in train] + [pair.target for pair in train], dim, seed)
     x, y = embed([pair.source for pair in pairs]), embed([pair.target for pair in pairs])
-    return Task(name, *(Pairs(x, y, rows) for rows in sides), tuple(pairs))
+    return Task(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]), tuple(pairs))
 
 
 def lsa(texts: Sequence[str], dim: int, seed: int = 0) -> Callable[[Sequence[str]], Tensor]:

@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from astkit import rng
-from astkit.logic_ca import gates, wiring
+from astkit.logic_ca import gates
 from astkit.logic_ca.config import LogicCAConfig
 from astkit.logic_ca.fused import gate_stack, plain_stack
 
 
 class _Rule(NamedTuple):
-    """What a rollout needs of the weights, computed once: see `LogicCA._rule`."""
+    """Coefficients of all gates, computed once per rollout."""
 
     first: Tensor  # [8, kernels, 4]
     kernel: tuple[Tensor, ...]  # [4, gates * kernels, 1] each
@@ -33,12 +33,12 @@ class _Rule(NamedTuple):
 class LogicCA(nn.Module):
     """The automaton: state in, state some steps later out.
 
-    In a step each cell is perceived, channel by channel, by all kernels; the update network reads
-    the cell's own channels and what was perceived, and its output is the cell's new state. Soft, a
-    gate is the softmax mixture of all sixteen; hard, the likeliest one.
+    In a step, all kernels perceive the 3x3 neighbourhood of each cell, channel by channel; the
+    update network maps the cell's own channels and the kernels' outputs to the new state. A soft
+    gate is the softmax mixture of all sixteen; a hard one the likeliest.
 
-    ``update`` inputs are numbered: the channels, then ``c * S * K + s * K + k`` for output s of
-    kernel k on channel c.
+    Inputs of the update network are numbered: the channels, then ``c * S * K + s * K + k`` for
+    output s of kernel k on channel c.
 
     Attributes:
         kernel_logits: of each layer ``[gates, kernels, 16]``.
@@ -65,7 +65,7 @@ class LogicCA(nn.Module):
 
     @property
     def kernel_wires(self) -> list[Tensor]:
-        """Of each kernel layer int64 ``[2, gates]``: patch positions, then gates of the last."""
+        """Of each kernel layer int64 ``[2, gates]``; the first reads patch positions."""
         return [getattr(self, f"kernel_wires_{i}") for i in range(len(self.kernel_logits))]
 
     @property
@@ -75,8 +75,8 @@ class LogicCA(nn.Module):
 
     @property
     def wiring_hash(self) -> str:
-        """SHA-256 of all wiring, for records."""
-        return wiring.wiring_hash([*self.kernel_wires, *self.update_wires])
+        """SHA-256 of all wiring."""
+        return gates.wiring_hash([*self.kernel_wires, *self.update_wires])
 
     def forward(
         self,
@@ -92,21 +92,20 @@ class LogicCA(nn.Module):
 
         Args:
             x: ``[batch, channels, height, width]`` in [0, 1], of any dtype.
-            steps: how many.
-            masks: bool ``[steps, batch, 1, height, width]``, true where a cell changes; see
-                `fire_masks`. Needed where the fire rate is below 1.
-            hard: gates of 0 and 1, without gradients of the logits. As bool ``[gates]``: which
-                of them, kernels' first, are hard but have the gradients of soft ones; see
-                `hard_gates`.
-            fused: false for plain operations, which ``torch.func`` can take.
-            recompute: keep the state of every so many steps alone for the backward pass, and
-                compute the rest again: less memory, one more forward pass.
+            steps: number of steps.
+            masks: bool ``[steps, batch, 1, height, width]``, true where a cell is updated; see
+                `fire_masks`. Required where the fire rate is below 1.
+            hard: hard gates, without gradients of the logits. As bool ``[gates]``, kernels' first:
+                which gates are hard, with the gradients of soft ones; see `hard_gates`.
+            fused: False for plain operations, which ``torch.func`` supports.
+            recompute: activation checkpointing every so many steps.
 
-        Returns ``[batch, channels, height, width]``. Raises ``ValueError`` for shapes that do not
-        fit, or masks that are missing.
+        Returns ``[batch, channels, height, width]``. Raises ``ValueError`` for wrong shapes or
+        missing masks.
         """
         self._check(x, steps, masks, hard)
-        rule, state = self._rule(hard, fused), self._inside(x)
+        # features first, in the precision of the logits
+        rule, state = self._rule(hard, fused), x.transpose(0, 1).to(self.update_logits[0].dtype)
         size = recompute if recompute is not None and torch.is_grad_enabled() else steps
         if size < 1:
             raise ValueError(f"recompute is {recompute}: give 1 step or more, or None")
@@ -134,19 +133,14 @@ class LogicCA(nn.Module):
             if self.config.fire_rate < 1:
                 raise ValueError(
                     f"masks is None, but the fire rate is {self.config.fire_rate}: draw them with"
-                    " astkit.logic_ca.masks.fire_masks"
+                    " astkit.logic_ca.tasks.fire_masks"
                 )
             return
         wanted = [steps, len(x), 1, *x.shape[2:]]
         if list(masks.shape) != wanted:
             raise ValueError(f"masks has shape {list(masks.shape)}: give {wanted}")
 
-    def _inside(self, x: Tensor) -> Tensor:
-        """Features first, in the precision of the logits."""
-        return x.transpose(0, 1).to(self.update_logits[0].dtype)
-
     def _rule(self, hard: bool | Tensor, fused: bool) -> _Rule:
-        """Coefficients of all gates in one go, cut into layers."""
         logits = [*self.kernel_logits, *self.update_logits]
         rows = [p.shape[:-1].numel() for p in logits]
         c = gates.coefficients(torch.cat([p.flatten(0, -2) for p in logits]), hard)
@@ -161,7 +155,6 @@ class LogicCA(nn.Module):
         )
 
     def _run(self, rule: _Rule, state: Tensor, steps: int, masks: Tensor | None) -> Tensor:
-        """``steps`` steps of ``state [channels, batch, height, width]``."""
         for t in range(steps):
             new = self._step(rule, state)
             state = new if masks is None else torch.where(masks[t].transpose(0, 1), new, state)
@@ -172,15 +165,16 @@ class LogicCA(nn.Module):
         channels = state.shape[0]
         patch = self._patches(state).flatten(1)  # [9, channels * cells]
         a = patch.index_select(0, self.kernel_wires[0][0])
-        b = patch[wiring.CENTRE].expand_as(a)
-        # every kernel reads the same neighbours here: a product of small matrices
+        b = patch[gates.CENTRE].expand_as(a)
+        # in the first layer all kernels read the same neighbours: a product of small matrices
         basis = torch.stack([torch.ones_like(a), a, b, a * b], 1)
         seen = (rule.first @ basis).flatten(0, 1)  # [8 * kernels, channels * cells]
         if rule.kernel:
-            seen = stack(seen, self._kernel_rows(), rule.kernel)
+            seen = stack(seen, self._rows("kernel", 1, len(self.kernel_logits)), rule.kernel)
         cells = state.reshape(channels, -1)
         inputs = torch.cat([cells, seen.view(-1, cells.shape[1])])
-        return stack(inputs, self._update_rows(), rule.update).view(state.shape)
+        rows = self._rows("update", 0, len(self.update_logits))
+        return stack(inputs, rows, rule.update).view(state.shape)
 
     def _patches(self, state: Tensor) -> Tensor:
         """Neighbourhoods ``[9, channels, batch, height, width]`` of all cells."""
@@ -191,14 +185,11 @@ class LogicCA(nn.Module):
             [wide[..., i : i + height, j : j + width] for i in range(3) for j in range(3)]
         )
 
-    def _kernel_rows(self) -> list[Tensor]:
-        return [getattr(self, f"_kernel_rows_{i}") for i in range(1, len(self.kernel_logits))]
-
-    def _update_rows(self) -> list[Tensor]:
-        return [getattr(self, f"_update_rows_{i}") for i in range(len(self.update_logits))]
+    def _rows(self, kind: str, first: int, end: int) -> list[Tensor]:
+        return [getattr(self, f"_{kind}_rows_{i}") for i in range(first, end)]
 
     def _number_rows(self) -> None:
-        """From wiring to rows of the features-first layout, in which nothing is moved about."""
+        """Derive, from the wiring, the rows of the features-first layout that each gate reads."""
         config = self.config
         kernels = torch.arange(config.kernels, device=self.kernel_wires[0].device)
         for i, table in enumerate(self.kernel_wires[1:], 1):
@@ -215,24 +206,24 @@ class LogicCA(nn.Module):
 
 
 def _perceived_rows(config: LogicCAConfig) -> Tensor:
-    """The row of each input of the update network: they lie as (s, k, c), numbered as (c, s, k)."""
+    """The row of each input of the update network: stored as (s, k, c), numbered as (c, s, k)."""
     channels = torch.arange(config.channels)
     rows = torch.arange(config.perceived).view(-1, config.channels).T.flatten()
     return torch.cat([channels, config.channels + rows])
 
 
 def _draw(config: LogicCAConfig) -> dict[str, Tensor]:
-    """The wiring of each layer by name, each from a generator of its own."""
+    """The wiring of each layer by name, each from its own generator."""
 
     def tables(kind: str, sizes: Sequence[int], skip: int = 0) -> dict[str, Tensor]:
         return {
-            f"{kind}_wires_{i + skip}": wiring.unique(
+            f"{kind}_wires_{i + skip}": gates.unique_pairs(
                 inputs, outputs, rng.generator(config.seed, "wiring", kind, i + skip)
             )
             for i, (inputs, outputs) in enumerate(pairwise(sizes))
         }
 
-    first = wiring.first_kernel(rng.generator(config.seed, "wiring", "kernel", 0))
+    first = gates.first_kernel(rng.generator(config.seed, "wiring", "kernel", 0))
     return {
         "kernel_wires_0": first,
         **tables("kernel", config.kernel_layers, skip=1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from astkit import files
 from astkit.logic_ca.automaton import LogicCA
-from astkit.logic_ca.config import BOUNDARIES, Boundary
-from astkit.logic_ca.wiring import CENTRE
+from astkit.logic_ca.config import Boundary, check_grid
+from astkit.logic_ca.gates import CENTRE
 
 Ints = NDArray[np.int64]
 Bits = NDArray[np.bool_]
@@ -28,10 +28,10 @@ PATCH = 9
 """Cells of a neighbourhood, row by row."""
 
 FALSE, TRUE = -1, -2
-"""What an output holds that no wire drives: the constant v is written ~v."""
+"""Wire of a constant output: the constant v is ~v."""
 
 PASSIVE = (0, 3, 5, 15)
-"""Ops that only pass a constant or one of their inputs on: FALSE, A, B, TRUE."""
+"""Ops that return a constant or one of their inputs: FALSE, A, B, TRUE."""
 
 FORMAT, VERSION = "astkit.logic_ca.circuit", 1
 
@@ -42,18 +42,18 @@ class Circuit:
 
     Wires are numbered: first the 9 * ``channels`` inputs, wire ``9 * c + f`` being channel c of
     the neighbour at patch position f (dy = f // 3 - 1, dx = f % 3 - 1); then the gates in order.
-    The arrays are made int64 and read-only.
+    The arrays are copied to int64 and read-only.
 
     Args:
         channels: C, of a cell's state.
         ops: [G], each 0 to 15.
-        a, b: [G], the wires that a gate reads, all before its own.
+        a, b: [G], the wires that a gate reads, numbered below its own.
         outputs: [C], the wire of each new channel, or `FALSE` or `TRUE`.
-        boundary: what lies beyond the grid: "periodic" or "zero".
-        fire_rate: share of the cells that change in a step, in (0, 1]; 1 is synchronous.
-        meta: how it was made; strings, numbers, booleans, lists and mappings of them.
+        boundary: "periodic", or "zero" for zero padding.
+        fire_rate: share of the cells that are updated in a step, in (0, 1]; 1 is synchronous.
+        meta: plain values for JSON that say how it was made.
 
-    Raises ``ValueError`` for what is no such circuit.
+    Raises ``ValueError`` for values that are no such circuit.
     """
 
     channels: int
@@ -66,31 +66,26 @@ class Circuit:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.boundary not in BOUNDARIES:
-            raise ValueError(
-                f"boundary is {self.boundary!r}: choose one of {', '.join(BOUNDARIES)}"
-            )
-        if not isinstance(self.fire_rate, float | int) or not 0 < self.fire_rate <= 1:
-            raise ValueError(f"fire_rate is {self.fire_rate!r}: give a share in (0, 1]")
-        if not _is_whole(self.channels) or self.channels < 1:
+        check_grid(self.boundary, self.fire_rate)
+        if type(self.channels) is not int or self.channels < 1:
             raise ValueError(f"channels is {self.channels!r}: give a whole number of 1 or more")
         if not isinstance(self.meta, Mapping):
             raise ValueError(f"meta is {self.meta!r}: give a mapping")
         for name in ("ops", "a", "b", "outputs"):
             object.__setattr__(self, name, _integers(name, getattr(self, name)))
-        if not len(self.ops) == len(self.a) == len(self.b):
-            lengths = f"{len(self.ops)}, {len(self.a)} and {len(self.b)}"
-            raise ValueError(f"ops, a and b have {lengths} entries: give each one for every gate")
-        if len(self.outputs) != self.channels:
+        lengths = [len(each) for each in (self.ops, self.a, self.b, self.outputs)]
+        if lengths != [self.gates, self.gates, self.gates, self.channels]:
             raise ValueError(
-                f"outputs has {len(self.outputs)} entries: give one for each of"
-                f" {self.channels} channels"
+                "ops, a, b and outputs have {}, {}, {} and {} entries:".format(*lengths)
+                + f" give one per gate, and one of {self.channels} channels per output"
             )
         own = self.inputs + np.arange(self.gates)
-        _within("ops", self.ops, 0, np.full(self.gates, 16))
-        _within("a", self.a, 0, own)
-        _within("b", self.b, 0, own)
-        _within("outputs", self.outputs, TRUE, np.full(self.channels, self.inputs + self.gates))
+        limits = {"ops": (0, np.full(self.gates, 16)), "a": (0, own), "b": (0, own)}
+        limits["outputs"] = (TRUE, np.full(self.channels, self.inputs + self.gates))
+        for name, (low, end) in limits.items():
+            values = getattr(self, name)
+            for at in np.flatnonzero((values < low) | (values >= end))[:1]:
+                raise ValueError(f"{name}[{at}] is {values[at]}: give {low} to {end[at] - 1}")
 
     @property
     def inputs(self) -> int:
@@ -104,7 +99,7 @@ class Circuit:
 
     @property
     def active(self) -> int:
-        """Number of gates that compute something: not FALSE, A, B or TRUE."""
+        """Number of gates other than FALSE, A, B and TRUE."""
         return int((~np.isin(self.ops, PASSIVE)).sum())
 
     def by_op(self) -> Ints:
@@ -112,7 +107,7 @@ class Circuit:
         return np.bincount(self.ops, minlength=16)
 
     def depths(self) -> Ints:
-        """Gates on the longest way from an input to each wire: [inputs + gates], inputs 0."""
+        """Gates on the longest path from an input to each wire: [inputs + gates], inputs 0."""
         depths = np.zeros(self.inputs + self.gates, np.int64)
         for gate, (a, b) in enumerate(zip(self.a, self.b, strict=True)):
             depths[self.inputs + gate] = 1 + max(depths[a], depths[b])
@@ -125,39 +120,23 @@ class Circuit:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Circuit:
-        """The circuit that `to_json` wrote.
-
-        Raises ``ValueError`` for anything else: the text is not trusted.
-        """
+        """The circuit that `to_json` wrote; ``ValueError`` for anything else."""
         try:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"this is no circuit: it is not JSON ({error})") from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ValueError(f"this is no circuit: its format is not {FORMAT!r}")
-        if content.get("version") != VERSION:
-            raise ValueError(
-                f"the circuit's version is {content.get('version')!r}, and this astkit reads"
-                f" {VERSION}: save it again with this one"
-            )
-        content = {k: v for k, v in content.items() if k not in ("format", "version")}
-        if odd := content.keys() ^ {each.name for each in fields(cls)}:
-            raise ValueError(
-                f"the circuit lacks, or does not know, the keys {', '.join(sorted(odd))}"
-            )
-        return cls(**content)
+        found = content.items() if isinstance(content, dict) else ()
+        made_by = {"format": FORMAT, "version": VERSION}
+        if {name: value for name, value in found if name in made_by} != made_by:
+            raise ValueError(f"this is no circuit: give JSON of {FORMAT!r}, version {VERSION}")
+        values = {name: value for name, value in found if name not in made_by}
+        if odd := values.keys() ^ cls.__dataclass_fields__.keys():
+            raise ValueError(f"missing or unknown keys in the circuit: {', '.join(sorted(odd))}")
+        return cls(**values)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write `to_json` to ``path``, atomically; returns the path."""
         return files.write_atomic(path, self.to_json() + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Circuit:
-        """The circuit that `save` wrote. Raises ``ValueError`` for a file that holds none."""
-        try:
-            return cls.from_json(Path(path).read_bytes())
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
 
 
 def from_automaton(model: LogicCA) -> Circuit:
@@ -200,16 +179,3 @@ def _integers(name: str, values: Any) -> Ints:
     array = array.astype(np.int64)
     array.setflags(write=False)
     return array
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _within(name: str, values: Ints, low: int, end: Ints) -> None:
-    wrong = np.flatnonzero((values < low) | (values >= end))
-    if len(wrong):
-        at = int(wrong[0])
-        raise ValueError(
-            f"{name}[{at}] is {values[at]}: it must be at least {low} and below {end[at]}"
-        )

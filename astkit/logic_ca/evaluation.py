@@ -1,4 +1,4 @@
-"""What an automaton costs and what it can do, hard beside soft, on samples that stay."""
+"""FLOPs of an automaton, and its evaluation, soft and hard, on fixed samples."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from astkit.trainers.evaluator import Evaluator
 from astkit.trainers.learner import Learner
 
 EVALUATION = -1
-"""The iteration that the masks of an evaluation are drawn for: training's are 0 and more."""
+"""The iteration number for masks of an evaluation; training's are 0 and more."""
 
 
 def gate_flops(config: LogicCAConfig, height: int, width: int, steps: int) -> FlopsPerSample:
     """FLOPs of the gates of one sample's rollout, by formula: nothing is traced.
 
-    A gate ``c0 + c1 a + b (c2 + c3 a)`` is 3 multiply-adds; backward, the gradients of a and b are
-    2 each, of c1, c2 and c3 one each, with one more product among them: 8 in all. The mixture of
-    coefficients, once a rollout, is left out.
+    A gate ``c0 + c1 a + b (c2 + c3 a)`` is 3 multiply-adds; its backward pass 8: 2 each for the
+    gradients of a and b, one each for c1, c2 and c3, one for a common product. The softmax, once
+    per rollout, is not counted.
     """
     gates = config.gates_per_cell * height * width * steps
     return FlopsPerSample(6.0 * gates, 16.0 * gates)
 
 
 class GateCosts(Costs):
-    """The cost of a task's samples: a tracing counter sees no elementwise work."""
+    """The cost of a task's samples by `gate_flops`: torch's counter ignores elementwise work."""
 
     def __init__(self, learner: Learner, task: Task) -> None:
         super().__init__(learner)
@@ -47,16 +47,15 @@ class GateCosts(Costs):
 
 
 class LogicEvaluator(Evaluator):
-    """Finds, after each pass, what the soft and the hard automaton do on the task's fixed samples.
+    """Evaluates the soft and the hard automaton on the task's fixed samples after each pass.
 
-    ``val_loss`` and ``val_hard_loss``: mean loss a sample. ``val_wrong``: cells in which the
-    rounded channel 0 of the hard automaton is not the target; ``val_accuracy``: share that is.
+    ``val_loss`` and ``val_hard_loss``: mean loss per sample. ``val_wrong``: cells in which the
+    rounded channel 0 of the hard automaton differs from the target; ``val_accuracy``: share of the
+    others.
     """
 
     higher_is_better: ClassVar[dict[str, bool]] = {
-        "val_loss": False,
-        "val_hard_loss": False,
-        "val_wrong": False,
+        **dict.fromkeys(("val_loss", "val_hard_loss", "val_wrong"), False),
         "val_accuracy": True,
     }
 
@@ -66,44 +65,34 @@ class LogicEvaluator(Evaluator):
 
     def found(self) -> dict[str, Any]:
         """The metrics of the fixed samples, on the evaluation clock."""
-        metrics = self._evaluated([self._task.evaluation()])
+        metrics = self._evaluated(self._task.evaluation())
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def evaluate(self, source: BatchSource) -> dict[str, Any]:
         """The same without ``val_`` for one pass of ``source``."""
-        return self._evaluated(list(source.batches(0)))
+        parts = zip(*source.batches(0), strict=True)
+        return self._evaluated(Batch(*(torch.cat(part) for part in parts)))
 
-    def _evaluated(self, batches: list[Batch]) -> dict[str, Any]:
+    def _evaluated(self, batch: Batch) -> dict[str, Any]:
         model: Any = self.learner.model
         with self.ledger.clock("evaluation"):
-            for batch in batches:  # a soft and a hard rollout
-                self.ledger.note(self._cost(batch), evaluated=2 * batch.rows)
-            return evaluate(model, self._task, batches)
+            self.ledger.note(self._cost(batch), evaluated=2 * batch.rows)  # soft and hard
+            return evaluate(model, self._task, batch)
 
 
-def evaluate(model: LogicCA, task: Task, batches: list[Batch] | None = None) -> dict[str, Any]:
-    """What the soft and the hard automaton do with the same samples and masks.
+def evaluate(model: LogicCA, task: Task, batch: Batch | None = None) -> dict[str, Any]:
+    """Evaluate the soft and the hard automaton on the same samples and masks.
 
-    ``batches``: the task's fixed samples by default. Returns ``loss`` and ``hard_loss``, means a
-    sample, ``wrong``, hard cells that are not as the target, and ``accuracy``, share that are.
+    ``batch``: the task's fixed samples by default. Returns ``loss`` and ``hard_loss``, means per
+    sample, ``wrong``, hard cells that differ from the target, and ``accuracy``.
     """
     device = next(model.parameters()).device
-    batches = batches or [task.evaluation()]
-    rows = sum(batch.rows for batch in batches)
-    sums = torch.zeros(4, dtype=torch.float64)
+    batch = (batch or task.evaluation()).to(device)
+    masks = task.masks(batch.index, 0, EVALUATION)
+    masks = None if masks is None else masks.to(device)
     with evaluating(model, device), denormals_flushed():
-        for i, batch in enumerate(batches):
-            masks = task.masks(batch.index, i, EVALUATION)
-            masks = None if masks is None else masks.to(device)
-            x, y = batch.x.to(device), batch.y.to(device)
-            soft, hard = (model(x, task.steps, masks, way) for way in (False, True))
-            wrong = hard[:, 0].round() != y
-            losses = [first_channel_loss(states, y).sum().item() for states in (soft, hard)]
-            sums += torch.tensor([*losses, wrong.sum().item(), wrong.numel()]).double()
-    loss, hard_loss, count, cells = sums.tolist()
-    return {
-        "loss": loss / rows,
-        "hard_loss": hard_loss / rows,
-        "wrong": round(count),
-        "accuracy": 1 - count / cells,
-    }
+        soft, hard = (model(batch.x, task.steps, masks, way) for way in (False, True))
+        losses = [first_channel_loss(states, batch.y).sum().item() for states in (soft, hard)]
+        wrong = int((hard[:, 0].round() != batch.y).sum())
+    means = {"loss": losses[0] / batch.rows, "hard_loss": losses[1] / batch.rows}
+    return {**means, "wrong": wrong, "accuracy": 1 - wrong / hard[:, 0].numel()}

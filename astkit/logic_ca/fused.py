@@ -1,7 +1,7 @@
-"""A stack of gate layers in few passes over memory, with a backward pass of its own.
+"""A stack of gate layers in few passes over memory, with its own backward pass.
 
-A rollout is bound by memory, not by arithmetic: autograd alone would keep seven tensors a layer,
-this keeps the layer's input and reads the rest from it again.
+A rollout is memory-bound: autograd would save seven tensors per layer, this saves the layer's input
+and recomputes the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ def _layer_in_place(x: Tensor, wires: Tensor, c: Tensor) -> Tensor:
 def _layer_backward(
     grad: Tensor, x: Tensor, wires: Tensor, c: Tensor, needs_input: bool
 ) -> tuple[Tensor | None, Tensor]:
-    """Gradients of ``x`` and ``c`` from that of the layer's output ``[gates, cells]``."""
     gates = len(grad)
     both = x.index_select(0, wires)
     a, b = both[:gates], both[gates:]
@@ -67,7 +66,7 @@ class _GateStack(torch.autograd.Function):
 
 
 def gate_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
-    """Layers of gates, each ``c0 + c1 a + c2 b + c3 ab``; not under ``torch.func``.
+    """Layers of gates, each ``c0 + c1 a + c2 b + c3 ab``; not supported by ``torch.func``.
 
     Args:
         x: ``[features, cells]``.
@@ -84,7 +83,7 @@ def gate_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tens
 
 
 def plain_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
-    """The same in plain operations, fit for ``torch.func``."""
+    """The same in plain operations, which ``torch.func`` supports."""
     for table, c in zip(wires, cs, strict=True):
         a, b = x.index_select(0, table).chunk(2)
         x = c[0] + c[1] * a + (c[2] + c[3] * a) * b

@@ -1,11 +1,18 @@
-"""The sixteen logic gates of two inputs, and the four coefficients that all of them share.
+"""The sixteen logic gates of two inputs: their coefficients, and which values each gate reads.
 
 Every gate, and every mixture of gates, is ``c0 + c1 a + c2 b + c3 ab``. Source of the mixture:
-Petersen et al., "Deep Differentiable Logic Gate Networks", NeurIPS 2022.
+Petersen et al., "Deep Differentiable Logic Gate Networks", NeurIPS 2022; of the wiring: Miotti et
+al., "Differentiable Logic Cellular Automata", 2025, and its notebook
+(google-research/self-organising-systems at 3d5547c).
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
+from itertools import chain, islice
+
+import torch
 from torch import Tensor, nn, tensor
 
 BASIS: tuple[tuple[int, int, int, int], ...] = (
@@ -26,30 +33,33 @@ BASIS: tuple[tuple[int, int, int, int], ...] = (
     (1, 0, 0, -1),  # NAND
     (1, 0, 0, 0),  # TRUE
 )
-"""Of each gate what 1, a, b and ab are multiplied with; an integer for inputs of 0 and 1.
+"""Coefficients of 1, a, b and ab of each gate.
 
-A gate's index is its outputs for (a, b) = 00, 01, 10, 11 read as a number of four bits."""
+A gate's index is its outputs for (a, b) = 00, 01, 10, 11 read as a 4-bit number."""
 
 PASS_THROUGH = 3
-"""The gate "A", with which a new automaton passes its inputs through."""
+"""The gate "A": the initial gate of an automaton."""
 
 FIRST_LOGIT, PAPERS_FIRST_LOGIT = 5.0, 10.0
-"""Of that gate, the others 0: a share of .908 in the mixture, and of .99932 in the paper."""
+"""Initial logit of that gate, the others 0: a share of .908 in the mixture; in the paper .99932."""
+
+NEIGHBOURS, CENTRE = (0, 1, 2, 3, 5, 6, 7, 8), 4
+"""Positions in a 3x3 patch, row by row."""
 
 
 def initial_logits(*shape: int, first: float = FIRST_LOGIT) -> Tensor:
     """Logits float32 ``[*shape, 16]`` of gates that pass ``a`` through."""
-    logits = tensor([0.0]).new_zeros(*shape, len(BASIS))
+    logits = torch.zeros(*shape, len(BASIS), dtype=torch.float32)
     logits[..., PASS_THROUGH] = first
     return logits
 
 
 def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:
-    """``[..., 4]`` of ``logits [..., 16]``: of the softmax mixture, or hard, of one gate.
+    """``[..., 4]`` of ``logits [..., 16]``: of the softmax mixture, or hard, of the likeliest gate.
 
-    ``hard`` as a bool tensor ``[...]`` says which gates are hard; their gradients are those of the
-    mixture all the same (straight through). Source: Bengio et al., "Estimating or Propagating
-    Gradients Through Stochastic Neurons for Conditional Computation", 2013.
+    ``hard`` as a bool tensor ``[...]`` selects the hard gates; their gradients are those of the
+    mixture (straight through). Source: Bengio et al., "Estimating or Propagating Gradients Through
+    Stochastic Neurons for Conditional Computation", 2013.
     """
     shares = logits.softmax(-1)
     if hard is not False:
@@ -59,3 +69,32 @@ def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:
         else:
             shares = shares + (chosen - shares).detach() * hard.unsqueeze(-1)
     return shares @ tensor(BASIS, dtype=logits.dtype, device=logits.device)
+
+
+def unique_pairs(inputs: int, outputs: int, generator: torch.Generator) -> Tensor:
+    """Wiring of ``outputs`` gates, different pairs of ``inputs`` values: int64 ``[2, outputs]``.
+
+    The first of the pairs (0, 1), (2, 3), ..., then (1, 2), (3, 4), ..., then those 2, 3, ...
+    apart, in random order. `LogicCAConfig` checks that all inputs are read and the pairs suffice.
+    """
+    even = ((i, i + 1) for i in range(0, inputs - 1, 2))
+    odd = ((i, i + 1) for i in range(1, inputs - 1, 2))
+    apart = ((i, i + gap) for gap in range(2, inputs) for i in range(inputs - gap))
+    pairs = torch.tensor(list(islice(chain(even, odd, apart), outputs)), dtype=torch.int64)
+    return pairs[torch.randperm(outputs, generator=generator)].T.contiguous()
+
+
+def first_kernel(generator: torch.Generator) -> Tensor:
+    """Wiring of a kernel's first layer: each neighbour, in random order, with the centre."""
+    order = torch.randperm(len(NEIGHBOURS), generator=generator)
+    a = torch.tensor(NEIGHBOURS)[order]
+    return torch.stack([a, torch.full_like(a, CENTRE)])
+
+
+def wiring_hash(tables: Iterable[Tensor]) -> str:
+    """SHA-256, hexadecimal, of wiring tables ``[2, gates]`` in their order."""
+    digest = hashlib.sha256()
+    for table in tables:
+        digest.update(f"{tuple(table.shape)}".encode())
+        digest.update(table.cpu().to(torch.int64).contiguous().numpy().astype("<i8").tobytes())
+    return digest.hexdigest()

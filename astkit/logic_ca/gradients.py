@@ -1,7 +1,7 @@
-"""Four ways to the same gradient, of a sum of losses over independent samples.
+"""Four ways to compute the same gradient, of a sum of losses over independent samples.
 
-Beside the order in which numbers are added they do the same: masks are drawn before and passed as
-data, and nothing is clipped before all samples are in.
+They differ only in the order in which numbers are added: masks are drawn beforehand and passed as
+data, and nothing is clipped before all samples are summed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch.func import functional_call, grad_and_value, vmap
 from astkit.logic_ca.automaton import LogicCA
 
 Parallel = Literal["batch", "vmap", "chunk", "loop"]
-WAYS = get_args(Parallel)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``(states [batch, channels, height, width], targets [batch, ...]) -> [batch]``."""
@@ -47,30 +46,28 @@ def gradients(
     """Losses of the samples and the gradient of their sum.
 
     Args:
-        model: whose logits are differentiated; its ``.grad`` stay as they are.
+        model: the gradient is that of its parameters; their ``.grad`` are left unchanged.
         x: ``[batch, channels, height, width]``.
-        targets: ``[batch, ...]``, what ``loss`` compares with.
+        targets: ``[batch, ...]``, passed to ``loss``.
         steps: of the rollout.
         masks: bool ``[steps, batch, 1, height, width]``; see `LogicCA.forward`.
         hard: bool ``[gates]``, which of them are hard; see `LogicCA.forward`.
-        loss: one loss a sample.
+        loss: one loss per sample.
         parallel: "batch": all samples in one rollout. "vmap": the gradient of each sample by
-            ``torch.func``, then their sum. "chunk": so many samples at a time, which bounds memory.
-            "loop": one after the other.
-        chunk_size: samples at a time, for "chunk" and, if given, for "vmap", whose gradients of all
-            samples are held all the same.
-        weight: ``[batch]``, what each sample counts for in the sum; 1 by default.
+            ``torch.func``, then their sum. "chunk": ``chunk_size`` samples at a time, which bounds
+            memory. "loop": one sample at a time.
+        chunk_size: samples at a time, for "chunk" and, optionally, for "vmap", which still holds
+            the gradients of all samples.
+        weight: ``[batch]``, weights of the samples in the sum; 1 by default.
         recompute: see `LogicCA.forward`; not for "vmap".
 
     Returns losses ``[batch]``, unweighted, and the gradients by name of the parameter. Raises
-    ``ValueError`` for an unknown way, a chunk size that is missing or means nothing, no samples.
+    ``ValueError`` for an unknown way, a missing or meaningless chunk size, or no samples.
     """
     _check(len(x), parallel, chunk_size, recompute)
     with denormals_flushed():
         if parallel == "vmap":
-            losses, each = per_sample_gradients(
-                model, x, targets, steps, masks, hard=hard, loss=loss, chunk_size=chunk_size
-            )
+            losses, each = _per_sample(model, x, targets, steps, masks, hard, loss, chunk_size)
             count = torch.ones_like(losses) if weight is None else weight.to(losses)
             return losses, {name: torch.tensordot(count, g, 1) for name, g in each.items()}
 
@@ -91,21 +88,17 @@ def gradients(
         return losses, dict(zip(named, summed, strict=True))
 
 
-def per_sample_gradients(
+def _per_sample(
     model: LogicCA,
     x: Tensor,
     targets: Tensor,
     steps: int,
-    masks: Tensor | None = None,
-    *,
-    hard: bool | Tensor = False,
-    loss: Loss = first_channel_loss,
-    chunk_size: int | None = None,
+    masks: Tensor | None,
+    hard: bool | Tensor,
+    loss: Loss,
+    chunk_size: int | None,
 ) -> tuple[Tensor, Gradients]:
-    """Losses ``[batch]`` and, by name, the gradient of each sample's ``[batch, *parameter]``.
-
-    The arguments are those of `gradients`.
-    """
+    """Losses ``[batch]`` and, by name, the gradient of each sample's ``[batch, *parameter]``."""
 
     def of_one(weights: Gradients, x: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
         fires = None if mask is None else mask[:, None]
@@ -120,11 +113,10 @@ def per_sample_gradients(
 
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
-    """Numbers below 1e-38 (float32) are 0 within the block, on CPUs that can.
+    """Flush denormal numbers (below 1e-38 in float32) to 0 within the block, on CPUs that can.
 
-    A new automaton passes its first inputs through, so gradients of the others fade to such numbers
-    within a few layers, and a CPU is slow with each. Other devices flush them as they are or do not
-    slow down.
+    The gates of a new automaton pass their first inputs through, so gradients of the others fade to
+    such numbers within a few layers, with which a CPU is slow. Other devices are not affected.
     """
     before = bool((torch.tensor([1e-39]) * 1.0).item() == 0.0)  # torch has no getter
     torch.set_flush_denormal(True)
@@ -135,15 +127,16 @@ def denormals_flushed() -> Iterator[None]:
 
 
 def _check(samples: int, parallel: str, chunk_size: int | None, recompute: int | None) -> None:
-    if parallel not in WAYS:
-        raise ValueError(f"parallel is {parallel!r}: choose one of {', '.join(WAYS)}")
+    ways = get_args(Parallel)
+    if parallel not in ways:
+        raise ValueError(f"parallel is {parallel!r}: choose one of {', '.join(ways)}")
     if chunk_size is not None and (chunk_size < 1 or parallel in ("batch", "loop")):
         raise ValueError(
-            f"chunk_size is {chunk_size} with parallel={parallel!r}: give 1 or more, and with"
-            ' "chunk" or "vmap" alone'
+            f"chunk_size is {chunk_size} with parallel={parallel!r}: give 1 or more, and only with"
+            ' "chunk" or "vmap"'
         )
     if chunk_size is None and parallel == "chunk":
-        raise ValueError('parallel is "chunk", but chunk_size is None: give samples a chunk')
+        raise ValueError('parallel is "chunk", but chunk_size is None: give 1 or more')
     if recompute is not None and parallel == "vmap":
         raise ValueError(
             f'recompute is {recompute}, but parallel is "vmap": bound its memory by chunk_size'

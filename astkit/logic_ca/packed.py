@@ -23,7 +23,7 @@ _AND, _OR, _XOR, _NOT = np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert
 class PackedCircuit:
     """Runs a circuit, pruned, on grids of bits; equal to the hard rollout in every cell.
 
-    ``circuit`` is the pruned circuit that is run.
+    ``circuit`` is the pruned circuit.
     """
 
     def __init__(self, circuit: Circuit) -> None:
@@ -35,15 +35,15 @@ class PackedCircuit:
         """The state after ``steps`` steps: bool [B, C, H, W] on the CPU.
 
         Args:
-            x: the state at first, [B, C, H, W], each value 0 or 1.
+            x: the initial state, [B, C, H, W], each value 0 or 1.
             steps: number of steps, 0 or more.
-            masks: [steps, B, 1, H, W], each value 0 or 1: a cell takes its new state in step t
-                only where ``masks[t]`` is 1. Needed where the circuit's fire rate is below 1.
+            masks: [steps, B, 1, H, W], each value 0 or 1: a cell is updated in step t only where
+                ``masks[t]`` is 1. Required where the circuit's fire rate is below 1.
             alive: [steps, 1 or B, 1, H, W], each value 0 or 1: all channels of a cell are 0 after
                 step t where ``alive[t]`` is 0.
 
         Raises ``ValueError`` for another shape, a value that is no bit, a negative ``steps``, or
-        masks that are missing.
+        missing masks.
         """
         *_, last = self._states(x, steps, masks, alive)
         return torch.from_numpy(last)
@@ -67,7 +67,7 @@ class PackedCircuit:
         if masks is None and self.circuit.fire_rate < 1:
             raise ValueError(
                 f"masks is None, but the fire rate is {self.circuit.fire_rate}: draw them with"
-                " astkit.logic_ca.masks.fire_masks"
+                " astkit.logic_ca.tasks.fire_masks"
             )
         batch, _, height, width = x.shape
         fires = None if masks is None else _steps_of("masks", masks, (steps, batch, height, width))
@@ -85,7 +85,7 @@ class PackedCircuit:
             yield state
 
     def _stepper(self, shape: tuple[int, ...]) -> Callable[[Bits], Bits]:
-        """A function from state to state, [B, C, H, W], with buffers of its own."""
+        """A function from state to state, [B, C, H, W], with its own buffers."""
         batch, channels, height, width = shape
         cells = batch * height * width
         inputs = _pack(np.zeros((PATCH * channels, cells), bool))
@@ -109,15 +109,15 @@ class PackedCircuit:
 def _gate_calls(circuit: Circuit, inputs: list[Words], new: Words) -> list[Call]:
     """Calls that compute the outputs into ``new`` [C, words], each of ``inputs`` being [words].
 
-    A buffer is free again after its wire's last use, so that few of them are in use at once and
-    stay in the cache. ``circuit`` must be pruned.
+    A buffer is reused after its wire's last use, so that few are needed and stay in the cache.
+    ``circuit`` must be pruned.
     """
     a, b, ends = circuit.a.tolist(), circuit.b.tolist(), circuit.outputs.tolist()
     last = {wire: gate for gate, pair in enumerate(zip(a, b, strict=True)) for wire in pair}
     last.update(dict.fromkeys(ends, circuit.gates))
     wires, free, calls = dict(enumerate(inputs)), list[Words](), list[Call]()
     for gate, op in enumerate(circuit.ops.tolist()):
-        # taken before the inputs' buffers are given back: a gate of two calls writes in between
+        # before the inputs' buffers are freed: a gate of two calls writes in between
         out = free.pop() if free else np.empty_like(inputs[0])
         wires[circuit.inputs + gate] = out
         calls += _gate(op, wires[a[gate]], wires[b[gate]], out)
@@ -135,24 +135,24 @@ def _gate_calls(circuit: Circuit, inputs: list[Words], new: Words) -> list[Call]
 
 
 def _gate(op: int, a: Words, b: Words, out: Words) -> list[Call]:
-    """One or two calls for an op that needs both of its inputs, or NOT."""
+    """One or two calls for an op of a pruned circuit."""
     if op in _DIRECT:
         return [(_DIRECT[op], (a, b, out))]
     if op == 12:
         return [(_NOT, (a, out))]
     if 15 - op in _DIRECT:
         return [(_DIRECT[15 - op], (a, b, out)), (_NOT, (out, out))]
-    function, turn_a = _ONE_TURNED[op]
-    turned, other = (a, b) if turn_a else (b, a)
-    return [(_NOT, (turned, out)), (function, (out, other, out))]
+    function, of_a = _ONE_NEGATED[op]
+    negated, other = (a, b) if of_a else (b, a)
+    return [(_NOT, (negated, out)), (function, (out, other, out))]
 
 
 _DIRECT = {1: _AND, 6: _XOR, 7: _OR}
-_ONE_TURNED = {2: (_AND, False), 4: (_AND, True), 11: (_OR, False), 13: (_OR, True)}
+_ONE_NEGATED = {2: (_AND, False), 4: (_AND, True), 11: (_OR, False), 13: (_OR, True)}
 
 
 def _pack(rows: Bits) -> Words:
-    """[n, cells] to words [n, cells / 64], filled up with zeros."""
+    """[n, cells] to words [n, cells / 64], padded with zeros."""
     octets = np.packbits(rows, axis=-1, bitorder="little")
     return np.pad(octets, [(0, 0), (0, -octets.shape[1] % 8)]).view(np.uint64)
 

@@ -1,4 +1,4 @@
-"""Pictures of a logic automaton: its circuit, which gates it is of, and rollouts side by side."""
+"""Figures of a logic automaton: its circuit, the shares of its gates, rollouts side by side."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from astkit import files
 from astkit.logic_ca.circuit import PASSIVE, PATCH, Circuit
-from astkit.logic_ca.wiring import CENTRE
+from astkit.logic_ca.gates import CENTRE
 from astkit.widgets.style import COLOURS, HATCHES, INK, PAPER, SOFT, Picture, line, picture, styled
 
 Floats = NDArray[np.float64]
 
 OPS = ("0", "∧", "a∧¬b", "a", "¬a∧b", "b", "⊕", "∨", "⊽", "≡", "¬b", "a∨¬b", "¬a", "¬a∨b", "⊼", "1")
-"""The sixteen gates of a and b by index: outputs for 00, 01, 10, 11 read as a number."""
+"""The sixteen gates of a and b by index."""
 
 _FAMILIES: dict[str, tuple[tuple[int, ...], str, str, str]] = {  # ops, symbol, colour, marker
     "and": ((1, 2, 4, 14), "∧", COLOURS[0], "o"),
@@ -38,7 +38,6 @@ _FAMILIES: dict[str, tuple[tuple[int, ...], str, str, str]] = {  # ops, symbol, 
 _NEGATED_A, _NEGATED_B, _NEGATED_OUT = (4, 13), (2, 11), (8, 9, 14)
 _IGNORES_A, _IGNORES_B = (0, 5, 10, 15), (0, 3, 12, 15)
 _READ = "#b9c6d8"
-_RING = 0.24  # from a gate's middle to a ring, in columns
 _LABELLED = 60
 """With more gates than this their symbols would be too small to read."""
 
@@ -47,9 +46,9 @@ _LABELLED = 60
 def circuit_diagram(circuit: Circuit) -> Picture:
     """The circuit of one cell from left to right: neighbourhood, gates by depth, new channels.
 
-    Inputs that are read are filled, the cell itself has a thick border. A ring where a wire ends
-    negates it there, a ring on a gate negates what comes out. Up to 60 gates carry their symbols;
-    more are told apart by colour and shape alone.
+    Inputs that are read are filled; the cell itself has a thick border. A ring at the end of a wire
+    negates that input, a ring behind a gate its output. Up to 60 gates are labelled; more are
+    distinguished by colour and shape.
     """
     layout = _laid_out(circuit)
     figure = picture(width=layout.inches[0], height=layout.inches[1])
@@ -74,6 +73,8 @@ def circuit_diagram(circuit: Circuit) -> Picture:
     if circuit.gates:
         legend = axis.get_legend_handles_labels()
         figure.legend(*legend, loc="outside lower center", ncols=5, markerscale=7 / size)
+    figure.draw_without_rendering()  # the layout decides how long a column is
+    _draw_rings(axis, circuit, layout, figure.dpi)
     return figure
 
 
@@ -88,8 +89,8 @@ class _Layout(NamedTuple):
 def _laid_out(circuit: Circuit) -> _Layout:
     """Gates in columns by depth; patches and outputs one above the other, in square cells.
 
-    A column's gates are put in the order of the mean height of what they read (the barycentre of
-    Sugiyama, Tagawa and Toda, 1981), so that fewer wires cross.
+    A column's gates are sorted by the mean height of their inputs (the barycentre of Sugiyama,
+    Tagawa and Toda, 1981), so that fewer wires cross.
     """
     depths, inputs, channels = circuit.depths(), circuit.inputs, circuit.channels
     reach = int(depths.max())
@@ -116,22 +117,34 @@ def _laid_out(circuit: Circuit) -> _Layout:
 def _draw_wires(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
     gates, driven = layout.wires[circuit.inputs :], circuit.outputs >= 0
     lines = [np.stack([layout.wires[circuit.outputs[driven]], layout.outputs[driven]], 1)]
-    rings = [gates[np.isin(circuit.ops, _NEGATED_OUT)] + np.array([_RING, 0])]
-    sides = ((circuit.a, _NEGATED_A, _IGNORES_A), (circuit.b, _NEGATED_B, _IGNORES_B))
-    for wires, negated, ignored in sides:
-        begin, turned = layout.wires[wires], np.isin(circuit.ops, negated)
-        lines.append(np.stack([begin, gates], 1)[~np.isin(circuit.ops, ignored)])
-        way = (gates - begin)[turned]
-        rings.append(gates[turned] - way * _RING / way[:, :1])
-    segments, (x, y) = list(np.concatenate(lines)), np.concatenate(rings).T
+    for wires, ignored in ((circuit.a, _IGNORES_A), (circuit.b, _IGNORES_B)):
+        lines.append(np.stack([layout.wires[wires], gates], 1)[~np.isin(circuit.ops, ignored)])
+    segments = list(np.concatenate(lines))
     alpha = float(np.clip(60 / max(len(segments), 1), 0.35, 0.9))
     axis.add_collection(LineCollection(segments, colors=SOFT, lw=0.7, alpha=alpha, zorder=1))
+
+
+def _draw_rings(axis: Axes, circuit: Circuit, layout: _Layout, dpi: float) -> None:
+    """Rings of negations, at a fixed distance on the page from the middle of their gates."""
+    points = np.diff(axis.transData.transform([[0, 0], [1, 1]]), axis=0)[0]  # of a unit
+    points *= 72 / dpi
+    gates, ops = layout.wires[circuit.inputs :] * points, circuit.ops
+    outwards = np.isin(ops, _NEGATED_OUT)
+    places, ways = [gates[outwards]], [np.array([[1.0, 0.0]]).repeat(outwards.sum(), 0)]
+    for wires, negated in ((circuit.a, _NEGATED_A), (circuit.b, _NEGATED_B)):
+        turned = np.isin(ops, negated)
+        places.append(gates[turned])
+        ways.append((layout.wires[wires] * points - gates)[turned])
+    way = np.concatenate(ways)
+    way *= 0.72 * layout.size / np.linalg.norm(way, axis=1, keepdims=True)
+    x, y = ((np.concatenate(places) + way) / points).T
+    axis.autoscale(False)
     look: dict[str, Any] = {"facecolor": PAPER, "edgecolor": INK, "linewidth": 0.8}
     axis.scatter(x, y, s=(0.35 * layout.size) ** 2, zorder=2, **look)
 
 
 def _draw_ends(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
-    """The patches that are read, and the new channels."""
+    """The neighbourhoods and the new channels."""
     read = {*circuit.a.tolist(), *circuit.b.tolist(), *circuit.outputs.tolist()}
     width, height = layout.cell
     for wire, (x, y) in enumerate(layout.wires[: circuit.inputs]):
@@ -153,9 +166,9 @@ def _draw_ends(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
 
 @styled
 def soft_and_hard(history: pd.DataFrame) -> Picture:
-    """Losses of the soft and the hard automaton over training, and the share of right hard cells.
+    """Losses of the soft and the hard automaton over training, and the hard accuracy.
 
-    ``history``: a row a pass with ``step``, ``val_loss``, ``val_hard_loss`` and ``val_accuracy``.
+    ``history``: a row per pass with ``step``, ``val_loss``, ``val_hard_loss`` and ``val_accuracy``.
     Raises ``ValueError`` for a history without rows.
     """
     if history.empty:
@@ -164,7 +177,7 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
     losses, right = figure.axes
     for name, column in (("soft", "val_loss"), ("hard", "val_hard_loss")):
         losses.plot(history["step"], history[column], label=name, **line(name, markers=False))
-    losses.set_yscale("symlog", linthresh=1e-3)  # a hard loss is 0 once all is right
+    losses.set_yscale("symlog", linthresh=1e-3)  # a hard loss can be 0
     losses.set(xlabel="update", ylabel="loss a sample", title="soft and hard loss", ylim=(0, None))
     losses.legend()
     right.plot(history["step"], history["val_accuracy"], **line("hard", markers=False))
@@ -175,19 +188,15 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
 
 @styled
 def gate_histogram(counts: Mapping[str, ArrayLike]) -> Picture:
-    """Shares of the sixteen gates, side by side, with the number of gates over each bar.
+    """Shares of the sixteen gates on a logarithmic axis, with their numbers above the bars.
 
-    The axis is logarithmic: an automaton begins, and mostly ends, with one gate all over.
-
-    Args:
-        counts: for each name ("before", "after") the number of gates of each op, [16].
-
-    Raises ``ValueError`` for other shapes, or a name without any gates.
+    ``counts``: for each name ("before", "after") the number of gates of each op, [16]. Raises
+    ``ValueError`` for other shapes, or a name without any gates.
     """
     tables = {name: np.asarray(table, np.float64) for name, table in counts.items()}
     if not tables or any(t.shape != (len(OPS),) or not t.sum() > 0 for t in tables.values()):
         raise ValueError(
-            f"counts is {dict(counts)}: give under a name how many gates there are of each of the"
+            f"counts is {dict(counts)}: give, by name, the number of gates of each of the"
             f" {len(OPS)} ops"
         )
     figure = picture(width=9.6, height=3.6)
@@ -211,9 +220,9 @@ def gate_histogram(counts: Mapping[str, ArrayLike]) -> Picture:
 
 @styled
 def rollout_frames(trajectories: Mapping[str, ArrayLike], at: Sequence[int]) -> Picture:
-    """States of several rollouts side by side: a row a rollout, a column a step.
+    """States of several rollouts: a row per rollout, a column per step.
 
-    The first rollout is the true one; cells of the others that differ from it, rounded, are
+    The first rollout is the reference; cells of the others that differ from it, rounded, are
     coloured and counted.
 
     Args:
@@ -242,7 +251,7 @@ def rollout_frames(trajectories: Mapping[str, ArrayLike], at: Sequence[int]) -> 
 def save_rollouts(
     path: str | os.PathLike[str], trajectories: Mapping[str, ArrayLike], fps: int = 10
 ) -> Path:
-    """Write the rollouts side by side as a moving picture, atomically; returns the path.
+    """Write the rollouts side by side as an animated GIF, atomically; returns the path.
 
     ``trajectories`` are those of `rollout_frames`; ``fps`` is frames a second.
 
@@ -251,7 +260,7 @@ def save_rollouts(
     """
     path, states = Path(path), _checked(trajectories)
     if path.suffix != ".gif":
-        raise ValueError(f"path is {str(path)!r}: let it end in .gif")
+        raise ValueError(f"path is {str(path)!r}: give a name that ends in .gif")
     if fps < 1:
         raise ValueError(f"fps is {fps}: give 1 frame a second or more")
     writer = PillowWriter(fps)
@@ -277,7 +286,7 @@ def save_rollouts(
         return files.write_atomic(path, made.read_bytes())
 
 
-_MISSING = "#F4B183"  # the wrong colour, paler: it should be ink
+_MISSING = "#F4B183"  # of cells that should be 1
 
 
 def _checked(trajectories: Mapping[str, ArrayLike]) -> dict[str, Floats]:
@@ -297,7 +306,7 @@ def _show(axis: Axes, values: Floats, true: Floats, step: int) -> Any:
 
 
 def _coloured(values: Floats, true: Floats) -> Floats:
-    """[H, W, 3]: ink where 1, paper where 0; wrong ones orange, dark if they should be 0."""
+    """[H, W, 3]: ink where 1, paper where 0; wrong cells orange, paler if they should be 1."""
     shade = np.clip(values, 0, 1)[..., None]
     image = np.array(to_rgb(PAPER)) * (1 - shade) + np.array(to_rgb(INK)) * shade
     image[(values >= 0.5) & (true < 0.5)] = to_rgb(COLOURS[1])

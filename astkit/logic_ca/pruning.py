@@ -1,4 +1,4 @@
-"""The same function with fewer gates: constants, copies, negations, twins and dead gates go."""
+"""The same function without constants, copies, negations, duplicates and dead gates."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _FALSE = 0
 _A, _B, _NOT = 3, 5, 12
 
 Gate = tuple[int, int, int]
-"""Op and the two nodes it is of."""
+"""Op and its two nodes."""
 
 
 def prune(circuit: Circuit) -> Circuit:
-    """A circuit that is equal on every input, without the gates it can do without.
+    """An equivalent circuit without redundant gates.
 
     In one pass, in order: a gate of a constant or of one wire twice becomes a constant, a wire or
-    its negation; negations are taken into the truth tables of the gates that read them, so that
-    they cost no gate; what comes to a function of the same two wires as an earlier gate, or to its
-    opposite, becomes that gate. Then gates that no output needs are left out. What is left needs
-    both of its inputs, save a NOT (op 12, both inputs the same wire) where an output asks for the
-    negation of an input, or of a gate that another output takes as it is.
+    its negation; negations are merged into the truth tables of the gates that read them; a gate
+    that equals a function of the same two wires computed earlier, or its negation, becomes that
+    gate. Then gates that no output needs are removed. The remaining gates depend on both inputs,
+    except a NOT (op 12, both inputs the same wire) where an output is the negation of an input, or
+    of a gate that is an output itself.
     """
     nodes = _Nodes(circuit.inputs)
     literals = [2 * node for node in range(1, circuit.inputs + 1)]
@@ -35,22 +35,22 @@ def prune(circuit: Circuit) -> Circuit:
 
 
 def negate_a(op: int) -> int:
-    """The op that does on (not a, b) what ``op`` does on (a, b)."""
+    """The op that maps (not a, b) as ``op`` maps (a, b)."""
     return (op >> 2 | op << 2) & 15
 
 
 def negate_b(op: int) -> int:
-    """The op that does on (a, not b) what ``op`` does on (a, b)."""
+    """The op that maps (a, not b) as ``op`` maps (a, b)."""
     return (op & 0b0101) << 1 | (op & 0b1010) >> 1
 
 
 def swap(op: int) -> int:
-    """The op that does on (b, a) what ``op`` does on (a, b)."""
+    """The op that maps (b, a) as ``op`` maps (a, b)."""
     return op & 0b1001 | (op & 0b0010) << 1 | (op & 0b0100) >> 1
 
 
 class _Nodes:
-    """Gates over other nodes, each function of the same two but once, and 0 where both are 0."""
+    """Distinct gates over other nodes, normalised to give 0 where both inputs are 0."""
 
     def __init__(self, inputs: int) -> None:
         self.gates: dict[int, Gate] = {}
@@ -58,7 +58,7 @@ class _Nodes:
         self._known: dict[Gate, int] = {}
 
     def literal(self, op: int, x: int, y: int) -> int:
-        """The literal that a gate of the literals ``x`` and ``y`` comes to."""
+        """The literal that equals a gate of the literals ``x`` and ``y``."""
         op = negate_a(op) if x & 1 else op
         op = negate_b(op) if y & 1 else op
         op, p, q = self._over_one_pair(op, x >> 1, y >> 1)
@@ -77,7 +77,7 @@ class _Nodes:
         return 2 * node + f00
 
     def _over_one_pair(self, op: int, x: int, y: int) -> Gate:
-        """The same gate over the two nodes that ``x`` and ``y`` are both functions of, if any."""
+        """The same gate over two nodes of which ``x`` and ``y`` are both functions, if any."""
         for p, q in dict.fromkeys(self.gates[n][1:] for n in (x, y) if n in self.gates):
             of_x, of_y = self._table(x, p, q), self._table(y, p, q)
             if of_x is not None and of_y is not None:
@@ -92,7 +92,7 @@ class _Nodes:
 
 
 def _composed(op: int, of_a: int, of_b: int) -> int:
-    """The op that is ``op`` of what the ops ``of_a`` and ``of_b`` give for the same two inputs."""
+    """The composition of ``op`` with the ops ``of_a`` and ``of_b`` of the same two inputs."""
     return sum((op >> 3 - 2 * (of_a >> i & 1) - (of_b >> i & 1) & 1) << i for i in range(4))
 
 
@@ -101,7 +101,7 @@ def _unary(node: int, at_0: int, at_1: int) -> int:
 
 
 def _written(circuit: Circuit, gates: dict[int, Gate], outputs: list[int]) -> Circuit:
-    """The circuit of those nodes that ``outputs`` (literals) need."""
+    """The circuit of the nodes that ``outputs`` (literals) depend on."""
     flipped = {o >> 1 for o in outputs if o & 1} - {o >> 1 for o in outputs if not o & 1}
     flipped -= set(range(circuit.inputs + 1))  # an input cannot be flipped where it is made
     needed = {o >> 1 for o in outputs}

@@ -1,8 +1,8 @@
-"""What an automaton learns here: Conway's Game of Life, and a checkerboard out of random bits."""
+"""Tasks of an automaton: Conway's Game of Life, and a checkerboard from random bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,7 +14,6 @@ from astkit import rng
 from astkit.batch import Batch
 from astkit.datasets import BatchSource, Loader
 from astkit.logic_ca.config import LogicCAConfig
-from astkit.logic_ca.masks import fire_masks, hard_gates
 
 NEIGHBOURHOODS = 512
 
@@ -23,7 +22,7 @@ Kind = Literal["life", "checkerboard"]
 
 @dataclass(frozen=True)
 class Task:
-    """A task with the automaton that the paper gives it.
+    """A task with the paper's automaton for it.
 
     Attributes:
         name: for records.
@@ -31,12 +30,12 @@ class Task:
         config: of the automaton.
         height, width: of the grid in training, cells.
         steps: of a rollout.
-        batch_size: samples an iteration.
+        batch_size: samples per iteration.
         iterations: updates of the weights in a whole training.
         weight_decay: of AdamW.
-        hard_share: probability of a gate to be hard in an iteration; see `hard_gates`.
-        every: iterations a pass, after each of which the automaton is evaluated.
-        held_out: samples that it is evaluated on; Life's are all its neighbourhoods.
+        hard_share: probability that a gate is hard in an iteration; see `hard_gates`.
+        every: iterations per pass; the automaton is evaluated after each pass.
+        held_out: number of evaluation samples; Life is evaluated on all neighbourhoods.
     """
 
     name: str
@@ -53,18 +52,18 @@ class Task:
     held_out: int = 16
 
     def scaled(self, **changes: Any) -> Task:
-        """The task with other numbers, such as ``height=64, width=64, steps=80``."""
+        """The task with some fields changed, such as ``height=64, width=64, steps=80``."""
         return replace(self, **changes)
 
     def source(self, seed: int = 0, batch_size: int | None = None) -> BatchSource:
-        """The training samples, drawn by ``seed``; rows that fill no batch are left out."""
+        """The training samples, drawn by ``seed``; an incomplete last batch is dropped."""
         size = batch_size or self.batch_size
         if self.kind == "life":
             return Loader(TensorDataset(*life_table()), size, seed=seed, drop_last=True)
         return RandomBits(self, size, seed)
 
     def evaluation(self, purpose: str = "held out") -> Batch:
-        """Fixed samples, the same whatever the seed of the training; others for another purpose."""
+        """Fixed samples, independent of the training's seed; others for another purpose."""
         if self.kind == "life":
             return Batch(torch.arange(NEIGHBOURHOODS), *life_table())
         return RandomBits(self, self.held_out, 0, purpose).grids(torch.arange(self.held_out))
@@ -76,45 +75,86 @@ class Task:
             return None
         if index is None:
             raise ValueError(
-                "index is None, but masks are drawn by sample: say which ones these are"
+                "index is None, but masks are drawn per sample: give the samples' numbers"
             )
         size, samples = (self.height, self.width), index.tolist()
         return fire_masks(rate, self.steps, samples, *size, seed=seed, iteration=iteration)
 
     def hard(self, seed: int, iteration: int) -> Tensor | Literal[False]:
-        """Gates that are hard in an iteration, bool ``[gates]``; ``False`` where none ever is."""
+        """Gates that are hard in an iteration, bool ``[gates]``; ``False`` for none."""
         if self.hard_share == 0:
             return False
         return hard_gates(self.hard_share, sum(self.config.gates), seed=seed, iteration=iteration)
 
 
+def fire_masks(
+    fire_rate: float,
+    steps: int,
+    samples: Iterable[int],
+    height: int,
+    width: int,
+    *,
+    seed: int,
+    iteration: int,
+) -> Tensor:
+    """Masks bool ``[steps, batch, 1, height, width]`` on the CPU, true where a cell is updated.
+
+    A sample's masks depend on (seed, iteration, its number in ``samples``) alone, so a batch, its
+    chunks and its samples one by one see the same; so do all channels of a cell.
+    """
+    drawn = [
+        torch.rand(steps, 1, height, width, generator=rng.generator(seed, "fire", iteration, i))
+        for i in map(int, samples)
+    ]
+    return torch.stack(drawn, 1) < fire_rate  # at a rate of 1 all cells: numbers are in [0, 1)
+
+
+def hard_gates(share: float, gates: int, *, seed: int, iteration: int) -> Tensor:
+    """Bool ``[gates]`` on the CPU: each gate is hard with probability ``share``.
+
+    Trained so, a gate cannot rely on values between 0 and 1 from the gates before it, which a hard
+    automaton does not have. Source of the random share: Fan et al., "Training with Quantization
+    Noise for Extreme Model Compression", ICLR 2021.
+
+    Raises ``ValueError`` for a share outside [0, 1].
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"hard_share is {share}: give a share in [0, 1]")
+    return torch.rand(gates, generator=rng.generator(seed, "hard", iteration)) < share
+
+
 def game_of_life() -> Task:
-    """One step of all 512 neighbourhoods, as periodic grids of 3x3."""
-    return Task("life", "life", LogicCAConfig.game_of_life(), 3, 3, 1, 20, 3000)
+    """One step of all 512 neighbourhoods, as periodic grids of 3x3; 2,543 gates."""
+    config = LogicCAConfig(1, 16, (8, 4, 2, 1), (128,) * 17 + (64, 32, 16, 8, 4, 2, 1))
+    return Task("life", "life", config, 3, 3, 1, 20, 3000)
 
 
 def checkerboard() -> Task:
-    """A checkerboard of 2x2 squares in 20 steps, all cells at once."""
-    return _board("checkerboard", LogicCAConfig.checkerboard(), 16, 20, 2, 500)
+    """A checkerboard of 2x2 squares in 20 synchronous steps; 3,040 gates."""
+    update = (256,) * 10 + (128, 64, 32, 16, 8, 8)
+    config = LogicCAConfig(8, 16, (8, 4, 2), update, boundary="zero")
+    return _board("checkerboard", config, 16, 20, 2, 500)
 
 
 def checkerboard_async() -> Task:
-    """The same in 50 steps in which 60 % of the cells change."""
-    return _board("checkerboard_async", LogicCAConfig.checkerboard_async(), 14, 50, 1, 800)
+    """The same in 50 steps, each updating 60 % of the cells; 4,064 gates."""
+    update = (256,) * 14 + (128, 64, 32, 16, 8, 8)
+    config = LogicCAConfig(8, 16, (8, 4, 2), update, boundary="zero", fire_rate=0.6)
+    return _board("checkerboard_async", config, 14, 50, 1, 800)
 
 
 def checkerboard_small() -> Task:
-    """The same on 8x8 in 10 steps, with a small automaton: a smoke test."""
-    return _board("checkerboard_small", LogicCAConfig.checkerboard_small(), 8, 10, 4, 500)
+    """The same on 8x8 in 10 synchronous steps, with a small automaton: a smoke test."""
+    config = LogicCAConfig(8, 4, (8, 4, 2), (64,) * 4 + (32, 16, 8), boundary="zero")
+    return _board("checkerboard_small", config, 8, 10, 4, 500)
 
 
 def _board(
-    name: str, config: LogicCAConfig, side: int, steps: int, batch_size: int, iterations: int
+    name: str, config: LogicCAConfig, side: int, steps: int, batch: int, iterations: int
 ) -> Task:
-    # half of the gates are hard in an iteration, unlike in the paper
-    return Task(
-        name, "checkerboard", config, side, side, steps, batch_size, iterations, hard_share=0.5
-    )
+    # unlike in the paper, half of the gates are hard in an iteration
+    grid = (side, side, steps)
+    return Task(name, "checkerboard", config, *grid, batch, iterations, hard_share=0.5)
 
 
 def life_step(grid: Tensor) -> Tensor:
@@ -128,7 +168,7 @@ def life_step(grid: Tensor) -> Tensor:
 
 
 def life_table() -> tuple[Tensor, Tensor]:
-    """All grids of 3x3, ``[512, 1, 3, 3]``, and what becomes of them, ``[512, 3, 3]``."""
+    """All grids of 3x3, ``[512, 1, 3, 3]``, and their next states, ``[512, 3, 3]``."""
     bits = torch.arange(NEIGHBOURHOODS)[:, None] >> torch.arange(9)
     grids = (bits % 2).float().view(-1, 1, 3, 3)
     return grids, life_step(grids[:, 0])
@@ -141,10 +181,10 @@ def checkerboard_target(height: int, width: int) -> Tensor:
 
 
 def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Tensor:
-    """Which cells are alive where a square in the middle dies: bool ``[steps, 1, 1, H, W]``.
+    """A mask of a damaged square in the middle: bool ``[steps, 1, 1, H, W]``, false where damaged.
 
     The square reaches ``half`` cells from the middle and is held at 0 for the first ``held`` steps:
-    ``held=steps`` is a lasting fault, ``steps // 2`` leaves time to heal.
+    ``held=steps`` is permanent damage, ``steps // 2`` leaves time to heal.
     """
     alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
     rows = slice(max(0, height // 2 - half), height // 2 + half)
@@ -154,7 +194,7 @@ def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Te
 
 
 def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10) -> Tensor:
-    """The same with another square of ``size`` cells a side in every step."""
+    """The same with a new random square of ``size`` cells a side in every step."""
     numbers = torch.arange(steps)
     tops = rng.uniform(numbers, seed, "damage", "row") * (height - size + 1)
     lefts = rng.uniform(numbers, seed, "damage", "column") * (width - size + 1)
@@ -165,7 +205,7 @@ def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10
 
 
 class RandomBits:
-    """Batches of random bits in all channels, none of them twice; the checkerboard is the target.
+    """Batches of new random bits in all channels; the checkerboard is the target.
 
     A pass is ``task.every`` batches. A grid depends on (seed, purpose, pass, row) alone.
     """
@@ -190,17 +230,14 @@ class RandomBits:
         return self.num_samples // self.batch_size
 
     def check_labels(self, num_outputs: int) -> None:
-        """There are none."""
+        """No labels: nothing to check."""
 
     def order(self, epoch: int) -> Tensor:
-        """Rows of a pass as they come: each is random already."""
+        """Rows of a pass in their order: each is random already."""
         return torch.arange(self.num_samples)
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches of pass ``epoch`` over ``order``, without the first ``start``.
-
-        Rows that fill no batch are left out.
-        """
+        """The full batches of pass ``epoch`` over ``order``, without the first ``start``."""
         rows = self.order(epoch) if order is None else order
         for i in range(start, len(rows) // self.batch_size):
             yield self.grids(rows[i * self.batch_size :][: self.batch_size], epoch).to(self.device)

@@ -1,8 +1,4 @@
-"""Training an automaton with the kit's own `Trainer`: ledger, checkpoints, board and gate.
-
-A soft loss alone proves nothing, so the hard automaton is evaluated on fixed samples after each
-pass as well.
-"""
+"""Training an automaton with the kit's own `Trainer`: ledger, checkpoints, board and gate."""
 
 from __future__ import annotations
 
@@ -31,20 +27,20 @@ from astkit.trainers import Budget, StepResult, TrainConfig, Trainer
 from astkit.trainers.learner import Learner
 
 CLIP = 100.0
-"""Largest element of the gradient, either sign."""
+"""Largest magnitude of an element of the gradient."""
 
 SETTINGS = TrainConfig(lr=0.05, weight_decay=0.0, clip_norm=None, schedule="constant")
 
 
 class LogicStep:
-    """Trains on a batch: the gradient of the summed losses, clipped element by element, one step.
+    """Trains on a batch: one step on the gradient of the summed losses, clipped elementwise.
 
-    A mean in the sum's place would be another training: gates that are all but decided have tiny
-    gradients, which the optimizer's eps then hides.
+    A sum, not a mean: gates with nearly saturated softmax have tiny gradients, against which the
+    optimizer's eps would be large.
 
     Args:
         task: gives steps and masks.
-        seed: of the masks and of the gates that are hard.
+        seed: of the masks and of the hard gates.
         ways: parallel, chunk_size and recompute; see `gradients`.
     """
 
@@ -60,16 +56,14 @@ class LogicStep:
         return StepResult(torch.arange(len(losses)), losses)
 
     def _draw(self, batch: Batch, ledger: Ledger) -> tuple[Tensor | None, Tensor | Literal[False]]:
-        """Fire masks of the samples, and gates that are hard."""
+        """Fire masks of the samples, and the hard gates."""
+        device = batch.x.device
         with ledger.phase("load"):
             masks = self.task.masks(batch.index, self.seed, self.iteration)
             hard = self.task.hard(self.seed, self.iteration)
             self.iteration += 1
-            device = batch.x.device
-            return (
-                None if masks is None else masks.to(device),
-                hard if hard is False else hard.to(device),
-            )
+            moved = None if masks is None else masks.to(device)
+            return moved, hard if hard is False else hard.to(device)
 
     def _train(
         self,
@@ -90,16 +84,14 @@ class LogicStep:
         return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of the next iteration, which masks and gates are drawn for."""
         return {"iteration": self.iteration}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``."""
         self.iteration = state["iteration"]
 
 
 class GatedLogicStep(LogicStep):
-    """Trains on what a policy, such as a `Gate`, chooses after a rollout without gradients."""
+    """Trains on the samples that a policy, such as a `Gate`, chooses after a scoring rollout."""
 
     def __init__(self, task: Task, gate: Policy, seed: int = 0, **ways: Any) -> None:
         super().__init__(task, seed, **ways)
@@ -139,19 +131,15 @@ class GatedLogicStep(LogicStep):
         self.gate.steer(name, value)
 
     def state_dict(self) -> dict[str, Any]:
-        """The iteration's number and the policy."""
         return {**super().state_dict(), "gate": self.gate.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``."""
         super().load_state_dict(state)
         self.gate.load_state_dict(state["gate"])
 
 
-def apply_gradients(
-    model: nn.Module, optimizer: torch.optim.Optimizer, found: Gradients, clip: float = CLIP
-) -> None:
-    """Clip the total gradient ``found`` element by element to ±``clip`` and take one step.
+def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, found: Gradients) -> None:
+    """Clip the gradient ``found`` elementwise to ±``CLIP`` and take one optimizer step.
 
     Raises ``FloatingPointError`` for a gradient that is not finite, before any weight changes.
     """
@@ -163,7 +151,7 @@ def apply_gradients(
         )
     for name, parameter in model.named_parameters():
         parameter.grad = found[name]
-    nn.utils.clip_grad_value_(model.parameters(), clip)
+    nn.utils.clip_grad_value_(model.parameters(), CLIP)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
@@ -181,9 +169,7 @@ def logic_trainer(
     model: LogicCA | None = None,
     **trainer: Any,
 ) -> Trainer:
-    """A `Trainer` of an automaton on ``task``, ready to run.
-
-    AdamW with betas (.9, .99) and eps 1e-8, the loss a sum over samples. ::
+    """A `Trainer` of an automaton on ``task``: AdamW, betas (.9, .99), loss summed over samples. ::
 
         done = logic_trainer(game_of_life(), seed=1)
         done.run().epochs[-1]["val_wrong"]
@@ -191,24 +177,24 @@ def logic_trainer(
     Args:
         task: what to learn.
         seed: of wiring, order of the samples and masks.
-        iterations: batches to train on; those of the task by default.
+        iterations: number of batches; by default the task's.
         parallel, chunk_size, recompute: see `gradients`.
-        policy: chooses what is trained on, before loading or, such as a `Gate`, of each batch.
+        policy: chooses samples before loading or, such as a `Gate`, from each batch.
         settings: learning rate, weight decay, schedule; by default `SETTINGS` with the task's
-            weight decay. ``seed`` above takes the place of its seed.
-        model: built from the task's config, its wiring from ``seed``, by default.
-        trainer: what else a `Trainer` takes: budget (in place of iterations), device, observers,
-            checkpoints, resume, meter.
+            weight decay. ``seed`` replaces its seed.
+        model: by default built from the task's config, its wiring from ``seed``.
+        trainer: other arguments of `Trainer`, such as budget (instead of iterations), device,
+            checkpoints, resume.
 
-    Raises ``ValueError`` for settings that mean nothing here, or both iterations and a budget.
+    Raises ``ValueError`` for settings that are not supported, or both iterations and a budget.
     """
     settings = settings or replace(SETTINGS, weight_decay=task.weight_decay)
     _check(settings)
     model = model or LogicCA(replace(task.config, seed=seed))
     source = task.source(seed)
     if "budget" in trainer and iterations is not None:
-        raise ValueError(f"iterations is {iterations}, but a budget is given too: leave one out")
-    # half a batch short of the last one's end, where rounding cannot add one more
+        raise ValueError(f"iterations is {iterations}, but a budget is given too: omit one")
+    # half a batch less than a whole number, which rounding cannot turn into one batch more
     passes = ((iterations or task.iterations) - 0.5) / len(source)
     ways: dict[str, Any] = {"parallel": parallel, "chunk_size": chunk_size, "recompute": recompute}
     if policy is not None and overrides(policy, "choose"):
@@ -230,14 +216,8 @@ def logic_trainer(
 
 
 def _optimizer(model: LogicCA, settings: TrainConfig) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        model.parameters(),
-        lr=settings.lr,
-        betas=(0.9, 0.99),
-        eps=1e-8,
-        weight_decay=settings.weight_decay,
-        fused=True,
-    )
+    given: Any = {"lr": settings.lr, "weight_decay": settings.weight_decay, "fused": True}
+    return torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), eps=1e-8, **given)
 
 
 def _check(settings: TrainConfig) -> None:
@@ -252,7 +232,7 @@ def _check(settings: TrainConfig) -> None:
     for name, value in fixed.items():
         if (given := getattr(settings, name)) != value:
             raise ValueError(
-                f"settings.{name} is {given!r}, which training an automaton does not support: leave"
-                f" it {value!r}; chunk_size and recompute bound memory, and gradients are clipped"
-                f" element by element to {CLIP:g}"
+                f"settings.{name} is {given!r}, which is not supported for an automaton: use"
+                f" {value!r}; chunk_size and recompute bound memory, and gradients are clipped"
+                f" elementwise to {CLIP:g}"
             )

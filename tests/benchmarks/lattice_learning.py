@@ -3,7 +3,8 @@
 Trains on the frozen documentation pairs, three seeds of each arm, and sets beside them the
 baselines, the bypass (the same mapper and collector without flows, the same training) and the
 original's rules as a negative control. `--ablation` also reverts the differences to the original,
-one at a time. `--arms` measures some of them anew and keeps the others that the file holds. There is no test part: sizes and loss weights were chosen on the validation part with seed 0.
+one at a time. `--arms` measures some of them anew and keeps the others that the file holds. There
+is no test part: sizes and loss weights were chosen on the validation part with seed 0.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.circuit import from_automaton
 from astkit.logic_ca.evaluation import evaluate
 from astkit.logic_ca.gates import PAPERS_FIRST_LOGIT
-from astkit.logic_ca.masks import fire_masks
 from astkit.logic_ca.packed import PackedCircuit
 from astkit.logic_ca.tasks import (
     Task,
@@ -34,6 +33,7 @@ from astkit.logic_ca.tasks import (
     checkerboard_small,
     checkerboard_target,
     damage,
+    fire_masks,
     game_of_life,
     life_step,
     random_damage,
@@ -150,7 +150,7 @@ def train(task: Task, seed: int, options: argparse.Namespace) -> dict[str, Any]:
         "seconds": dict(trainer.ledger.seconds),
         "phases": dict(trainer.ledger.phases),
         "final": evaluate(model, task),
-        "fresh": evaluate(model, task, [task.evaluation("fresh")]),
+        "fresh": evaluate(model, task, task.evaluation("fresh")),
         "active_gates": active_gates(model),
         "epochs": [{k: e[k] for k in _KEPT} for e in epochs],
         "after": after_life(model) if task.kind == "life" else after_board(model, task),

@@ -16,8 +16,8 @@ import torch
 from astkit import rng
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.circuit import Circuit, from_automaton
-from astkit.logic_ca.config import LogicCAConfig
 from astkit.logic_ca.packed import PackedCircuit
+from astkit.logic_ca.tasks import game_of_life
 from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
 from tests.logic_ca.circuits import drawn
@@ -84,8 +84,10 @@ def main(arguments: list[str] | None = None) -> None:
     torch.set_num_threads(1)
     try:
         print(describe(stamp()))
-        model = drawn(LogicCAConfig.game_of_life())
-        circuit = None if options.circuit is None else Circuit.load(options.circuit)
+        model = drawn(game_of_life().config)
+        circuit = (
+            None if options.circuit is None else Circuit.from_json(options.circuit.read_text())
+        )
         print(ratio(model, circuit, rounds=options.rounds, soft_steps=options.soft_steps))
     finally:
         torch.set_num_threads(before)

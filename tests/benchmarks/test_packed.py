@@ -7,6 +7,7 @@ import pytest
 from astkit.logic_ca.circuit import from_automaton
 from astkit.logic_ca.config import LogicCAConfig
 from astkit.logic_ca.pruning import prune
+from astkit.logic_ca.tasks import game_of_life
 from astkit.profiling import Timings
 from tests.benchmarks import packed
 from tests.logic_ca.circuits import drawn, life
@@ -15,7 +16,7 @@ from tests.logic_ca.circuits import drawn, life
 @pytest.mark.full
 @pytest.mark.benchmark
 def test_packed_is_fifty_times_as_fast_as_soft():
-    model = drawn(LogicCAConfig.game_of_life())
+    model = drawn(game_of_life().config)
     measured = packed.ratio(model, life(), steps=50, soft_steps=1, rounds=3)
     assert measured["gates"] == 2543
     assert measured["median"] >= measured["bound"]

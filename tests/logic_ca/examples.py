@@ -7,7 +7,7 @@ import torch
 from astkit import rng
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.config import LogicCAConfig
-from astkit.logic_ca.masks import fire_masks
+from astkit.logic_ca.tasks import fire_masks
 
 SYNC = LogicCAConfig(2, 3, (8, 4, 2), (9, 7, 4, 2), boundary="zero")
 PERIODIC = LogicCAConfig(1, 2, (8, 4, 2, 1), (3, 2, 1))

@@ -14,6 +14,7 @@ from astkit import rng
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.circuit import FALSE, Circuit, from_automaton
 from astkit.logic_ca.config import LogicCAConfig
+from astkit.logic_ca.tasks import game_of_life
 from tests.logic_ca import circuits
 from tests.logic_ca.circuits import TABLES, Builder, drawn, output
 
@@ -26,7 +27,7 @@ def test_an_op_is_its_truth_table_read_as_a_number():
 
 
 @given(circuits.circuits())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_two_plain_ways_agree(circuit):
     wires = circuits.patches(np.random.default_rng(0), circuit.inputs)[:, ::16]
     slow = [circuits.cell(circuit, column.tolist()) for column in wires.T]
@@ -55,7 +56,7 @@ def test_counts_and_depths():
 
 
 @given(circuits.circuits())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_json_comes_back(circuit):
     again = Circuit.from_json(circuit.to_json())
     assert again.to_json() == circuit.to_json()
@@ -64,10 +65,9 @@ def test_json_comes_back(circuit):
         assert not getattr(again, name).flags.writeable
 
 
-def test_a_saved_circuit_loads_with_how_it_was_made(tmp_path):
+def test_a_saved_circuit_comes_back_with_how_it_was_made(tmp_path):
     circuit = dataclasses.replace(circuits.life("zero"), fire_rate=0.5, meta={"from": ["a", None]})
-    path = circuit.save(tmp_path / "new" / "life.json")
-    again = Circuit.load(path)
+    again = Circuit.from_json(circuit.save(tmp_path / "new" / "life.json").read_text())
     assert again.to_json() == circuit.to_json()
     assert again.meta == {"from": ["a", None]}
     assert (again.boundary, again.fire_rate) == ("zero", 0.5)
@@ -81,25 +81,25 @@ def test_the_arrays_are_its_own():
 
 
 BROKEN = {
-    "format is not": {"format": "something"},
-    "version is 2, and this astkit reads 1": {"version": 2},
-    "keys surplus": {"surplus": 1},
+    "this is no circuit": {"format": "something"},
+    "this is no circuit: give JSON": {"version": 2},
+    "unknown keys in the circuit: surplus": {"surplus": 1},
     "channels is 0": {"channels": 0},
     "channels is True": {"channels": True},
     "channels is '1'": {"channels": "1"},
-    "outputs has 1 entries: give one for each of 2": {"channels": 2},
+    "have 2, 2, 2 and 1 entries.* one of 2 channels": {"channels": 2},
     "boundary is 'open'": {"boundary": "open"},
     r"boundary is \[\]": {"boundary": []},
     "fire_rate is 0: give a share": {"fire_rate": 0},
     "fire_rate is nan: give a share": {"fire_rate": float("nan")},
     "fire_rate is '1'": {"fire_rate": "1"},
-    r"ops\[0\] is 16: it must be at least 0 and below 16": {"ops": [16, 6]},
+    r"ops\[0\] is 16: give 0 to 15": {"ops": [16, 6]},
     r"ops\[1\] is -1": {"ops": [1, -1]},
-    "3, 2 and 2 entries": {"ops": [1, 6, 6]},
-    r"a\[0\] is 9: it must be at least 0 and below 9": {"a": [9, 0]},  # its own output
+    "have 3, 2, 2 and 1 entries": {"ops": [1, 6, 6]},
+    r"a\[0\] is 9: give 0 to 8": {"a": [9, 0]},  # its own output
     r"a\[0\] is 10": {"a": [10, 0]},  # a later gate
     r"b\[1\] is -1": {"b": [1, -1]},
-    r"outputs\[0\] is 11: it must be at least -2 and below 11": {"outputs": [11]},
+    r"outputs\[0\] is 11: give -2 to 10": {"outputs": [11]},
     r"outputs\[0\] is -3": {"outputs": [-3]},
     "b is float64": {"b": [1, 2.0]},
     "ops is .*one dimension": {"ops": [[1], [2]]},
@@ -111,25 +111,19 @@ BROKEN = {
 }
 
 
-def test_a_file_that_is_no_circuit_is_refused_in_a_sentence(tmp_path):
+def test_json_that_is_no_circuit_is_refused():
     make = Builder(1)
     good = json.loads(make.done([make.op(6, make.op(1, 0, 1), 2)]).to_json())
-    path = tmp_path / "circuit.json"
     for fault, change in BROKEN.items():
-        path.write_text(json.dumps({**good, **change}))
-        with pytest.raises(ValueError, match=f"circuit.json: .*{fault}") as caught:
-            Circuit.load(path)
+        with pytest.raises(ValueError, match=fault) as caught:
+            Circuit.from_json(json.dumps({**good, **change}))
         assert "\n" not in str(caught.value)
+    del good["b"]
     for text in ("", "{", "[]", "7", "null", "\xff", "[" * 100_000, b"\xff\xfe\x00"):
         with pytest.raises(ValueError, match="this is no circuit"):
             Circuit.from_json(text)
-
-
-def test_a_missing_key_is_named():
-    content = json.loads(circuits.life().to_json())
-    del content["b"]
-    with pytest.raises(ValueError, match="the keys b"):
-        Circuit.from_json(json.dumps(content))
+    with pytest.raises(ValueError, match="missing or unknown keys in the circuit: b"):
+        Circuit.from_json(json.dumps(good))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +150,7 @@ def test_the_exported_circuit_is_the_hard_automaton(config):
 
 
 def test_a_fresh_automaton_passes_one_wire_on():
-    circuit = from_automaton(LogicCA(LogicCAConfig.game_of_life()))
+    circuit = from_automaton(LogicCA(game_of_life().config))
     assert circuit.gates == 2543
     assert circuit.active == 0
     assert circuit.by_op()[3] == 2543

