@@ -16,18 +16,16 @@ from astkit.gating.origin import OriginPI, OriginStochastic
 from astkit.gating.policy import Cost, Policy, PolicyCard, Visit, as_policy
 from astkit.gating.random_subset import RandomSubset
 from astkit.gating.sample_memory import EL2N, LossAge
-from astkit.gating.sampler import PolicySampler, RunInfo
+from astkit.gating.sampler import RunInfo
 from astkit.gating.scored import Scored, ScoredBatches, evaluating
 from astkit.gating.selection import Selection
 from astkit.gating.significance import (
     ContextScore,
-    Contrast,
     Loss,
     LossAndContrast,
     LossContrastConstant,
     RelativeScore,
     Score,
-    score_rows,
 )
 from astkit.gating.tracking import (
     LogIntegral,
@@ -36,32 +34,25 @@ from astkit.gating.tracking import (
     density,
     log_density,
 )
-from astkit.gating.uncertainty import Confidence, Entropy, GradientNorm, Margin
 
 __all__ = [
     "EL2N",
-    "Confidence",
     "ContextScore",
-    "Contrast",
     "Controller",
     "Cost",
     "Criterion",
     "DeviceGate",
     "Disagreement",
-    "Entropy",
     "Gate",
-    "GradientNorm",
     "LogIntegral",
     "Loss",
     "LossAge",
     "LossAndContrast",
     "LossContrastConstant",
-    "Margin",
     "OriginPI",
     "OriginStochastic",
     "Policy",
     "PolicyCard",
-    "PolicySampler",
     "QuantileEMA",
     "RandomSubset",
     "RelativeScore",
@@ -82,6 +73,5 @@ __all__ = [
     "log_density",
     "named_score",
     "row_losses",
-    "score_rows",
     "token_losses",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from inspect import signature
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -33,15 +34,23 @@ def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
     Raises ``ValueError`` for an unknown name or an impossible sum.
     """
     if not set(text) & set("+*-"):
-        return resolve("score", text)(criterion)
+        return _registered(text, criterion)
     matches = [_TERM.fullmatch(term) for term in text.split("+")]
-    terms = [(float(m[1] or 1), resolve("score", m[2])(criterion)) for m in matches if m]
+    terms = [(float(m[1] or 1), _registered(m[2], criterion)) for m in matches if m]
     if len(terms) < len(matches):
         raise ValueError(
             f"score {text!r} is not a weighted sum: join terms such as 0.7*loss by +, with weights"
             " of 0 or more"
         )
     return WeightedSum(terms)
+
+
+def _registered(name: str, criterion: Criterion) -> Score:
+    made = resolve("score", name)
+    if not isinstance(made, type):  # a function is a score as it is
+        return cast(Score, made)
+    options = {"criterion": criterion} if "criterion" in signature(made).parameters else {}
+    return cast(Score, made(**options))
 
 
 class WeightedSum(MeanRelative):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from astkit.batch import call
-from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.scored import Scored, evaluating
 from astkit.gating.significance import ContextScore
 from astkit.gating.uncertainty import class_logits, log_shares
@@ -38,15 +37,15 @@ class Disagreement(ContextScore):
     divergence of a committee of two from its average vote: McCallum and Nigam, "Employing EM and
     Pool-Based Active Learning for Text Classification" (ICML 1998).
 
-    The teacher takes one more forward pass a sample. Labels and ``criterion`` play no part. The
-    state holds the teacher's parameters as tensors.
+    The teacher takes one more forward pass a sample. Labels play no part. The state holds the
+    teacher's parameters as tensors.
 
     Raises ``ValueError`` for a ``decay`` outside (0, 1).
     """
 
     extra_forwards = 1
 
-    def __init__(self, criterion: Criterion = cross_entropy_rows, decay: float = 0.99) -> None:
+    def __init__(self, decay: float = 0.99) -> None:
         if not 0 < decay < 1:
             raise ValueError(
                 f"decay is {decay}, but it must lie between 0 and 1: 0.99 averages over about 100"

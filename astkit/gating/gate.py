@@ -19,7 +19,7 @@ from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.scored import Scored
 from astkit.gating.selection import Selection
 from astkit.gating.significance import ContextScore, Score, score_rows
-from astkit.identity import configuration
+from astkit.identity import arguments
 from astkit.names import resolve
 
 _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite", "carry")
@@ -240,7 +240,7 @@ class Gate(Policy):
         if decided is not None:
             return decided, threshold
         active, reached = scores > threshold, scores >= threshold
-        count = int(active.sum())
+        count = int(active.count_nonzero())
         if count in (0, len(scores)) and len(scores) > 1 and bool((scores == scores[0]).all()):
             self._warn(
                 "equal",
@@ -317,16 +317,7 @@ class Gate(Policy):
 
     def config(self) -> dict[str, Any]:
         """The arguments that it was made with, the controller's and the score's among them."""
-        score = self._named if isinstance(self._named, str) else self.significance
-        return {
-            "target_rate": self.target_rate,
-            "score": configuration(score),
-            "controller": configuration(self.controller),
-            "criterion": configuration(self.criterion),
-            "fallback": self.fallback,
-            "min_active": self.min_active,
-            "seed": self.seed,
-        }
+        return {**arguments(self), "score": self._named}
 
     def state_dict(self) -> dict[str, Any]:
         """Controller, counters and seed, as plain numbers; with the state of a `ContextScore`."""

@@ -75,15 +75,10 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             raise
         raise ValueError(_mismatch(outputs, targets, error)) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)
-    if not isinstance(losses, Tensor):
+    if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(
-            f"the criterion returned {type(losses).__name__} for {rows} rows: let it return one"
-            " loss a row, as a tensor of shape [rows]"
-        )
-    if losses.ndim == 0 or len(losses) != rows:
-        raise ValueError(
-            f"the criterion returned shape {list(losses.shape)} for {rows} rows, so it has averaged"
-            " already: build it with reduction='none', so that each row keeps its own loss"
+            f"the criterion returned {_shown(losses)} for {rows} rows: let it return one loss a row"
+            " without averaging, such as with reduction='none'"
         )
     if mask is not None and mask.shape != losses.shape:
         raise ValueError(

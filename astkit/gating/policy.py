@@ -54,14 +54,13 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """What training or scoring just found out about samples.
+    """What training or scoring found out about samples.
 
     Attributes:
         index: int64 ``[n]``: which samples, on the CPU; ``None`` where the data do not say.
         losses: ``[n]``, before any step on them.
-        correct: bool ``[n]``, and
-        confidence: ``[n]``, the largest class probability: where the policy ``needs_outputs`` and
-            the task has classes, else ``None``.
+        correct, confidence: bool ``[n]`` and the largest class probability ``[n]``, where the
+            policy ``needs_outputs`` and the task has classes, else ``None``.
         trained: whether they were trained on, or only scored.
     """
 
@@ -73,17 +72,17 @@ class Visit:
 
 
 class Policy:
-    """Chooses what is trained on. As it stands: everything.
+    """Chooses what is trained on; the base class chooses everything.
 
-    A constructor keeps each argument in an attribute of its name, which makes them part of what a
-    resumed run must have in common.
+    A constructor keeps each argument in an attribute of its name, so that a resumed run can be
+    checked for the same arguments.
 
     Attributes:
-        rounds: plans an epoch; each covers as many candidates as the others. An epoch is one
-            iteration of the loader.
-        needs_index: whether the policy remembers samples, so that data must say which they are.
+        rounds: plans an epoch, of equal numbers of candidates; an epoch is one iteration of the
+            loader.
+        needs_index: whether the policy remembers samples, so that data must provide indices.
         needs_outputs: whether ``observe`` needs ``correct`` and ``confidence``.
-        state: names of the attributes that are its memory: tensors, numbers, strings or ``None``.
+        state: names of the attributes to save: tensors, numbers, strings or ``None``.
         cost: what choosing costs.
         card: the policy in words.
         seed: of its draws.
@@ -109,10 +108,10 @@ class Policy:
         return None
 
     def observe(self, visit: Visit) -> None:
-        """Told what training or scoring found out about samples."""
+        """Called with what training or scoring found out about samples."""
 
     def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
-        """Called once before training, on the clock: the place to train helper models.
+        """Called once before training, within the measured time: trains helper models.
 
         Args:
             make_model: gives an untrained copy of the model in training.
@@ -143,7 +142,7 @@ class Policy:
             value = state[name]
             setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
 
-    # --- in a loop of one's own ---
+    # --- in your own loop ---
 
     def __call__(
         self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
@@ -154,7 +153,9 @@ class Policy:
         """
         batch = self._batch(model, x, y, index)
         rows, chosen = batch.rows, self.choose(batch)
-        return everything(rows) if chosen is None else chosen.check(rows, self)
+        if chosen is None:
+            return Selection(torch.arange(rows), candidates=rows, rate=1.0)
+        return chosen.check(rows, self)
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
         if not overrides(self, "choose"):
@@ -218,11 +219,6 @@ def overrides(policy: object, method: str) -> bool:
     return getattr(type(policy), method, None) is not getattr(Policy, method)
 
 
-def everything(rows: int, device: torch.device | str = "cpu") -> Selection:
-    """All ``rows`` rows, with weight 1 each."""
-    return Selection(torch.arange(rows, device=device), candidates=rows, rate=1.0)
-
-
 def visit_of(
     index: Tensor | None,
     losses: Tensor,
@@ -245,14 +241,13 @@ def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) ->
     """
     if policy is None or isinstance(policy, Policy):
         return policy
-    if not isinstance(policy, str | Mapping):
+    options: dict[str, Any] = {"name": policy} if isinstance(policy, str) else {}
+    options |= policy if isinstance(policy, Mapping) else {}
+    if "name" not in options:
         raise ValueError(
             f"policy is {policy!r}: pass a policy such as RandomSubset(0.1), its name, or"
             ' {"name": "random", "rate": 0.1}'
         )
-    options: dict[str, Any] = {"name": policy} if isinstance(policy, str) else dict(policy)
-    if "name" not in options:
-        raise ValueError(f'policy {options} has no name: give {{"name": "random", "rate": 0.1}}')
     name = options.pop("name")
     made: Any = resolve("policy", name)
     names = inspect.signature(made).parameters

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.gating.losses import Criterion, cross_entropy_rows, labels_of, row_losses, whole_numbers
+from astkit.gating.losses import Criterion, cross_entropy_rows, row_losses, whole_numbers
 from astkit.gating.scored import Scored
 from astkit.gating.significance import ContextScore
-from astkit.gating.uncertainty import class_logits, gradient_norms
+from astkit.gating.uncertainty import gradient_norm
 
 
 def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
@@ -61,19 +61,19 @@ class PerSample:
 class EL2N(ContextScore):
     """Norm of the error, ``||softmax(z) - y||``, averaged over the visits of each sample so far.
 
-    The first visit gives the present value, as `GradientNorm` does; each scoring is a visit. A
+    The first visit gives the present value, as `gradient_norm` does; each scoring is a visit. A
     visit without a finite value gives no score and is not averaged. Source: Paul, Ganguli and
     Dziugaite, "Deep Learning on a Data Diet" (NeurIPS 2021), who average over networks early in
-    training; here the average runs over the visits of one run. ``criterion`` is not used.
+    training; here the average runs over the visits of one run.
     """
 
     needs_index = True
 
-    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
+    def __init__(self) -> None:
         self.norms, self.visits = PerSample(), PerSample()
 
     def score(self, batch: Scored) -> Tensor:
-        norms = gradient_norms(class_logits(batch.outputs, batch.rows), labels_of(batch.targets))
+        norms = gradient_norm(batch.outputs, batch.targets, batch.inputs)
         index = sample_index(self, batch.index, len(norms))
         finite = norms.isfinite()
         known = index[finite.cpu()]

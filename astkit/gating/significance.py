@@ -116,10 +116,13 @@ def finite_only(scores: Tensor, features: Tensor) -> Tensor:
     return scores.masked_fill(~features.isfinite().all(1), math.nan)
 
 
-def row_contrasts(inputs: Any) -> Tensor:
-    """Standard deviation (unbiased) over all values of each row of ``inputs [batch, ...]``.
+def contrast(outputs: Any, targets: Any, inputs: Any) -> Tensor:
+    """The standard deviation (unbiased) over all values of each row of ``inputs [batch, ...]``.
 
-    Raises ``ValueError`` unless they are one float tensor with at least two values a row.
+    It does not depend on the model, so alone it always chooses the same samples: use it in
+    combinations. Source: the input term of the original's ``_compute_batch_significance``.
+
+    Raises ``ValueError`` unless the inputs are one float tensor with at least two values a row.
     """
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs[0].numel() < 2:
         tensor = isinstance(inputs, Tensor)
@@ -131,25 +134,10 @@ def row_contrasts(inputs: Any) -> Tensor:
     return inputs.flatten(1).std(dim=1)
 
 
-class Contrast:
-    """The standard deviation over all pixels and channels of an input.
-
-    It does not depend on the model, so alone it always chooses the same samples: use it in
-    combinations. Source: the input term of the original's ``_compute_batch_significance``.
-    ``criterion`` is not used.
-    """
-
-    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
-        pass
-
-    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
-        return row_contrasts(inputs)
-
-
 class LossAndContrast(MeanRelative):
     """The original's rule: ``0.7 * half(loss) + 0.3 * half(contrast)``.
 
-    ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `Contrast`. Source:
+    ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `contrast`. Source:
     ``_compute_batch_significance``.
     """
 
@@ -160,7 +148,8 @@ class LossAndContrast(MeanRelative):
 
     def features(self, batch: Scored) -> Tensor:
         losses = row_losses(self.criterion, batch.outputs, batch.targets)
-        return torch.stack([losses, row_contrasts(batch.inputs).to(losses.dtype)], dim=1)
+        contrasts = contrast(batch.outputs, batch.targets, batch.inputs)
+        return torch.stack([losses, contrasts.to(losses.dtype)], dim=1)
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         half = (features / (reference + 1e-6)).clamp(0, 2) / 2

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from astkit.gating import (
     ContextScore,
-    Contrast,
     Gate,
     Loss,
     LossAndContrast,
@@ -22,11 +21,10 @@ from astkit.gating import (
     WeightedSum,
     named_score,
 )
-from astkit.names import REGISTRIES, resolve
+from astkit.gating.significance import contrast
+from astkit.names import REGISTRIES
 
-TERMS = sorted(
-    name for name in REGISTRIES["score"] if not issubclass(resolve("score", name), RelativeScore)
-)
+TERMS = sorted(n for n in REGISTRIES["score"] if not isinstance(named_score(n), RelativeScore))
 
 
 def make_batch(seed: int, rows: int = 8, kind: torch.dtype = torch.float64) -> Scored:
@@ -52,7 +50,7 @@ def plain_sum(terms: list[tuple[float, str]], batch: Scored) -> list[float]:
     """``sum(weight * score / mean)`` in Python numbers, from fresh scores of each name."""
     total = [0.0] * len(batch.targets)
     for weight, name in terms:
-        score = resolve("score", name)()
+        score = named_score(name)
         found = score.score(batch) if isinstance(score, ContextScore) else score(*parts(batch))
         mean = sum(found.tolist()) / len(found)
         for row, value in enumerate(found.tolist()):
@@ -149,7 +147,7 @@ def test_a_running_reference_is_the_batch_reference_of_the_rows_so_far(
 
 
 def test_a_row_above_a_running_mean_of_0_counts_as_average() -> None:
-    score = WeightedSum([(2, Loss()), (3, Contrast())])
+    score = WeightedSum([(2, Loss()), (3, contrast)])
     features = torch.tensor([[4.0, 5.0], [4.0, 0.0], [0.0, 5.0]])
     assert score.combine(features, torch.tensor([0.0, 10.0])).tolist() == [3.5, 2.0, 1.5]
 
@@ -198,7 +196,7 @@ class Listening(ContextScore):
 
 def test_index_model_decisions_and_state_reach_the_terms() -> None:
     terms = [Listening(), Listening(), Listening()]
-    score = WeightedSum([(1, terms[0]), (0, terms[1]), (1, Contrast()), (2, terms[2])])
+    score = WeightedSum([(1, terms[0]), (0, terms[1]), (1, contrast), (2, terms[2])])
     gate, batch = Gate(0.5, score, "top_k"), make_batch(5)
     chosen = gate(batch.model, batch.inputs, batch.targets, batch.index)
     told = (batch.index.tolist(), batch.index[chosen.index].tolist())
@@ -211,7 +209,7 @@ def test_index_model_decisions_and_state_reach_the_terms() -> None:
     resumed = [Listening(), Listening()]
     state = gate.state_dict()
     assert state["score"] == {"terms": [{"calls": 1}, {"calls": 1}]}
-    other = Gate(0.5, WeightedSum([(1, resumed[0]), (1, Contrast()), (2, resumed[1])]), "top_k")
+    other = Gate(0.5, WeightedSum([(1, resumed[0]), (1, contrast), (2, resumed[1])]), "top_k")
     other.load_state_dict(state)
     assert [listening.loaded for listening in resumed] == [1, 1]
 
@@ -253,7 +251,7 @@ def test_what_cannot_be_is_refused_in_one_sentence() -> None:
         assert "\n" not in str(caught.value)
     for weights in ([-1.0, 1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], []):
         with pytest.raises(ValueError, match=r"got the weights \[.*\]: give numbers of 0 or more"):
-            WeightedSum(list(zip(weights, (Loss(), Contrast()), strict=False)))
+            WeightedSum(list(zip(weights, (Loss(), contrast), strict=False)))
 
 
 def test_a_term_that_turns_negative_is_named() -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from astkit.gating import EL2N, Gate, GradientNorm, LossAge, Scored, WeightedSum
+from astkit.gating import EL2N, Gate, LossAge, Scored, WeightedSum
+from astkit.gating.uncertainty import gradient_norm
 from tests.gating.streams import through_json
 
 UNUSED = torch.zeros(0)  # no input is looked at
@@ -64,7 +65,7 @@ def test_the_first_visit_scores_the_gradient_norm_of_labels_or_shares() -> None:
         batch = batch_of(list(range(64)), 0, outputs=batch.outputs.to(dtype))
         scores = EL2N().score(batch)
         assert scores.dtype == dtype
-        assert scores.equal(GradientNorm()(batch.outputs, batch.targets, UNUSED))
+        assert scores.equal(gradient_norm(batch.outputs, batch.targets, UNUSED))
     shares = F.one_hot(batch.targets, 4).double()
     soft = batch_of(list(range(64)), 0, targets=shares)
     torch.testing.assert_close(EL2N().score(soft), scores)

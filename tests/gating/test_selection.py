@@ -9,10 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from astkit.gating import RandomSubset, Selection
-from astkit.gating.policy import everything
 
 numbers = st.floats(0.01, 10)
 
@@ -135,12 +133,3 @@ def test_a_selection_is_as_long_as_its_index_and_cannot_be_changed() -> None:
     assert len(chosen) == 3
     with pytest.raises(AttributeError):
         chosen.rate = 0.5  # type: ignore[misc]
-
-
-def test_everything_weighs_each_row_alike() -> None:
-    chosen = everything(3)
-    facts = (chosen.candidates, chosen.rate, chosen.threshold, chosen.fallback)
-    assert facts == (3, 1.0, None, False)
-    assert chosen.index.tolist() == [0, 1, 2]
-    weight: Tensor = chosen.weight
-    assert (weight.dtype, weight.tolist()) == (torch.float32, [1.0, 1.0, 1.0])

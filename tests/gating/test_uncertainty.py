@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from astkit.gating import Confidence, Entropy, GradientNorm, Margin, Score
+from astkit.gating import Score
+from astkit.gating.uncertainty import confidence, entropy, gradient_norm, margin
 from astkit.names import resolve
 
 ALL = ["entropy", "margin", "confidence", "gradient_norm"]
@@ -49,7 +50,7 @@ def slow_confidence(row: list[float]) -> float:
 
 @pytest.mark.parametrize(
     ("score", "slow"),
-    [(Entropy(), slow_entropy), (Margin(), slow_margin), (Confidence(), slow_confidence)],
+    [(entropy, slow_entropy), (margin, slow_margin), (confidence, slow_confidence)],
 )
 @settings(deadline=None, max_examples=30)
 @given(rows=logits)
@@ -80,7 +81,7 @@ def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(
     labels = torch.randint(outputs.shape[1], (len(rows),), generator=random)
     shares = torch.rand(outputs.shape, generator=random, dtype=torch.float64)  # do not sum to 1
     for targets in (labels, shares, shares / shares.sum(1, keepdim=True)):
-        scores = GradientNorm()(outputs, targets, UNUSED)
+        scores = gradient_norm(outputs, targets, UNUSED)
         expected = [autograd_norm(*pair) for pair in zip(outputs, targets, strict=True)]
         assert scores.tolist() == pytest.approx(expected, abs=1e-6)
 
@@ -95,14 +96,14 @@ def test_scores_of_an_even_and_of_a_sure_guess() -> None:
             "gradient_norm": math.sqrt(1 - 1 / classes),
         }
         for name in ALL:
-            scores = resolve("score", name)()(outputs, targets, UNUSED)
+            scores = resolve("score", name)(outputs, targets, UNUSED)
             assert scores.tolist() == pytest.approx([known[name]] * 3, abs=1e-12)
     for dtype, size in product([torch.float32, torch.float64], [1e4, 1e30]):  # however large
         outputs = torch.tensor([[size, 0.0, -size], [-size, 0.0, size]], dtype=dtype)
         for name in ALL:
-            sure = resolve("score", name)()(outputs, torch.tensor([0, 2]), UNUSED)
+            sure = resolve("score", name)(outputs, torch.tensor([0, 2]), UNUSED)
             assert sure.tolist() == [0, 0]
-        wrong = GradientNorm()(outputs, torch.tensor([1, 0]), UNUSED)
+        wrong = gradient_norm(outputs, torch.tensor([1, 0]), UNUSED)
         assert wrong.tolist() == pytest.approx([math.sqrt(2)] * 2)
 
 
@@ -110,14 +111,14 @@ def test_a_class_that_is_masked_out_does_not_count() -> None:
     outputs = torch.tensor([[1.0, -math.inf, 0.5, 0.2]])
     without = outputs[:, [0, 2, 3]]
     for name in ALL:
-        score = resolve("score", name)()
+        score = resolve("score", name)
         masked = score(outputs, torch.tensor([2]), UNUSED)
         torch.testing.assert_close(masked, score(without, torch.tensor([1]), UNUSED))
 
 
 def test_a_row_that_is_not_finite_has_no_score_and_does_not_touch_the_others() -> None:
     for name, bad in product(ALL, [math.nan, math.inf]):
-        score = resolve("score", name)()
+        score = resolve("score", name)
         outputs, targets = torch.randn(6, 5), torch.randint(5, (6,))
         expected = score(outputs, targets, UNUSED)
         outputs[2, 3] = bad
@@ -129,7 +130,7 @@ def test_a_row_that_is_not_finite_has_no_score_and_does_not_touch_the_others() -
 
 def test_half_precision_outputs_are_scored_in_float32_wherever_they_are() -> None:
     for name, dtype in product(ALL, [torch.bfloat16, torch.float16]):
-        score = resolve("score", name)()
+        score = resolve("score", name)
         outputs, targets = (4 * torch.randn(32, 5)).to(dtype), torch.randint(5, (32,))
         scores = score(outputs, targets, UNUSED)
         assert scores.dtype == torch.float32
@@ -142,7 +143,7 @@ def test_half_precision_outputs_are_scored_in_float32_wherever_they_are() -> Non
 def test_labels_play_no_part_in_uncertainty() -> None:
     outputs = torch.randn(6, 5)
     for name in ("entropy", "margin", "confidence"):
-        score = resolve("score", name)()
+        score = resolve("score", name)
         expected = score(outputs, torch.full((6,), 4), UNUSED)
         for targets in (torch.zeros(6).long(), torch.rand(6, 5), torch.randn(6, 3, 2)):
             assert score(outputs, targets, UNUSED).equal(expected)
@@ -153,11 +154,11 @@ def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
     for name, outputs in product(ALL, [*map(torch.zeros, shapes), ("a",), None]):
         sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*score='loss'"
         with pytest.raises(ValueError, match=sentence):
-            resolve("score", name)()(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
+            resolve("score", name)(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
     column, whole = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 5, dtype=torch.int64)
     for targets in (torch.zeros(4), torch.zeros(4, 3), column, whole):
         with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*score='loss'"):
-            GradientNorm()(torch.zeros(4, 5), targets, UNUSED)
+            gradient_norm(torch.zeros(4, 5), targets, UNUSED)
     for label in (5, -1, -100):
         with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
-            GradientNorm()(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
+            gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
