@@ -113,14 +113,20 @@ def _opened(path: Path) -> Tensor:
             # numpy warns of an impossible shape before it refuses it
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             warnings.filterwarnings("ignore", "overflow encountered")
-            return torch.from_numpy(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, EOFError, ValueError, TypeError, OverflowError) as error:
+            array = torch.from_numpy(np.load(path, mmap_mode="r", allow_pickle=False))
+        if not array.ndim:
+            raise ValueError("it holds a single number")
+        return array
+    except Exception as error:  # numpy raises whatever its parser of the header stumbles over
         raise ValueError(f"{path} is not a complete .npy file ({error}); {AGAIN}.") from error
 
 
 def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
     if path.exists():
-        names = json.loads(regular(path, AGAIN).read_text())
+        try:
+            names = json.loads(regular(path, AGAIN).read_text())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is not JSON ({error}); {AGAIN}.") from error
         if not isinstance(names, list):
             raise ValueError(f"{path} does not hold a list of names.")
         return tuple(map(str, names))

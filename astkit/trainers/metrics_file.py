@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from astkit.background import BackgroundWriter, Coalesced
-from astkit.files import write_atomic
+from astkit.files import check_target, write_atomic
 
 PHASES = ("train", "epoch", "event")
 
@@ -33,11 +33,11 @@ class MetricsFile:
     Attributes:
         lines: whole lines so far, those of the continued file included; belongs in a checkpoint.
 
-    Raises ``ValueError`` for metrics that JSON cannot hold.
+    Raises ``ValueError`` for metrics that JSON cannot hold, and for a link, a device or a pipe.
     """
 
     def __init__(self, path: str | os.PathLike[str], writer: BackgroundWriter) -> None:
-        self.path, self.writer = Path(path), writer
+        self.path, self.writer = check_target(path), writer
         content = self.path.read_bytes() if self.path.exists() else None
         lines = _whole_lines(content or b"")
         if content is None or len(b"".join(lines)) < len(content):
