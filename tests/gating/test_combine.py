@@ -132,20 +132,6 @@ def test_a_row_that_is_not_finite_does_not_touch_the_scores_of_the_others() -> N
     assert not bool(nothing.isfinite().any())
 
 
-@settings(deadline=None, max_examples=10)
-@given(st.integers(0, 2**31), st.integers(1, 12))
-def test_a_running_reference_is_the_batch_reference_of_the_rows_so_far(
-    seed: int, rows: int
-) -> None:
-    score = named_score("2*loss + entropy + contrast")
-    features = score.features(make_batch(seed, rows))
-    assert features.shape == (rows, 3)
-    running = torch.full((3,), 1e9, dtype=torch.float64)
-    for count in range(rows):
-        running = score.running(running, count, features[count : count + 1])
-        torch.testing.assert_close(running, score.reference(features[: count + 1]))
-
-
 def test_a_row_above_a_running_mean_of_0_counts_as_average() -> None:
     score = WeightedSum([(2, Loss()), (3, contrast)])
     features = torch.tensor([[4.0, 5.0], [4.0, 0.0], [0.0, 5.0]])

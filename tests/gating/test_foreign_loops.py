@@ -102,13 +102,6 @@ def test_after_scoring_in_three_lines(data: Any) -> None:
     assert (inner.eval()(X).argmax(1) == Y).double().mean() > 0.85
 
 
-def test_a_dict_batch_is_scored_as_its_parts_are() -> None:
-    model = make_model()
-    batch = {"x": X, "labels": Y, "name": "train"}
-    whole, parts = (Gate(0.3, controller="top_k") for _ in range(2))
-    assert whole(Named(model), batch).index.equal(parts(model, X, Y).index)
-
-
 # --- before loading --------------------------------------------------------------------------
 
 
@@ -283,21 +276,6 @@ def test_a_loop_of_ones_own_trains_as_the_trainer_does(kind: Any) -> None:
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=0, atol=1e-6)
     if not isinstance(policy, RandomSubset):
         torch.testing.assert_close(policy.losses, other.losses)
-
-
-def test_the_batches_of_a_plan_add_up_to_its_loss() -> None:
-    class Kept(ImportanceSampling):
-        def plan(self, run: RunInfo) -> Selection:
-            self.chosen = super().plan(run)
-            return self.chosen
-
-    policy = Kept(rate=1.3)
-    policy.plan(RunInfo(N, torch.arange(N), 0, 0, 0.0))
-    policy.observe(Visit(torch.arange(N), torch.rand(N)))
-    losses = torch.rand(N)
-    total = sum(policy.mean(losses[i], i).item() * len(i) for i in batches_of(policy, 8))
-    expected = policy.chosen.mean(losses[policy.chosen.index]).item()
-    assert total / round(1.3 * N) == pytest.approx(expected, rel=1e-5)
 
 
 # --- which batch this is ---------------------------------------------------------------------

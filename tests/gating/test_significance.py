@@ -94,17 +94,6 @@ def test_the_origins_rules_equal_a_loop_over_rows(
     assert bool(((LossAndContrast()(*batch) >= 0) & (LossAndContrast()(*batch) <= 1)).all())
 
 
-def test_the_origins_rule_on_numbers_worked_out_by_hand() -> None:
-    # losses 1, 2, 9 (mean 4), contrasts sqrt(2) times 1, 2, 0 (mean sqrt(2))
-    score = LossAndContrast(criterion=lambda outputs, targets: outputs[:, 0])
-    outputs = torch.tensor([[1.0], [2.0], [9.0]], dtype=torch.float64)
-    inputs = torch.tensor([[1.0, -1.0], [2.0, -2.0], [7.0, 7.0]], dtype=torch.float64)
-    scores = score(outputs, torch.zeros(3), inputs)
-    assert scores.tolist() == pytest.approx(
-        [0.7 / 8 + 0.3 / 2, 0.7 / 4 + 0.3, 0.7], abs=1e-5
-    )  # the third loss is clamped at twice the mean
-
-
 def test_the_loss_is_that_of_each_row() -> None:
     batch = make_batch(5)
     losses = Loss()(*batch)
