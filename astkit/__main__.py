@@ -1,5 +1,11 @@
 """``python -m astkit``."""
 
+import sys
+
+if not sys.flags.safe_path:
+    # "-m" puts the current folder first, where a json.py would be imported in place of Python's
+    del sys.path[0]
+
 from astkit.cli import main
 
 raise SystemExit(main())

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from astkit.background import BackgroundError
 
@@ -18,17 +19,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: done; 1: a run failed; 2: the arguments, or what they name, cannot be; 130: interrupted.
     """
-    parser = _parser(sys.argv[1:] if arguments is None else arguments)
-    options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a path may not be encodable where the locale is C
+            stream.reconfigure(errors="backslashreplace")
     try:
+        options = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
         return options.command(options) or GOOD
     except (ValueError, FileNotFoundError) as error:
-        parser.exit(REFUSED, f"astkit: {error}\n")
+        code, sentence = REFUSED, str(error)
     except (BackgroundError, OSError) as error:
-        parser.exit(FAILED, f"astkit: {error}\n")
+        code, sentence = FAILED, str(error)
     except KeyboardInterrupt:
         print("astkit: interrupted; started again, it resumes", file=sys.stderr)
         return INTERRUPTED
+    sys.stderr.write(printable(f"astkit: {sentence}\n"))
+    raise SystemExit(code)
+
+
+def say(text: object = "") -> None:
+    """Print ``text``, `printable`, at once."""
+    print(printable(str(text)), flush=True)
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters as escapes: text from files must not control a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:

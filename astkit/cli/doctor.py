@@ -38,7 +38,7 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     from astkit.cli import FAILED, GOOD
     from astkit.runs import doctor
-    from astkit.runs.findings import text, verdict, works
+    from astkit.runs.doctor import text, verdict, works
 
     findings = doctor.examine()
     good = works(findings)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astkit.cli import FAILED, GOOD, say
 from astkit.cli.options import Commands
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ def add(commands: Commands) -> None:
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_notebook(command, "name=value", "a parameter, as a JSON or YAML literal; may be repeated")
+    add_notebook(command, "name=value", "a parameter; texts need no quotes; may be repeated")
     command.add_argument(
-        "--again", action="store_true", help="mark an earlier run stale, and run anew"
+        "--again", action="store_true", help="mark an earlier run stale, and start over"
     )
     command.set_defaults(command=_run)
 
@@ -65,15 +66,14 @@ def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None
 
 
 def missing(error: ModuleNotFoundError) -> ValueError:
-    """What to tell whoever lacks a package."""
+    """The sentence for a missing package."""
     return ValueError(f"{error.name} is not installed: pip install 'astkit[notebooks]'")
 
 
 def start(
     plan: Notebook, given: Mapping[str, Any], root: Path, **options: Any
 ) -> tuple[Outcome, int]:
-    """Run a notebook, say in a few lines what became of it, and give the exit code, too."""
-    from astkit.cli import FAILED, GOOD
+    """Run a notebook and print its outcome; returns it with the exit code."""
     from astkit.runs import execute, notebook
 
     with execute.interruptible():
@@ -81,14 +81,14 @@ def start(
     if done.status == "busy":
         raise ValueError(f"{done.folder} is locked by another process: wait until that has ended")
     if done.status == "failed":
-        print(f"failed    {done.error}")
+        say(f"failed    {done.error}")
     elif done.executed:
-        print(f"{done.status}  in {done.seconds:.1f} s")
+        say(f"{done.status}  in {done.seconds:.1f} s")
     else:
-        print("complete  before, so not run again (--again does)")
+        say("complete  before, so not run again (--again does)")
     if done.note:
-        print(f"note      {done.note}")
-    print(f"folder    {done.folder}")
+        say(f"note      {done.note}")
+    say(f"folder    {done.folder}")
     return done, FAILED if done.status == "failed" else GOOD
 
 
@@ -100,9 +100,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.threads is not None and options.threads < 1:
         raise ValueError(f"--threads is {options.threads}: give 1 or more")
     plan = parameters.read(options.notebook)
-    given = {
-        name: plan.from_text(name, text)
-        for name, text in parameters.assignments(options.parameters).items()
-    }
+    texts = parameters.assignments(options.parameters)
+    given = {name: plan.from_text(name, text) for name, text in texts.items()}
     _, code = start(plan, given, options.runs, again=options.again, threads=options.threads)
     return code

@@ -6,8 +6,9 @@ import argparse
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from astkit.cli import FAILED, GOOD, say
 from astkit.cli.options import Commands
 from astkit.cli.run import add_notebook, missing
 
@@ -19,7 +20,6 @@ examples:
   astkit sweep notebooks/01_baseline_vs_gated.ipynb -p target_rate=0.1,0.2 \\
       -p seeds=0..4 --jobs 2
   astkit sweep NOTEBOOK -p seed=0..99 --print | parallel -j 8
-  astkit sweep NOTEBOOK -p seed=0..99 --backend dask --address tcp://node1:8786
 
 values:
   0.05,0.1,0.2   each in turn; commas inside brackets and quotes do not count
@@ -27,8 +27,8 @@ values:
   '[0,1],[2,3]'  two lists; a parameter that is a list takes 0,1 as [0] and [1]
 
 Each combination is run in a process and a folder of its own. Ctrl-C ends
-those that run. Started again, the sweep skips what is complete and does what
-is not, failed runs included.
+the runs. Started again, the sweep skips what is complete and runs the rest,
+failed runs included. Sweeps at the same time share the work.
 """
 
 _WHERE = {
@@ -56,36 +56,20 @@ def add(commands: Commands) -> None:
         help="run nothing: print a command line"
         " for each run that is not complete, for any scheduler",
     )
-    command.add_argument("--backend", choices=["dask"], help="run on the workers of a cluster")
-    command.add_argument("--address", help="of the cluster's scheduler, such as tcp://host:8786")
     command.set_defaults(command=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    from astkit.cli import FAILED, GOOD
-
     try:
-        from astkit.runs import grid, parameters, sweep  # need joblib and nbformat
+        from astkit.runs import grid, parameters, sweep  # need papermill and nbformat
     except ModuleNotFoundError as error:
         raise missing(error) from error
-    if options.backend and not options.address:
-        raise ValueError("--backend dask needs --address, such as tcp://host:8786")
-    plan = parameters.read(options.notebook)
-    values = grid.from_options(plan, options.parameters)
+    values = grid.from_options(parameters.read(options.notebook), options.parameters)
+    where: dict[str, Any] = {"root": options.runs, "threads": options.threads}
     if options.only_print:
-        lines = sweep.commands(options.notebook, values, options.runs, threads=options.threads)
-        print("\n".join(lines))
+        print("\n".join(sweep.commands(options.notebook, values, **where)))
         return GOOD
-    outcomes = sweep.run(
-        options.notebook,
-        values,
-        options.jobs,
-        options.runs,
-        threads=options.threads,
-        backend=options.backend,
-        address=options.address,
-        announce=lambda line: print(line, flush=True),
-    )
+    outcomes = sweep.run(options.notebook, values, options.jobs, announce=say, **where)
     _report(outcomes)
     return FAILED if any(done.status == "failed" for done in outcomes) else GOOD
 
@@ -97,10 +81,11 @@ def _report(outcomes: Sequence[Outcome]) -> None:
     frame["seconds"] = frame["seconds"].map("{:.1f}".format, na_action="ignore").fillna("")
     text = frame.to_string(index=False, justify="left", formatters={"error": str})
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    print("", *(line.rstrip()[:width] for line in text.splitlines()), "", sep="\n")
+    say("\n".join(["", *(line.rstrip()[:width] for line in text.splitlines()), ""]))
     for status in ("complete", "failed", "busy"):
         if of_it := [done for done in outcomes if done.status == status]:
-            print(f"{len(of_it)} {status}", end="")
-            print(_WHERE.get(status, "").format(folder=of_it[0].folder))
+            folder = next((done.folder for done in of_it if done.folder), None)
+            where = _WHERE.get(status, "") if folder or status == "busy" else ""
+            say(f"{len(of_it)} {status}{where.format(folder=folder)}")
     for note in sorted({done.note for done in outcomes if done.note}):
-        print(f"note: {note}")
+        say(f"note: {note}")

@@ -1,4 +1,4 @@
-"""The arms of a fair comparison: one task, trained in ways that differ in one thing each."""
+"""The arms of a comparison: ways of training the same task that differ in one thing each."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ ARMS: dict[str, str] = {
     "dense, equal seconds": "every sample, until the batched gate's seconds are spent",
     "random": "a random share of the samples, chosen before loading",
     "batched gate": "one scoring pass a batch, one step on the active samples",
-    "sample by sample, per batch": "the same decisions and gradients, one row at a time",
+    "sample by sample, per batch": "the same decisions and gradients, one sample at a time",
     "sample by sample, per sample": "the original's loop: a step for each active sample",
 }
 
 
-CHECKPOINT_BATCHES, CHECKPOINT_SECONDS = 100, 60.0
-"""An arm's checkpoints: so seldom that writing them does not show in its seconds."""
+CHECKPOINT_BATCHES, CHECKPOINT_SECONDS = 100, 60.0  # rare enough not to show in an arm's seconds
 
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
@@ -67,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class Task:
     """What all arms of a comparison share.
 
-    ``gate`` holds the arguments of `Gate` beside its seed; its ``target_rate`` is also the rate of
+    ``gate`` holds the arguments of `Gate` except its seed; its ``target_rate`` is also the rate of
     the random arm.
     """
 
@@ -81,7 +80,7 @@ class Task:
     device: str = "auto"
 
     def settings(self) -> dict[str, Any]:
-        """Everything but the data themselves, as plain values."""
+        """Everything but the data, as plain values."""
         plain = {name: value for name, value in vars(self).items() if name != "splits"}
         sizes = {part: len(images) for part, images in vars(self.splits).items()}
         return {
@@ -114,7 +113,7 @@ def task(
     config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Task:
-    """The preset of ``dataset`` with changes: of `Task`, of its ``gate``, of its ``config``.
+    """The preset of ``dataset``, with changes to its ``gate``, its ``config`` and its other fields.
 
     Raises ``ValueError`` for a data set without preset, ``FileNotFoundError`` for one not found.
     """
@@ -136,7 +135,7 @@ def trainer(
 ) -> Trainer:
     """A trainer for one arm; every arm starts from the same weights and sees the same batches.
 
-    With a ``folder`` it keeps its metrics and checkpoints there, and resumes from what is there.
+    With a ``folder`` it writes its metrics and checkpoints there, and resumes from them.
 
     Raises ``ValueError`` for an unknown arm, or for an arm that needs a ``budget`` and has none.
     """
@@ -193,11 +192,11 @@ def run(
     observers: Sequence[Observer] = (),
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Train one arm and read the test split once, at the end; returns plain values.
+    """Train one arm and evaluate it once on the test split, at the end; returns plain values.
 
-    ``folder``: see `trainer`; of a resumed arm, ``wall_seconds`` are those since.
-    Accuracies lie in [0, 1]; ``rate`` is the share of samples that the decision made active, or
-    ``None`` where nothing was decided; ``steps`` and ``epochs`` are the run's history.
+    ``folder``: see `trainer`; ``wall_seconds`` of a resumed arm count from the resumption.
+    Accuracies lie in [0, 1]; ``rate`` is the share of active samples, ``None`` for arms without a
+    gate; ``steps`` and ``epochs`` are the run's history.
     """
     work = trainer(task, arm, seed, budget, observers, folder)
     start = time.perf_counter()
@@ -238,11 +237,10 @@ def run(
 
 
 def budget_for(arm: str, gated: dict[str, Any] | None) -> Budget | None:
-    """What the arm may spend, given the batched gate's result for the same seed."""
+    """The arm's budget, given the batched gate's result for the same seed."""
     if "equal" not in arm:
         return None
     if gated is None:
         raise ValueError(f"arm {arm!r} needs a result of 'batched gate' first: run that arm before")
-    if arm.endswith("FLOPs"):
-        return Budget(flops=gated["flops"])
-    return Budget(seconds=gated["seconds"])
+    flops = arm.endswith("FLOPs")
+    return Budget(flops=gated["flops"]) if flops else Budget(seconds=gated["seconds"])

@@ -1,17 +1,20 @@
-"""Run the arms of a comparison and keep each result in one JSON file as soon as it is there."""
+"""Train the arms of a comparison, and keep each result in one JSON file as soon as it is there."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from astkit import files
 from astkit.profiling import interleaved
 from astkit.runs import arms
 from astkit.runs.record import read_json, write_json
@@ -27,13 +30,13 @@ def load(path: Path) -> Report:
 
     Raises ``ValueError`` for a file that holds something else.
     """
-    if not path.exists():
-        return {"results": []}
-    with suppress(ValueError, KeyError, TypeError):
-        report = read_json(path)
-        if isinstance(report["results"], list):
-            return report
-    raise ValueError(f"{path} holds no report of a comparison: name another file, or move it away")
+    report = read_json(path, results=list) if path.exists() else {"results": []}
+    kinds = {"arm": str, "seed": int, "flops": int | float, "seconds": int | float}
+    results = report.get("results", [{}])
+    named = all(isinstance(each.get(key), kinds[key]) for each in results for key in kinds)
+    if not named or not isinstance(report.get("settings", {}), dict):
+        raise ValueError(f"{path} holds no report of a comparison: name another file")
+    return report
 
 
 def find(results: Sequence[Result], arm: str, seed: int) -> Result | None:
@@ -45,79 +48,96 @@ def run_all(
     task: arms.Task,
     names: Sequence[str],
     seeds: Sequence[int],
-    report: Report | None = None,
     *,
     path: Path | None = None,
     announce: Callable[[str], None] | None = None,
+    timed: int = 0,
 ) -> Report:
-    """Run every arm for every seed, those that ``report`` holds already excepted.
+    """Train every arm for every seed, except those that the file at ``path`` holds.
 
-    Arms take turns within a seed, so that a drift of the machine's speed hits them alike.
+    Arms take turns within a seed, so that a drift of the machine's speed affects them alike.
 
     Args:
-        report: what to resume; by default the file at ``path``, or an empty one.
-        path: JSON file that is written anew after each arm; metrics of each arm, and checkpoints
-            while it trains, lie beside it in a folder of the same name, from which an interrupted
-            arm resumes.
+        path: JSON file, written after each arm and locked meanwhile; metrics of each arm, and
+            checkpoints while it trains, lie beside it in a folder of the same name, from which an
+            interrupted arm resumes.
         announce: called with each arm's name as it begins; without it, each shows its progress.
+        timed: rounds of `time_batches` afterwards; 0 for none.
 
     Raises ``ValueError`` before the first arm is trained: for an unknown arm or an impossible
-    setting, an arm whose budget is not known by its turn, a report made with other settings. Raises
-    `TimeIsUp` when the process's time budget is over; called again, it resumes.
+    setting, an arm whose budget is not known by its turn, a report made with other settings, a file
+    in use by another process. Raises `TimeIsUp` when the process's time budget is over; called
+    again, it resumes.
     """
-    if report is None:
-        report = load(path) if path is not None else {"results": []}
+    with nullcontext() if path is None else _locked(path):
+        report: Report = {"results": []} if path is None else load(path)
+        _check(task, names, seeds, report)
+        for seed, name in product(seeds, names):
+            kept = find(report["results"], name, seed) is not None
+            if announce is not None:
+                announce(f"seed {seed}: {name}{', kept from before' if kept else ''}")
+            if not kept:
+                _run(task, name, seed, report, path, quiet=announce is not None)
+        if timed:
+            batches = time_batches(task, names, timed)
+            report |= {"batches": batches, "batches_stamp": stamp()}
+            if path is not None:
+                save(report, path)
+        return report
+
+
+def _run(
+    task: arms.Task, name: str, seed: int, report: Report, path: Path | None, quiet: bool
+) -> None:
     results: list[Result] = report["results"]
-    _check_settings(task, report)
-    for place, name in enumerate(names):
-        arms.trainer(task, name, 0, Budget(epochs=task.epochs))
-        for seed in seeds if "batched gate" not in names[:place] else ():
-            if find(results, name, seed) is None:
-                arms.budget_for(name, find(results, "batched gate", seed))
-    test_rows = len(task.splits.test)
-    for seed, name in product(seeds, names):
-        kept = find(results, name, seed) is not None
-        if announce is not None:
-            announce(f"seed {seed}: {name}{', kept from before' if kept else ''}")
-        if kept:
-            continue
-        watchers = [Progress(f"{name}, seed {seed}")] if announce is None else []
-        budget = arms.budget_for(name, find(results, "batched gate", seed))
-        folder = None if path is None else _folder(path, name, seed)
-        result = arms.run(task, name, seed, budget, watchers, folder)
-        results.append({"test_rows": test_rows, **result})
-        report |= {"settings": task.settings(), "stamp": stamp()}
-        if path is not None and folder is not None:
-            save(report, path)
-            shutil.rmtree(folder / "ckpt", ignore_errors=True)
-    return report
+    watchers = [] if quiet else [Progress(f"{name}, seed {seed}")]
+    budget = arms.budget_for(name, find(results, "batched gate", seed))
+    folder = None
+    if path is not None:
+        folder = path.with_suffix("") / f"{re.sub(r'[^a-z0-9]+', '_', name.lower())}_s{seed}"
+    results.append(arms.run(task, name, seed, budget, watchers, folder))
+    report |= {"settings": task.settings(), "stamp": stamp()}
+    if path is not None and folder is not None:
+        save(report, path)
+        shutil.rmtree(folder / "ckpt", ignore_errors=True)
 
 
-def _folder(path: Path, arm: str, seed: int) -> Path:
-    return path.with_suffix("") / f"{re.sub(r'[^a-z0-9]+', '_', arm.lower())}_s{seed}"
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    files.check_target(path).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path.with_name(f".{path.name}.lock"), timeout=0):
+            yield
+    except Timeout as error:
+        raise ValueError(f"{path} is in use by another process: wait, or name another") from error
 
 
-def _check_settings(task: arms.Task, report: Report) -> None:
+def _check(task: arms.Task, names: Sequence[str], seeds: Sequence[int], report: Report) -> None:
     try:
         now = json.loads(json.dumps(task.settings()))
     except TypeError as error:
         raise ValueError(
-            f"the task cannot be written down ({error}): give score and controller by name"
+            f"the task cannot be written as JSON ({error}): give score and controller by name"
         ) from error
-    then = json.loads(json.dumps(report.get("settings", now)))
+    then = report.get("settings", now)
     changed = sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key))
     if report["results"] and changed:
         raise ValueError(
-            f"the results that are there were made with another {', '.join(changed)}, so these"
-            " could not stand beside them: write to another file, or go back to those settings"
+            f"the file's results were made with another {', '.join(changed)}, so new ones would not"
+            " compare: write to another file, or go back to those settings"
         )
+    for place, name in enumerate(names):
+        arms.trainer(task, name, 0, Budget(epochs=task.epochs))
+        for seed in seeds if "batched gate" not in names[:place] else ():
+            if find(report["results"], name, seed) is None:
+                arms.budget_for(name, find(report["results"], "batched gate", seed))
 
 
 def time_batches(task: arms.Task, names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """Seconds of one training batch of each arm, taken in turn; one row an arm, first is baseline.
+    """Seconds of one training batch of each arm, interleaved; one row per arm, first is baseline.
 
-    The gate takes its best rows at exactly the target rate, so that every round costs the same;
-    where rows are decided one by one that cannot be, and the task's own controller decides.
+    The gate takes exactly the target rate of each batch, so that every round costs the same; where
+    rows are decided one by one that is impossible, and the task's own controller decides.
     """
     exact = replace(task, gate={**task.gate, "controller": "top_k"})
     tasks = {name: task if name.endswith("per sample") else exact for name in names}

@@ -1,12 +1,12 @@
-"""The bench of controllers: score streams, the answers to them, and where loops turn unstable.
+"""A bench of controllers: simulated streams of scores, the responses to them, and stability.
 
-A stream is a function of (step, seed), so no model is trained for each trial. Its draws are keyed
-by family, seed and step: streams of one family differ in nothing but their shape in time.
+A stream is a function of (step, seed), so no model is trained. Streams of one family use the same
+draws for the same step and seed, and differ only in their scale.
 
 Stability: `LogIntegral` moves ``x = log threshold`` by ``gain * (S(x) - target)``, with ``S`` the
 share of scores above the threshold. Close to the set point an error is multiplied by
-``1 - gain * f`` a step, ``f = -S'`` being the density of log-scores there: the loop is stable for
-``gain * f < 2``.
+``1 - gain * f`` per step, where ``f = -S'`` is the density of log-scores there: the loop is stable
+for ``gain * f < 2``.
 """
 
 from __future__ import annotations
@@ -41,21 +41,16 @@ from astkit.runs.intervals import mean_interval
 Make = str | Callable[[float], Controller]  # a registered name, or target rate -> controller
 
 SHARES = (0.25, 0.5, 1.0, 1.5, 1.8, 1.95, 2.05, 2.2, 2.5)
-NUDGE = 1e-3  # a start this far from the set point, in log-threshold, is close to it
+NUDGE = 1e-3  # distance of the start from the set point, in log-threshold
 CONTRAST = 0.06  # standard deviation of the logarithm of the digits' contrast
-# an update needs a score that is left to admit; the rate says how many there are
-_LEFT = torch.tensor([1e-20])
-
-
-# --- streams ---------------------------------------------------------------------------------
+_LEFT = torch.tensor([1e-20])  # an update needs one score that could still be admitted
 
 
 class Family(NamedTuple):
     """A distribution of positive scores.
 
     ``draw``: ``(rows, generator) -> [rows]``, float32. ``survival``: share of the scores above
-    ``x > 0``; ``threshold`` is its inverse. ``density``: of the logarithm of the scores at
-    ``log x``, which is ``x`` times the density at ``x``.
+    ``x``; ``threshold`` is its inverse. ``density``: of the logarithm of the scores at ``log x``.
     """
 
     draw: Callable[[int, torch.Generator], Tensor]
@@ -91,10 +86,10 @@ FAMILIES: dict[str, Family] = {
 
 
 class Stream(NamedTuple):
-    """Scores ``[batch]`` by (step, seed), and what is known of them beforehand.
+    """Scores ``[batch]`` by (step, seed).
 
-    ``change``: the step at which their scale jumps; ``drift``: what their logarithm loses a step;
-    ``length``: how many steps there are, ``None`` for no end.
+    ``change``: the step at which their scale jumps; ``drift``: decrease of their logarithm per
+    step; ``length``: number of steps, ``None`` for no end.
     """
 
     name: str
@@ -110,12 +105,12 @@ def _scaled(name: str, batch: int, scale: Callable[[int], float]) -> Callable[[i
 
 
 def stationary(name: str = "gamma2", batch: int = 128) -> Stream:
-    """Scores of one distribution for ever."""
+    """Scores whose distribution does not change."""
     return Stream(f"{name}, stationary", _scaled(name, batch, lambda step: 1.0))
 
 
 def ramp(name: str = "gamma2", tau: float = 200.0, batch: int = 128) -> Stream:
-    """Scores whose scale decays as ``exp(-step / tau)``, as losses do while a model learns."""
+    """Scores whose scale decays as ``exp(-step / tau)``, like losses during training."""
     scores = _scaled(name, batch, lambda step: math.exp(-step / tau))
     return Stream(f"{name}, ramp", scores, drift=1 / tau)
 
@@ -127,10 +122,10 @@ def shock(name: str = "gamma2", scale: float = 4.0, change: int = 100, batch: in
 
 
 def relative(name: str = "gamma2", tau: float = 200.0, batch: int = 128) -> Stream:
-    """The original's score of losses that decay as in `ramp`, beside a contrast that stays.
+    """The original's score of losses that decay as in `ramp`, and of a contrast that does not.
 
-    The score holds both against their batch's mean, so the decay cancels: apart from the 1e-6 that
-    keeps it from dividing by zero, the stream is stationary by construction.
+    The score divides both by their batch means, so the decay cancels up to its 1e-6 in the
+    denominator.
     """
     losses, score = ramp(name, tau, batch).scores, LossAndContrast()
 
@@ -144,10 +139,10 @@ def relative(name: str = "gamma2", tau: float = 200.0, batch: int = 128) -> Stre
 
 
 def recorded(target_rate: float = 0.1, epochs: float = 15) -> Stream:
-    """The losses of every batch of a real run for each seed, played back.
+    """The recorded losses of a training run on the digits for each seed.
 
-    Played back, they do not answer to the controller under test, as they would in training. The
-    last batch of an epoch is smaller, as in training.
+    Unlike in training, they do not depend on the controller under test. The last batch of an epoch
+    is smaller.
     """
 
     def losses(step: int, seed: int) -> Tensor:
@@ -164,7 +159,7 @@ def _record(target_rate: float, epochs: float, seed: int) -> list[Tensor]:
         noted.append(cross_entropy_rows(outputs, targets).detach().cpu())
         return noted[-1].to(outputs.device)
 
-    # top-k leaves no trace of a controller
+    # top-k has no state that would influence the record
     gate = {"score": noting, "controller": "top_k"}
     task = arms.task("digits", target_rate, device="cpu", epochs=epochs, gate=gate)
     work = arms.trainer(task, "batched gate", seed)
@@ -173,15 +168,12 @@ def _record(target_rate: float, epochs: float, seed: int) -> list[Tensor]:
     return noted
 
 
-# --- answers ---------------------------------------------------------------------------------
-
-
 def respond(
     controller: Make, stream: Stream, target: float, steps: int = 400, seed: int = 0
 ) -> pd.DataFrame:
-    """Drive a gate with ``stream`` for ``steps`` batches, or to its end, as a trainer would.
+    """A gate's decisions on ``steps`` batches of ``stream``, or to its end.
 
-    Returns one row a step: ``step``, ``rows`` (scores in the batch), ``rate``, ``threshold``,
+    Returns one row per step: ``step``, ``rows`` (scores in the batch), ``rate``, ``threshold``,
     ``target``.
     """
     gate = Gate(target, controller=_build(controller, target), seed=seed)
@@ -221,8 +213,8 @@ def settling_time(
     """Steps after ``change`` until the rate ``[steps]`` is back at ``target`` and stays there.
 
     The first step from which ``hold`` means in a row, each over ``window`` successive steps, lie
-    within 20 % of the target; counted from ``change``, infinity where there is none. Single runs at
-    small targets may never hold, for noise alone: average seeds beforehand.
+    within 20 % of the target; infinity where there is none. At small targets noise alone may keep
+    a single run from settling: average over seeds first.
     """
     after = np.asarray(rates, dtype=float)[change:]
     means = np.convolve(after, np.ones(window) / window, mode="valid")
@@ -232,23 +224,19 @@ def settling_time(
 
 
 def rmse(rates: ArrayLike, target: ArrayLike) -> float:
-    """Root of the mean squared difference between rates and their targets."""
+    """Root mean square difference between rates and their targets."""
     return math.sqrt(float(np.mean((np.asarray(rates) - np.asarray(target)) ** 2)))
 
 
 def binomial_floor(target: float, rows: ArrayLike) -> float:
-    """The RMSE that a fixed, exact threshold has by chance: ``sqrt(mean(p (1 - p) / B))``.
-
-    Held thresholds cannot do better on independent scores; top-k can, since it looks first.
-    """
+    """The RMSE of a fixed, exact threshold on independent scores: ``sqrt(mean(p (1 - p) / B))``."""
     return math.sqrt(float(np.mean(target * (1 - target) / np.asarray(rows, dtype=float))))
 
 
 def ramp_bias(tau: float, gain: float) -> float:
     """Predicted error of `LogIntegral` on scores that decay as ``exp(-step / tau)``.
 
-    The log-threshold has to fall by ``1 / tau`` a step, and moves by ``gain * error``: so
-    ``error = -1 / (tau * gain)``, as long as the target is larger than that.
+    The log-threshold has to fall by ``1 / tau`` per step, and moves by ``gain * error``.
     """
     return -1 / (tau * gain)
 
@@ -261,12 +249,11 @@ def table(
     steps: int = 400,
     skip: int = 100,
 ) -> pd.DataFrame:
-    """One row a stream, target and controller.
+    """One row per stream, target and controller.
 
     Settling time (steps) is of the rate averaged over the ``n`` seeds. ``error`` (mean rate minus
-    target, with its 95 % interval) and ``RMSE`` are means over seeds of what one seed has from
-    ``skip`` steps after the stream's change on; ``predicted error`` is known for `LogIntegral` with
-    a fixed gain alone.
+    target, with its 95 % interval) and ``RMSE`` are means over seeds, from ``skip`` steps after the
+    stream's change on; ``predicted error`` is known for `LogIntegral` with a fixed gain only.
     """
     rows = []
     for stream, target, (name, make) in itertools.product(streams, targets, controllers.items()):
@@ -275,7 +262,7 @@ def table(
         if runs["step"].max() < first:
             raise ValueError(
                 f"steps is {steps}, but the error is taken from step {first} on (change + skip):"
-                " run for longer, or lower skip"
+                " give more steps, or lower skip"
             )
         steady = runs[runs["step"] >= first]
         rates = [run["rate"] for _, run in steady.groupby("seed")]
@@ -291,22 +278,19 @@ def table(
 
 
 def _predicted(controller: Controller, stream: Stream) -> float:
-    recorded = stream.length is not None  # how recorded scores move is unknown
+    recorded = stream.length is not None  # the drift of recorded scores is unknown
     if recorded or not isinstance(controller, LogIntegral) or controller.auto:
         return math.nan
     return ramp_bias(1 / stream.drift, controller.gain) if stream.drift else 0.0
 
 
-# --- stability -------------------------------------------------------------------------------
-
-
 def loop(
     family: str, target: float, gain: float, batch: int | None = None, steps: int = 3000
 ) -> NDArray[np.float64]:
-    """The rates ``[steps]`` of `LogIntegral` on stationary scores, started by its set point.
+    """The rates ``[steps]`` of `LogIntegral` on stationary scores, started near its set point.
 
-    Given its threshold, a batch's rate is binomial around the exact share of scores above it, so it
-    is drawn as such; without ``batch`` it is that share, and nothing is left to chance.
+    Given its threshold, a batch's rate is binomial around the exact share of scores above it;
+    without ``batch`` it is that share.
     """
     scores = FAMILIES[family]
     start = scores.threshold(target) * math.exp(NUDGE)
@@ -326,7 +310,7 @@ def critical_gain(family: str, target: float, steps: int = 3000) -> tuple[float,
     """The gain beyond which `LogIntegral` is unstable: predicted ``2 / f``, and measured.
 
     Measured on the loop without noise, by bisection over gains from 0.1 to 100, to 1 %: it is
-    stable where the small displacement at the start is larger than any at the end.
+    stable where the first error is larger than the last ones.
     """
     scores = FAMILIES[family]
     low, high = 0.1, 100.0
@@ -338,10 +322,9 @@ def critical_gain(family: str, target: float, steps: int = 3000) -> tuple[float,
 
 
 def stability(family: str, target: float, batches: Sequence[int] = (128, 4096)) -> pd.DataFrame:
-    """How much noise the loop adds as its gain grows: one row a batch size and share of ``1 / f``.
+    """The noise of the loop by its gain: one row per batch size and multiple of ``1 / f``.
 
-    ``RMSE / floor`` is beside its prediction ``sqrt(2 / (2 - gain f))``, which is what the linear
-    loop makes of independent errors and ends at the bound.
+    The prediction for ``RMSE / floor`` is the linear loop's: ``sqrt(2 / (2 - gain f))``.
     """
     density = FAMILIES[family].density(FAMILIES[family].threshold(target))
     rows = []
@@ -354,37 +337,29 @@ def stability(family: str, target: float, batches: Sequence[int] = (128, 4096)) 
     return pd.DataFrame(rows, columns=columns)
 
 
-class Rhythm(NamedTuple):
-    """How a loop swings back: steps a period, and steps in which the swing falls to 1/e."""
-
-    period: float
-    decay: float
-
-
 def origin_rhythm(
     density: float, kp: float = 0.0015, ki: float = 0.00005, alpha: float = 0.3
-) -> Rhythm:
-    """The swing of `OriginPI` around its set point where scores have ``density`` (a unit of score).
+) -> tuple[float, float]:
+    """The oscillation of `OriginPI` around its set point: period, and decay to 1/e, both in steps.
 
-    From the largest eigenvalue of its own update, linearised in (threshold, EMA, integral). As the
-    threshold accumulates, ``ki`` acts twice integrated: about ``2 pi / sqrt(ki * density)`` steps a
-    period. ``decay`` is negative where the swing grows.
+    ``density`` is that of the scores at the threshold. From the largest eigenvalue of the update,
+    linearised in (threshold, EMA, integral). The threshold is a sum, so ``ki`` is integrated twice:
+    a period of about ``2 pi / sqrt(ki * density)``. The decay is negative where it grows.
     """
     error = np.array([-alpha * density, 1 - alpha, 0.0])  # the new EMA's distance to the target
     update = np.array([np.array([1.0, 0.0, ki]) + kp * error, error, np.array([0, 0, 1.0]) + error])
     root = max(np.linalg.eigvals(update), key=abs)
     angle = abs(cmath.phase(root))
-    return Rhythm(2 * math.pi / angle if angle else math.inf, -1 / math.log(abs(root)))
+    return 2 * math.pi / angle if angle else math.inf, -1 / math.log(abs(root))
 
 
 def origin_on_both_scores(
     target: float = 0.1, steps: int = 4000, tau: float = 2000.0, seeds: Sequence[int] = (0,)
 ) -> pd.DataFrame:
-    """`OriginPI` as published, on the original's own score and on raw losses: as `responses`.
+    """`responses` of `OriginPI` as published, on the original's own score and on raw losses.
 
-    Both scores come from the same losses, which decay with ``tau``. Beside it stand a threshold
-    that is held where the original's starts, which tells its steering from the scores' own rest,
-    and `LogIntegral`.
+    Both scores come from the same losses, which decay with ``tau``. Its controls are a threshold
+    held where the original's starts, and `LogIntegral`.
     """
     controllers: dict[str, Make] = {
         "origin_pi": OriginPI,

@@ -1,28 +1,25 @@
-"""What this machine has, what is missing, what that is for and how to get it.
+"""What this machine has for astkit, what is missing, and how to get it.
 
-Torch is imported in functions alone: that it cannot be is one of the things to tell.
+Torch is imported inside functions only: a broken torch is one of the findings.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import json
 import os
 import platform
 import re
 import shlex
 import shutil
 import sys
-import sysconfig
-import tempfile
+import textwrap
 from collections.abc import Iterator
-from importlib import metadata
+from dataclasses import dataclass
+from importlib import metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import astkit
-from astkit.runs.findings import Finding, works
 
 if TYPE_CHECKING:  # from the notebooks' extra, which may not be installed
     from packaging.requirements import Requirement
@@ -31,32 +28,69 @@ PURPOSES = {
     "notebooks": "notebooks, widgets and the digits",
     "data": "data sets in parquet files",
     "tune": "`astkit tune`",
-    "dask": "sweeps on several machines",
     "energy": "joules of NVIDIA GPUs",
     "test": "developers: make test",
 }
-BARE = ("torch", "torchvision", "numpy")  # tried where the requirements of the core are unknown
-PYTHON = (3, 11)
+BARE = ("torch", "torchvision", "numpy")  # tried where the requirements are unknown
 LEAST_FREE = 1e9  # bytes on disk, for a run with its checkpoints
+LEGEND = "ok: works   --: missing, may be added   !!: to be fixed"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _FOLDERS = re.compile(r"(?:/[^/\s:]+)+/")  # of an absolute path
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at; ``core`` says that nothing works without it."""
+
+    topic: str
+    mark: Literal["ok", "--", "!!"]
+    fact: str
+    remedy: str = ""
+    core: bool = False
 
 
 def examine() -> list[Finding]:
-    """Look at everything that the kit may use, in the current folder and interpreter."""
+    """Look at everything that astkit may use, in the current folder and interpreter."""
     needed = requirements()
-    names = BARE if needed is None else needed[""]
-    core = [_package(each) for each in names]
-    findings = [_astkit(needed is not None), _python(), *core]
+    core = [_package(each) for each in (BARE if needed is None else needed[""])]
+    findings = [_astkit(needed is not None), *core]
     if works(core):
         findings += [*_processor(), _gpu(), *_energy()]
-    findings += [*_compiler(), *_extras(needed or {}), _browser()]
-    return [*findings, *_data(works(core)), *_folder()]
+    findings += [_compiler(), *_extras(needed or {})]
+    findings += [_cifar10()] if works(core) else []
+    return [*findings, _disk()]
+
+
+def works(findings: list[Finding]) -> bool:
+    """Whether the core works."""
+    return not any(finding.core and finding.mark != "ok" for finding in findings)
+
+
+def verdict(findings: list[Finding]) -> str:
+    """One sentence on whether the core works."""
+    if works(findings):
+        return "The core of astkit works here."
+    broken = [each.topic for each in findings if each.core and each.mark != "ok"]
+    return f"astkit cannot work here: fix {', '.join(broken)} first."
+
+
+def text(findings: list[Finding]) -> str:
+    """The findings in lines of at most 80 columns; commands are not broken."""
+    wide = max(len(finding.topic) for finding in findings)
+    lines = []
+    for each in findings:
+        said = f"{each.fact}: {each.remedy}" if each.remedy else each.fact
+        # textwrap does not break at a no-break space
+        kept = re.sub(r"`[^`]*`", lambda match: match[0].replace(" ", "\xa0"), said)
+        head = f"{each.mark}  {each.topic:<{wide}}  "
+        options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+        indents = {"initial_indent": head, "subsequent_indent": " " * len(head)}
+        lines += textwrap.wrap(kept, 80, **indents, **options)
+    return "\n".join([*lines, "", LEGEND, verdict(findings)]).replace("\xa0", " ")
 
 
 def requirements() -> dict[str, list[Requirement]] | None:
-    """What the installed distribution asks for, by extra, "" being the core.
+    """The requirements of the installed distribution, by extra; the core's under "".
 
     ``None`` where astkit runs without being installed, or packaging, which reads them, is missing.
     """
@@ -64,7 +98,7 @@ def requirements() -> dict[str, list[Requirement]] | None:
         from packaging.requirements import Requirement
 
         lines = metadata.requires("astkit") or []
-    except ModuleNotFoundError:  # a distribution that is not there is one, too
+    except ModuleNotFoundError:  # so is PackageNotFoundError
         return None
     extras = metadata.metadata("astkit").get_all("Provides-Extra") or []
     found: dict[str, list[Requirement]] = {extra: [] for extra in ("", *extras)}
@@ -76,70 +110,33 @@ def requirements() -> dict[str, list[Requirement]] | None:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs ``extra`` into this environment, core alone for ""."""
-    brackets = f"[{extra}]" if extra else ""
-    checkout = _checkout()
-    if checkout is None:
-        return f"pip install 'astkit{brackets}'"
-    own = Path(sys.prefix).resolve() == (checkout / ".venv").resolve()
-    return f"{'.venv/bin/pip' if own else 'python -m pip'} install -e '.{brackets}'"
-
-
-def _checkout() -> Path | None:
-    """The checkout that astkit was installed from with ``pip install -e``, or runs from."""
-    try:
-        origin = metadata.distribution("astkit").read_text("direct_url.json")
-    except metadata.PackageNotFoundError:
-        origin = '{"dir_info": {"editable": true}}'
-    editable = json.loads(origin or "{}").get("dir_info", {}).get("editable")
-    return Path(__file__).resolve().parents[2] if editable else None
+    """The command that installs ``extra`` into this environment."""
+    checkout = (Path(__file__).parents[2] / "pyproject.toml").exists()
+    return f"python -m pip install {'-e .' if checkout else 'astkit'}'[{extra}]'"
 
 
 def _astkit(known: bool) -> Finding:
+    fact = f"{astkit.__version__} on Python {platform.python_version()}"
     if known:
-        return Finding("astkit", "ok", astkit.__version__)
-    fact = f"{astkit.__version__}, its requirements are unknown"
-    return Finding("astkit", "--", fact, f"`{install_command('notebooks')}`")
-
-
-def _python() -> Finding:
-    version = platform.python_version()
-    if tuple(map(int, version.split(".")[:2])) < PYTHON:
-        wanted = ".".join(map(str, PYTHON))
-        remedy = f"astkit needs {wanted} or newer: make a new environment"
-        return Finding("python", "!!", version, remedy, core=True)
-    return Finding("python", "ok", version, core=True)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+        return Finding("astkit", "ok", fact)
+    return Finding("astkit", "--", f"{fact}, not installed", f"`{install_command('notebooks')}`")
 
 
 def _package(needed: Requirement | str) -> Finding:
-    """Whether a package of the core is here, in a wanted version, and can be imported."""
+    """Whether a package of the core is installed in a wanted version and can be imported."""
     name = needed if isinstance(needed, str) else needed.name
     again, version = f"`pip install '{needed}'`", _version(name)
     if version is None:
         return Finding(name, "!!", "not installed", f"the core needs it: {again}", core=True)
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # what a broken binary raises is anyone's guess
-        remedy = f"install it anew: {again.replace('install', 'install --force-reinstall', 1)}"
+    except Exception as error:  # a broken binary may raise anything
+        remedy = f"reinstall it: {again.replace('install', 'install --force-reinstall', 1)}"
         return Finding(name, "!!", f"does not import ({_said(error)})", remedy, core=True)
-    shown = getattr(module, "__version__", version)
+    version = getattr(module, "__version__", version)
     if not isinstance(needed, str) and not _fits(needed, version):
-        return Finding(name, "!!", f"{shown}, not {needed.specifier}", again, core=True)
-    return Finding(name, "ok", f"{shown}{_built(module)}", core=True)
-
-
-def _built(module: Any) -> str:
-    if module.__name__ != "torch":
-        return ""
-    kind = module.version.hip and "ROCm", module.version.cuda and f"CUDA {module.version.cuda}"
-    return f", built for {kind[0] or kind[1] or 'CPUs alone'}"
+        return Finding(name, "!!", f"{version}, not {needed.specifier}", again, core=True)
+    return Finding(name, "ok", version, core=True)
 
 
 def _said(error: BaseException) -> str:
@@ -149,29 +146,19 @@ def _said(error: BaseException) -> str:
 
 
 def _processor() -> Iterator[Finding]:
-    from astkit.datasets.settings import free_memory
     from astkit.stamp import stamp
 
     facts: Any = stamp()
-    if facts["commit"]:
-        changes = " with changes" if facts["dirty"] else ""
-        yield Finding(
-            "source", "ok", f"{facts['source'][:8]}, commit {facts['commit'][:8]}{changes}"
-        )
-    else:
-        yield Finding("source", "ok", f"{facts['source'][:8]}, no checkout")
+    commit = f", commit {facts['commit'][:8]}" if facts["commit"] else ""
+    changes = " with changes" if facts["dirty"] else ""
+    yield Finding("source", "ok", f"{facts['source'][:8]}{commit}{changes}")
     cores = f"{facts['cores']} cores, " if facts["cores"] else ""
-    allowed = f"{facts['cpus']} of {os.cpu_count()} CPUs allowed"
-    yield Finding("CPU", "ok", f"{facts['cpu']}, {cores}{allowed}")
+    yield Finding("CPU", "ok", f"{facts['cpu']}, {cores}{facts['cpus']} CPUs allowed")
     native = {True: "native bf16", False: "no native bf16", None: "bf16 unknown"}
     fact = f"{facts['threads']}, {facts['instruction_set']}, {native[facts['bf16_native']]}"
-    if facts["threads"] > facts["cpus"]:
-        remedy = f"more than CPUs wait for each other, so `export OMP_NUM_THREADS={facts['cpus']}`"
-        yield Finding("threads", "!!", fact, remedy)
-    else:
-        yield Finding("threads", "ok", fact)
-    free = free_memory()
-    yield Finding("memory", "ok", "not told" if free is None else f"{free / 1e9:.1f} GB free")
+    many = facts["threads"] > facts["cpus"]
+    remedy = f"more threads than CPUs: `export OMP_NUM_THREADS={facts['cpus']}`"
+    yield Finding("threads", "!!" if many else "ok", fact, remedy if many else "")
 
 
 def _gpu() -> Finding:
@@ -181,31 +168,19 @@ def _gpu() -> Finding:
 
     if not torch.accelerator.is_available():
         if _NVIDIA.is_dir() and any(_NVIDIA.iterdir()):
-            remedy = "see CUDA_VISIBLE_DEVICES, the driver's age and torch's build (pytorch.org)"
+            remedy = "check CUDA_VISIBLE_DEVICES, the driver's age and torch's build (pytorch.org)"
             return Finding("GPU", "!!", "the NVIDIA driver has one, torch sees none", remedy)
         return Finding("GPU", "--", "none; training runs on the CPU")
     device: Any = torch.accelerator.current_accelerator()
     try:
         name = getattr(torch.get_device_module(device), "get_device_name", lambda: str(device))()
-        fault = gpu.trial() if torch.version.cuda and device.type == "cuda" else _trial(device)
+        fault = gpu.trial() if device.type == "cuda" else None
     except RuntimeError as error:  # such as a driver that does not start
         fault = _said(error)
     if fault is not None:
         remedy = "`export CUDA_VISIBLE_DEVICES=` trains on the CPU; pytorch.org has other builds"
         return Finding("GPU", "!!", fault, remedy)
-    count = torch.accelerator.device_count()
-    return Finding("GPU", "ok", f"{name}, {count} of {device.type}; a matrix product is right")
-
-
-def _trial(device: Any) -> str | None:
-    """What went wrong with a matrix product on ``device``, or ``None``."""
-    import torch
-
-    try:
-        ones = torch.ones(64, 64, device=device)
-        return None if float((ones @ ones).sum()) == 64.0**3 else f"{device} computes wrongly"
-    except RuntimeError as error:
-        return f"{device} fails at a matrix product ({_said(error)})"
+    return Finding("GPU", "ok", f"{name}, {torch.accelerator.device_count()} of {device.type}")
 
 
 def _energy() -> Iterator[Finding]:
@@ -226,38 +201,27 @@ def _energy() -> Iterator[Finding]:
             counter.close()
 
 
-def _compiler() -> Iterator[Finding]:
+def _compiler() -> Finding:
     default = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
     wanted = os.environ.get("CXX", default)  # as torch._inductor.config does
     if shutil.which((shlex.split(wanted) or [""])[0]):
-        yield Finding("compiler", "ok", f"{wanted}, for torch.compile")
-    else:
-        other = next(filter(shutil.which, ("g++", "clang++")), None)
-        remedy = f"`export CXX={other}`" if other else f"install {default}"
-        yield Finding("compiler", "--", f"no {wanted}, for torch.compile", remedy)
-    if Path(sysconfig.get_path("include"), "Python.h").is_file():
-        yield Finding("headers", "ok", "Python.h, for torch.compile")
-    else:
-        remedy = "install python3-dev (Debian)"
-        yield Finding("headers", "--", "no Python.h, for torch.compile", remedy)
+        return Finding("compiler", "ok", f"{wanted}, for torch.compile")
+    return Finding("compiler", "--", f"no {wanted}, for torch.compile", f"install {default}")
 
 
 def _extras(needed: dict[str, list[Requirement]]) -> Iterator[Finding]:
-    known = sorted(needed.keys() - {"", "dev"}, key=[*PURPOSES, *needed].index)  # dev is all
-    for extra in known:
-        packages = needed[extra]
-        lacking = [shown for each in packages if (shown := _lacking(each))]
+    for extra in sorted(needed.keys() - {"", "dev"}, key=[*PURPOSES, *needed].index):
+        lacking = [shown for each in needed[extra] if (shown := _lacking(each))]
         purpose = PURPOSES.get(extra, "this extra")
         if not lacking:
-            count = packages[0].name if len(packages) == 1 else f"{len(packages)} packages"
-            yield Finding(extra, "ok", f"{count}, for {purpose}")
+            yield Finding(extra, "ok", f"installed, for {purpose}")
             continue
         fact = f"no {', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}, for {purpose}"
         yield Finding(extra, "--", fact, f"`{install_command(extra)}`")
 
 
 def _lacking(needed: Requirement) -> str:
-    """The name of a package that is not installed as it is wanted; empty for one that is."""
+    """The name of a package that is not installed in a wanted version; empty otherwise."""
     version = _version(needed.name)
     if version is None:
         return needed.name
@@ -269,50 +233,28 @@ def _fits(needed: Requirement, version: str) -> bool:
     return needed.specifier.contains(version, prereleases=True)  # such as a nightly build
 
 
-def _browser() -> Finding:
-    found = next(filter(shutil.which, _BROWSERS), None)
-    if found:
-        return Finding("browser", "ok", f"{found}, for developers' browser tests")
-    fact = "no Chromium, for developers' browser tests"
-    return Finding("browser", "--", fact, "install chromium")
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
-def _data(readable: bool) -> Iterator[Finding]:
-    if importlib.util.find_spec("sklearn"):
-        yield Finding("digits", "ok", "come with scikit-learn")
-    else:
-        yield Finding("digits", "--", "not found", "they come with the notebooks' scikit-learn")
-    if not readable:  # who searches for data imports torch
-        return
+def _cifar10() -> Finding:
     from astkit.datasets import cifar10
 
-    places = cifar10.search_places(None)
-    found = cifar10.find_layout(places)
+    found = cifar10.find_layout(cifar10.search_places(None))
     if found is None:
-        yield Finding("cifar10", "--", "not found", "data/README.md says how to get it")
-    elif found[1] == "parquet" and not importlib.util.find_spec("pyarrow"):
-        remedy = f"to read it `{install_command('data')}`"
-        yield Finding("cifar10", "--", f"parquet in {_shown(found[0])}", remedy)
-    else:
-        yield Finding("cifar10", "ok", f"{found[1]} layout in {_shown(found[0])}")
+        return Finding("cifar10", "--", "not found", "data/README.md says how to get it")
+    if found[1] == "parquet" and not util.find_spec("pyarrow"):
+        return Finding("cifar10", "--", "in parquet files", f"`{install_command('data')}`")
+    return Finding("cifar10", "ok", f"{found[1]} layout")
 
 
-def _shown(folder: Path) -> str:
-    here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
-
-
-def _folder() -> Iterator[Finding]:
-    free = shutil.disk_usage(".").free
-    fact = f"{free / 1e9:.1f} GB free in this folder"
-    if free < LEAST_FREE:
-        yield Finding("disk", "!!", fact, "runs and checkpoints need more; free some")
-    else:
-        yield Finding("disk", "ok", fact)
-    folder = Path("runs") if Path("runs").is_dir() else Path()
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            yield Finding("runs/", "ok", "can be written")
-    except OSError as error:
-        remedy = "go to a folder of your own, or name one with --runs"
-        yield Finding("runs/", "!!", f"cannot be written ({error.strerror})", remedy)
+def _disk() -> Finding:
+    fact = f"{shutil.disk_usage('.').free / 1e9:.1f} GB free in this folder"
+    if shutil.disk_usage(".").free < LEAST_FREE:
+        return Finding("disk", "!!", fact, "runs and checkpoints need more: free some")
+    if not os.access(".", os.W_OK):
+        return Finding("disk", "!!", f"{fact}, not writable", "change to another folder")
+    return Finding("disk", "ok", fact)

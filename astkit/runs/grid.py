@@ -1,8 +1,10 @@
-"""Grids of parameters: ``0.05,0.1,0.2``, ``0..4``, and what they multiply out to."""
+"""Grids of parameters, such as ``0.05,0.1,0.2`` or ``0..4``, and their combinations."""
 
 from __future__ import annotations
 
+import collections
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,6 +13,8 @@ import numpy as np
 
 from astkit.runs.parameters import Notebook, assignments
 
+MOST = 100_000  # combinations of one sweep: more is a slip of the keyboard
+
 _RANGE = re.compile(r"([+-]?\d+)\.\.([+-]?\d+)")
 _CLOSES = {"[": "]", "{": "}", "(": ")"}
 
@@ -18,9 +22,10 @@ _CLOSES = {"[": "]", "{": "}", "(": ")"}
 def from_options(notebook: Notebook, options: Sequence[str]) -> dict[str, list[Any]]:
     """The grid that ``name=values`` options give, values in the types of the defaults.
 
-    Values are separated by commas outside brackets and quotes; ``a..b`` are the integers from ``a``
-    to ``b``, both included; each value is a JSON or YAML literal. Raises ``ValueError`` for names
-    that the notebook does not know and values of another type.
+    Values are separated by commas outside brackets and quotes, and read as
+    `Notebook.from_text` reads them, without surrounding spaces; ``a..b`` are the integers from
+    ``a`` to ``b``, both included. Raises ``ValueError`` for unknown names and values of another
+    type.
     """
     texts = assignments(options)
     notebook.check_names(list(texts))
@@ -33,15 +38,14 @@ def from_options(notebook: Notebook, options: Sequence[str]) -> dict[str, list[A
 def combinations(notebook: Notebook, grid: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every combination of a grid's values, the last name varying fastest.
 
-    Args:
-        notebook: whose parameters they are.
-        grid: by name, a list, tuple, range or array of values, or one value that does not vary.
-
-    Raises:
-        ValueError: for an unknown name, a value of another type, no values, or one twice.
+    ``grid`` holds, by name, a list, tuple, range or array of values, or one value that does not
+    vary. Raises ``ValueError`` for an unknown name, a value of another type, no values, a value
+    twice, or more than `MOST` combinations.
     """
     notebook.check_names(list(grid))
     columns = {name: _column(notebook, name, values) for name, values in grid.items()}
+    if (count := math.prod(map(len, columns.values()))) > MOST:
+        raise ValueError(f"these are {count:,} combinations: give at most {MOST:,}")
     return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())]
 
 
@@ -55,12 +59,14 @@ def _column(notebook: Notebook, name: str, values: Any) -> list[Any]:
     if isinstance(values, np.ndarray):
         values = values.tolist()
     several = isinstance(values, list | tuple | range)
+    if several and values[MOST:]:
+        raise ValueError(f"{name} has more than {MOST:,} values: give fewer")
     column = [notebook.fit(name, value) for value in (values if several else [values])]
     if not column:
         raise ValueError(f"{name} has no values: give one or more")
-    shown = [repr(value) for value in column]  # True is no 1, though Python finds them equal
-    for index, value in enumerate(column):
-        if shown[index] in shown[:index]:
+    counts = collections.Counter(map(repr, column))  # True is not 1, although they are equal
+    for value in column:
+        if counts[repr(value)] > 1:
             raise ValueError(f"{name} holds {value!r} twice: give each value once")
     return column
 
@@ -74,13 +80,15 @@ def _items(name: str, text: str) -> Iterator[str]:
             first, last = int(found[1]), int(found[2])
             if first > last:
                 raise ValueError(f"{name} is {item}: give the smaller number first")
+            if last - first >= MOST:
+                raise ValueError(f"{name} is {item}: give at most {MOST:,} values")
             yield from map(str, range(first, last + 1))
         else:
             yield item
 
 
 def _split(name: str, text: str) -> list[str]:
-    """``text`` in pieces, apart at commas outside brackets and quotes."""
+    """``text`` split at commas outside brackets and quotes."""
     pieces, open_brackets, quote = [""], "", ""
     for character in text:
         begins = not pieces[-1].strip() or pieces[-1].rstrip()[-1] in "[{(,:"

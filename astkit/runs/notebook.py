@@ -1,4 +1,4 @@
-"""One notebook, run with given parameters into its run folder."""
+"""Run one notebook with given parameters into its run folder."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from astkit.stamp import stamp
 
 EXECUTED = "notebook.ipynb"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""What the libraries below numpy and torch, and torch itself, take their number of threads from."""
+"""Environment variables that set the number of threads of torch and of the libraries below it."""
 
-_LOCK = ".lock"
+LONGEST = 300  # characters of an error message in one line; error.json holds all of it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a run.
+    """The outcome of a run.
 
     Attributes:
-        parameters: those given; the folder's ``config.json`` has the others, too.
-        status: "complete", "failed", "incomplete" after an interrupt, or "busy" where the run is
-            locked by another process.
-        seconds: wall time from starting its kernel to its end; ``None`` where that is not known.
+        parameters: those given; ``config.json`` in the folder holds all.
+        status: "complete", "failed", "incomplete" after an interrupt, or "busy" where another
+            process has locked the run.
+        seconds: wall time from the start of its kernel to its end; ``None`` where not known.
         error: why it failed, in one line.
         folder: the run's folder; ``None`` before there is one.
         executed: whether it was executed now, and not complete before.
-        note: what else to know, in one line.
+        note: a remark, in one line.
     """
 
     parameters: dict[str, Any]
@@ -58,36 +58,36 @@ def run(
     threads: int | None = None,
     show: bool = False,
 ) -> Outcome:
-    """Run ``notebook`` in a kernel of its own, unless that was done; a failure is in the outcome.
+    """Run ``notebook`` in its own kernel unless that run is complete; failures are in the outcome.
 
     A run that was begun resumes in its folder, which the environment variable ``ASTKIT_RUN`` names
-    to the notebook's code: it may resume from checkpoints there. The folder belongs to one process
-    at a time. A notebook that fails is not complete, even if it wrote a result.
+    to the notebook's code: it may resume from checkpoints there. The folder is locked meanwhile. A
+    notebook that fails is not complete, even if it wrote a result.
 
     Args:
         notebook: what to run; its folder is its working directory.
         given: parameters in place of defaults.
         root: folder of the run folders.
-        again: mark an earlier run stale, and run anew.
-        threads: what to set the variables `THREAD_VARIABLES` to; ``None`` leaves them alone.
+        again: mark an earlier run stale, and start over.
+        threads: value of the variables `THREAD_VARIABLES`; ``None`` leaves them alone.
         show: print what the notebook prints.
 
     Raises:
-        ValueError: for parameters that the notebook does not take.
+        ValueError: for parameters that the notebook does not take, for links in the run's folder.
     """
     given = {name: notebook.fit(name, value) for name, value in given.items()}
     Path(root).mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
-        # whoever makes, marks or takes a folder holds the root's lock, so there is one of each run
-        with FileLock(Path(root) / _LOCK):
+        # a folder is created, marked and locked under the root's lock, so each run has one folder
+        with _lock(Path(root), timeout=-1):
             record = find(notebook, given, root)
             try:
                 if record and again:
-                    with FileLock(record.folder / _LOCK, timeout=0):
+                    with _lock(record.folder):
                         record.mark_stale("run again on demand")
                     record = None
                 begun, record = record is not None, record or _create(notebook, given, root)
-                held.enter_context(FileLock(record.folder / _LOCK, timeout=0))
+                held.enter_context(_lock(record.folder))
             except Timeout:
                 return Outcome(given, "busy", folder=record.folder if record else None)
         if record.status == "complete":
@@ -97,15 +97,9 @@ def run(
         variables = {FOLDER: str(record.folder.resolve())}
         if threads is not None:
             variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-        start = time.perf_counter()
+        target, start = record.folder.resolve() / EXECUTED, time.perf_counter()
         with record.unfinished():
-            end = execute(
-                notebook.path,
-                record.folder.resolve() / EXECUTED,
-                given,
-                environment=variables,
-                show=show,
-            )
+            end = execute(notebook.path, target, given, environment=variables, show=show)
             return _settle(record, given, end, time.perf_counter() - start)
 
 
@@ -118,11 +112,20 @@ def find(
 
 
 def outcome(notebook: Notebook, given: Mapping[str, Any], record: Record) -> Outcome:
-    """What the folder of a complete run tells of it."""
+    """The outcome of a complete run, from its folder."""
     seconds = record.result.get("wall_seconds")
+    seconds = seconds if isinstance(seconds, int | float) else None
     changed = record.config.get("code") != notebook.code
     note = f"{notebook.path.name} has changed since: run it again to see" if changed else ""
     return Outcome(dict(given), "complete", seconds, folder=record.folder, note=note)
+
+
+def _lock(folder: Path, timeout: float = 0) -> FileLock:
+    """The lock of a folder; refuses links, through which files elsewhere would be overwritten."""
+    inside = (folder, *folder.rglob("*")) if timeout == 0 else (folder / ".lock",)
+    if link := next((path for path in inside if path.is_symlink()), None):
+        raise ValueError(f"{link} is a link, and a run would write through it: remove the link")
+    return FileLock(folder / ".lock", timeout=timeout)
 
 
 def _name(notebook: Notebook) -> str:
@@ -131,32 +134,27 @@ def _name(notebook: Notebook) -> str:
 
 def _create(notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]) -> Record:
     parameters = notebook.parameters(given)
-    return Record.create(
-        root,
-        _name(notebook),
-        parameters,
-        seed_of(parameters),
-        notebook=notebook.path.name,
-        code=notebook.code,
-    )
+    also = {"notebook": notebook.path.name, "code": notebook.code}
+    return Record.create(root, _name(notebook), parameters, seed_of(parameters), **also)
 
 
 def _resume(record: Record, notebook: Notebook) -> None:
     """Remove the traces of an earlier attempt, and update the environment stamp."""
+    before = record.read("env.json", earlier=list)
+    earlier = [*before.pop("earlier", []), before]
+    config = {**record.config, "code": notebook.code}
     for name in ("error.json", "result.json"):
         (record.folder / name).unlink(missing_ok=True)
-    before = record.read("env.json")
-    earlier = [*before.pop("earlier", []), before]
     record.write("env.json", {**stamp(), "earlier": earlier})
-    record.write("config.json", {**record.config, "code": notebook.code})
+    record.write("config.json", config)
 
 
 def _settle(record: Record, given: dict[str, Any], end: End, seconds: float) -> Outcome:
-    """Leave in the folder what its status is made of, and nothing that contradicts it."""
+    """Write the files of the run's status, and remove those that contradict it."""
     if end.status == "complete":
-        record.finish(**{"rows": [], **record.result, "wall_seconds": seconds})
+        record.finish(**{**record.result, "wall_seconds": seconds})
         return Outcome(given, "complete", seconds, folder=record.folder, executed=True)
-    # what the notebook finished before it failed, or as it was interrupted, is not the whole
+    # a result written before the failure or the interrupt is not the whole
     (record.folder / "result.json").unlink(missing_ok=True)
     if end.status == "failed":
         record.write("error.json", end.error)
@@ -168,7 +166,6 @@ def _settle(record: Record, given: dict[str, Any], end: End, seconds: float) -> 
 
 
 def _one_line(error: Mapping[str, Any]) -> str:
-    message = " ".join(str(error["message"]).split())
-    cell = error.get("cell")
-    where = f" in cell [{cell['number']}]" if cell else ""
-    return f"{error['type']}: {message}{where}" if message else f"{error['type']}{where}"
+    message = " ".join(f"{error['type']}: {error['message']}".split()).removesuffix(":")
+    message = message if len(message) <= LONGEST else f"{message[:LONGEST]} ..."
+    return f"{message} in cell [{error['cell']['number']}]" if error.get("cell") else message

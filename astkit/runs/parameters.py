@@ -6,10 +6,11 @@ import ast
 import difflib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import nbformat
 import numpy as np
@@ -21,7 +22,7 @@ _EXAMPLE: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text, in quotes if it looks like something else",
+    str: "a text",
     list: "a list such as [1, 2]",
     tuple: "a list such as [1, 2]",
     dict: "a mapping such as {a: 1}",
@@ -33,9 +34,9 @@ class Notebook:
     """A notebook that can be run with other parameters; `read` makes one.
 
     Attributes:
-        path: where it lies, absolute.
+        path: its absolute path.
         defaults: its parameters with the values that the cell tagged ``parameters`` gives them.
-        code: eight hexadecimal digits that change with the source of its code cells.
+        code: eight hexadecimal digits of a hash of the source of its code cells.
     """
 
     path: Path
@@ -43,7 +44,7 @@ class Notebook:
     code: str
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Raise ``ValueError`` for names that are no parameters, with what may be meant."""
+        """Raise ``ValueError`` for an unknown parameter, with similar names."""
         unknown = [name for name in names if name not in self.defaults]
         if not unknown:
             return
@@ -79,57 +80,55 @@ class Notebook:
         return fitted
 
     def from_text(self, name: str, text: str) -> Any:
-        """The value that ``text``, a JSON or YAML literal, stands for; see `fit`.
+        """The value that ``text`` stands for; see `fit`.
 
-        Where the default is a text, so is ``text``, whatever else it may look like.
+        JSON's numbers, ``true``, ``false`` and ``null``, quoted texts, and lists and mappings in
+        brackets (JSON or YAML) are literals. Anything else is a text, taken verbatim; so is
+        everything but a quoted text where the default is a text.
         """
         self.check_names([name])
-        text = text.strip()
-        value = _literal(text)
-        if isinstance(self.defaults[name], str) and not isinstance(value, str):
+        default, value = self.defaults[name], _literal(text)
+        if isinstance(default, str) and not isinstance(value, str):
             value = text
+        if isinstance(default, int | float) and isinstance(value, str):
+            value = _number(value, type(default))
+        if isinstance(default, list | tuple | dict) and value == text and text[:1] in ("[", "{"):
+            raise ValueError(f"{name} is {text!r}: close its brackets, and quote texts in them")
         return self.fit(name, value)
 
     def to_text(self, name: str, value: Any) -> str:
         """What `from_text` reads as ``value``."""
-        if isinstance(value, str) and self._reads(name, value) == value:
-            return value
-        return json.dumps(value)
+        verbatim = isinstance(self.defaults[name], str) and self.from_text(name, value) == value
+        return str(value) if verbatim else json.dumps(value)
 
     def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters: the defaults, with what is ``given`` in their place; see `fit`."""
         self.check_names(list(given))
         return {**self.defaults, **{name: self.fit(name, given[name]) for name in given}}
 
-    def _reads(self, name: str, text: str) -> Any:
-        try:
-            return self.from_text(name, text)
-        except ValueError:
-            return None
-
 
 def read(path: str | os.PathLike[str]) -> Notebook:
     """Read a notebook's parameters.
 
     Raises ``FileNotFoundError`` where there is none, ``ValueError`` for a file that is no notebook
-    or a parameter whose default is no literal.
+    or a parameters cell that is not made of literals.
     """
-    path = Path(path).resolve()
-    if not path.is_file():
+    if not Path(path).is_file():
         raise FileNotFoundError(f"there is no notebook {path}")
+    path = Path(path).resolve()
     try:
         cells = nbformat.read(path, 4).cells
+        sources = [cell for cell in cells if cell.cell_type == "code"]
+        tagged = [cell for cell in sources if "parameters" in cell.metadata.get("tags", [])]
+        code = digest({"code": [cell.source for cell in sources]})
     except Exception as error:  # nbformat raises whatever its reader stumbles over
-        raise ValueError(f"{path} is no notebook: {str(error).splitlines()[0]}") from error
-    sources = [cell for cell in cells if cell.cell_type == "code"]
-    tagged = [cell for cell in sources if "parameters" in cell.metadata.get("tags", [])]
-    defaults = _assigned(tagged[0].source, path.name) if tagged else {}
-    code = digest({"code": [cell.source for cell in sources]})
-    return Notebook(path, defaults, code)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is no notebook: {reason[:300]}") from error
+    return Notebook(path, _assigned(tagged[0].source, path.name) if tagged else {}, code)
 
 
 def assignments(options: Sequence[str]) -> dict[str, str]:
-    """``name=value`` options apart; raises ``ValueError`` for another form or a name twice."""
+    """``name=value`` options as a mapping; raises ``ValueError`` for another form or a repeat."""
     found: dict[str, str] = {}
     for option in options:
         name, equals, text = option.partition("=")
@@ -137,12 +136,12 @@ def assignments(options: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"-p got {option!r}: give name=value")
         if name.strip() in found:
             raise ValueError(f"-p gives {name.strip()} twice: give it once")
-        found[name.strip()] = text.strip()
+        found[name.strip()] = text
     return found
 
 
 def seed_of(parameters: Mapping[str, Any]) -> int:
-    """The seed that a run's folder is named after: ``seed``, the only one of ``seeds``, or 0."""
+    """The seed in the name of a run's folder: ``seed``, the only one of ``seeds``, or 0."""
     seeds = [parameters[name] for name in ("seed", "seeds") if name in parameters]
     seed = seeds[0] if seeds else 0
     if isinstance(seed, list | tuple) and len(seed) == 1:
@@ -151,8 +150,16 @@ def seed_of(parameters: Mapping[str, Any]) -> int:
 
 
 def _assigned(source: str, notebook: str) -> dict[str, Any]:
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "text", None) or ""
+        raise ValueError(
+            f"the parameters cell of {notebook} is not plain Python ({line.strip()!r}): move all"
+            " but assignments to another cell"
+        ) from error
     values = {}
-    for statement in ast.parse(source).body:
+    for statement in body:
         if isinstance(statement, ast.Assign):
             names, value = statement.targets, statement.value
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
@@ -162,7 +169,7 @@ def _assigned(source: str, notebook: str) -> dict[str, Any]:
         for name in map(ast.unparse, names):
             try:
                 values[name] = ast.literal_eval(value)
-            except ValueError:
+            except (ValueError, TypeError):
                 raise ValueError(
                     f"parameter {name} of {notebook} is {ast.unparse(value)!r}: give it a literal,"
                     " and compute in the next cell"
@@ -170,15 +177,35 @@ def _assigned(source: str, notebook: str) -> dict[str, Any]:
     return values
 
 
+class _Flow(yaml.SafeLoader):
+    """YAML whose plain scalars are JSON's numbers, booleans and null, and texts otherwise."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}  # YAML 1.1 reads 1:30 as 90
+
+
+for _tag, _pattern in (
+    ("bool", "true|false"),
+    ("null", "null"),
+    ("int", "[-+]?(0|[1-9][0-9]*)"),
+    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?"),
+):
+    _Flow.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"({_pattern})$"), None)
+
+
 def _literal(text: str) -> Any:
-    # JSON first: YAML 1.1 takes 1e-3 for a text
+    """The value of a literal in ``text``; ``text`` itself where it is none."""
+    words = text.strip()
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(words, strict=False)
+    except (ValueError, RecursionError):
         pass
+    if len(words) > 1 and words[0] == words[-1] == "'" and "'" not in words[1:-1].replace("''", ""):
+        return words[1:-1].replace("''", "'")
+    if words[:1] not in ("[", "{"):
+        return text
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):  # a ValueError for dates such as 2024-99-99
+        return yaml.load(words, Loader=_Flow)
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
 
 
@@ -189,18 +216,19 @@ def _fit(value: Any, default: Any) -> Any:
         return value
     if isinstance(default, list | tuple):
         entries = value if isinstance(value, list | tuple) else [value]
-        # entries of several types say nothing about what another may be
+        # entries of several types do not say which type another one has
         alike = len({type(entry) for entry in default}) == 1
         return type(default)(_fit(entry, default[0] if alike else None) for entry in entries)
-    if isinstance(default, float) and isinstance(value, int | str) and not isinstance(value, bool):
-        value = _number(value)
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
     if type(value) is not type(default):
         raise TypeError
     return value
 
 
-def _number(value: int | str) -> float:
+def _number(text: str, kind: type) -> Any:
+    """Numbers as Python writes them, such as .5 or 1_000; other texts as they are."""
     try:
-        return float(value)
+        return text if kind is bool else kind(text)
     except ValueError:
-        raise TypeError from None
+        return text

@@ -1,4 +1,4 @@
-"""The record of a run: one folder with everything that a reader, a sweep or a report asks for.
+"""The record of a run: one folder that holds everything a sweep or a report needs.
 
 <date>_<name>_<hash8>_s<seed>/
     config.json     what was run, with which parameters
@@ -7,16 +7,15 @@
     notebook.ipynb  the executed notebook
     error.json      why it failed, if it did
     result.json     written last and atomically
-    .unfinished     there while it runs, and left behind when it is killed
+    .unfinished     there while it runs, and after it was killed
 
-A run is complete if it has ``result.json`` and no ``.unfinished``.
+A run is complete if it has ``result.json``, but neither ``.unfinished`` nor ``error.json``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +30,17 @@ from astkit.stamp import stamp
 from astkit.trainers.metrics_file import encode
 
 FOLDER = "ASTKIT_RUN"
-"""Environment variable that names the folder which a notebook, run by a sweep, records into."""
-
-_UNFINISHED = ".unfinished"
+"""Environment variable with the folder that a notebook records into when a command runs it."""
 
 Status = Literal["complete", "failed", "incomplete", "stale"]
 Row = Mapping[str, Any]
+
+_SIGNS: tuple[tuple[str, Status], ...] = (
+    ("stale.json", "stale"),
+    (".unfinished", "incomplete"),
+    ("error.json", "failed"),
+    ("result.json", "complete"),
+)
 
 
 class Record:
@@ -44,9 +48,6 @@ class Record:
 
     Args:
         folder: the run's folder; made where it is missing.
-
-    Attributes:
-        folder: where everything lies.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -65,7 +66,7 @@ class Record:
         """The folder of a run below ``root``: that of the same run if it was begun, else a new one.
 
         Two runs are the same if name, parameters and seed are; a stale one is not resumed.
-        ``also``: more for ``config.json``.
+        ``also``: further entries of ``config.json``.
 
         Raises ``ValueError`` for a name that cannot be part of a folder's, or parameters that JSON
         cannot hold.
@@ -83,8 +84,8 @@ class Record:
         while folder.exists():  # a stale one of the same day
             folder, number = Path(root) / f"{date}.{number}_{tail}", number + 1
         record = cls(folder)
-        config = {"name": name, "seed": seed, "parameters": dict(parameters), **also}
         record.write("env.json", stamp())
+        config = {"name": name, "seed": seed, "parameters": dict(parameters), **also}
         record.write("config.json", config)
         return record
 
@@ -98,28 +99,18 @@ class Record:
     ) -> Record | None:
         """The run that `create` would resume, if there is one."""
         same = [cls(path) for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))]
-        valid = [record for record in same if record.status != "stale"]
-        return valid[-1] if valid else None
+        return next((run for run in reversed(same) if run.status != "stale"), None)
 
     @property
     def status(self) -> Status:
-        """What has become of the run, as its folder tells it."""
-        signs: tuple[tuple[str, Status], ...] = (
-            ("stale.json", "stale"),
-            (_UNFINISHED, "incomplete"),
-            ("result.json", "complete"),
-            ("error.json", "failed"),
-        )
-        found = (status for name, status in signs if (self.folder / name).exists())
+        """The run's state, from the files in its folder."""
+        found = (status for name, status in _SIGNS if (self.folder / name).exists())
         return next(found, "incomplete")
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """The run is incomplete until this block ends, whatever is written in it.
-
-        It stays so where the block ends by an exception, or its process is killed.
-        """
-        mark = self.folder / _UNFINISHED
+        """The run is incomplete until this block ends, and stays so after an exception or kill."""
+        mark = self.folder / ".unfinished"
         mark.touch()
         yield
         mark.unlink()
@@ -127,40 +118,44 @@ class Record:
     @property
     def config(self) -> dict[str, Any]:
         """What was run; empty where it was not written."""
-        return self.read("config.json")
+        return self.read("config.json", name=str, seed=int, parameters=dict)
 
     @property
     def result(self) -> dict[str, Any]:
         """What the run ended with; empty before."""
-        return self.read("result.json")
+        return self.read("result.json", rows=list, curves=list)
 
     def figure(self, name: str, figure: Any) -> Path:
         """Keep a picture, a matplotlib ``Figure`` or PNG bytes, as ``fig/<name>.png``."""
-        return files.write_atomic(self.folder / "fig" / f"{name}.png", _png(figure))
+        if not isinstance(figure, bytes):
+            buffer = BytesIO()
+            figure.savefig(buffer, format="png")
+            figure = buffer.getvalue()
+        return files.write_atomic(self.folder / "fig" / f"{name}.png", figure)
 
     def finish(self, rows: Sequence[Row] = (), curves: Sequence[Row] = (), **also: Any) -> Path:
-        """The run is complete: write ``result.json``, last and atomically.
+        """Write ``result.json``, last and atomically: the run is complete.
 
-        ``rows``: what was measured, one flat mapping a unit (an arm with its ``seed``, say), which
-        reports make tables of; ``curves``: one a pass, say, which they draw. Entries that are no
-        plain values are left out of both. ``also``: whatever else is to be kept.
+        ``rows``: what was measured, one flat mapping per unit (an arm with its ``seed``, say), for
+        the tables of reports; ``curves``: one per epoch, say, for their pictures. Entries that are
+        not plain values are left out of both. ``also``: further entries.
         """
-        content = {"rows": _flat(rows), "curves": _flat(curves), **also}
+        content = {"rows": flat(rows), "curves": flat(curves), **also}
         (self.folder / "error.json").unlink(missing_ok=True)
         time = datetime.now(UTC).isoformat(timespec="seconds")
         return self.write("result.json", {**content, "time": time})
 
     def mark_stale(self, why: str) -> Path:
-        """Leave the run out of reports from now on; asked for again, it is done anew."""
+        """Leave the run out of reports from now on; run again, it gets a new folder."""
         return self.write("stale.json", {"why": why})
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write a JSON file of the folder; see `write_json`."""
         return write_json(self.folder / name, content)
 
-    def read(self, name: str) -> dict[str, Any]:
+    def read(self, name: str, /, **fields: type) -> dict[str, Any]:
         """A JSON file of the folder; empty where there is none; see `read_json`."""
-        return read_json(self.folder / name)
+        return read_json(self.folder / name, **fields)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
@@ -169,22 +164,33 @@ def write_json(path: Path, content: Mapping[str, Any]) -> Path:
     return files.write_atomic(path, json.dumps(values, indent=1) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; empty where there is none.
+def read_json(path: Path, /, **fields: type) -> dict[str, Any]:
+    """The mapping in a JSON file; empty where there is no file.
 
-    Raises ``ValueError`` for a damaged one.
+    ``fields``: the type of entries; lists hold mappings, and may be missing. Raises ``ValueError``
+    for a file that holds something else.
     """
     if not path.exists():
         return {}
     try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, or the run") from error
+        if not path.is_file():
+            raise ValueError("not a regular file")
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("not a mapping")
+        for name, kind in fields.items():
+            value = content.get(name, [] if kind is list else None)
+            entries = value if kind is list and isinstance(value, list) else []
+            if not isinstance(value, kind) or not all(isinstance(entry, dict) for entry in entries):
+                words = "list of mappings" if kind is list else kind.__name__
+                raise ValueError(f"{name} is not a {words}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, or restore a copy") from error
     return content
 
 
 def current(out: str | os.PathLike[str] = "") -> Record | None:
-    """The record that a notebook writes to: a sweep's or `astkit run`'s, else ``out``, else none.
+    """The record of the command that runs this notebook; without one that in ``out``, if given.
 
     At the end of a notebook::
 
@@ -197,7 +203,7 @@ def current(out: str | os.PathLike[str] = "") -> Record | None:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Eight hexadecimal digits that tell ``content`` from other content, whatever its order."""
+    """Eight hexadecimal digits of a hash of ``content``, whatever its order."""
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -209,21 +215,7 @@ def _tail(name: str, parameters: Mapping[str, Any], seed: int) -> str:
     return f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
 
 
-def _flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """``rows`` without the entries that are not plain values."""
     kinds = (bool, int, float, str, type(None))
-    return [
-        {key: _finite(value) for key, value in row.items() if isinstance(value, kinds)}
-        for row in rows
-    ]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _png(figure: Any) -> bytes:
-    if isinstance(figure, bytes):
-        return figure
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
+    return [{key: row[key] for key in row if isinstance(row[key], kinds)} for row in rows]

@@ -1,8 +1,8 @@
-"""What each speed switch buys: every arm in a process of its own, all of them taking turns.
+"""A bench of speed switches: every arm trains in its own process, one arm at a time.
 
 Threads, allocator and peak memory belong to a process, so arms that differ in them cannot share
-one. Only one arm works at a time; a call trains on exactly one pass, so that the loader's workers
-leave nothing prepared behind for the next call, and do nothing during another arm's.
+one. A call trains for exactly one epoch, so that the loader's workers prefetch nothing for the next
+call, or during another arm's.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from astkit.profiling.memory import peak_memory
 from astkit.trainers import Budget, TrainConfig, Trainer
 
 ENDLESS = Budget(epochs=1e9)
-# what an optimizer loads at its first step takes seconds: once for all arms, and not in each
+# the imports of an optimizer's first step take seconds: once for all arms
 _PRELOAD = ["astkit.runs.switches", "torch._dynamo"]
 STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # CIFAR-10's channels, units 0..1
 PLAIN = {"fused": False, "threads": "auto"}
-"""fp32, NCHW, eager, a loop over parameters in the optimizer: what one gets without asking."""
+"""The defaults of plain PyTorch: fp32, NCHW, eager, a loop over parameters in the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Switch:
 
     Attributes:
         name: as in tables.
-        settings: of `TrainConfig`, beside `PLAIN`.
-        resident: keep the images on the device and augment a batch at a time; otherwise a
+        settings: of `TrainConfig`, in addition to `PLAIN`.
+        resident: keep the images on the device and normalise a batch at a time; otherwise a
             DataLoader that normalises image by image.
         workers: processes of that DataLoader.
-        expected: on a CPU, by a plan for another project, which measured none of it.
+        expected: the gain on a CPU that the original's plan expected, without measuring it.
     """
 
     name: str
@@ -75,7 +75,7 @@ TOGETHER = Switch(
 
 
 def synthetic(rows: int, shape: tuple[int, int, int] = (3, 32, 32)) -> Images:
-    """Noise in CIFAR-10's shape: what a pixel shows does not change what it costs."""
+    """Noise in CIFAR-10's shape: the cost does not depend on the content."""
     random = rng.generator(0, "synthetic")
     pixels = torch.randint(256, (rows, *shape), dtype=torch.uint8, generator=random)
     labels = torch.randint(10, (rows,), generator=random)
@@ -83,7 +83,7 @@ def synthetic(rows: int, shape: tuple[int, int, int] = (3, 32, 32)) -> Images:
 
 
 class Items(Dataset[tuple[Tensor, int]]):
-    """The images one by one, as a plain map-style dataset gives them: scaled and normalised."""
+    """A map-style dataset of single images, scaled and normalised."""
 
     def __init__(self, images: Images) -> None:
         self.images = images
@@ -99,7 +99,7 @@ class Items(Dataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True)
 class Bench:
-    """What all arms train: a model of the registry on ``batches`` batches of noise a pass.
+    """The task of all arms: a model of the registry on ``batches`` batches of noise per epoch.
 
     ``rate``: of the batched gate; ``None`` for dense training.
     """
@@ -111,11 +111,11 @@ class Bench:
 
     @property
     def rows(self) -> int:
-        """Images a pass."""
+        """Images per epoch."""
         return 128 * self.batches
 
     def trainer(self, switch: Switch) -> Trainer:
-        """A trainer that differs from the plain one in ``switch`` alone."""
+        """A trainer that differs from the plain one only in ``switch``."""
         images = synthetic(self.rows)
         settings = {**PLAIN, **switch.settings}
         if switch.resident:
@@ -139,7 +139,7 @@ class Bench:
 
 
 class _Arm:
-    """One switch, trained in the process that made it."""
+    """The training of one switch, in its own process."""
 
     def __init__(self, bench: Bench, switch: Switch, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -151,11 +151,11 @@ class _Arm:
     def one_pass(self) -> None:
         for _ in range(len(self.work.train)):
             next(self.records)
-        # the first pass starts workers and fills caches: it is left out
+        # the first epoch starts workers and fills caches: it is left out
         self.first = self.first or self._time()
 
     def report(self) -> dict[str, Any]:
-        """Time of all passes but the first, memory, and what was decided."""
+        """Time of all epochs but the first, memory, and the settings in use."""
         time, first = self._time(), self.first or {"phases": {}, "seconds": 0, "training_steps": 0}
         phases = {name: s - first["phases"].get(name, 0.0) for name, s in time["phases"].items()}
         rest = {name: time[name] - first[name] for name in ("seconds", "training_steps")}
@@ -174,7 +174,7 @@ class _Arm:
         }
 
 
-_here: list[_Arm] = []  # in an arm's process: that arm
+_here: list[_Arm] = []  # the arm of this process
 
 
 def _ask(bench: Bench, switch: Switch, threads: int, what: str) -> Any:
@@ -185,10 +185,10 @@ def _ask(bench: Bench, switch: Switch, threads: int, what: str) -> Any:
 
 @contextmanager
 def running(bench: Bench, switches: Sequence[Switch]) -> Iterator[dict[str, Callable[[str], Any]]]:
-    """The arms of ``switches`` by name, each in its process, ended after the block.
+    """The arms of ``switches`` by name, each in its own process until the end of the block.
 
-    An arm called with "one_pass" trains on one pass, with "report" it gives what it has measured
-    and decided so far. Raises ``RuntimeError`` with the arm's own sentence when it fails.
+    An arm called with "one_pass" trains for one epoch, with "report" it returns its measurements.
+    Raises ``RuntimeError`` with the arm's own error when it fails.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
@@ -211,7 +211,7 @@ def running(bench: Bench, switches: Sequence[Switch]) -> Iterator[dict[str, Call
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of every arm and what each reported; the first arm is what the others are held to."""
+    """Seconds and report of every arm; the first arm is the baseline."""
 
     bench: Bench
     switches: Sequence[Switch]
@@ -219,7 +219,7 @@ class Measured:
     reports: Mapping[str, dict[str, Any]]
 
     def table(self) -> pd.DataFrame:
-        """One row a switch: images a second, times the first arm's speed, memory, expectations."""
+        """One row per switch: images per second, speed relative to the baseline, memory."""
         rows = {}
         for row, switch in zip(self.seconds.table(), self.switches, strict=True):
             grown = self.reports[switch.name]["memory"]
@@ -252,7 +252,7 @@ class Measured:
 def measure(
     bench: Bench, switches: Sequence[Switch] = SWITCHES, rounds: int = 7, warmup: int = 1
 ) -> Measured:
-    """Time one pass of every arm in each of ``rounds`` interleaved rounds."""
+    """Time one epoch of every arm in each of ``rounds`` interleaved rounds."""
     with running(bench, switches) as arms:
         passes = {name: partial(arm, "one_pass") for name, arm in arms.items()}
         seconds = interleaved(passes, rounds=rounds, warmup=warmup, baseline=switches[0].name)
@@ -261,7 +261,7 @@ def measure(
 
 
 def best_workers(bench: Bench, rounds: int = 3) -> Switch:
-    """The plain arm with the worker count, 0 to the number of threads, that is fastest here."""
+    """The plain arm with the fastest number of workers, from 0 to the number of threads."""
     counts = range(torch.get_num_threads() + 1)
     tried = [Switch(f"{n} workers", workers=n) for n in counts]
     found = measure(bench, tried, rounds).seconds

@@ -12,7 +12,7 @@ import pytest
 
 from astkit.cli import main
 from astkit.runs import doctor
-from astkit.runs.findings import Finding, text, verdict
+from astkit.runs.doctor import Finding, text, verdict
 
 ROOT = Path(__file__).parents[2]
 GOOD = Finding("torch", "ok", "2.15.0", core=True)
@@ -51,7 +51,7 @@ def test_it_starts_where_torch_cannot_be_imported(tmp_path):
     assert done.returncode == 1, done.stderr
     assert done.stderr == ""
     assert "(ImportError: libtorch.so is damaged)" in " ".join(done.stdout.split())
-    assert done.stdout.splitlines()[-1].startswith("astkit cannot work here: see to torch")
+    assert done.stdout.splitlines()[-1].startswith("astkit cannot work here: fix torch")
 
 
 def test_help_fits_and_has_an_example(capsys):

@@ -24,8 +24,8 @@ def outcome(monkeypatch, tmp_path):
     calls = []
 
     def play(of=lambda given: {}):
-        def run(path, values, jobs, root, **options):
-            calls.append((path, values, jobs, root, options))
+        def run(path, values, jobs, **options):
+            calls.append((path, values, jobs, options))
             given = [
                 {"seed": seed, "rate": rate} for seed in values["seed"] for rate in (0.1, 0.25)
             ]
@@ -46,13 +46,12 @@ def run(toy, *options):
 
 def test_options_reach_the_sweep(toy, outcome):
     calls = outcome()
-    options = ["--jobs", "3", "--threads", "2", "--backend", "dask", "--address", "tcp://x:1"]
-    assert run(toy, *SEEDS, *options) == 0
-    ((path, values, jobs, root, others),) = calls
-    assert (path, jobs, root) == (toy, 3, toy.parent / "runs")
+    assert run(toy, *SEEDS, "--jobs", "3", "--threads", "2") == 0
+    ((path, values, jobs, others),) = calls
+    assert (path, jobs) == (toy, 3)
     assert values == {"seed": [0, 1, 2], "rate": [0.1, 0.25]}
     others.pop("announce")
-    assert others == {"threads": 2, "backend": "dask", "address": "tcp://x:1"}
+    assert others == {"root": toy.parent / "runs", "threads": 2}
 
 
 def test_the_table_has_a_line_a_run(toy, outcome, capsys, tmp_path):
@@ -115,8 +114,7 @@ def test_bad_arguments_are_refused_before_anything_starts(toy, capsys):
         (["-p", "names=[a,b"], "names=[a,b is not closed"),
         (["--jobs", "0"], "jobs is 0: give 1 or more"),
         (["--threads", "0"], "threads is 0: give 1 or more"),
-        (["--backend", "dask"], "--backend dask needs --address"),
-        (["--address", "tcp://x:1"], "address is 'tcp://x:1': that is for"),
+        (["-p", "seed=0..9999999999"], "seed is 0..9999999999: give at most 100,000 values"),
     ):
         assert refused(capsys, "sweep", toy, "--runs", runs, *options).startswith(sentence)
     assert not runs.exists()

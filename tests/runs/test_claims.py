@@ -22,9 +22,3 @@ def test_claims_stand_beside_the_means_measured(results):
 
 def test_claims_without_a_run_say_so():
     assert set(claims.table({"results": []})["measured"]) == {"not run"}
-    assert claims.full_length([], 40).iloc[0, -1] == "not run"
-
-
-def test_a_short_run_has_no_full_length_accuracy(results):
-    assert set(claims.full_length(results, 40).iloc[:, -1]) == {"not run"}
-    assert claims.full_length(results[:1], 1).iloc[0, -1] == "90.0%"

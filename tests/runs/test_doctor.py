@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import shutil
 import socket
 import sys
-import sysconfig
 import tomllib
 from email.message import Message
 from importlib import metadata
@@ -23,7 +23,7 @@ from astkit.export import gpu
 from astkit.profiling import counters
 from astkit.profiling.counters import UnavailableError
 from astkit.runs import doctor
-from astkit.runs.findings import Finding, text, verdict, works
+from astkit.runs.doctor import Finding, text, verdict, works
 
 
 @pytest.fixture(autouse=True)
@@ -59,19 +59,14 @@ def absent(*arguments):
     raise metadata.PackageNotFoundError("astkit")
 
 
-def without(*names: str):
-    """``shutil.which`` of a machine that lacks ``names``."""
-    return lambda name: None if name in names else f"/usr/bin/{name}"
-
-
 def test_here_the_core_works_and_nothing_names_a_person_or_a_place(folder):
     findings = doctor.examine()
     assert works(findings)
     said = text(findings)
     assert said.endswith("The core of astkit works here.")
-    assert {"python", "torch", "torchvision", "numpy", "CPU", "memory"} <= {
-        finding.topic for finding in findings
-    }
+    topics = {finding.topic: finding for finding in findings}
+    assert {"torch", "torchvision", "numpy", "CPU", "source"} <= topics.keys()
+    assert topics["GPU"].mark == "--"  # which is no fault
     for private in (socket.gethostname(), str(Path.home()), str(folder), sys.prefix):
         assert private not in said
     assert not re.search(rf"\b{getpass.getuser()}\b", said)
@@ -82,12 +77,10 @@ def test_it_fits_on_a_screen_even_if_everything_is_missing(monkeypatch):
     absent = {extra: [Requirement(f"no-{n}") for n in range(9)] for extra in needed if extra}
     monkeypatch.setattr(doctor, "requirements", lambda: {**absent, "": needed[""]})
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     lines = text(doctor.examine()).splitlines()
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 42
-    assert sum(line.startswith("--") for line in lines) >= 10
+    assert sum(line.startswith("--") for line in lines) >= 7
 
 
 def test_a_command_is_never_broken_over_two_lines():
@@ -131,9 +124,9 @@ def test_torch_that_does_not_import_is_the_end_of_it_but_not_of_the_doctor(monke
     assert torch_.fact == "does not import (OSError: libcudart.so.13: cannot open)"
     assert "pip install --force-reinstall 'torch<3,>=2.9'" in torch_.remedy
     assert not works(findings)
-    assert verdict(findings) == "astkit cannot work here: see to torch first."
+    assert verdict(findings) == "astkit cannot work here: fix torch first."
     topics = {finding.topic for finding in findings}
-    assert {"compiler", "digits", "disk"} <= topics  # needs no torch
+    assert {"compiler", "disk"} <= topics  # needs no torch
     assert not {"CPU", "GPU", "cifar10"} & topics
 
 
@@ -154,16 +147,8 @@ def test_builds_of_other_kinds_are_of_their_release(monkeypatch, version):
     assert doctor._lacking(Requirement("torch>=2.9,<3")) == ""
 
 
-def test_an_old_python(monkeypatch):
-    monkeypatch.setattr(doctor.platform, "python_version", lambda: "3.9.2")
-    finding = found()["python"]
-    assert (finding.mark, finding.fact) == ("!!", "3.9.2")
-    assert "astkit needs 3.11 or newer" in finding.remedy
-
-
 def test_the_requirements_are_those_of_the_project(monkeypatch):
     content = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert content["requires-python"] == ">=" + ".".join(map(str, doctor.PYTHON))
     wanted = {"": content["dependencies"], **content["optional-dependencies"]}
     del wanted["dev"]  # which a build writes out in full
     built = [f"{line}; extra == '{x}'" if x else line for x in wanted for line in wanted[x]]
@@ -182,40 +167,17 @@ def test_astkit_that_was_never_installed_or_lacks_packaging_still_tells_of_torch
     def check():
         findings = found()
         assert findings["astkit"].mark == "--"
-        assert "pip install -e '.[notebooks]'" in findings["astkit"].remedy
+        assert "pip install -e .'[notebooks]'" in findings["astkit"].remedy
         assert findings["torch"].mark == "ok"
         assert "notebooks" not in findings
 
-    monkeypatch.setattr(doctor, "_checkout", lambda: Path("/a/checkout"))
     with monkeypatch.context() as patch:
         patch.setattr(metadata, "requires", absent)
         check()
     monkeypatch.setitem(sys.modules, "packaging.requirements", None)
     check()
-
-
-def test_the_command_fits_the_way_it_was_installed(monkeypatch):
-    checkout, wheel = '{"dir_info": {"editable": true}}', '{"archive_info": {}}'
-    for origin, prefix, command in (
-        (absent, "/opt/conda", "python -m pip install -e '.[tune]'"),
-        (None, "/opt", "pip install 'astkit[tune]'"),
-        (wheel, "/opt", "pip install 'astkit[tune]'"),
-        (
-            checkout,
-            Path(doctor.__file__).parents[2] / ".venv",
-            ".venv/bin/pip install -e '.[tune]'",
-        ),
-        (checkout, "/opt/conda", "python -m pip install -e '.[tune]'"),
-    ):
-        distribution = SimpleNamespace(read_text=lambda name, origin=origin: origin)
-        made = origin if callable(origin) else lambda name, d=distribution: d
-        monkeypatch.setattr(metadata, "distribution", made)
-        monkeypatch.setattr("sys.prefix", str(prefix))
-        assert doctor.install_command("tune") == command
-
-
-def test_no_gpu_is_no_fault():
-    assert found()["GPU"].mark == "--"
+    monkeypatch.setattr(doctor, "__file__", "/site-packages/astkit/runs/doctor.py")
+    assert doctor.install_command("tune") == "python -m pip install astkit'[tune]'"
 
 
 def test_a_gpu_that_the_driver_has_and_torch_does_not_see(monkeypatch, tmp_path):
@@ -244,13 +206,6 @@ def test_a_driver_that_does_not_start_is_told(monkeypatch, cuda):
     assert found()["GPU"].fact == "RuntimeError: CUDA driver initialization failed"
 
 
-def test_another_accelerator_is_tried_by_a_product():
-    assert doctor._trial(torch.device("cpu")) is None
-    fault = doctor._trial(torch.device("meta"))  # holds no numbers: reading one fails
-    assert fault is not None
-    assert fault.startswith("meta fails at a matrix product (RuntimeError")
-
-
 def unreadable(device):
     raise UnavailableError(f"nothing to read on {device}")
 
@@ -270,63 +225,33 @@ def test_joules_are_looked_for_on_cpu_and_gpu(monkeypatch, cuda):
     assert closed == [True]
 
 
-def test_the_compiler_is_the_one_that_torch_would_take(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "linux")
-    for cxx, lacking, mark, said in (
-        (None, (), "ok", "g++"),
-        ("clang++ -O2", (), "ok", "clang++ -O2"),
-        (None, ("g++",), "--", "`export CXX=clang++`"),
-        (None, ("g++", "clang++"), "--", "install g++"),
-        ("mine", ("mine",), "--", "no mine, for torch.compile: `export CXX=g++`"),
-    ):
-        monkeypatch.delenv("CXX", raising=False)
-        if cxx is not None:
-            monkeypatch.setenv("CXX", cxx)
-        monkeypatch.setattr(shutil, "which", without(*lacking))
-        compiler, _ = doctor._compiler()
-        assert compiler.mark == mark
-        assert said in text([compiler])
-
-
-def test_no_headers_and_no_browser(monkeypatch):
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: "/nowhere")
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    findings = found()
-    assert (findings["headers"].mark, findings["headers"].fact) == (
-        "--",
-        "no Python.h, for torch.compile",
-    )
-    assert "no Chromium, for developers" in findings["browser"].fact
-
-
 def test_cifar10_where_it_lies(folder, monkeypatch):
     assert "data/README.md" in found()["cifar10"].remedy
     (folder / "data" / "cifar10").mkdir(parents=True)
     (folder / "data" / "cifar10" / "train-00000.parquet").touch()
-    assert found()["cifar10"] == Finding("cifar10", "ok", "parquet layout in data/cifar10")
-    real = doctor.importlib.util.find_spec
-    lacking = lambda name: None if name == "pyarrow" else real(name)  # noqa: E731
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lacking)
+    assert found()["cifar10"] == Finding("cifar10", "ok", "parquet layout")
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
     assert "[data]" in found()["cifar10"].remedy
 
 
 def test_a_full_disk_and_a_folder_that_may_not_be_written(monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    finding = found()["disk"]
+    assert (finding.mark, finding.fact.endswith("not writable")) == ("!!", True)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1e6))
-
-    def refused(dir):
-        raise PermissionError(13, "Permission denied", str(dir))
-
-    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refused)
     findings = found()
-    assert findings["disk"].mark == "!!"
-    assert findings["runs/"].fact == "cannot be written (Permission denied)"
+    assert findings["disk"].fact == "0.0 GB free in this folder"
     assert works(list(findings.values()))
 
 
-def test_looking_leaves_nothing_behind(folder):
-    (folder / "runs").mkdir()
-    assert found()["runs/"].mark == "ok"
-    assert [path.name for path in folder.rglob("*")] == ["runs"]
+def test_the_compiler_is_the_one_that_torch_would_take(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "g++" else f"/bin/{name}")
+    monkeypatch.setenv("CXX", "clang++ -O2")
+    assert doctor._compiler() == Finding("compiler", "ok", "clang++ -O2, for torch.compile")
+    monkeypatch.delenv("CXX")
+    lacking = Finding("compiler", "--", "no g++, for torch.compile", "install g++")
+    assert doctor._compiler() == lacking
 
 
 def test_too_many_threads(monkeypatch):

@@ -135,20 +135,6 @@ def test_an_error_in_the_block_ends_the_kernels_as_well(start):
     assert [end.status for end in ends] == ["interrupted"]
 
 
-def test_without_local_kernels_the_interrupt_comes_at_once():
-    reached = []
-
-    def block():
-        with execute.interruptible(local=False):
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(5)
-            reached.append(True)
-
-    with pytest.raises(KeyboardInterrupt):
-        block()
-    assert not reached
-
-
 def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

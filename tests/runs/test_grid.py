@@ -61,6 +61,8 @@ def test_bad_options_are_refused():
         ("rate=0.1..0.2", "rate is '0.1..0.2', but its default"),
         ("seed=0..4.5", "seed is '0..4.5', but its default"),
         ("rate", "-p got 'rate'"),
+        ("seed=0..9999999999", "seed is 0..9999999999: give at most 100,000 values"),
+        ("seed=1:30", "seed is '1:30', but its default"),
     ):
         with pytest.raises(ValueError, match=sentence):
             grid.from_options(TOY, ["seed=1"] * (not option.startswith("seed=")) + [option])
@@ -104,6 +106,9 @@ def test_bad_grids_are_refused():
         ({"seeds": [0, [0]]}, r"seeds holds \[0\] twice"),
         ({"rate": [0.1, "high"]}, "rate is 'high'"),
         ({"sede": [1]}, "no parameter 'sede': did you mean seed"),
+        ({"seed": [0, 0]}, "seed holds 0 twice"),
+        ({"seed": range(10**30)}, "seed has more than 100,000 values"),
+        ({"seed": range(1000), "rate": np.linspace(0, 1, 101)}, "101,000 combinations: give at"),
     ):
         with pytest.raises(ValueError, match=sentence):
             grid.combinations(TOY, values)

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 
-import joblib
 import pytest
 from filelock import FileLock
 
@@ -70,6 +69,18 @@ def test_a_failing_or_damaged_run_costs_only_itself_and_is_redone(toy, root, pro
     assert [given["seed"] for given, _ in seen] == [0, 1, 2, 3, 2]
 
 
+def test_a_folder_that_is_no_record_fails_its_run_alone(toy, root, process):
+    """Without a folder to name, the outcome names the error."""
+    process("complete")
+    outcomes, _ = run(toy, {"seed": [0, 1]}, root)
+    (outcomes[0].folder / "result.json").write_text("[1]")
+    (outcomes[0].folder / ".unfinished").touch()
+    (outcomes[0].folder / "env.json").write_text("[1]")
+    outcomes, _ = run(toy, {"seed": [0, 1]}, root)
+    assert [done.status for done in outcomes] == ["failed", "complete"]
+    assert "env.json is damaged (not a mapping)" in outcomes[0].error
+
+
 def test_two_sweeps_share_the_work(toy, root, process):
     def act(record, given):
         time.sleep(0.05)
@@ -95,7 +106,7 @@ def test_two_sweeps_share_the_work(toy, root, process):
 
 
 def test_threads_are_divided_among_the_jobs_unless_they_are_set(toy, root, process, monkeypatch):
-    monkeypatch.setattr(joblib, "cpu_count", lambda: 8)
+    monkeypatch.setattr(sweep, "allowed_cpus", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     seen = process("complete")
     for case, (jobs, count, expected) in enumerate([(1, 2, 8), (3, 4, 2), (16, 20, 1), (4, 2, 4)]):
@@ -128,7 +139,6 @@ def test_progress_says_how_far_how_well_and_how_long(toy, root, process, monkeyp
     assert run(toy, {"seed": range(3)}, root)[1] == ["3 runs, 3 of them complete before"]
 
 
-@pytest.mark.filterwarnings("ignore:.*have been cancelled:UserWarning")
 def test_a_line_that_cannot_be_told_ends_the_sweep_in_good_order(toy, root, process):
     def announce(line):
         if line.startswith("1/"):
@@ -152,7 +162,6 @@ def test_what_cannot_be_is_refused_before_anything_starts(toy, root, process):
         ({"seed": []}, {}, "seed has no values"),
         ({"seed": [1]}, {"jobs": 0}, "jobs is 0: give 1 or more"),
         ({"seed": [1]}, {"threads": 0}, "threads is 0: give 1 or more"),
-        ({"seed": [1]}, {"address": "tcp://x:1"}, "address is 'tcp://x:1': that is for"),
     ):
         with pytest.raises(ValueError, match=sentence):
             sweep.run(toy, values, root=root, **options)
@@ -197,46 +206,42 @@ def test_a_table_shows_what_varies():
     assert frame["error"].tolist() == ["", "ValueError: no", ""]
 
 
-def test_a_context_of_joblibs_hands_out_the_runs(toy, root):
-    with joblib.parallel_config("multiprocessing", n_jobs=2):
-        outcomes, _ = run(toy, {"rate": [0.1], "seed": [0, 1]}, root, 2)
-    assert [done.status for done in outcomes] == ["complete"] * 2
-
-
-@pytest.mark.full
-def test_dasks_workers_share_the_runs(tmp_path, root):
-    distributed = pytest.importorskip("distributed")
-    log = tmp_path / "log"
-    who = "open(log, 'a').write(f'{os.getppid()}\\n')"
-    toy = sweeping.write(tmp_path / "toy.ipynb", f"import os\n{who}", sweeping.WORK)
-    values = {"seed": range(4), "fails": [[0.1, 2]], "log": [str(log)]}
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None
-    ) as cluster:
-        address = cluster.scheduler_address
-        outcomes, lines = run(toy, values, root, backend="dask", address=address)
-        with distributed.Client(address) as client:
-            workers = set(client.run(os.getpid).values())
-    assert [done.status for done in outcomes] == ["complete"] * 2 + ["failed", "complete"]
-    assert outcomes[2].error == "ValueError: seed 2 is unlucky in cell [4]"
-    assert (outcomes[2].folder / "notebook.ipynb").exists()
-    rows = [line.split() for line in log.read_text().splitlines()]
-    assert sorted(int(row[1]) for row in rows if len(row) == 3) == [0, 1, 2, 3]
-    assert {int(row[0]) for row in rows if len(row) == 1} == workers
-    assert len(workers) == 2
-    assert len(lines) == 5
-
-
 def started(log):
     """How often each combination was begun, by the log that the notebook itself writes."""
     rows = (line.split() for line in log.read_text().splitlines())
     return collections.Counter((float(rate), int(seed)) for rate, seed, _ in rows)
 
 
+def test_an_interrupted_sweep_ends_its_kernels_and_says_how_to_resume(tmp_path, root):
+    up = tmp_path / "up"
+    source = sweeping.write(
+        tmp_path / "n.ipynb",
+        f"from pathlib import Path\nimport time\nif seed:\n    Path({str(up)!r}).touch()\n"
+        "    time.sleep(60)",
+    )
+    command = [sys.executable, "-m", "astkit", "sweep", str(source), "-p", "seed=0..1"]
+    child = subprocess.Popen(
+        [*command, "--runs", str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 120
+    while not up.exists():
+        assert time.monotonic() < end
+        assert child.poll() is None, child.communicate()
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    said, errors = child.communicate(timeout=60)
+    assert (child.returncode, errors) == (130, "astkit: interrupted; started again, it resumes\n")
+    assert "1/2  complete  seed=0" in said
+    found = {record.config["seed"]: record for record in map(Record, root.glob("*_n_*"))}
+    assert [found[seed].status for seed in (0, 1)] == ["complete", "incomplete"]
+    for record in found.values():  # no process holds them any more
+        with FileLock(record.folder / ".lock", timeout=0):
+            pass
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("rates", "seeds", "wait_for"),
-    [([0.05, 0.2], 2, 1), pytest.param(RATES, 4, 4, marks=pytest.mark.full)],
-    ids=["4", "12"],
+    ("rates", "seeds", "wait_for"), [([0.05, 0.2], 2, 1), (RATES, 4, 4)], ids=["4", "12"]
 )
 def test_runs_one_failing_one_killed_and_an_interrupt(toy, root, tmp_path, rates, seeds, wait_for):
     log, output, last = tmp_path / "log", tmp_path / "output", seeds - 1
