@@ -45,7 +45,9 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device | str) -> Batch:
         """Every tensor on ``device``."""
-        return self.map(lambda part: map_tensors(_mover(device), part))
+        return self.map(
+            lambda part: map_tensors(lambda tensor: tensor.to(device, non_blocking=True), part)
+        )
 
     def map(self, change: Callable[[Any], Any]) -> Batch:
         """``change`` applied to each part; a batch that came as a whole stays one."""
@@ -96,8 +98,13 @@ def tensors(part: Any) -> Iterator[Tensor]:
     if isinstance(part, Tensor):
         yield part
         return
-    for child in _children(part):
-        yield from tensors(child)
+    if isinstance(part, Mapping):
+        children = list(part.values())
+    else:
+        children = list(part) if isinstance(part, tuple | list) else pytree.tree_leaves(part)
+    for child in children:
+        if child is not part:  # pytree gives an object that it does not know as its own leaf
+            yield from tensors(child)
 
 
 def map_tensors(change: Callable[[Tensor], Any], part: Any) -> Any:
@@ -164,7 +171,11 @@ def join(parts: list[Any]) -> Any:
         return torch.cat(parts) if first.ndim else torch.stack(parts).mean()
     if isinstance(first, Mapping):
         joined = {key: join([part[key] for part in parts]) for key in first}
-        return _like(first, joined)
+        kind: Any = type(first)
+        try:
+            return kind(joined)
+        except TypeError:
+            return kind(**joined)
     if isinstance(first, tuple | list):
         columns = [join(list(column)) for column in zip(*parts, strict=True)]
         return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
@@ -173,24 +184,6 @@ def join(parts: list[Any]) -> Any:
     whole = object.__new__(type(first))
     whole.__dict__.update({name: join([vars(p)[name] for p in parts]) for name in vars(first)})
     return whole
-
-
-def _like(first: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
-    try:
-        return type(first)(values)  # type: ignore[call-arg]
-    except TypeError:
-        return type(first)(**values)
-
-
-def _children(part: Any) -> Iterator[Any]:
-    if isinstance(part, Mapping):
-        yield from part.values()
-    elif isinstance(part, tuple | list):
-        yield from part
-    else:
-        leaves = pytree.tree_leaves(part)
-        if len(leaves) != 1 or leaves[0] is not part:
-            yield from leaves
 
 
 def _rebuilt(part: Any, visit: Callable[[Any], Any], change: Callable[[Tensor], Any]) -> Any:
@@ -214,10 +207,6 @@ def _plain_list(part: Any, count: int) -> bool:
         and not hasattr(part, "_fields")
         and all(isinstance(value, str | bytes | int | float) for value in part)
     )
-
-
-def _mover(device: torch.device | str) -> Callable[[Tensor], Tensor]:
-    return lambda tensor: tensor.to(device, non_blocking=True)
 
 
 def _forward(model: Any) -> tuple[Any, bool]:

@@ -22,8 +22,8 @@ class OriginPI(Controller):
     ``ema += alpha * (rate - ema)``; ``e = ema - target``; ``t += kp * e + ki * integral``, then the
     integral takes ``e`` in (clamped to +-50) if the unclamped threshold lies within (0.01, 0.99),
     else it decays by 0.9; last the threshold is clamped to [0, 1]. Since ``t`` accumulates, ``kp``
-    acts as an integral gain and ``ki`` as a double one. Law and constants are those of its report,
-    whose EMA is over batch rates, as here; its code feeds in the rate since the start.
+    acts as an integral gain and ``ki`` as a double one. Law and constants are those of its report;
+    its code uses the rate since the start in place of the batch's.
 
     With ``f`` the density of scores at the threshold, a fixed distribution and no clamp at work,
     ``t - quantile`` obeys ``(z - 1)**2 (z - 1 + alpha) + f alpha z (kp (z - 1) + ki) = 0``; Jury's
@@ -88,17 +88,17 @@ class OriginStochastic(OriginPI):
     """The gate of the original's code, exactly: random decisions, limited by a reservoir.
 
     A row above the threshold is active with probability ``sigmoid((score - threshold) /
-    temperature)``, a row at or below it never. Rows are decided in order and draw on a reservoir of
-    "energy": it starts at 100, an active row needs more than 10 and takes 10, and after each row it
-    regains a uniform draw from (1, 3), up to 100. So in the long run at most 0.2 of the rows are
-    active, whatever the threshold. `OriginPI` is fed not with the batch's rate but with the rate
-    since the start, ``all active / all seen``, which answers ever more slowly.
+    temperature)``, a row at or below it never. Rows are decided in order and use a reservoir of
+    "energy": it starts at 100, an active row needs more than 10 and takes 10, and each row adds a
+    uniform draw from (1, 3), up to 100. So in the long run at most 0.2 of the rows are active,
+    whatever the threshold. The law of `OriginPI` gets the rate since the start, ``all active / all
+    seen``, which responds ever more slowly.
 
     Args:
         temperature: of the sigmoid, > 0, in the scores' own unit.
     """
 
-    held = False  # what a row gets depends on the rows before it in its batch
+    held = False  # a decision depends on the rows before it in its batch
     gains = (*OriginPI.gains, "temperature")
     state = (*OriginPI.state, "energy", "active", "seen")
     temperature: float = checked("above 0", "the original's is 0.15")
@@ -106,7 +106,7 @@ class OriginStochastic(OriginPI):
         law="active with sigmoid((score - t) / temperature) if score > t and energy > 10; t by PI",
         good_for="repeating the original's published runs; its rate stays below 0.2",
         stability=(
-            "none derived: the rate since the start answers in proportion to 1 / batches, so the"
+            "none derived: the rate since the start responds in proportion to 1 / batches, so the"
             " loop never becomes time-invariant; the reservoir bounds the rate by 2 / 10"
         ),
         source=_SOURCE + ", to the letter",

@@ -1,4 +1,4 @@
-"""A batch as a policy or a score sees it: outputs and losses are computed when they are read."""
+"""A batch for policies and scores; its outputs and losses are computed when they are read."""
 
 from __future__ import annotations
 

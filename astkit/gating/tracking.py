@@ -121,16 +121,14 @@ class VelocityPI(ScaleFree):
     """PI on the log-threshold in velocity form, with a bounded drift that follows ramps.
 
     ``drift += kii * e``; ``log t += kp * (rate - rate before) + ki * e + drift`` with ``e = rate -
-    target``. The drift is a second integrator: on scores that decay as ``exp(-step / tau)`` it
-    settles at ``-1 / tau`` and leaves no error. It is limited to +-0.05 and held (conditional
-    integration) while the threshold cannot move in the error's direction or the error is saturated:
-    beyond three binomial standard deviations, or all or none of the rows active where chance makes
-    that rarer than 1 in 100.
+    target``. On scores that decay as ``exp(-step / tau)`` the drift settles at ``-1 / tau`` and
+    leaves no error. It is limited to +-0.05 and held (conditional integration) while the threshold
+    cannot move in the error's direction or the error is saturated: beyond three binomial standard
+    deviations, or all or none of the rows active where chance makes that rarer than 1 in 100.
 
     With ``f`` the density of log-scores at the threshold, ``log t - log quantile`` obeys
     ``z (z - 1)**2 + f (kp (z - 1)**2 + ki z (z - 1) + kii z**2) = 0``; Jury's criterion gives the
-    bound on its card. A higher ``kp`` adds noise and settles no sooner; a higher ``kii`` overshoots
-    after a fall of the scores at the smallest targets. Negative scores: see `ScaleFree`.
+    bound on its card. Negative scores: see `ScaleFree`.
 
     Args:
         kp: gain of the rate's change, >= 0.
