@@ -1,17 +1,16 @@
-"""Claims beside results: what the committed files say, and "not run" where there is none."""
+"""Published figures beside results: what the committed files hold, and "not run" without them."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
-from statistics import mean, median
+from statistics import mean
 
 import pytest
 
 from astkit.profiling import Timings
 from astkit.runs.switches import COMPILED, SWITCHES, Bench, Measured
-from tests.benchmarks import figures
+from tests.benchmarks import figures, readings
 from tests.benchmarks.figures import NOT_RUN, ROOT
 
 STAMP = {"devices": [], "threads": 1}
@@ -46,9 +45,6 @@ def test_the_table_has_a_line_for_each_figure_in_the_order_of_the_features(table
     assert len(table) == len(figures.FIGURES)
     assert table["origin"].map(bool).all()
     assert table[["claim", "origin"]].map(len).max().max() <= 42
-
-
-def test_a_measured_figure_names_its_n_and_a_file_that_exists(table):
     measured = table[table["measured"] != NOT_RUN]
     assert (measured["n"].astype(int) > 0).all()
     assert all((ROOT / run).is_file() for run in measured["run"])
@@ -56,19 +52,12 @@ def test_a_measured_figure_names_its_n_and_a_file_that_exists(table):
     assert set(absent["n"]) == set(absent["run"]) == {""}
 
 
-def test_without_any_results_everything_is_not_run(tmp_path):
+def test_without_entries_everything_is_not_run(lay, tmp_path):
     assert set(figures.table(tmp_path)["measured"]) == {NOT_RUN}
-
-
-@pytest.mark.parametrize("run", [figures.CIFAR10, figures.DIGITS])
-def test_without_the_arms_nothing_is_made_up(lay, run):
-    root = lay(run, {"results": [], "settings": {}})
-    assert set(figures.table(root)["measured"]) == {NOT_RUN}
-
-
-def test_without_the_ratios_nothing_is_made_up(lay):
-    lay(figures.SPEED, {"speed": []})
-    assert set(figures.table(lay(figures.RATIOS, {"figures": []}))["measured"]) == {NOT_RUN}
+    for figure in figures.FIGURES:
+        if figure.run:
+            lay(figure.run, {"results": [], "settings": {}, "figures": [], "speed": []})
+    assert set(figures.table(tmp_path)["measured"]) == {NOT_RUN}
 
 
 def test_the_committed_digits(table):
@@ -90,7 +79,7 @@ def test_the_committed_digits(table):
     assert epoch.startswith(f"{seconds / epochs:.3g} s, digits_cnn, digits, ")
 
 
-def test_the_committed_run_with_the_origins_settings(table):
+def test_the_committed_run_with_the_originals_settings(table):
     report = json.loads((ROOT / figures.CIFAR10).read_text())
     (gate,) = [run for run in report["results"] if run["arm"] == "batched gate"]
     rates = [step["rate"] for step in gate["steps"]]
@@ -113,22 +102,18 @@ def test_the_committed_ratios(table):
     shown = row(table, "batched over sample by sample, CNN")
     assert shown["measured"].startswith(f"{rows['median']:.3g} x [{rows['low']:.3g}, ")
     assert "digits_cnn" in shown["measured"]
-    assert shown["n"] == str(rows["n"])
     (loaded,) = [each for each in found if each["name"].startswith("DataLoader over")]
-    resident = f"resident {loaded['median']:.3g} x [{loaded['low']:.3g}, {loaded['high']:.3g}]"
     workers = loaded["seconds"]["DataLoader, 0 workers"] / loaded["seconds"][loaded["best"]]
     loading = row(table, "loader settings, loading")["measured"]
-    assert resident in loading
+    assert f"resident {loaded['median']:.3g} x [{loaded['low']:.3g}, " in loading
     assert f"workers {workers:.2f} x" in loading
     speed = json.loads((ROOT / figures.SPEED).read_text())["speed"][0]["speed"]
     assert row(table, "all switches together")["measured"].startswith(f"{speed['median']:.3g} x")
 
 
-def switched(**changes):
-    """What notebook 03 writes, from a comparison that was never timed."""
-    names = ["plain", "bf16", "channels_last", "metrics every 10", "accumulation, 2 x 64"]
-    speeds = dict(zip(names, (1.0, 2.0, 0.5, 1.25, 1.0), strict=True))
-    seconds = {name: tuple(n / speeds[name] for n in (1.0, 2.0, 3.0)) for name in names}
+def test_what_notebook_03_writes_is_found(lay):
+    speeds = {switch.name: 1.0 for switch in (*SWITCHES, COMPILED)} | {"bf16": 2.0}
+    seconds = {name: tuple(n / speed for n in (1.0, 2.0, 3.0)) for name, speed in speeds.items()}
     memory = {"plain": 100, "bf16": 60}
     reports = {
         name: {
@@ -137,49 +122,54 @@ def switched(**changes):
             "batch_size": 64 if name.startswith("acc") else 128,
             "effective_batch_size": 128,
         }
-        for name in names
+        for name in speeds
     }
-    taken = [switch for switch in SWITCHES if switch.name in names]
-    done = Measured(Bench(), taken, Timings(seconds, "plain"), reports)
-    return {"dense": {**done.to_dict(), **changes}, "gated": {}}
-
-
-def test_what_notebook_03_writes_is_found(lay):
-    table = figures.table(lay(figures.SWITCHES, switched()))
-    where = "simple_cnn, CPU"
-    assert row(table, "mixed precision, speed")["measured"] == f"2 x [2, 2], {where}"
-    assert row(table, "mixed precision, memory saved")["measured"] == f"40%, {where}"
-    assert row(table, "channels_last")["measured"] == f"0.5 x [0.5, 0.5], {where}"
-    assert row(table, "metrics only when needed")["measured"] == f"1.25 x [1.25, 1.25], {where}"
-    effective = row(table, "accumulation, effective batch")
+    done = Measured(Bench(), [*SWITCHES, COMPILED], Timings(seconds, "plain"), reports).to_dict()
+    found = figures.table(lay(figures.SWITCHES, {"dense": done, "gated": {}}))
+    asked = [each.claim for each in figures.FIGURES if each.run == figures.SWITCHES]
+    assert NOT_RUN not in {row(found, claim)["measured"] for claim in asked}
+    assert row(found, "mixed precision, speed")["measured"] == "2 x [2, 2], simple_cnn, CPU"
+    assert row(found, "mixed precision, memory saved")["measured"] == "40%, simple_cnn, CPU"
+    effective = row(found, "accumulation, effective batch")
     assert effective["measured"] == "2 x (64 loaded, 128 a step)"
-    assert row(table, "torch.compile")["measured"] == NOT_RUN  # its arm was not asked for
-    assert row(table, "mixed precision, speed")["n"] == "3"
+    done["reports"]["bf16"]["memory"] = None
+    found = figures.table(lay(figures.SWITCHES, {"dense": done, "gated": {}}))
+    assert row(found, "mixed precision, memory saved")["measured"] == NOT_RUN
 
 
-def test_the_switches_that_are_asked_for_have_these_names():
-    names = {switch.name for switch in (*SWITCHES, COMPILED)}
-    asked = [each.read.args[0] for each in figures.FIGURES if each.run == figures.SWITCHES]
-    assert set(asked) <= names
+def test_a_gpu_is_named():
+    assert readings.device({"stamp": {"devices": ["NVIDIA H100"]}}) == "NVIDIA H100"
+    assert readings.device({"stamp": STAMP}) == "CPU"
 
 
-def test_memory_that_was_not_told_is_not_run(lay):
-    report = switched()
-    report["dense"]["reports"]["bf16"]["memory"] = None
-    table = figures.table(lay(figures.SWITCHES, report))
-    assert row(table, "mixed precision, memory saved")["measured"] == NOT_RUN
+def test_decisions_are_compared_seed_by_seed():
+    def run(arm, seed, trained):
+        return {"arm": arm, "seed": seed, "samples_trained": trained}
+
+    by_batch = "sample by sample, per batch"
+    runs = [run(readings.GATE, 0, 10), run(readings.GATE, 1, 20)]
+    runs += [run(by_batch, 0, 20), run(by_batch, 1, 20)]
+    runs += [run(readings.BY_SAMPLE, 0, 7), run(readings.BY_SAMPLE, 1, 8)]
+    text, _ = readings.same_decisions({"results": runs})
+    assert text.startswith("as many trained in 1 of 2 runs with a step a batch, 0 with")
+    with pytest.raises(LookupError):
+        readings.same_decisions({"results": [{**each, "steered": True} for each in runs]})
 
 
-def test_a_finder_is_added_by_naming_a_file_and_a_function(lay, monkeypatch):
-    figure = next(each for each in figures.FIGURES if each.claim == "flash attention")
-    added = replace(
-        figure,
-        run="notebooks/results/x.json",
-        read=lambda report: figures.Measured(f"{median(report['ratios']):.1f} x", 3),
-    )
-    monkeypatch.setattr(figures, "FIGURES", (added,))
-    (only,) = figures.table(lay(added.run, {"ratios": [1, 2, 3]})).to_dict("records")
-    assert (only["measured"], only["n"], only["run"]) == ("2.0 x", "3", added.run)
+def test_the_committed_lattice_and_automaton(table):
+    report = json.loads((ROOT / figures.LATTICE).read_text())
+    over = report["at_once"]["ratios"]["loop / at once"]
+    text = f"{over['median']:.3g} x [{over['low']:.3g}, {over['high']:.3g}] over a loop over flows"
+    assert row(table, "lattice, all together, throughput")["measured"].startswith(text)
+    assert row(table, "lattice, a batch before")["n"] == "5"
+    error = f"{report['early_stop']['surface_error']:.2%}"
+    assert f"with the surface off by {error}" in row(table, "adaptive stopping")["measured"]
+    life = json.loads((ROOT / figures.LOGIC).read_text())
+    (pair,) = [each for each in life["checkerboard"] if each["batch"] == 2]
+    shown = row(table, "samples in parallel, batch of 2")
+    assert shown["measured"].startswith(f"{pair['ratios']['batch']['median']:.3g} x")
+    shown = row(table, "parallel and sequential logits agree to")["measured"]
+    assert shown.startswith(f"{life['updates_apart']:.0e}")
 
 
 def test_the_readme_links_each_run():
