@@ -162,9 +162,14 @@ def test_a_mapping_goes_in_as_keywords_where_forward_names_its_keys() -> None:
     assert call(Whole(), batch, batch) is batch
     assert call(Needs(), batch, batch) == (batch, None)  # by keywords it would lack an argument
     assert call(Wrapped(Named()), masked, masked) == (X, Y)
-    assert call(torch.compile(Named(), backend="eager"), masked, masked) == (X, Y)
     assert call(nn.DataParallel(Named()), masked, masked) == (X, Y)
     assert call(lambda x, mask=None: (x, mask), masked, masked) == (X, Y)
+
+
+@pytest.mark.full
+def test_a_compiled_model_takes_keywords_too() -> None:
+    masked = {"x": X, "mask": Y}
+    assert call(torch.compile(Named(), backend="eager"), masked, masked) == (X, Y)
 
 
 def test_everything_else_is_one_argument_or_several() -> None:

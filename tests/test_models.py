@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -36,8 +35,7 @@ def linear(inputs: int, outputs: int) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 16, 24), (2, 4, 12)])
-@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 2), ((3, 16, 24), 10)])
 def test_images_go_in_and_one_number_a_class_comes_out(
     name: str, shape: tuple[int, int, int], classes: int
 ) -> None:
@@ -46,8 +44,7 @@ def test_images_go_in_and_one_number_a_class_comes_out(
         assert model(torch.randn(batch, *shape)).shape == (batch, classes)
 
 
-@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 8, 8), (3, 16, 24)])
-@pytest.mark.parametrize("classes", [10, 7])
+@pytest.mark.parametrize(("shape", "classes"), [((3, 32, 32), 10), ((3, 16, 24), 7)])
 def test_the_size_of_the_cnns(shape: tuple[int, int, int], classes: int) -> None:
     channels, height, width = shape
     convolutions = convolution(channels, 32) + convolution(32, 64) + convolution(64, 128)
@@ -86,16 +83,11 @@ def test_the_size_of_the_vit(
     assert size(build("simplified_vit", shape, classes, **options)) == expected
 
 
-def test_the_sizes_on_cifar10_in_numbers() -> None:
-    assert size(SimpleCNN()) == 896 + 18_496 + 73_856 + 2_097_408 + 2_570
-    assert size(SimplifiedViT()) == 12_544 + 16_640 + 256 + 6 * 527_104 + 512 + 2_570
-
-
 # --- what the layers do ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_do_not_meet(name: str) -> None:
+def test_rows_are_independent(name: str) -> None:
     # so that training row by row can be held against training in batches
     model = small(name, (1, 8, 8), 10).double().eval()
     x = torch.randn(6, 1, 8, 8, dtype=torch.float64)
@@ -119,21 +111,6 @@ def test_dropout_is_on_in_training_only(name: str) -> None:
     assert not model(x).equal(model(x))
     model.eval()
     assert model(x).equal(model(x))
-
-
-def test_the_vit_reads_where_a_patch_lies_and_mixes_all_patches() -> None:
-    model = small("simplified_vit", (1, 8, 8), 4).double().eval()
-    x = torch.randn(1, 1, 8, 8, dtype=torch.float64)
-    swapped = torch.cat([x[..., 4:, :], x[..., :4, :]], dim=2)
-    assert not torch.allclose(model(x), model(swapped), atol=1e-9)
-    without = copy.deepcopy(model)
-    nn.init.zeros_(without.position)  # type: ignore[arg-type]
-    torch.testing.assert_close(without(x), without(swapped))
-    for row in (0, 4):
-        for column in (0, 4):
-            changed = x.clone()
-            changed[..., row, column] += 1
-            assert not torch.allclose(model(x), model(changed), atol=1e-9)
 
 
 def slow_vit(model: SimplifiedViT, image: torch.Tensor, patch: int, heads: int) -> torch.Tensor:
@@ -194,7 +171,9 @@ def test_batch_norm_only_when_asked_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_a_function_of_the_seed(name: str) -> None:
+    before = torch.get_rng_state()
     first = small(name, (1, 8, 8), 10, seed=3).state_dict()
+    assert torch.get_rng_state().equal(before)  # the global generator is left alone
     torch.rand(5)
     second = small(name, (1, 8, 8), 10, seed=3).state_dict()
     other = small(name, (1, 8, 8), 10, seed=4).state_dict()
@@ -202,50 +181,23 @@ def test_weights_are_a_function_of_the_seed(name: str) -> None:
     assert not all(first[key].equal(other[key]) for key in first)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_building_leaves_the_global_generator_alone(name: str) -> None:
-    before = torch.get_rng_state()
-    small(name, (1, 8, 8), 10)
-    assert torch.get_rng_state().equal(before)
-
-
 # --- refusals --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "shape", "by"),
-    [
+def test_what_cannot_be_built_is_refused() -> None:
+    before = torch.get_rng_state()
+    for name, model, shape, by in (
         ("digits_cnn", "DigitsCNN", (1, 7, 8), 2),
-        ("digits_cnn", "DigitsCNN", (1, 8, 9), 2),
-        ("simple_cnn", "SimpleCNN", (3, 30, 32), 4),
         ("simple_cnn", "SimpleCNN", (3, 32, 30), 4),
         ("simplified_vit", "SimplifiedViT", (3, 30, 32), 4),
-        ("simplified_vit", "SimplifiedViT", (3, 32, 33), 4),
-    ],
-)
-def test_a_shape_that_does_not_divide_is_refused(
-    name: str, model: str, shape: tuple[int, int, int], by: int
-) -> None:
-    dimensions = ", ".join(map(str, shape))
-    sentence = rf"shape is \({dimensions}\), but {model} needs height and width divisible by {by}:"
-    before = torch.get_rng_state()
-    with pytest.raises(ValueError, match=sentence):
-        build(name, shape, 10)
-    assert torch.get_rng_state().equal(before)
-
-
-def test_the_vit_asks_for_what_its_patch_divides() -> None:
+    ):
+        sentence = f"shape is .*, but {model} needs height and width divisible by {by}:"
+        with pytest.raises(ValueError, match=sentence):
+            build(name, shape, 10)
     with pytest.raises(ValueError, match="SimplifiedViT needs height and width divisible by 5"):
         SimplifiedViT((3, 32, 32), patch=5)
-
-
-def test_an_unknown_model_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="unknown model 'resnet': choose one of digits_cnn, simple"
-    ):
+    with pytest.raises(ValueError, match="unknown model 'resnet': choose one of digits_cnn, simp"):
         build("resnet", (3, 32, 32), 10)
-
-
-def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match="depht"):
         build("simplified_vit", (3, 32, 32), 10, depht=2)
+    assert torch.get_rng_state().equal(before)
