@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,25 +19,47 @@ from astkit.gating.policy import overrides
 from astkit.gating.sampler import class_labels, plan_round
 from astkit.trainers.state import Position
 
-_NONE = torch.empty(0, dtype=torch.int64)
+
+def _none() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)
+
+
+@dataclass
+class Round:
+    """A policy's plan, as far as batches are made of it; by default the loader's own order.
+
+    Attributes:
+        rows: in whole batches, int64; ``None`` in the loader's own order.
+        scale: of each row's loss, float32.
+        left, left_scale: rows that did not fill a batch, which come first in the next round.
+        score_only: rows that are to be scored when the round is over, int64.
+        lr_factor: for the learning rate.
+        share: of the candidates that were planned.
+    """
+
+    rows: Tensor | None = None
+    scale: Tensor = field(default_factory=lambda: torch.empty(0))
+    left: Tensor = field(default_factory=_none)
+    left_scale: Tensor = field(default_factory=lambda: torch.empty(0))
+    score_only: Tensor = field(default_factory=_none)
+    lr_factor: float = 1.0
+    share: float = 1.0
 
 
 class Feed:
-    """Gives the training batches one by one, from wherever a position says that the run is.
+    """Gives the training batches one by one, from any position of a run.
 
     An epoch is made of rounds; `plan` opens the next one, and `next` gives its batches. Rows that
     do not fill a batch at the end of a round come first in the next round of the same epoch.
 
     Args:
-        source: where batches come from.
+        source: of the batches.
         policy: plans rounds; every row in the loader's order by default.
         device, seed: of the loaders that draw from torch's default generator.
 
     Attributes:
-        lr_factor: of the present round's plan.
         prefetch: whether a thread makes the next batches.
-        share: rows of the present round's plan over its candidates.
-        score_only: rows that are to be scored when the present round is over, int64.
+        round: the present plan.
 
     Raises ``ValueError`` for a policy that plans over data whose rows cannot be chosen.
     """
@@ -44,16 +67,13 @@ class Feed:
     def __init__(
         self, source: BatchSource, policy: Policy | None, device: torch.device, seed: int
     ) -> None:
-        self.source = source
+        self.source: Any = source
         self.policy = policy if policy is not None and overrides(policy, "plan") else None
-        self.prefetch = False
+        self.prefetch, self.round = False, Round()
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
-        self._drawn: Tensor | None = None  # state of the loader's own generator before the pass
+        self._drawn: Tensor | None = None  # state of the loader's own generator before the epoch
         self._labels: Tensor | None = None
-        self._rows: Tensor | None = None  # of the present round; None in the loader's own order
-        self._scale, self._left_scale, self._left = torch.empty(0), torch.empty(0), _NONE
-        self.score_only, self.lr_factor, self.share = _NONE, 1.0, 1.0
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
                 raise ValueError(
@@ -70,10 +90,11 @@ class Feed:
 
     def next(self, position: Position) -> Batch | None:
         """The batch at ``position``; ``None`` where its round is over, or none has begun."""
-        if not position.round or (self._rows is not None and not len(self._rows)):
+        rows = self.round.rows
+        if not position.round or (rows is not None and not len(rows)):
             return None
         # a loader that draws from the default RNG draws its order at the first batch that it gives,
-        # so that one is keyed to the pass: taken up in the middle, a pass has the same order
+        # so that one is keyed to the epoch: resumed in the middle, an epoch has the same order
         (device, seed), epoch = self._key, position.epoch
         number = 0 if self._batches is None else position.batch
         with rng.isolated(device, seed, "load", epoch, number):
@@ -83,7 +104,7 @@ class Feed:
             return next(self._batches, None)
 
     def _begun(self, epoch: int, taken: int) -> Iterator[Batch]:
-        batches = self.source.batches(epoch, self._rows, taken)
+        batches: Iterator[Batch] = self.source.batches(epoch, self.round.rows, taken)
         if not self.prefetch:
             return batches
         if getattr(self.source, "keyed", False):
@@ -97,10 +118,7 @@ class Feed:
         return batches
 
     def over(self, position: Position) -> bool:
-        """Whether the epoch has no round left.
-
-        Raises ``ValueError`` for an epoch without a batch.
-        """
+        """Whether the epoch has no round left; ``ValueError`` for an epoch without a batch."""
         if position.round < self.rounds:
             return False
         if position.batch == 0:
@@ -120,7 +138,7 @@ class Feed:
         self._batches = None
         if self.policy is None:
             return 0
-        order: Tensor = self.source.order(position.epoch)  # type: ignore[attr-defined]
+        order: Tensor = self.source.order(position.epoch)
         chosen = plan_round(
             self.policy,
             order,
@@ -131,24 +149,28 @@ class Feed:
             labels=self._labels,
         )
         candidates = len(order) * (number + 1) // self.rounds - len(order) * number // self.rounds
-        self._open(chosen, last=position.round == self.rounds)
-        self.lr_factor, self.share = chosen.lr_factor, len(chosen) / max(1, candidates)
-        self.score_only = _NONE if chosen.score_only is None else chosen.score_only
+        self.round = self._opened(chosen, candidates, last=position.round == self.rounds)
         return max(0, candidates - len(chosen))
 
-    def _open(self, chosen: Selection, last: bool) -> None:
-        rows = torch.cat([self._left, chosen.index])
-        scale = torch.cat([self._left_scale, chosen.scale.float()])
+    def _opened(self, chosen: Selection, candidates: int, last: bool) -> Round:
+        rows = torch.cat([self.round.left, chosen.index])
+        scale = torch.cat([self.round.left_scale, chosen.scale.float()])
         size = getattr(self.source, "batch_size", None)
         whole = len(rows) if last or not size else len(rows) // size * size
-        self._rows, self._left = rows[:whole], rows[whole:]
-        self._scale, self._left_scale = scale[:whole], scale[whole:]
+        return Round(
+            rows[:whole],
+            scale[:whole],
+            rows[whole:],
+            scale[whole:],
+            _none() if chosen.score_only is None else chosen.score_only,
+            chosen.lr_factor,
+            len(chosen) / max(1, candidates),
+        )
 
     def peek(self) -> Batch:
-        """A batch as they will come, taken without the policy, which would count it."""
+        """A batch of the training data, taken without the policy, which would count it."""
         before = self._generator_state()
-        position = Position(round=1)
-        first = Feed(self.source, None, *self._key).next(position)
+        first = Feed(self.source, None, *self._key).next(Position(round=1))
         if self._generator is not None and before is not None:
             self._generator.set_state(before)
         if first is None:
@@ -157,10 +179,10 @@ class Feed:
 
     def weight(self, position: Position, batch: Batch) -> Tensor | None:
         """What scales the loss of each row of ``batch``, float32 ``[rows]``; ``None`` for 1."""
-        if self._rows is None:
+        if self.round.rows is None:
             return None
         first = position.taken * (getattr(self.source, "batch_size", None) or batch.rows)
-        return self._scale[first : first + batch.rows]
+        return self.round.scale[first : first + batch.rows]
 
     def of_epoch(self, position: Position) -> float:
         """Share of the present epoch that is over, in [0, 1]; 0 while it is unknown."""
@@ -175,62 +197,42 @@ class Feed:
         self._batches = None
 
     def end_epoch(self) -> None:
-        """The epoch is over: the next one has another order and other plans."""
+        """Prepare for the order and the plans of the next epoch."""
         self._batches = self._drawn = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._rows = None
-        self._scale, self._left_scale = torch.empty(0), torch.empty(0)
-        self._left, self.score_only = _NONE, _NONE
-        self.lr_factor, self.share = 1.0, 1.0
+        self.round = Round()
 
     def _batches_in_round(self) -> float:
         """Batches in the present round; infinity while a foreign loader cannot tell."""
-        if self._rows is None:
+        if self.round.rows is None:
             try:
                 return len(self.source)
             except TypeError:
                 return math.inf
-        size = getattr(self.source, "batch_size", None) or max(1, len(self._rows))
-        if getattr(self.source, "drop_last", False):
-            return len(self._rows) // size
-        return -(-len(self._rows) // size)
+        rows = len(self.round.rows)
+        size = getattr(self.source, "batch_size", None) or max(1, rows)
+        return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
+
+    @property
+    def _generator(self) -> torch.Generator | None:
+        """The generator that an ordinary loader may hold."""
+        return getattr(getattr(self.source, "loader", None), "generator", None)
 
     def _rewind_generator(self) -> None:
-        """Set a generator that an ordinary loader brings along as it was before the pass."""
-        if self._generator is None:
-            return
-        if self._drawn is None:
-            self._drawn = self._generator.get_state()
-        self._generator.set_state(self._drawn)
+        """Set the loader's generator as it was before the epoch."""
+        if self._generator is not None:
+            self._drawn = self._generator_state()
+            self._generator.set_state(self._drawn)
 
-    def _generator_state(self) -> Tensor | None:
+    def _generator_state(self) -> Any:
         if self._drawn is not None or self._generator is None:
             return self._drawn
         return self._generator.get_state()
 
-    @property
-    def _generator(self) -> torch.Generator | None:
-        return getattr(getattr(self.source, "loader", None), "generator", None)
-
     def state_dict(self) -> dict[str, Any]:
-        """The rows of the present round, and what a loader's own order was drawn from."""
-        return {
-            "rows": self._rows,
-            "scale": self._scale,
-            "left": self._left,
-            "left_scale": self._left_scale,
-            "score_only": self.score_only,
-            "lr_factor": self.lr_factor,
-            "share": self.share,
-            "generator": self._generator_state(),
-        }
+        """The present round, and the state that a loader's own order was drawn from."""
+        return {"round": dict(vars(self.round)), "generator": self._generator_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue in a round that was planned."""
-        self.end_epoch()
-        self._rows, self._left = state["rows"], state["left"]
-        self._scale, self._left_scale = state["scale"], state["left_scale"]
-        self.score_only, self._drawn = state["score_only"], state["generator"]
-        self.lr_factor, self.share = state["lr_factor"], state["share"]
+        self._batches, self._drawn = None, state["generator"]
+        self.round = Round(**state["round"])

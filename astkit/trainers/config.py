@@ -17,12 +17,12 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What does not change during a run; the same names in code, notebooks and commands.
+    """The fixed settings of a run; the same names in code, notebooks and commands.
 
-    The defaults are the plain ones, which do the same on every machine. ``"auto"`` is decided once,
-    at the first step, by what the machine has and where noted by a short probe; the decision is
-    recorded with its reason and kept when a run is resumed. `TrainConfig.fast` says "auto" wherever
-    there is one.
+    The defaults do the same on every machine. ``"auto"`` is decided once, at the first step, from
+    the machine and where noted by a short probe; the decision is recorded with its reason and kept
+    when a run is resumed. `TrainConfig.fast` sets the switches that change nothing that is learned
+    to "auto".
 
     Attributes:
         lr: peak learning rate of AdamW.
@@ -77,18 +77,18 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr < math.inf:
-            raise ValueError(f"lr is {self.lr}: give a learning rate above 0, such as 0.001")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay is {self.weight_decay}: give 0 or more, such as 0.01")
-        if self.clip_norm is not None and not self.clip_norm > 0:
-            raise ValueError(
-                f"clip_norm is {self.clip_norm}: give a norm above 0, or None for none"
-            )
-        if not 0 < self.validation_fraction <= 1:
-            raise ValueError(
-                f"validation_fraction is {self.validation_fraction}: give a share in (0, 1]"
-            )
+        ranges = {
+            "lr": (0 < self.lr < math.inf, "a learning rate above 0, such as 0.001"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "0 or more, such as 0.01"),
+            "clip_norm": (
+                self.clip_norm is None or self.clip_norm > 0,
+                "a norm above 0, or None for none",
+            ),
+            "validation_fraction": (0 < self.validation_fraction <= 1, "a share in (0, 1]"),
+        }
+        for name, (valid, remedy) in ranges.items():
+            if not valid:
+                raise ValueError(f"{name} is {getattr(self, name)}: give {remedy}")
         for name, allowed in _CHOICES.items():
             _choose(name, getattr(self, name), allowed)
         for name, words in _COUNTS.items():
@@ -96,7 +96,7 @@ class TrainConfig:
 
     @classmethod
     def fast(cls, **settings: Any) -> TrainConfig:
-        """Every switch that has an "auto" set to it, and ``settings`` on top."""
+        """The switches in `AUTO` set to "auto", and ``settings`` on top."""
         return cls(**{**dict.fromkeys(AUTO, "auto"), **settings})
 
     @classmethod

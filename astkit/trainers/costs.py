@@ -1,4 +1,4 @@
-"""What a batch costs, counted once for each shape of input, before any weight changes."""
+"""The cost of a batch, counted once for each shape of input, before any weight changes."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ class Costs:
 
     def _counted(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
         cost = count_flops(model, batch.x, batch.y, self.learner.criterion)
-        unknown = set(cost.uncounted) - self._told
-        if unknown:
+        if unknown := set(cost.uncounted) - self._told:
             self._told |= unknown
             warnings.warn(
                 f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a lower"
@@ -80,17 +79,12 @@ class Costs:
         return cost
 
     def state_dict(self) -> list[Any]:
-        """What was counted: a resumed run counts the same where it depends on the weights."""
-        return [[[list(part) for part in shape], asdict(c)] for shape, c in self._known.items()]
+        """The counts: a resumed run takes them over, since they may depend on the weights."""
+        return [[shape, asdict(cost)] for shape, cost in self._known.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
         """Do not count again what was counted in ``state``."""
-        self._known = {
-            tuple(map(tuple, shape)): FlopsPerSample(
-                **{**cost, "uncounted": tuple(cost["uncounted"])}
-            )
-            for shape, cost in state
-        }
+        self._known = {shape: FlopsPerSample(**cost) for shape, cost in state}
 
 
 def shape_of(batch: Batch) -> Shape:

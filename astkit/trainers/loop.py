@@ -29,6 +29,7 @@ from astkit.trainers.learner import Learner
 from astkit.trainers.policy_feedback import TrainingData, Visits
 from astkit.trainers.state import (
     Budget,
+    Event,
     History,
     Observer,
     Position,
@@ -173,7 +174,7 @@ class Loop:
         self._spent()  # refuses a budget of FLOPs that cannot be counted before weights change
         dropout = (self.device, self.config.seed, "step", self.position.step)
         with self.ledger.clock("training"), rng.isolated(*dropout):
-            self.learner.set_lr(self.schedule(self.progress) * self.feed.lr_factor)
+            self.learner.set_lr(self.schedule(self.progress) * self.feed.round.lr_factor)
             weight = self.feed.weight(self.position, batch)
             result = self.step(self.learner, batch, weight, self.ledger)
             with self.ledger.phase("log"):
@@ -209,7 +210,8 @@ class Loop:
 
     def _score_only(self) -> None:
         """Score the rows that the round's plan named for that; the policy observes them."""
-        rows, self.feed.score_only = self.feed.score_only, self.feed.score_only[:0]
+        planned = self.feed.round
+        rows, planned.score_only = planned.score_only, planned.score_only[:0]
         if not len(rows):
             return
         for batch in self.train.batches(self.position.epoch, rows):
@@ -229,7 +231,7 @@ class Loop:
             except ValueError as error:  # a slip of the hand must not end the run
                 warnings.warn(f"not steered: {error}", stacklevel=2)
                 continue
-            self.steering.note(self.position.step, name, value)
+            self.steering.events.append(Event(self.position.step, name, value))
             self._report("event", {"name": name, "value": value})
 
     def _spent(self) -> float:
@@ -254,7 +256,7 @@ class Loop:
             passes=result.passes,
             padded=result.padded,
         )
-        of_dense = batch.rows / self.feed.share
+        of_dense = batch.rows / self.feed.round.share
         self.ledger.flops_dense += of_dense * (cost.forward + cost.backward)
         self.visits.trained(batch, result)
         position.step += 1

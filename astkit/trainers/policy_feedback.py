@@ -1,4 +1,4 @@
-"""What policies are told: the rows that were trained on and those that were only scored."""
+"""Visits: policies observe the rows that were trained on and those that were only scored."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from astkit.trainers.steps import StepResult
 
 
 class Visits:
-    """Tells policies what training and scoring found out.
+    """Reports the rows that were trained on or scored to the policies of a run.
 
     Args:
-        policies: of the run; ``None`` and what occurs twice are left out.
-        learner: keeps what rows were classified as, if a policy needs it.
+        policies: of the run; ``None`` and duplicates are left out.
+        learner: records how rows were classified, if a policy needs it.
     """
 
     def __init__(self, policies: Iterable[Policy | None], learner: Learner) -> None:
@@ -43,7 +43,7 @@ class Visits:
                 )
 
     def trained(self, batch: Batch, result: StepResult) -> None:
-        """A step on ``batch`` was made."""
+        """Report a step on ``batch``."""
         if not self._observing:
             return
         watched = self.learner.take_watched()
@@ -63,7 +63,7 @@ class Visits:
             self._tell(batch.index, only, seen.known_losses[only], known, trained=False)
 
     def scored(self, seen: Scored) -> None:
-        """The rows of ``seen`` are scored, and not trained on."""
+        """Report rows that are scored and not trained on."""
         rows = torch.arange(seen.rows, device=seen.losses.device)
         self._tell(seen.index, rows, seen.losses, self._known(seen, rows), trained=False)
 
@@ -89,9 +89,9 @@ class Visits:
 
 
 class TrainingData:
-    """The training data as `Scored` batches, their cost booked when they are used.
+    """The training data as `Scored` batches, for ``Policy.prepare``; costs are counted on use.
 
-    For ``Policy.prepare``; every iteration has an order of its own.
+    Every iteration has an order of its own.
     """
 
     def __init__(self, source: BatchSource, learner: Learner) -> None:

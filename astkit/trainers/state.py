@@ -72,32 +72,24 @@ def cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def constant(progress: float) -> float:
-    """Always 1."""
-    return 1.0
-
-
-SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "constant": constant}
+SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "constant": lambda progress: 1.0}
 
 
 class TimeIsUp(RuntimeError):  # noqa: N818 - an end, not an error
-    """The process's time budget is over; what the run has done is in its checkpoints."""
+    """The process's time budget is spent; the run's checkpoints hold its state."""
 
     def __init__(self, step: int, folder: Path | None) -> None:
-        saved = (
-            "nothing was saved, since it had no checkpoints"
-            if folder is None
-            else f"saved in {folder}: run it again with resume=True to continue"
-        )
+        saved = "nothing was saved, since the run had no checkpoints"
+        if folder is not None:
+            saved = f"saved in {folder}: run it again with resume=True to continue"
         hours = os.environ.get(TIME_BUDGET)
         super().__init__(f"the time budget of {hours} h is over after step {step}; {saved}")
 
 
 def time_is_up() -> bool:
-    """Whether the process's time budget is over, as hosted notebooks have one.
+    """Whether the process's time budget is spent, as hosted notebooks have one.
 
-    ``ASTKIT_TIME_BUDGET_H`` gives it in hours, counted from the import of the trainers. Raises
-    ``ValueError`` for one that is no number of hours.
+    ``ASTKIT_TIME_BUDGET_H`` gives it in hours, counted from the import of the trainers.
     """
     hours = os.environ.get(TIME_BUDGET)
     if not hours:
@@ -155,16 +147,11 @@ class Event:
 
 
 class Steering:
-    """Changes requested during a run, and those that were made.
+    """Changes requested during a run, and those that were made, in order (``events``).
 
     ``put`` may be called from any thread; it only sets a value. Of several values for one name that
-    arrive between two batches the last one counts.
-
-    Args:
-        replay: events of an earlier run, or its record's, which come up at their own steps.
-
-    Attributes:
-        events: the changes that were made, in order.
+    arrive between two batches the last one counts. ``replay``: events of an earlier run, or its
+    record's, which are made again at their own steps.
     """
 
     def __init__(self, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
@@ -181,8 +168,6 @@ class Steering:
 
     def due(self, step: int) -> list[tuple[str, Any]]:
         """The changes to make now, after ``step`` batches."""
-        if not self._wanted and not self._replay:
-            return []
         changes = []
         while self._replay and self._replay[0].step <= step:
             event = self._replay.pop(0)
@@ -193,13 +178,9 @@ class Steering:
             self._wanted = {}
         return changes
 
-    def note(self, step: int, name: str, value: Any) -> None:
-        """Keep a change that was made."""
-        self.events.append(Event(step, name, value))
-
 
 class Observer(Protocol):
-    """Told what happened; the loop knows nothing else of it.
+    """Receives the records of a run.
 
     One with ``state_dict`` and ``load_state_dict`` is part of checkpoints; ``sync`` is called
     before a checkpoint is written, and ``records``, after one was loaded, gives what was logged.
@@ -231,7 +212,7 @@ class History:
         self.events: list[dict[str, Any]] = []
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Keep what came, the batches of validation excepted."""
+        """Keep a record, unless it is of a batch of validation."""
         if phase == "train":
             if (step - 1) % self.every == 0:
                 self.steps.append({"step": step, **metrics})
@@ -254,7 +235,7 @@ class History:
         return {"epochs": list(self.epochs), "events": list(self.events)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after ``state``; the batches before it are known to a metrics file alone."""
+        """Continue after ``state``; only a metrics file holds the batches before it."""
         self.epochs, self.events = list(state["epochs"]), list(state["events"])
         self.steps = []
 
