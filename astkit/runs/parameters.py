@@ -120,7 +120,7 @@ def read(path: str | os.PathLike[str]) -> Notebook:
         cells = nbformat.read(path, 4).cells
         sources = [cell for cell in cells if cell.cell_type == "code"]
         tagged = [cell for cell in sources if "parameters" in cell.metadata.get("tags", [])]
-        code = digest({"code": [cell.source for cell in sources]})
+        code = digest({"code": ["".join(cell.source) for cell in sources]})
     except Exception as error:  # nbformat raises whatever its reader stumbles over
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is no notebook: {reason[:300]}") from error

@@ -1,8 +1,8 @@
-"""Tuning a gate with Optuna, beside a dense control that is tuned as well. Needs astkit[tune].
+"""Tuning a gate with Optuna, and dense training as its control. Needs astkit[tune].
 
-Every trial may spend the FLOPs of dense training over the task's epochs, and is judged by
-validation accuracy at their end; the test split is never read. Trials of all processes that share
-a storage file count together.
+The budget of every trial is the FLOPs of dense training over the task's epochs, its objective the
+validation accuracy at their end; the test split is never read. Trials of all processes that share a
+storage file count together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from astkit import rng
+from astkit import files, rng
 from astkit.gating import LogIntegral
 from astkit.runs import arms
 from astkit.runs.intervals import paired_difference
@@ -32,6 +32,9 @@ except ModuleNotFoundError as error:
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
+_WRONG = (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What Optuna raises for a journal of the wrong shape."""
+
 GATE, DENSE, RANDOM = "batched gate", "dense", "random"
 RATES, GAINS, LR_FACTOR = (0.05, 0.6), (0.1, 2.0), 10.0
 
@@ -42,12 +45,12 @@ Parameters = dict[str, Any]
 class Tuning:
     """A search for target rate, schedule and gain of a gate with `LogIntegral`.
 
-    The dense control shares what it can: each schedule once, or, with ``lr``, as many trials over
-    schedule and learning rate as the gate has.
+    The dense control is tuned in the parameters that it shares: each schedule once, or, with
+    ``lr``, as many trials over schedule and learning rate as the gate has.
 
     Args:
-        task: what is trained; its epochs say how many FLOPs a trial may spend.
-        storage: journal file, made if need be; several processes may use it at once.
+        task: what is trained; its epochs set the FLOPs of a trial.
+        storage: journal file, created if missing; several processes may use it at once.
         lr: also tune the learning rate, within a factor of ten of the task's.
         seed: of every trial's training, and of the search.
     """
@@ -59,7 +62,7 @@ class Tuning:
 
     @cached_property
     def flops(self) -> float:
-        """What dense training over the task's epochs spends, from the cost of one batch."""
+        """The FLOPs of dense training over the task's epochs, from the cost of one batch."""
         work = arms.trainer(self.task, DENSE, self.seed, Budget(epochs=self.task.epochs))
         next(work.steps())
         a_row = work.ledger.flops.total / work.ledger.samples.trained
@@ -70,7 +73,7 @@ class Tuning:
 
         Raises ``ValueError`` where the file holds a study of another task or other settings.
         """
-        settings = self._settings  # first of all, for it refuses an impossible task
+        settings = self._settings  # first, since it refuses an impossible task
         study = optuna.create_study(
             storage=self._open(),
             # low rates learn slowly at first: no trial is pruned before three tenths of the FLOPs
@@ -81,22 +84,21 @@ class Tuning:
         )
         if study.user_attrs.get("settings", settings) != settings:
             raise ValueError(
-                f"{self.storage} holds a search with other settings of the task, lr or seed, and"
-                " their trials do not compare: name another file, or go back to those settings"
+                f"{self.storage} holds a search with other settings of the task, lr or seed, whose"
+                " trials do not compare: name another file, or go back to those settings"
             )
         study.set_user_attr("settings", settings)
         return study
 
     def _open(self) -> optuna.storages.JournalStorage:
-        file = self.storage
+        file = files.check_target(self.storage)
         file.parent.mkdir(parents=True, exist_ok=True)
-        if file.exists():  # Optuna would write behind whatever it holds
-            with file.open(errors="replace") as lines:
-                head = lines.readline()
-            if head and '"op_code"' not in head:
-                raise ValueError(f"{file} holds no search: name another file, or move it away")
-        backend = JournalFileBackend(str(file), JournalFileOpenLock(str(file)))
-        return optuna.storages.JournalStorage(backend)
+        try:
+            _check_journal(file)
+            backend = JournalFileBackend(str(file), JournalFileOpenLock(str(file)))
+            return optuna.storages.JournalStorage(backend)
+        except _WRONG as error:
+            raise ValueError(f"{file} holds no search: name another file") from error
 
     @cached_property
     def _settings(self) -> str:
@@ -104,14 +106,14 @@ class Tuning:
             return json.dumps([self.task.settings(), self.flops, self.lr, self.seed])
         except TypeError as error:
             raise ValueError(
-                f"the task cannot be written down ({error}): give score and controller by name"
+                f"the task cannot be written as JSON ({error}): give score and controller by name"
             ) from error
 
     def run(self, trials: int, announce: Callable[[str], None] = print) -> None:
-        """Search until the gate has had ``trials`` trials in all, whichever process ran them.
+        """Search until the gate has had ``trials`` trials, counting those of other processes.
 
-        A trial whose training diverges is kept as a failed one and counts; one that is interrupted
-        does not. One that was killed stays "running", counts, and is shown by `best`.
+        A trial whose training diverges is kept as failed and counts; an interrupted one does not.
+        A killed one stays "running", counts, and is shown by `best`.
         """
         if trials < 1:
             raise ValueError(f"trials is {trials}: give 1 or more")
@@ -126,7 +128,7 @@ class Tuning:
     def _next(
         self, study: optuna.Study, arm: str, count: int
     ) -> tuple[optuna.Trial, Parameters] | None:
-        # no other process may ask between the count and the parameters being known
+        # no other process may draw between the count and the draw
         turn = JournalFileOpenLock(f"{self.storage}.turn")
         turn.acquire()
         try:
@@ -134,7 +136,7 @@ class Tuning:
             counted = [trial for trial in there if not _interrupted(trial)]
             if len(counted) >= count:
                 return None
-            # seeded by number, so a resumed search continues the draws and repeats none
+            # seeded by the trial's number, so a resumed search repeats no draw
             seed = rng.derive(self.seed, "tuning", arm, len(there)) % 2**32
             study.sampler = optuna.samplers.TPESampler(seed=seed)
             if arm == DENSE and not self.lr:
@@ -163,7 +165,7 @@ class Tuning:
         except optuna.TrialPruned:
             study.tell(trial, state=TrialState.PRUNED)
             return "pruned"
-        except (FloatingPointError, ValueError) as error:  # it diverged, which is an answer too
+        except (FloatingPointError, ValueError) as error:  # the training diverged
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=TrialState.FAIL)
             return f"failed, {error}"
@@ -174,7 +176,7 @@ class Tuning:
         return f"validation accuracy {value:.2%}"
 
     def _train(self, trial: optuna.Trial, work: Trainer) -> float:
-        # trials differ in passes, so they are compared at equal tenths of the FLOPs
+        # trials differ in epochs, so they are compared at equal tenths of the FLOPs
         told: set[int] = set()
         epochs = work.history.epochs
         for _ in work.steps():
@@ -187,7 +189,7 @@ class Tuning:
         return float(epochs[-1]["val_accuracy"])
 
     def trainer(self, arm: str, parameters: Parameters, seed: int) -> Trainer:
-        """A trainer for one arm with ``parameters`` in the place of the task's own."""
+        """A trainer for one arm with ``parameters`` in place of the task's own."""
         config = {name: parameters[name] for name in ("schedule", "lr") if name in parameters}
         task = replace(self.task, config=replace(self.task.config, **config))
         if "target_rate" in parameters:
@@ -198,12 +200,12 @@ class Tuning:
         return arms.trainer(task, arm, seed, Budget(flops=self.flops))
 
     def best(self, seeds: int = 3) -> pd.DataFrame:
-        """The best trial of gate and control, each trained anew; one row an arm.
+        """The best trial of gate and control, trained again with new seeds; one row per arm.
 
-        ``searched`` is the best of many trials and so too good; ``validation accuracy`` is the mean
-        over ``n`` seeds that the search did not see; ``above dense`` is the paired difference, with
-        its 95 % interval from ``from`` to ``to``. Random selection at the gate's rate, with its
-        schedule, stands in the third row.
+        ``searched`` is the best of many trials, so it is biased upwards; ``validation accuracy`` is
+        the mean over ``n`` seeds that the search did not use; ``above dense`` is the paired
+        difference, with its 95 % interval from ``from`` to ``to``. The third row is random
+        selection at the gate's rate and schedule.
 
         Raises ``ValueError`` where no trial of an arm has completed.
         """
@@ -240,6 +242,14 @@ class Tuning:
         return counts, dict(first.params), float(first.value or 0.0)
 
 
+def _check_journal(file: Path) -> None:
+    """Raise for a file that is no journal: Optuna would append to whatever it holds."""
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    for line in lines if lines and lines[-1].endswith(b"\n") else lines[:-1] or lines:
+        if not isinstance(json.loads(line)["op_code"], int):
+            raise ValueError("op_code is not a number")
+
+
 def _interrupted(trial: optuna.trial.FrozenTrial) -> bool:
     return trial.state == TrialState.FAIL and "error" not in trial.user_attrs
 
@@ -249,5 +259,5 @@ def _short(value: Any) -> str:
 
 
 def quiet() -> None:
-    """Silence Optuna's own log, which says again what `Tuning.run` announces."""
+    """Silence Optuna's own log, which repeats what `Tuning.run` announces."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
