@@ -140,15 +140,6 @@ def test_half_precision_outputs_are_scored_in_float32_wherever_they_are() -> Non
         assert whole.equal(scores)
 
 
-def test_labels_play_no_part_in_uncertainty() -> None:
-    outputs = torch.randn(6, 5)
-    for name in ("entropy", "margin", "confidence"):
-        score = resolve("score", name)
-        expected = score(outputs, torch.full((6,), 4), UNUSED)
-        for targets in (torch.zeros(6).long(), torch.rand(6, 5), torch.randn(6, 3, 2)):
-            assert score(outputs, targets, UNUSED).equal(expected)
-
-
 def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
     shapes = [(4,), (4, 1), (3, 5), (4, 5, 7), ()]
     for name, outputs in product(ALL, [*map(torch.zeros, shapes), ("a",), None]):
