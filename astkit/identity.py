@@ -16,9 +16,9 @@ from torch import Tensor
 def configuration(value: Any) -> Any:
     """``value`` as plain values: numbers, strings, lists and mappings of them.
 
-    An object is told by its class and the arguments of its constructor, read from attributes of
-    the same names; one with a method ``config`` says them itself. A function is told by its name,
-    a tensor by a hash of its values.
+    An object is identified by its class and its constructor's arguments, which its method
+    ``config`` returns or attributes of the same names hold; a function by its name; a tensor by a
+    hash of its values.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value

@@ -1,7 +1,7 @@
 """Random numbers that are functions of a key, so that nothing but the key has to be saved.
 
-A key is a seed followed by whatever tells two draws apart: a purpose, an epoch, a step. The global
-generators of torch, numpy and Python are never read and never moved.
+A key is a seed followed by what distinguishes two draws: a purpose, an epoch, a step. The global
+generators of torch, numpy and Python are never used.
 """
 
 from __future__ import annotations
