@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import io
-import math
 import re
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -101,37 +98,6 @@ def test_the_expected_gradient_is_that_of_all_rows(
     assert not unbiased(plans, unweighted, losses[:, None])  # the check can fail
 
 
-def test_infobatch_keeps_what_it_should() -> None:
-    losses = torch.arange(8.0)  # the mean is 3.5
-    policy = informed(InfoBatch, losses)
-    policy.losses[7] = math.inf  # not seen yet: kept, and no part of the mean, which is 3 now
-    kept = torch.zeros(8)
-    for epoch in range(400):
-        chosen = policy.plan(run_info(8, epoch))
-        kept[chosen.index] += 1
-        assert chosen.normaliser == 8
-        assert chosen.weight.tolist() == [2.0 if row < 3 else 1.0 for row in chosen.index.tolist()]
-    assert kept[3:].tolist() == [400] * 5
-    assert bool(((kept[:3] - 200).abs() < 50).all())  # a standard deviation of 10
-    assert policy.plan(run_info(8, progress=0.8749)) is not None
-    assert policy.plan(run_info(8, progress=0.875)) is None  # all rows, without weights
-    new = InfoBatch().plan(run_info(8))
-    assert everything_of(new) == (list(range(8)), [1.0] * 8, 8.0)
-
-
-def test_importance_sampling_draws_in_proportion_to_the_loss() -> None:
-    losses = torch.tensor([0.0, 1.0, 2.0, 5.0])
-    policy, drawn = informed(ImportanceSampling, losses, rate=2.0, uniform=0.2), torch.zeros(4)
-    p = 0.8 * losses / 8 + 0.2 / 4
-    for epoch in range(500):
-        chosen = policy.plan(run_info(4, epoch))
-        assert len(chosen) == chosen.normaliser == 8
-        assert torch.allclose(chosen.weight, 1 / (4 * p[chosen.index]))
-        drawn += torch.bincount(chosen.index, minlength=4)
-    assert torch.allclose(drawn / 500, 8 * p, atol=0.1, rtol=0)
-    assert drawn[3] > 500  # rows repeat
-
-
 @pytest.mark.parametrize("kind", [*PLANNERS, lambda seed=0: RandomSubset(0.5, seed)])
 def test_plans_are_functions_of_seed_epoch_and_memory(kind: Any) -> None:
     def plans(policy: Policy, epochs: range) -> list[Any]:
@@ -154,19 +120,6 @@ def test_plans_are_functions_of_seed_epoch_and_memory(kind: Any) -> None:
     resumed.load_state_dict(torch.load(file))
     assert plans(resumed, range(3, 6)) == expected[3:]
     assert torch.get_rng_state().equal(before)
-
-
-@pytest.mark.full
-@pytest.mark.benchmark
-@pytest.mark.parametrize("kind", PLANNERS)
-def test_a_million_samples_are_planned_in_100_ms(kind: Planner) -> None:
-    policy = informed(kind, torch.rand(1_000_000))
-    run, seconds = run_info(1_000_000), []  # of the CPU: other processes do not matter
-    for _ in range(5):
-        start = time.process_time()
-        policy.plan(run)
-        seconds.append(time.process_time() - start)
-    assert statistics.median(seconds) < 0.1
 
 
 def test_rho_takes_what_the_holdout_model_has_learnt_and_the_model_has_not() -> None:
