@@ -13,6 +13,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -169,22 +170,13 @@ def random_before_loading(rounds: int) -> Figure:
     )
 
 
-def per_batch(rounds: int) -> Figure:
-    """The batched gate's exact twin, one row at a time, against it: stated, not bounded.
-
-    It takes one optimizer step a batch, as the gate does, so only the batching of rows tells.
-    """
-    return _sample_by_sample("per_batch", None, rounds)
-
-
-def per_sample(rounds: int) -> Figure:
-    """The origin's loop, with an optimizer step for each active row, against the batched gate."""
-    return _sample_by_sample("per_sample", 5.0, rounds)
-
-
-def _sample_by_sample(
+def sample_by_sample(
     update: Literal["per_batch", "per_sample"], bound: float | None, rounds: int
 ) -> Figure:
+    """The sample-by-sample loop over the batched gate.
+
+    ``update``: an optimizer step per batch, as the gate takes, or per active row, as the original.
+    """
     loader = digits_loader()
     steps = len(loader)
 
@@ -260,19 +252,10 @@ def gated_step(rounds: int) -> Figure:
     )
 
 
-def bookkeeping(rounds: int) -> Figure:
-    """Share of gate, controller and logging in training SimpleCNN on CIFAR-10-sized images."""
-    return _bookkeeping("simple_cnn", cifar_loader(5 * BATCH), 5, 0.03, rounds)
-
-
-def bookkeeping_digits(rounds: int) -> Figure:
-    """The same share where a step is tiny: stated, not bounded."""
-    return _bookkeeping("digits_cnn", digits_loader(), 14, None, rounds)
-
-
-def _bookkeeping(
-    model: str, loader: Loader, steps: int, bound: float | None, rounds: int
-) -> Figure:
+def bookkeeping(model: str, bound: float | None, rounds: int) -> Figure:
+    """Share of gate, controller and logging in training."""
+    small = model == "digits_cnn"
+    loader, steps = (digits_loader(), 14) if small else (cifar_loader(5 * BATCH), 5)
     step = GatedStep(Gate(RATE, "loss_and_contrast", "log_integral"))
     gated = Run(model, loader, steps, step)
     times = interleaved({"gated": gated}, rounds=rounds, warmup=1)
@@ -415,18 +398,18 @@ def loading(rounds: int) -> Figure:
     )
 
 
-FIGURES: dict[Callable[[int], Figure], tuple[int, int]] = {
-    random_before_loading: (5, 31),
-    per_batch: (9, 61),
-    per_sample: (5, 31),
-    gated_step: (11, 61),
-    bookkeeping: (5, 41),
-    bookkeeping_digits: (9, 61),
-    planning: (5, 41),
-    plan_a_million: (5, 21),
-    loading: (4, 21),
+FIGURES: dict[str, tuple[Callable[[int], Figure], int, int]] = {
+    "random_before_loading": (random_before_loading, 5, 31),
+    "per_batch": (partial(sample_by_sample, "per_batch", None), 9, 61),
+    "per_sample": (partial(sample_by_sample, "per_sample", 5.0), 5, 31),
+    "gated_step": (gated_step, 11, 61),
+    "bookkeeping": (partial(bookkeeping, "simple_cnn", 0.03), 5, 41),
+    "bookkeeping_digits": (partial(bookkeeping, "digits_cnn", None), 9, 61),
+    "planning": (planning, 5, 41),
+    "plan_a_million": (plan_a_million, 5, 21),
+    "loading": (loading, 4, 21),
 }
-"""Rounds in ``make test``, and rounds for the numbers that are quoted."""
+"""Each figure with its rounds in a test, and for the numbers that are quoted."""
 
 
 def _simple_cnn() -> torch.nn.Module:
@@ -453,7 +436,7 @@ def main() -> None:
     environment, load_before = stamp(), os.getloadavg()
     print(describe(environment))
     results = []
-    for measure, (_, full) in FIGURES.items():
+    for measure, _, full in FIGURES.values():
         results.append(measure(options.rounds or full))
         print(line(results[-1]), flush=True)
     content = {

@@ -17,8 +17,6 @@ from tests.benchmarks import lattice_learning
 
 @pytest.fixture(scope="module")
 def content() -> dict[str, Any]:
-    if not lattice_learning.RESULTS.exists():
-        pytest.skip("not measured yet: python -m tests.benchmarks.lattice_learning --ablation")
     return json.loads(lattice_learning.RESULTS.read_text())
 
 

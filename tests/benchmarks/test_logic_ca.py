@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
+from astkit.logic_ca.circuit import from_automaton
+from astkit.logic_ca.config import LogicCAConfig
+from astkit.logic_ca.pruning import prune
+from astkit.logic_ca.tasks import game_of_life
+from astkit.profiling import Timings
 from tests.benchmarks import logic_ca
+from tests.logic_ca.circuits import drawn, life
 
 
 @pytest.mark.full
@@ -26,10 +32,6 @@ def test_a_small_report_holds_every_ratio(tmp_path: Path) -> None:
 
 @pytest.fixture
 def committed() -> dict[str, Any]:
-    if not logic_ca.RESULTS.exists():
-        pytest.fail(
-            "tests/benchmarks/logic_ca.json is missing: python -m tests.benchmarks.logic_ca"
-        )
     return json.loads(logic_ca.RESULTS.read_text())
 
 
@@ -69,3 +71,29 @@ def test_where_the_time_of_a_checkerboard_step_goes_is_told(committed: dict[str,
         "plain gates",
     }
     assert where["ratios"]["forward alone"]["median"] > 1
+
+
+@pytest.mark.full
+@pytest.mark.benchmark
+def test_packed_is_fifty_times_as_fast_as_soft() -> None:
+    model = drawn(game_of_life().config)
+    measured = logic_ca.packed_ratio(model, life(), steps=50, soft_steps=1, rounds=3)
+    assert measured["gates"] == 2543
+    assert measured["median"] >= measured["bound"]
+
+
+def test_a_ratio_is_scaled_to_equal_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(arms: dict[str, Any], rounds: int) -> Timings:
+        for run in arms.values():
+            run()
+        return Timings({"soft": (2.0,) * rounds, "packed": (1.0,) * rounds}, "soft")
+
+    monkeypatch.setattr(logic_ca, "interleaved", timed)
+    model = drawn(LogicCAConfig(1, 8, (8, 4, 2, 1), (10, 6, 3, 2, 1)))
+    measured = logic_ca.packed_ratio(model, size=16, steps=8, soft_steps=2, rounds=3)
+    assert [measured[name] for name in ("median", "low", "high")] == [8.0, 8.0, 8.0]
+    assert measured["seconds"] == {"soft": 8.0, "packed": 1.0}
+    assert (measured["n"], measured["soft_steps"]) == (3, 2)
+    circuit = from_automaton(model)
+    assert measured["gates"] == circuit.gates
+    assert measured["pruned_gates"] == prune(circuit).gates > 0
