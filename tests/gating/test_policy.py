@@ -270,7 +270,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no name": (lambda: as_policy({"rate": 0.1}), r"policy is \{'rate': 0.1\}: pass a policy"),
     "a class": (lambda: as_policy(RandomSubset), r"policy is <class .*: pass a policy such as"),  # type: ignore[arg-type]
-    "unknown": (lambda: as_policy("best"), "^unknown policy 'best': choose one of gate, .*random"),
+    "unknown": (lambda: as_policy("best"), "^unknown policy 'best': choose one of .*gate, .*random"),
     "no rate": (
         lambda: as_policy("random"),
         r"'random' cannot be made .*missing.*'rate'.* its arguments are rate, seed$",
