@@ -1,7 +1,7 @@
 """Fills the README's tables from committed results: ``python -m tests.benchmarks.readme``.
 
-Each table stands between ``<!-- NAME -->`` and ``<!-- end -->``; nothing in it is typed by hand. A
-result that was measured from a checkout with local changes is refused.
+Each table is between ``<!-- NAME -->`` and ``<!-- end -->``. A result that was measured from a
+checkout with local changes is refused.
 """
 
 from __future__ import annotations
@@ -16,27 +16,18 @@ from typing import Any
 import pandas as pd
 
 from astkit import files
-from astkit.runs import claims as origin_claims
+from astkit.runs import claims as original_claims
 from astkit.runs import tables
 from astkit.stamp import describe
 from tests.benchmarks import figures
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results"
-BENCHMARKS = ROOT / "tests" / "benchmarks" / "results.json"
-SCORES = BENCHMARKS.with_name("score_costs.json")
-SPEED = BENCHMARKS.with_name("speed.json")
-LATTICE = BENCHMARKS.with_name("lattice_learning.json")
-SHOWN = (
-    "lattice",
-    "bypass",
-    "large lattice, contrast",
-    "large bypass, contrast",
-    "negative control",
-)
-LOGIC = BENCHMARKS.with_name("logic_ca_training.json")
+BENCHMARKS = ROOT / "tests" / "benchmarks"
+LARGE = ("large lattice, contrast", "large bypass, contrast")
+SHOWN = ("lattice", "bypass", *LARGE, "negative control")
 PENDING = ("cifar10", "claims", "speed", "lattice")
-"""Tables that stay as they are: their results carry local changes and are to be measured again."""
+"""Tables left unchanged: their results were measured with local changes, and need a new run."""
 
 Report = dict[str, Any]
 
@@ -83,19 +74,19 @@ def digits() -> str:
 
 
 def cifar10() -> str:
-    """The origin's claims beside the run with its settings, and that run's controls."""
+    """The original's claims beside the run with its settings, and that run's controls."""
     report = read(RESULTS / "01_cifar10_simple_cnn.json")
     done = tables.shown(tables.what_was_done(report["results"], test_rows=10_000))
     took = tables.shown(tables.how_long_it_took(report["results"]))
     columns = ["n", "test accuracy", tables.SPLIT, "activation rate", "samples trained"]
     table = done[[*columns, "FLOPs / dense"]].join(took["seconds / dense"])
-    origin = markdown(origin_claims.table(report))
-    return f"{origin}\n\n{markdown(table)}\n\n{describe(report['stamp'])}"
+    original = markdown(original_claims.table(report))
+    return f"{original}\n\n{markdown(table)}\n\n{describe(report['stamp'])}"
 
 
 def benchmarks() -> str:
     """The interleaved ratios of tests/benchmarks."""
-    report = read(BENCHMARKS)
+    report = read(BENCHMARKS / "results.json")
     rows = [
         {
             "ratio": figure["name"],
@@ -113,7 +104,7 @@ def benchmarks() -> str:
 
 def scores() -> str:
     """What each score costs beyond the loss, on two networks."""
-    report = read(SCORES)
+    report = read(BENCHMARKS / "score_costs.json")
     rows: dict[str, dict[str, str]] = {}
     for cost in report["costs"]:
         time = cost["seconds"]
@@ -131,7 +122,7 @@ def scores() -> str:
 
 def speed() -> str:
     """What "auto" buys together, and what it costs in accuracy."""
-    report = read(SPEED)
+    report = read(BENCHMARKS / "speed.json")
     quality, rows = report["accuracy"], {}
     for found in report["speed"]:
         rates = {row["arm"]: row["images / s"] for row in found["table"]}
@@ -153,8 +144,8 @@ def speed() -> str:
 
 
 def lattice() -> str:
-    """What the lattice learns beside its baselines and its bypass; notebook 04 shows all arms."""
-    report = read(LATTICE)
+    """Retrieval of the lattice, its baselines and its bypass; notebook 04 shows all arms."""
+    report = read(BENCHMARKS / "lattice_learning.json")
     rows = {name: _learned([found]) for name, found in report["baselines"].items()}
     rows |= {name: _learned(report["arms"][name]["rows"], "val_") for name in SHOWN}
     table = pd.DataFrame(rows).T.rename_axis("from a paragraph to the next one")
@@ -172,8 +163,8 @@ def _learned(runs: list[dict[str, float]], prefix: str = "") -> dict[str, str]:
 
 
 def logic_ca() -> str:
-    """What hard automata do at the end of a training, a run for each seed."""
-    report = read(LOGIC)
+    """Hard automata at the end of a training, a run per seed."""
+    report = read(BENCHMARKS / "logic_ca_training.json")
     rows = {}
     for name, part in report.items():
         runs = [run for run in part["runs"] if "final" in run]
