@@ -1,0 +1,98 @@
+"""What the policies that plan from remembered losses share."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from astkit.gating.policy import Policy, Visit
+from astkit.gating.sampler import RunInfo
+
+
+class LastLoss(Policy):
+    """Remembers the loss of each sample at its last visit, trained on or only scored.
+
+    Attributes:
+        losses: float32 ``[samples]``, on the CPU; ``None`` before the first plan.
+        unseen: stands for the loss of a sample without a visit, or without a finite loss.
+    """
+
+    needs_index = True
+    state: ClassVar[tuple[str, ...]] = ("losses",)
+    unseen: float = math.inf
+    losses: Tensor | None = None
+
+    def recall(self, run: RunInfo) -> Tensor:
+        """The last losses of the round's candidates, ``[len(run.rows)]``.
+
+        Raises ``ValueError`` where they are those of a data set of another size.
+        """
+        if self.losses is None:
+            self.losses = torch.full((run.samples,), self.unseen)
+        check_samples(self, self.losses, run)
+        return self.losses[run.rows]
+
+    def observe(self, visit: Visit) -> None:
+        assert self.losses is not None
+        assert visit.index is not None
+        finite = visit.losses.isfinite()
+        self.losses[visit.index] = torch.where(finite, visit.losses, self.unseen)
+
+
+def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
+    """Raise ``ValueError`` unless ``memory`` holds an entry for each sample of ``run``."""
+    if len(memory) != run.samples:
+        raise ValueError(
+            f"{type(policy).__name__} remembers {len(memory)} samples, but the data set has"
+            f" {run.samples}: use a new policy, or the data set that it was used with"
+        )
+
+
+def check_share(name: str, value: float) -> float:
+    """``value`` as a float; ``ValueError`` unless it lies in [0, 1)."""
+    if not 0 <= value < 1:  # also refuses NaN
+        raise ValueError(f"{name} is {value}: give a number of 0 or more and below 1, such as 0.5")
+    return float(value)
+
+
+def ending(run: RunInfo, rounds: int, delta: float) -> bool:
+    """Whether this is one of the last epochs, from number ``floor(delta * epochs)`` on.
+
+    The number of epochs is estimated from what the epochs so far took of the budget.
+    """
+    if not run.progress:
+        return delta == 0
+    epochs = (run.epoch + run.round / rounds) / run.progress
+    return run.epoch >= math.floor(delta * epochs + 1e-6)
+
+
+def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor:
+    """``count`` places drawn without replacement, in proportion to ``weight [n]``; ascending.
+
+    Each draw takes one of the places left, with probability proportional to its weight. Weights of
+    0 count as a very small one. Source: Efraimidis and Spirakis, "Weighted random sampling with a
+    reservoir" (2006).
+    """
+    keys = torch.empty(len(weight), dtype=torch.float64).exponential_(generator=random)
+    keys /= weight.double().clamp_min(1e-30)
+    first = keys.topk(min(count, len(keys)), largest=False, sorted=False).indices
+    drawn = torch.zeros(len(keys), dtype=torch.bool)
+    drawn[first] = True
+    return drawn.nonzero().squeeze(1)
+
+
+def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
+    """The class labels of all samples, int64 ``[samples]``.
+
+    Raises ``ValueError`` where the data set holds none, or one below 0.
+    """
+    if run.labels is None or bool((run.labels < 0).any()):
+        found = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
+        raise ValueError(
+            f"{type(policy).__name__} chooses by class, but the data set holds {found}: give it an"
+            " attribute labels with one class number of 0 or more for each sample"
+        )
+    return run.labels

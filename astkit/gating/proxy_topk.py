@@ -1,0 +1,96 @@
+"""Proxy top-k: a small model sees the same batches, and its highest losses are trained on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from astkit import rng
+from astkit.gating.controllers import check_rate
+from astkit.gating.helper_models import choice, device_of
+from astkit.gating.policy import Cost, Policy, PolicyCard
+from astkit.gating.scored import Scored
+from astkit.gating.selection import Selection
+
+
+class ProxyTopK(Policy):
+    """The ``rate`` of each batch with the largest losses of a small proxy model.
+
+    The proxy scores each batch, augmented as it is, and trains on what it keeps of one batch in
+    ``every``. The loss is the sum over the kept rows as published, with the learning rate of the
+    whole batch: weights 1, divided by the number of rows of the batch. Source: Keller Jordan,
+    airbench96_faster of cifar10-airbench (2024). There, the proxy scores with the statistics of the
+    batch, and both models have one triangular learning rate; here it scores in eval mode and trains
+    with AdamW at a constant one.
+
+    Args:
+        rate: share of each batch to train on, in (0, 1].
+        proxy: a small model for the same inputs; by default a copy of the model in training, which
+            costs as much as that.
+        every: batches between two steps of the proxy.
+        lr: AdamW's learning rate of the proxy.
+        seed: of what the proxy draws, such as dropout.
+
+    Raises ``ValueError`` for an impossible rate.
+    """
+
+    state = ("batches",)
+    card = PolicyCard(
+        law="the rows of a batch with the largest losses of a small model, which trains on them in"
+        " one batch of `every`",
+        source="Keller Jordan, airbench96_faster (cifar10-airbench), 2024",
+        cost="one forward pass of the proxy a candidate row, and 3 * rate / every for its training",
+        bias="towards losses that are high for the proxy, uncorrected; the loss is a sum over the"
+        " kept rows divided by all rows of the batch",
+        avoid="where labels are wrong, or without a proxy much smaller than the model",
+    )
+
+    def __init__(
+        self,
+        rate: float = 0.5,
+        proxy: nn.Module | None = None,
+        every: int = 4,
+        lr: float = 1e-3,
+        seed: int = 0,
+    ) -> None:
+        self.rate, self.proxy, self.every = check_rate("rate", rate), proxy, every
+        self.lr, self.seed = lr, seed
+        self.cost = Cost(0.0, 1 + 3 * self.rate / every)
+        self.batches = 0
+        self._model: nn.Module | None = None
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._saved: Mapping[str, Any] | None = None
+
+    def choose(self, batch: Scored) -> Selection:
+        model, optimizer = self._helper(batch)
+        number, self.batches = self.batches, self.batches + 1
+        best = batch.losses_of(model).topk(max(1, round(self.rate * batch.rows))).indices
+        if number % self.every == 0:
+            with rng.isolated(device_of(batch), self.seed, "proxy_topk", number):
+                batch.take(best).train(model, optimizer)
+        return choice(batch, best, normaliser=batch.rows)
+
+    def _helper(self, batch: Scored) -> tuple[nn.Module, torch.optim.Optimizer]:
+        if self._model is None or self._optimizer is None:
+            source = self.proxy if self.proxy is not None else batch.model
+            assert source is not None
+            self._model = copy.deepcopy(source).to(device_of(batch))
+            self._optimizer = torch.optim.AdamW(self._model.parameters(), self.lr)
+            if self._saved is not None:
+                self._model.load_state_dict(self._saved["model"])
+                self._optimizer.load_state_dict(self._saved["optimizer"])
+        return self._model, self._optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        saved = self._saved
+        if self._model is not None and self._optimizer is not None:
+            saved = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return {**super().state_dict(), "helper": None if saved is None else copy.deepcopy(saved)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._model, self._optimizer, self._saved = None, None, state["helper"]

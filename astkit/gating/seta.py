@@ -1,0 +1,97 @@
+"""SeTa: groups of similar loss, and a window that slides from the easy to the hard ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.gating.last_loss import LastLoss, check_share, ending
+from astkit.gating.policy import PolicyCard
+from astkit.gating.sampler import RunInfo
+from astkit.gating.selection import Selection
+
+
+class SeTa(LastLoss):
+    """A random share of the samples, of which a window of loss groups is trained on.
+
+    Of ``floor((1 - r) * N)`` random samples, k-means sorts the last losses into ``groups`` groups;
+    epoch t trains on ``round(window * groups)`` neighbouring ones from number ``t mod (groups -
+    round(window * groups) + 1)`` on. The first epoch trains on all groups, and so do those from
+    ``floor(delta * epochs)`` on. Samples without a loss yet count as 3, as published; k-means
+    begins at quantiles of the losses (published: at random). Source: Zhou et al., "Scale Efficient
+    Training for Large Datasets", CVPR 2025, and its code, whose settings for CIFAR are the
+    defaults.
+
+    Args:
+        r: share of the samples that each epoch leaves out at random, in [0, 1).
+        groups: number of groups, 1 or more.
+        window: share of the groups that is trained on, above 0 and at most 1.
+        delta: share of the epochs that use the window, in [0, 1].
+        seed: of the draws.
+
+    Raises ``ValueError`` for an impossible ``r`` or a window without a group.
+    """
+
+    card = PolicyCard(
+        law="random 1 - r of the samples; of them, a window over groups of similar loss that slides"
+        " from easy to hard, one group an epoch",
+        source="Zhou et al., Scale Efficient Training (SeTa), CVPR 2025",
+        cost="nothing: a sample that is left out is never loaded",
+        bias="towards the groups in the window, uncorrected; over a whole slide the middle groups"
+        " come more often",
+        avoid="in short trainings, which end before the window has passed over all groups",
+    )
+    unseen = 3.0
+
+    def __init__(
+        self,
+        r: float = 0.1,
+        groups: int = 5,
+        window: float = 0.9,
+        delta: float = 0.875,
+        seed: int = 0,
+    ) -> None:
+        if not 1 <= round(groups * window) <= groups:
+            raise ValueError(
+                f"window is {window} of {groups} groups, which is {round(groups * window)}: give a"
+                " window above 0 and at most 1 that holds a group, such as groups=5, window=0.9"
+            )
+        self.r, self.groups, self.window = check_share("r", r), groups, window
+        self.delta, self.seed = delta, seed
+
+    def plan(self, run: RunInfo) -> Selection:
+        losses, rows = self.recall(run), len(run.rows)
+        order = rng.permutation(rows, run.seed, "seta", run.epoch, run.round)
+        kept = order[: max(1, int((1 - self.r) * rows))]
+        if run.epoch and not ending(run, self.rounds, self.delta):
+            width = round(self.groups * self.window)
+            first = run.epoch % (self.groups - width + 1)
+            group = loss_groups(losses[kept], self.groups)
+            inside = kept[(group >= first) & (group < first + width)]
+            kept = inside if len(inside) else kept[:1]
+        return Selection(run.rows[kept], candidates=rows, rate=len(kept) / rows)
+
+
+def loss_groups(losses: Tensor, groups: int) -> Tensor:
+    """The group of each loss by k-means, 0 for the lowest: int64 ``[n]``. Equal losses: by place.
+
+    In one dimension a group is an interval of the sorted losses, so that a pass of k-means takes
+    one search for each boundary.
+    """
+    n, values = len(losses), losses.double()
+    ordered = values.sort().values
+    if ordered[0] == ordered[-1]:
+        return torch.arange(n) // -(-n // groups)
+    sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    centres = ordered[((torch.arange(groups) + 0.5) * n / groups).long()]
+    for _ in range(300):
+        middles = (centres[1:] + centres[:-1]) / 2
+        inner = torch.searchsorted(ordered, middles)
+        ends = torch.cat([inner.new_zeros(1), inner, inner.new_tensor([n])])
+        sizes = ends.diff()
+        means = torch.where(sizes > 0, sums[ends].diff() / sizes, centres)
+        if torch.equal(means, centres):
+            break
+        centres = means
+    return torch.bucketize(values, middles, right=True)

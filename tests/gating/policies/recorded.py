@@ -1,0 +1,49 @@
+"""A recorded stream of losses, and how a policy follows it; shared by the tests of the policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from astkit.gating import Policy, RunInfo, Scored, Selection, Visit
+
+N, EPOCHS = 60, 10
+LABELS = torch.arange(N) % 7 % 3  # classes of unequal size
+
+
+def losses_of(epochs: int = EPOCHS, samples: int = N, seed: int = 0) -> Tensor:
+    """Losses that fall at a pace of their own for each sample, ``[epochs, samples]``."""
+    random = torch.Generator().manual_seed(seed)
+    first = torch.randn(samples, generator=random).exp()
+    pace = torch.rand(samples, generator=random)
+    return first * (-pace * torch.arange(epochs)[:, None] / 3).exp()
+
+
+def info(epoch: int, samples: int = N, epochs: int = EPOCHS, **options: Any) -> RunInfo:
+    """What a policy knows at the start of an epoch; its candidates in order."""
+    rows = options.pop("rows", torch.arange(samples))
+    return RunInfo(samples, rows, epoch, 0, epoch / epochs, **{"labels": LABELS, **options})
+
+
+def planned(chosen: Selection | None, samples: int = N) -> tuple[list[int], list[float], float]:
+    """Rows, weights and normaliser; ``None`` is everything."""
+    if chosen is None:
+        return list(range(samples)), [1.0] * samples, float(samples)
+    return chosen.index.tolist(), chosen.weight.tolist(), float(chosen.total)
+
+
+def follow(policy: Policy, losses: Tensor, batch: int = N) -> list[Any]:
+    """What the policy plans in each epoch, told the losses of what it chose in batches."""
+    found = []
+    for epoch, values in enumerate(losses):
+        found.append(planned(policy.plan(info(epoch, epochs=len(losses)))))
+        for rows in torch.tensor(found[-1][0]).split(batch):
+            policy.observe(Visit(rows, values[rows]))
+    return found
+
+
+def scored(outputs: Tensor, targets: Tensor) -> Scored:
+    """A batch whose outputs are known."""
+    return Scored(outputs, targets, outputs)

@@ -1,0 +1,52 @@
+"""Batch loss scores: the average that they are, and the policies that plan from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from astkit.gating import Visit
+from astkit.gating.bls import BatchLossScore
+from astkit.gating.infobatch import InfoBatch
+from astkit.gating.seta import SeTa
+from tests.gating.policies.recorded import N, info, losses_of, planned
+
+
+@pytest.mark.parametrize("kind", [InfoBatch, SeTa])
+def test_it_plans_as_the_other_policy_does_from_the_average(kind: type) -> None:
+    losses, size, alpha = losses_of(), 8, 0.6
+    policy, other = BatchLossScore(kind(), alpha), kind()
+    scores = [0.0] * N
+    for epoch, values in enumerate(losses):
+        other.losses = torch.tensor(scores)
+        found = planned(policy.plan(info(epoch)))
+        assert found == planned(other.plan(info(epoch)))
+        for first in range(0, len(found[0]), size):
+            batch = found[0][first : first + size]
+            policy.observe(Visit(torch.tensor(batch), values[batch]))
+            mean = sum(float(values[i]) for i in batch) / len(batch)
+            for i in batch:
+                scores[i] = alpha * scores[i] + (1 - alpha) * mean
+
+
+def test_a_loop_that_only_has_the_mean_passes_it() -> None:
+    policy = BatchLossScore(seed=2)
+    sampler = policy.sampler(range(N), epochs=20)
+    for _ in range(3):
+        rows = torch.tensor(list(sampler))
+        weights = sampler._scale.clone()
+        for batch, weight in zip(rows.split(10), weights.split(10), strict=True):
+            loss = (batch.float().mean() / 10).requires_grad_()
+            total = policy.mean(loss, batch)
+            total.backward()
+            assert total.item() == pytest.approx(loss.item() * float(weight.mean()))
+            assert float(loss.grad) == pytest.approx(float(weight.mean()))
+    assert len(rows) < N
+    assert bool((policy._planner.losses > 0).all())
+
+
+def test_other_policies_are_refused() -> None:
+    assert isinstance(BatchLossScore({"name": "seta", "r": 0.2})._planner, SeTa)
+    for policy in ("random", "kakurenbo", None):
+        with pytest.raises(ValueError, match=r"policy|cannot be made"):
+            BatchLossScore(policy)  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+"""What holds for every policy in the registry."""
+
+from __future__ import annotations
+
+import io
+import statistics
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from astkit.datasets import indexed
+from astkit.gating import Policy, RunInfo, ScoredBatches, Visit, as_policy
+from astkit.gating.policy import overrides
+from astkit.names import REGISTRIES
+from astkit.trainers import TrainConfig, Trainer
+
+N, SIZE = 48, 8
+X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
+Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "random": {"rate": 0.5},
+    "selective_backprop": {"start": 0.25},
+    "gradnorm_is": {"every": 2},
+    "rho": {"rate": 0.5, "epochs": 1},
+    "el2n_static": {"runs": 1},
+    "cached_loss": {"guard": 0.8},
+}
+NAMES = list(REGISTRIES["policy"])
+
+
+class Labelled(TensorDataset):
+    labels = Y
+
+
+DATA = Labelled(X, Y)
+
+
+def policy_of(name: str, seed: int = 0) -> Policy:
+    made = as_policy({"name": name, "seed": seed, **OPTIONS.get(name, {})})
+    assert made is not None
+    return made
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Dropout(0.1), nn.Linear(8, 3))
+
+
+criterion = nn.CrossEntropyLoss(reduction="none")
+
+
+def train(policy: Policy, model: nn.Module, epochs: range, total: int = 4) -> list[Any]:
+    """The loop of its kind, with torch's DataLoader: rows and loss of each step."""
+    found: list[Any] = []
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    draws = torch.Generator().manual_seed(0)
+    if overrides(policy, "plan"):
+        sampler = policy.sampler(DATA, epochs=total)
+        loader = DataLoader(indexed(DATA), SIZE, sampler=sampler, generator=draws)
+    else:
+        order = torch.Generator().manual_seed(epochs[0])
+        loader = DataLoader(indexed(DATA), SIZE, shuffle=True, generator=order)
+    if overrides(policy, "prepare") and not epochs[0]:
+        policy.prepare(model_of, ScoredBatches(DataLoader(indexed(DATA), SIZE, generator=draws)))
+    for epoch in epochs:
+        for step, (index, (x, y)) in enumerate(loader):
+            with torch.random.fork_rng():  # dropout
+                torch.manual_seed(100 * epoch + step)
+                if overrides(policy, "choose"):
+                    chosen = policy(model, x, y, index)
+                    rows = index[chosen.index]
+                    loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
+                else:
+                    rows, outputs = index, model(x)
+                    loss = policy.mean(criterion(outputs, y), index, outputs, y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            found.append((rows.tolist(), loss.item()))
+        if overrides(policy, "plan") and len(sampler.score_only):
+            scored = sampler.score_only
+            model.eval()
+            outputs = model(X[scored]).detach()
+            shares = outputs.softmax(1).max(1)
+            known = (criterion(outputs, Y[scored]), shares.indices == Y[scored], shares.values)
+            policy.observe(Visit(scored, *known, trained=False))
+            model.train()
+    return found
+
+
+@cache
+def trained(name: str, seed: int = 0) -> list[Any]:
+    return train(policy_of(name, seed), model_of(), range(4))
+
+
+def leaves(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [leaf for part in value.values() for leaf in leaves(part)]
+    if isinstance(value, list | tuple):
+        return [leaf for part in value for leaf in leaves(part)]
+    return [value]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resume_is_exact_and_nothing_global_is_drawn(name: str) -> None:
+    before = torch.get_rng_state()
+    expected = trained(name)
+    assert torch.get_rng_state().equal(before)
+    first, model = policy_of(name), model_of()
+    found = train(first, model, range(2))
+    state = first.state_dict()
+    for leaf in leaves(state):
+        assert leaf is None or isinstance(leaf, bool | int | float | str | Tensor)
+    file = io.BytesIO()
+    torch.save({"policy": state, "model": model.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file)
+    resumed, again = policy_of(name), model_of(1)
+    resumed.load_state_dict(saved["policy"])
+    again.load_state_dict(saved["model"])
+    if overrides(resumed, "plan"):  # the order of the other loops begins anew
+        assert found + train(resumed, again, range(2, 4)) == expected
+    else:
+        assert train(resumed, again, range(2, 4)) == train(first, model, range(2, 4))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_seeds_differ(name: str) -> None:
+    if name in ("gate", "proxy_topk"):  # they draw only what ties, and what dropout draws
+        return
+    assert trained(name) != trained(name, seed=1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_trainer_takes_it(name: str) -> None:
+    policy = policy_of(name)
+    config = policy.config()
+    before = torch.get_rng_state()
+    trainer = Trainer(
+        model_of(),
+        DATA,
+        policy=policy,
+        epochs=3,
+        batch_size=SIZE,
+        config=TrainConfig(lr=0.05),
+        device="cpu",
+    )
+    trainer.run()
+    assert torch.get_rng_state().equal(before)
+    assert policy.config() == config  # such as a rate
+    counts = trainer.ledger.counts
+    assert 0 < counts.trained <= 3 * N + 3
+    assert counts.trained < 3 * N or name in FIRST_EPOCHS
+    reads = name in ("gate", "selective_backprop", "gradnorm_is", "rho")
+    assert (counts.scored > 0) == (reads or (name == "kakurenbo" and counts.unloaded > 0))
+    helped = name in ("rho", "el2n_static", "proxy_topk")
+    assert (trainer.ledger.flops.helper > 0) == helped
+
+
+FIRST_EPOCHS = ("class_balanced", "kakurenbo")  # as many rows as dense training in two epochs
+
+
+# --- time ------------------------------------------------------------------------------------
+
+SORTING = ("seta", "kakurenbo", "class_balanced", "rcap", "cached_loss")
+MILLION = 1_000_000
+
+
+@pytest.mark.full
+@pytest.mark.benchmark
+@pytest.mark.parametrize("name", [name for name in NAMES if overrides(policy_of(name), "plan")])
+def test_a_million_samples_are_planned_in_time(name: str) -> None:
+    policy, seconds = policy_of(name), []
+    rows = torch.randperm(MILLION, generator=torch.Generator().manual_seed(0))
+    losses, labels = torch.rand(MILLION), rows % 10
+    if hasattr(policy, "scores"):
+        policy.scores = losses
+    policy.plan(RunInfo(MILLION, rows, 0, 0, 0.0, labels))
+    right = torch.ones(MILLION, dtype=torch.bool)
+    policy.observe(Visit(torch.arange(MILLION), losses, right, torch.ones(MILLION)))
+    for epoch in range(1, 6):
+        start = time.process_time()  # of the CPU: other processes do not matter
+        policy.plan(RunInfo(MILLION, rows, epoch, 0, epoch / 10, labels))
+        seconds.append(time.process_time() - start)
+    assert statistics.median(seconds) < (0.3 if name in SORTING else 0.1)
