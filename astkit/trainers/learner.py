@@ -43,7 +43,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 class Learner:
-    """Model, criterion, optimizer and precision: what every kind of step trains.
+    """Model, criterion, optimizer and precision: every kind of step trains one.
 
     Args:
         model: called with a batch's inputs as `astkit.batch.call` does; moved to ``device``.
@@ -53,12 +53,12 @@ class Learner:
         device: where the model lives.
 
     Attributes:
-        forward: what is called in the model's place: the model itself, or a compiled one.
+        forward: the model itself, or its compiled forward pass.
         micro_batch: rows that are in the model at a time; ``None`` for all.
-        watching: whether what rows were classified as is kept, for `take_watched`.
+        watching: whether correctness and confidence of the rows are kept, for `take_watched`.
         base_lr: of each parameter group, as it was given.
-        book: told of every pass of a policy's own model: the model, the batch, whether trained.
-        shrunk: numbers that ``micro_batch`` was lowered to when memory ran out, not yet reported.
+        book: called with every pass of a policy's own model: model, batch, whether it is trained.
+        shrunk: values to which ``micro_batch`` was lowered when memory ran out, not yet reported.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Learner:
         self.adopt(config)
 
     def adopt(self, config: TrainConfig) -> None:
-        """Take over precision, memory format, clipping and sizes of ``config``, before training."""
+        """Use precision, memory format, clipping and sizes of ``config``, before training."""
         self.config = config
         if config.channels_last is True:
             self.model.to(memory_format=torch.channels_last)
@@ -112,7 +112,7 @@ class Learner:
     def prepare(self, batch: Batch) -> Batch:
         """``batch`` with its inputs in the memory format that the model takes."""
         x = batch.x
-        if self.config.channels_last is not True or not isinstance(x, Tensor) or x.ndim != 4:
+        if self.config.channels_last is not True or getattr(x, "ndim", 0) != 4:
             return batch
         ordered = x.contiguous(memory_format=torch.channels_last)
         return batch._replace(x=ordered, y=ordered if batch.y is x else batch.y)

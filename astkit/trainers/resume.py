@@ -81,8 +81,10 @@ class Resumable(Loop):
         _compare(state["identity"], self._identity, path)
         try:
             self.model.load_state_dict(state["model"])
+            _check_optimizer(self.optimizer.state_dict(), state["optimizer"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.load_state_dict(state["loop"])
+            self.schedule(self.progress)  # raises for a position of other types
         except (
             ArithmeticError,
             AttributeError,
@@ -202,6 +204,24 @@ def _data(source: BatchSource) -> dict[str, Any]:
 
 def _sample_hash(rows: Tensor) -> str:
     return tensor_hash(rows[:: 1 + rows.nbytes // HASHED])
+
+
+def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for settings or state that would fail at the next step of training."""
+
+    def kind(value: Any) -> object:
+        inner = tuple(map(kind, value)) if isinstance(value, tuple) else ()
+        return (float if type(value) is int else type(value), inner)
+
+    def kinds(values: Mapping[str, Any]) -> frozenset[object]:
+        return frozenset((name, kind(value)) for name, value in values.items())
+
+    pairs = zip(now["param_groups"], then["param_groups"], strict=True)
+    if (
+        any(kinds(a) != kinds(b) for a, b in pairs)
+        or len(set(map(kinds, then["state"].values()))) > 1
+    ):
+        raise ValueError("the optimizer's state has other entries")
 
 
 def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:

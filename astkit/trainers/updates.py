@@ -17,8 +17,8 @@ FIRST_SCALE = 2.0**9
 class Updates:
     """Gradients of sums over rows, divided by the total weight of all rows when a step is due.
 
-    So that accumulation over uneven batches equals one big batch: summed losses go in, and what the
-    optimizer sees is their weighted mean over everything that was added up.
+    So accumulation over uneven batches equals one big batch: the optimizer gets the gradient of
+    the weighted mean over all rows that were added up.
 
     Args:
         model: its parameters get the gradients.
@@ -53,8 +53,8 @@ class Updates:
     def backward(self, total_loss: Tensor, total: float | Tensor, rows: int) -> None:
         """Add the gradients of ``total_loss``, a sum over ``rows`` rows that weigh ``total``.
 
-        Raises ``FloatingPointError`` for a loss that is not finite: at once on a CPU, and before
-        any weight changes; on an accelerator at the next `check`, the steps until then left out.
+        Raises ``FloatingPointError`` for a loss that is not finite, before any weight changes: at
+        once on a CPU; on an accelerator at the next `check`, and steps until then are skipped.
         """
         self._guard(total_loss.detach(), "training loss")
         (total_loss if self.scaler is None else self.scaler.scale(total_loss)).backward()
@@ -68,10 +68,7 @@ class Updates:
             self.flush()
 
     def flush(self) -> None:
-        """Step on what has been added up, however many batches it is.
-
-        Without rows, or with rows that all weigh nothing, do nothing.
-        """
+        """Step on the gradients added up so far; without rows of any weight, do nothing."""
         try:
             if self._rows and self._weigh():
                 self._step()
@@ -79,12 +76,12 @@ class Updates:
             self.clear()
 
     def clear(self) -> None:
-        """Forget the gradients that wait."""
+        """Drop the gradients added up so far."""
         self.model.zero_grad(set_to_none=True)  # the optimizer may hold a part of the model alone
         self._total, self._rows, self.pending = 0.0, 0, 0
 
     def take_lost(self) -> int:
-        """Rows, since the last call, whose gradients a skipped step threw away."""
+        """Rows, since the last call, whose gradients a skipped step discarded."""
         lost, self._lost = self._lost, 0
         return lost
 
@@ -92,23 +89,21 @@ class Updates:
     def attempt(self) -> Iterator[None]:
         """A block whose gradients count as a whole or, if it raises, not at all."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        before, total, rows = [p.grad for p in parameters], self._total, self._rows
-        waiting = self._rows > 0
-        for parameter in parameters:  # also of gradients left by other code
+        total, rows = self._total, self._rows
+        before = [p.grad if rows else None for p in parameters]  # others are left by other code
+        for parameter in parameters:
             parameter.grad = None
         try:
             yield
         except BaseException:
             for parameter, gradient in zip(parameters, before, strict=True):
-                parameter.grad = gradient if waiting else None
+                parameter.grad = gradient
             self._total, self._rows = total, rows
             raise
-        if waiting:
-            for parameter, gradient in zip(parameters, before, strict=True):
-                if gradient is not None and parameter.grad is not None:
-                    parameter.grad.add_(gradient)
-                elif gradient is not None:
-                    parameter.grad = gradient
+        for parameter, gradient in zip(parameters, before, strict=True):
+            if gradient is not None:
+                new = parameter.grad
+                parameter.grad = gradient if new is None else new.add_(gradient)
 
     def check(self) -> None:
         """Raise ``FloatingPointError`` if a loss or gradient was not finite; waits for a device."""
@@ -138,11 +133,10 @@ class Updates:
         norm = nn.utils.get_total_norm(gradients)
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
-        if self.scaler is None:  # a scaler checks by itself, and continues
-            self._guard(norm, "gradient's norm")
-        if self.scaler is not None:
+        if self.scaler is not None:  # it checks by itself, and continues
             self._scaled_step(self.scaler)
             return
+        self._guard(norm, "gradient's norm")
         if self._broken is not None:
             self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
         self.optimizer.step()
@@ -160,15 +154,18 @@ class Updates:
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, the scaler's state, and the gradients that wait, by name of parameter."""
-        total = float(self._total)
         state: dict[str, Any] = {"steps": self.steps, "skipped": self.skipped}
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
         if self._rows or self.pending:  # a batch without rows counts as one of the group
             named = self.model.named_parameters()
             gradients = {n: p.grad.detach().clone() for n, p in named if p.grad is not None}
-            waiting = {"total": total, "rows": self._rows, "pending": self.pending}
-            state["waiting"] = {**waiting, "gradients": gradients}
+            state["waiting"] = {
+                "total": float(self._total),
+                "rows": self._rows,
+                "pending": self.pending,
+                "gradients": gradients,
+            }
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -178,14 +175,12 @@ class Updates:
         self.steps, self.skipped = state["steps"], state["skipped"]
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
-        waiting = state.get("waiting")
-        if waiting is None:
-            return
-        self._total, self._rows = waiting["total"], waiting["rows"]
-        self.pending = waiting["pending"]
-        for name, parameter in self.model.named_parameters():
-            if name in waiting["gradients"]:
-                parameter.grad = waiting["gradients"][name].to(parameter).clone()
+        if waiting := state.get("waiting"):
+            self._total, self._rows = waiting["total"], waiting["rows"]
+            self.pending = waiting["pending"]
+            for name, parameter in self.model.named_parameters():
+                if name in waiting["gradients"]:
+                    parameter.grad = waiting["gradients"][name].to(parameter).clone()
 
 
 def _not_finite(what: str, value: str) -> FloatingPointError:

@@ -199,12 +199,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     options = parser.parse_args(arguments)
     import torch._dynamo  # takes seconds to load, once here instead of in every child
 
     torch.set_num_threads(1)  # before any kernel runs: its threads would not survive the fork
-    kinds = [measure(kind, options.kills) for kind in options.kinds]
+    kinds = [measure(kind, options.kills) for kind in KINDS]
     content = {"stamp": stamp(), "kinds": kinds}
     files.write_atomic(options.out, json.dumps(content, indent=1) + "\n")
     print(json.dumps(kinds, indent=1))

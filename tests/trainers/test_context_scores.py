@@ -103,13 +103,12 @@ TEACHING = "loss + 2*disagreement + el2n"
 
 @pytest.mark.parametrize(
     ("kind", "score"),
-    [("batched", TEACHING), ("per batch", "disagreement"), ("per sample", TEACHING),
-     ("per sample", "loss")],
-)  # fmt: skip
+    [("batched", TEACHING), ("per batch", "disagreement"), ("per sample", "loss")],
+)
 def test_the_ledger_charges_the_teachers_passes(cnn, double_loader, score, kind):
     gate = Gate(0.3, score)
     step = STEPS[kind](gate)
-    trainer = Trainer(cnn(), double_loader(rows=80, batch_size=16), epochs=1, step=step)
+    trainer = Trainer(cnn(), double_loader(rows=48, batch_size=16), epochs=1, step=step)
     cost = trainer._cost(next(trainer.train.batches(0)))  # the probe is not part of the run
     with counter() as counted:
         trainer.run()
@@ -117,24 +116,13 @@ def test_the_ledger_charges_the_teachers_passes(cnn, double_loader, score, kind)
     assert counted.uncounted() == ()
     assert counted.get_total_flops() == pytest.approx(booked.total, rel=0.01)
     assert booked.scoring == trainer.ledger.samples.scored * cost.scoring * gate.passes
-    assert trainer.ledger.samples.scored == (96 if kind == "per sample" else 80)
+    assert trainer.ledger.samples.scored == (64 if kind == "per sample" else 48)
     assert gate.passes == (1 if score == "loss" else 2)
-
-
-def test_without_the_charge_the_ledger_would_be_found_out(cnn, double_loader):
-    """The test above, with a score that hides its second pass."""
-    gate = Gate(0.3, "disagreement")
-    gate.significance.extra_forwards = 0
-    trainer = Trainer(cnn(), double_loader(), epochs=1, step=GatedStep(gate))
-    trainer._cost(next(trainer.train.batches(0)))
-    with counter() as counted:
-        trainer.run()
-    assert counted.get_total_flops() > 1.2 * trainer.ledger.flops.total
 
 
 @pytest.mark.parametrize(
     ("kind", "score"),
-    [("batched", EVERYTHING), ("per batch", "loss_age"), ("per sample", EVERYTHING)],
+    [("batched", EVERYTHING), ("per sample", EVERYTHING)],
 )
 def test_a_run_left_between_two_batches_goes_on_as_if_it_had_not_been(
     cnn, double_loader, difference, score, kind

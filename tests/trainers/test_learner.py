@@ -89,15 +89,13 @@ def test_gradients_add_up_until_they_are_cleared(linear, batch):
     torch.testing.assert_close(linear.weight.grad, summed)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_not_finite_is_refused(linear, unchanged, value):
+def test_a_loss_that_is_not_finite_is_refused(linear, unchanged):
     learner = Learner(linear, TrainConfig())
-    with (
-        unchanged(linear),
-        pytest.raises(FloatingPointError, match=rf"loss became {value}: .*lower lr"),
-    ):
-        learner.updates.backward(linear.weight.sum() * value, 1.0, 6)
-    assert all(parameter.grad is None for parameter in linear.parameters())
+    for value in (math.nan, math.inf, -math.inf):
+        sentence = rf"loss became -?{abs(value)}: .*lower lr"
+        with unchanged(linear), pytest.raises(FloatingPointError, match=sentence):
+            learner.updates.backward(linear.weight.sum() * value, 1.0, 6)
+        assert all(parameter.grad is None for parameter in linear.parameters())
 
 
 def test_bf16_computes_in_bf16_and_keeps_float32_weights_and_losses(linear, batch):
@@ -127,8 +125,7 @@ def images():
     return Images(pixels, labels, ("a", "b", "c", "d"), "noise")
 
 
-@pytest.mark.parametrize("gated", [False, True])
-def test_channels_last_changes_the_order_in_memory_and_nothing_else(images, gated, difference):
+def test_channels_last_changes_the_order_in_memory_and_nothing_else(images, difference):
     finals = []
     for channels_last in (False, True):
         model = models.build("digits_cnn", (3, 8, 8), 4)
@@ -144,7 +141,7 @@ def test_channels_last_changes_the_order_in_memory_and_nothing_else(images, gate
             Loader(images, 16),
             Loader(images, 16),
             epochs=1,
-            policy=Gate(0.5) if gated else None,
+            policy=Gate(0.5),
             config=TrainConfig(channels_last=channels_last),
         )
         trainer.run()

@@ -8,8 +8,6 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -106,8 +104,6 @@ def assert_same_gradients(ours, theirs):
     [
         ("forward", 56, [], True),
         ("training", 55, [28], False),
-        ("backward", 28, [28], True),
-        ("training", 20, [28, 14], True),
         ("forward", 13, [28, 14, 7], True),
         ("backward", 1, [28, 14, 7, 4, 2, 1], False),
     ],
@@ -130,39 +126,7 @@ def test_gradients_are_those_of_enough_memory(where, limit, shrunk, weighted):
     assert short.shrunk == shrunk
 
 
-@settings(deadline=None, max_examples=30)
-@given(
-    sizes=st.lists(st.integers(1, ROWS), min_size=1, max_size=4),
-    limit=st.integers(1, ROWS),
-    micro_batch=st.none() | st.integers(1, ROWS),
-    where=st.sampled_from(["forward", "backward"]),
-    weighted=st.booleans(),
-)
-def test_whatever_the_sizes_every_row_counts_once_a_batch(
-    sizes, limit, micro_batch, where, weighted
-):
-    short = build(where, limit, micro_batch=micro_batch, accumulation_steps=len(sizes) + 1)
-    enough = build(accumulation_steps=len(sizes) + 1)
-    expected = torch.zeros(ROWS, dtype=torch.float64)
-    for size in sizes:
-        batch = rows(size, weighted)
-        short.train(*batch)
-        enough.train(*batch)
-        expected[:size] += 1.0 if batch[2] is None else batch[2]
-    assert_same_gradients(short, enough)
-    torch.testing.assert_close(short.model.tally.grad, expected, rtol=0, atol=1e-13)
-    assert short.shrunk == sorted(short.shrunk, reverse=True)
-    assert short.micro_batch is None or short.micro_batch <= limit or not short.shrunk
-    for learner in (short, enough):
-        learner.updates.flush()
-    # AdamW's first step is blind to the size of a gradient, but not to the sign of a wrong one
-    for ours, theirs in zip(short.model.parameters(), enough.model.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("where", "call"), [("forward", 1), ("forward", 4), ("backward", 2), ("backward", 7)]
-)
+@pytest.mark.parametrize(("where", "call"), [("forward", 4), ("backward", 7)])
 def test_memory_may_run_out_anywhere_in_a_batch(where, call):
     """In the middle of a batch some gradients are there already: they must not count twice."""
     short, enough = (build(micro_batch=8, accumulation_steps=3) for _ in range(2))
@@ -196,38 +160,28 @@ class FailOnce:
             raise torch.OutOfMemoryError(EXHAUSTED)
 
 
-@pytest.mark.parametrize(("where", "waiting"), [("forward", True), ("backward", False)])
-def test_one_row_that_does_not_fit_is_an_error(where, waiting, unchanged):
-    learner = build(where, 0, accumulation_steps=2)
-    if waiting:
-        learner.model.limit = ROWS
-        learner.train(*rows())
-        learner.model.limit = 0
-    before = [p.grad if p.grad is None else p.grad.clone() for p in learner.model.parameters()]
-    state = copy.deepcopy(learner.updates.state_dict())
-    with unchanged(learner.model), pytest.raises(torch.OutOfMemoryError, match="simulated"):
-        learner.train(*rows())
-    assert learner.micro_batch == 1
-    after = [p.grad for p in learner.model.parameters()]
-    torch.testing.assert_close(after, before, rtol=0, atol=0)
-    torch.testing.assert_close(learner.updates.state_dict(), state, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("error", [RuntimeError, ValueError, KeyboardInterrupt])
-def test_another_error_passes_through(error, unchanged):
-    learner = build()
-    calls = []
-
+def test_other_errors_and_a_row_that_does_not_fit_leave_no_trace(unchanged):
     def failing(*_):
         calls.append(1)
-        raise error("the inputs are of another kind")
+        raise error
 
-    learner.model.register_forward_hook(failing)
-    with unchanged(learner.model), pytest.raises(error, match="of another kind"):
+    for error in (RuntimeError("of another kind"), KeyboardInterrupt(), None):
+        learner, calls = build(accumulation_steps=2), []
         learner.train(*rows())
-    assert len(calls) == 1  # tried once, and no more
-    assert (learner.shrunk, learner.micro_batch) == ([], None)
-    assert all(p.grad is None for p in learner.model.parameters())
+        grads = [p.grad.clone() for p in learner.model.parameters()]
+        state = copy.deepcopy(learner.updates.state_dict())
+        learner.model.limit = 0
+        if error is not None:
+            learner.model.register_forward_hook(failing)
+            learner.model.limit = ROWS
+        kind = torch.OutOfMemoryError if error is None else type(error)
+        with unchanged(learner.model), pytest.raises(kind):
+            learner.train(*rows())
+        assert len(calls) == (error is not None)  # tried once, and no more
+        assert learner.micro_batch == (1 if error is None else None)
+        after = [p.grad for p in learner.model.parameters()]
+        torch.testing.assert_close(after, grads, rtol=0, atol=0)
+        torch.testing.assert_close(learner.updates.state_dict(), state, rtol=0, atol=0)
 
 
 class Held:
@@ -267,7 +221,6 @@ def test_what_runs_out_of_memory():
     assert out_of_memory(RuntimeError("HIP out of memory. Tried to allocate 1.0 GiB"))
     assert out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
     assert not out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not out_of_memory(ValueError("out of memory"))
     with pytest.raises(RuntimeError) as caught:  # what torch really says where a CPU has no more
         torch.empty(2**60, dtype=torch.uint8)
     assert out_of_memory(caught.value)
@@ -276,11 +229,10 @@ def test_what_runs_out_of_memory():
 # --- scoring and evaluation
 
 
-@pytest.mark.parametrize("score", ["loss", "loss_and_contrast"])
-def test_scoring_backs_off_to_the_same_scores(score):
+def test_scoring_backs_off_to_the_same_scores():
     short, enough = build("scoring", 13), build()
     x, y, _ = rows()
-    gates = [Gate(0.3, score, criterion=counting) for _ in range(2)]
+    gates = [Gate(0.3, "loss_and_contrast", criterion=counting) for _ in range(2)]
     scores, expected = (
         gate.scores(learner.scored(Batch(None, x, y)))
         for gate, learner in zip(gates, (short, enough), strict=True)
@@ -354,9 +306,8 @@ def epochs(where, limit, step, accumulation_steps=1, number=2):
 
 @pytest.mark.parametrize(
     ("step", "where", "accumulation_steps"),
-    [("dense", "forward", 2), ("dense", "backward", 1), ("gated", "training", 1),
-     ("gated", "scoring", 2), ("top_k", "backward", 2), ("top_k", "scoring", 1)],
-)  # fmt: skip
+    [("dense", "forward", 2), ("gated", "training", 1), ("top_k", "scoring", 2)],
+)
 def test_a_run_loses_and_doubles_no_row(step, where, accumulation_steps, difference):
     limit = 3
     short, told = epochs(where, limit, step, accumulation_steps)
@@ -389,9 +340,8 @@ def test_a_run_loses_and_doubles_no_row(step, where, accumulation_steps, differe
             assert ours[name] == pytest.approx(theirs[name], rel=1e-9)
 
 
-@pytest.mark.parametrize("step", ["dense", "gated"])
-def test_each_halving_is_an_event_of_the_run(step):
-    trainer, kept = epochs("forward", 3, step)
+def test_each_halving_is_an_event_of_the_run():
+    trainer, kept = epochs("forward", 3, "gated")
     events = [(at, metrics) for at, phase, metrics in kept.told if phase == "event"]
     values = [metrics["value"] for _, metrics in events]
     assert {metrics["name"] for _, metrics in events} == {"micro_batch"}
@@ -400,7 +350,7 @@ def test_each_halving_is_an_event_of_the_run(step):
     assert values[-1] == trainer.learner.micro_batch <= 3
     assert events[0][0] == 1  # with the first batch
     assert trainer.learner.shrunk == []
-    _, quiet = epochs("forward", ROWS, step)
+    _, quiet = epochs("forward", ROWS, "gated")
     assert not [phase for _, phase, _ in quiet.told if phase == "event"]
 
 
@@ -415,21 +365,3 @@ def test_evaluation_backs_off_to_the_same_answers():
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-12)
     assert short.learner.micro_batch == 14
     assert enough.learner.micro_batch is None
-
-
-def test_a_run_that_cannot_hold_one_row_says_so():
-    x, y, _ = rows()
-    model = Limited("training", 2)  # the two rows whose cost is counted fit
-    trainer = Trainer(
-        model,
-        DataLoader(TensorDataset(x, y), BATCH),
-        epochs=1,
-        criterion=counting,
-        device="cpu",
-    )
-    next(trainer.steps())
-    model.limit = 0
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(torch.OutOfMemoryError, match="simulated"):
-        trainer.run()
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

@@ -123,14 +123,6 @@ def test_a_read_belongs_to_the_part_nearest_to_it(counted_syncs):
     ]
 
 
-def test_a_wait_for_a_device_is_counted(counted_syncs, monkeypatch):
-    source = "import torch\ndef read(x):\n    torch.accelerator.synchronize(x)"
-    read = invented(source, PACKAGE / "profiling" / "invented.py")
-    with pytest.raises((RuntimeError, ValueError, TypeError)):  # there is no such device
-        read("nowhere")
-    assert counted_syncs.of("profiling") == [Sync("synchronize", "profiling", ("read",))]
-
-
 # --- runs
 
 

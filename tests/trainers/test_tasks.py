@@ -125,12 +125,18 @@ WAYS: dict[str, Any] = {
     "random": lambda: {"policy": RandomSubset(0.5)},
     "sample by sample": lambda: {"step": SampleStep(Gate(0.5), "per_batch")},
 }
-CASES = [
-    (task, way)
-    for task in TASKS
-    for way in WAYS
-    if (task, way) != ("images, BatchNorm", "sample by sample")  # statistics of a single row
+ALL = [(task, way) for task in TASKS for way in WAYS]
+ALL.remove(("images, BatchNorm", "sample by sample"))  # statistics of a single row
+FAST = [
+    ("regression", "dense"),
+    ("several labels", "random"),
+    ("dict", "gated"),
+    ("object with logits", "sample by sample"),
+    ("object with loss", "gated"),
+    ("padded language", "gated"),
+    ("images, BatchNorm", "gated"),
 ]
+CASES = [case if case in FAST else pytest.param(*case, marks=pytest.mark.full) for case in ALL]
 
 
 def build(task: str, way: str, **options: Any) -> Trainer:

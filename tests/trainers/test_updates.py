@@ -125,7 +125,7 @@ def test_accumulation_equals_one_batch_and_a_plain_loop(
         assert all((norm > clip_norm) == (clip_norm == 0.05) for norm in norms)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     split=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
     clip_norm=st.sampled_from(CLIPS),
@@ -157,24 +157,6 @@ def test_a_batch_that_gave_no_rows_counts_as_a_batch_and_steps_on_nothing():
     assert (learner.updates.pending, learner.updates.steps) == (0, 0)
     assert same_bits(model, before)
     assert not learner.optimizer.state  # AdamW's decay and counts have not moved either
-
-
-def test_a_flush_steps_on_what_there_is_and_then_on_nothing(difference):
-    x, y, _ = next(batches())
-    parted, whole = Learner(network(), config(accumulation_steps=4)), Learner(network(), config())
-    parted.train(x[:3], y[:3])
-    parted.train(x[3:8], y[3:8])
-    assert same_bits(parted.model, network())
-    for _ in range(2):
-        parted.updates.flush()
-    whole.train(x[:8], y[:8])
-    assert difference(parted.model, whole.model) < 1e-12
-    assert (parted.updates.steps, parted.updates.pending) == (1, 0)
-    # and the next group starts from nothing
-    for rows in (slice(8, 10), slice(10, 11), slice(11, 20), slice(20, 25)):
-        parted.train(x[rows], y[rows])
-    whole.train(x[8:], y[8:])
-    assert difference(parted.model, whole.model) < 1e-12
 
 
 def test_rows_that_weigh_nothing_change_nothing(difference, unchanged):
@@ -227,7 +209,7 @@ def chosen_rows(rows):
 
 @pytest.mark.parametrize(
     ("gated", "weighted", "clip_norm"),
-    [(False, False, None), (False, True, 0.02), (True, False, 0.02), (True, True, None)],
+    [(False, True, 0.02), (True, False, 0.02), (True, True, None)],
 )
 def test_the_trainer_accumulates_to_one_big_batch(
     cnn, double_loader, difference, gated, weighted, clip_norm
@@ -277,9 +259,8 @@ def add(updates, x, y, weight=None):
 
 @pytest.mark.parametrize(
     ("dtype", "within", "weights", "clip_norm"),
-    [(torch.float64, 1e-12, "none", None), (torch.float64, 1e-12, "float32", 0.05),
-     (torch.float32, 1e-5, "none", 0.05), (torch.float32, 1e-5, "float32", 1e3)],
-)  # fmt: skip
+    [(torch.float64, 1e-12, "float32", 0.05), (torch.float32, 1e-5, "none", None)],
+)
 def test_unscale_then_divide_then_clip_then_step(dtype, within, weights, clip_norm):
     """Any other order moves the weights elsewhere: the scale is 1024 and more, the weight 25."""
     model = network(dtype)
@@ -318,9 +299,8 @@ class Overflowing:
 
 @pytest.mark.parametrize(
     ("kind", "clip_norm", "value"),
-    [("sgd", None, math.inf), ("adamw", 1.0, math.nan), ("fused", 1.0, math.inf),
-     ("fused", None, math.nan)],
-)  # fmt: skip
+    [("sgd", None, math.inf), ("adamw", 1.0, math.nan), ("fused", None, math.inf)],
+)
 def test_an_overflow_skips_the_step_and_nothing_else(kind, clip_norm, value):
     model = network(torch.float32)
     optimizer = {
@@ -367,14 +347,13 @@ def test_an_overflow_skips_the_step_and_nothing_else(kind, clip_norm, value):
     assert not same_bits(model, before)
 
 
-@pytest.mark.parametrize("gated", [False, True])
-def test_rows_of_an_overflow_are_booked_as_overflowed_and_not_as_trained(cnn, digits, gated):
+def test_rows_of_an_overflow_count_as_overflowed_and_not_as_trained(cnn, digits):
     model = cnn(dtype=torch.float32)
     trainer = Trainer(
         model,
         Loader(digits.subset(range(160)), 16),
         epochs=1,
-        policy=Gate(0.5) if gated else None,
+        policy=Gate(0.5),
         config=config(precision="fp32", accumulation_steps=2),
         device="cpu",
     )
@@ -484,13 +463,12 @@ def test_parameters_that_one_batch_does_not_reach_keep_what_waits():
     torch.testing.assert_close(grads(model), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_broken_row_takes_none_of_its_batch_and_all_before_it_stay(value):
+def test_a_broken_row_takes_none_of_its_batch_and_all_before_it_stay():
     learner = Learner(network(), config(accumulation_steps=2, micro_batch=5))
     (x, y, _), (x2, y2, _) = batches(number=2)
     learner.train(x, y)
     before, state = grads(learner.model), copy.deepcopy(learner.updates.state_dict())
-    x2[12] = value  # in the third of five micro-batches
+    x2[12] = math.inf  # in the third of five micro-batches
     with pytest.raises(FloatingPointError, match="training loss became nan"):
         learner.train(x2, y2)
     assert_same_state(grads(learner.model), before)
@@ -509,7 +487,7 @@ def through_a_file(state):
 
 
 @pytest.mark.parametrize(("fp16", "weights"), [(False, "none"), (True, "float32")])
-@pytest.mark.parametrize("done", [0, 1, 3, 6])
+@pytest.mark.parametrize("done", [0, 3, 6])
 def test_a_state_taken_between_two_batches_goes_on_to_the_same_bits(done, fp16, weights):
     options = config(accumulation_steps=4, precision="fp16" if fp16 else "fp32")
     rows = [part for batch in batches(torch.float32, weights, number=4) for part in parts(*batch)]
@@ -547,24 +525,6 @@ def test_a_state_taken_between_two_batches_goes_on_to_the_same_bits(done, fp16, 
     assert_same_state(state["updates"], kept)  # and belongs to nobody
 
 
-def test_a_state_does_not_follow_the_learner():
-    learner = Learner(network(), config(accumulation_steps=4))
-    x, y, _ = next(batches())
-    learner.train(x, y)
-    state = learner.updates.state_dict()
-    kept = copy.deepcopy(state)
-    other = Learner(network(), config(accumulation_steps=4))
-    other.updates.load_state_dict(state)
-    for each in (learner, other):
-        each.updates.flush()  # divides in place what waits
-        each.train(x, y)
-    assert same_bits(learner.model, other.model)
-    assert_same_state(state, kept)
-    assert state["waiting"]["gradients"].keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
-    assert state["waiting"]["pending"] == 1
-    assert state["waiting"]["rows"] == state["waiting"]["total"] == 25
-
-
 def test_a_batch_without_rows_is_part_of_the_state(difference):
     """A group of four that began with a batch of which nothing was chosen."""
     first, second = (Learner(network(), config(accumulation_steps=4)) for _ in range(2))
@@ -593,9 +553,7 @@ def test_gradients_that_somebody_else_left_are_no_part_of_a_step():
 # --- what is not finite
 
 
-@pytest.mark.parametrize(
-    ("value", "every", "clip_norm"), [(math.inf, 1, 1.0), (-math.inf, 2, None), (math.nan, 2, 1.0)]
-)
+@pytest.mark.parametrize(("value", "every", "clip_norm"), [(math.inf, 1, 1.0), (math.nan, 2, None)])
 def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(value, every, clip_norm):
     """The loss alone does not tell: its gradient may overflow while it is finite."""
     learner = Learner(network(), config(accumulation_steps=every, clip_norm=clip_norm))
@@ -654,9 +612,7 @@ def flagged(accelerated, clip_norm=1.0):
     return learner
 
 
-@pytest.mark.parametrize(
-    ("broken", "clip_norm"), [("loss", None), ("loss", 1.0), ("gradient", 1.0)]
-)
+@pytest.mark.parametrize(("broken", "clip_norm"), [("loss", None), ("gradient", 1.0)])
 def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(accelerated, broken, clip_norm):
     learner = flagged(accelerated, clip_norm)
     rows = list(batches(torch.float32, number=4))
@@ -699,19 +655,6 @@ def test_the_flag_of_a_sound_run_changes_nothing(accelerated):
     assert_same_state(
         copy.deepcopy(learner.optimizer.state_dict()), copy.deepcopy(plain.optimizer.state_dict())
     )
-
-
-def test_an_optimizer_that_sees_no_flag_is_waited_for(accelerated):
-    model = network()
-    learner = Learner(model, config(), optimizer=sgd(model))
-    assert not learner.updates._flagged
-    accelerated(learner.updates)
-    learner.updates._flagged = False
-    x, y, _ = next(batches())
-    with pytest.raises(FloatingPointError, match="training loss became nan"):
-        learner.train(x * math.nan, y)
-    assert same_bits(model, network())
-    learner.updates.check()
 
 
 def test_an_optimizer_of_one_layer_clips_and_trains_that_layer_alone():
