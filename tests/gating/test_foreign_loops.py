@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -17,9 +16,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from astkit.datasets import indexed
 from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
+from astkit.gating.infobatch import InfoBatch
+from astkit.gating.repb import RePB
 from astkit.trainers import TrainConfig, Trainer
-from tests.gating.policies.importance import ImportanceSampling
-from tests.gating.policies.infobatch import InfoBatch
 
 N = 50
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
@@ -167,9 +166,7 @@ def test_every_kind_of_loader_trains_as_the_plain_one(name: str) -> None:
     assert len(rows[0]) < 4 * -(-N // 8)  # something was dropped
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), [(InfoBatch, {}), (ImportanceSampling, {}), (Rounds, WORKERS)]
-)
+@pytest.mark.parametrize(("kind", "options"), [(InfoBatch, {}), (RePB, {}), (Rounds, WORKERS)])
 def test_ten_rounds_an_epoch(kind: Any, options: dict[str, Any]) -> None:
     policy, seen = kind(), []
     policy.rounds = 10
@@ -221,22 +218,6 @@ def test_the_sampler_changes_nothing_but_the_rows(options: dict[str, Any]) -> No
         torch.testing.assert_close(value, twin.state_dict()[name], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [InfoBatch, ImportanceSampling, partial(RandomSubset, 0.3)])
-def test_resuming_between_iterations_is_exact(kind: Any) -> None:
-    whole, first = kind(), kind()
-    model, twin = make_model(), make_model()
-    expected = loop(whole, loader_of(whole), 6, model)
-    found = loop(first, loader_of(first), 2, twin)
-    file = io.BytesIO()
-    torch.save({"policy": first.state_dict(), "model": twin.state_dict()}, file)
-    file.seek(0)
-    state = torch.load(file)
-    resumed, again = kind(), make_model(1)
-    resumed.load_state_dict(state["policy"])
-    again.load_state_dict(state["model"])
-    assert found + loop(resumed, loader_of(resumed), 4, again) == expected
-
-
 def test_the_length_never_plans() -> None:
     class Counted(Rounds):
         plans = 0
@@ -254,7 +235,7 @@ def test_the_length_never_plans() -> None:
     assert len(policy.sampler(PAIRS, epochs=1)) == 15
 
 
-@pytest.mark.parametrize("kind", [ImportanceSampling, partial(RandomSubset, 0.3)])
+@pytest.mark.parametrize("kind", [InfoBatch, partial(RandomSubset, 0.3)])
 def test_a_loop_of_ones_own_trains_as_the_trainer_does(kind: Any) -> None:
     """Equal seeds give equal orders; everything is computed in float64."""
     data = TensorDataset(X.double(), Y)

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.gating import ScoredBatches
 from astkit.gating.rho import Rho
+from astkit.trainers import Trainer
 
 X = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
@@ -45,7 +47,7 @@ def test_holdout_losses_are_those_of_the_other_halfs_model() -> None:
     current = model()
     for rows, (x, y) in BATCHES:
         chosen = policy(current, x, y, rows)
-        excess = F.cross_entropy(current(x), y, reduction="none") - expected[rows]
+        excess = F.cross_entropy(current(x), y, reduction="none").detach() - expected[rows]
         best = sorted(range(12), key=lambda i: -float(excess[i]))[:3]
         assert sorted(chosen.index.tolist()) == sorted(best)
     assert torch.get_rng_state().equal(before)
@@ -84,3 +86,15 @@ def test_it_is_refused_without_holdout_losses_or_index() -> None:
     with pytest.raises(ValueError, match="Rho remembers each sample by its index"):
         Rho().prepare(model, ScoredBatches([(X, Y)], indexed=False))
     assert copy.deepcopy(Rho()).held is None
+
+
+def test_holdout_models_draw_from_the_runs_seed_alone() -> None:
+    def weights(global_seed: int) -> torch.Tensor:
+        with torch.random.fork_rng():
+            torch.manual_seed(global_seed)
+            trained = nn.Sequential(nn.Dropout(0.5), model())
+            data = TensorDataset(X, Y)
+            Trainer(trained, data, policy=Rho(), epochs=2, batch_size=12, device="cpu").run()
+        return nn.utils.parameters_to_vector(trained.parameters())
+
+    assert weights(0).equal(weights(1))
