@@ -15,23 +15,20 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import astkit
 
-if TYPE_CHECKING:  # from the notebooks' extra, which may not be installed
-    from packaging.requirements import Requirement
-
-PURPOSES = {
-    "notebooks": "notebooks, widgets and the digits",
-    "data": "data sets in parquet files",
-    "tune": "`astkit tune`",
-    "energy": "joules of NVIDIA GPUs",
-    "test": "developers: make test",
+EXTRAS = {  # a package of each, and its purpose
+    "notebooks": ("papermill", "notebooks, widgets and the digits"),
+    "data": ("pyarrow", "data sets in parquet files"),
+    "tune": ("optuna", "`astkit tune`"),
+    "energy": ("pynvml", "joules of NVIDIA GPUs"),
+    "test": ("pytest", "developers: make test"),
 }
-BARE = ("torch", "torchvision", "numpy")  # tried where the requirements are unknown
+CORE = ("torch", "torchvision", "numpy", "safetensors")
 LEAST_FREE = 1e9  # bytes on disk, for a run with its checkpoints
 LEGEND = "ok: works   --: missing, may be added   !!: to be fixed"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
@@ -51,14 +48,12 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything that astkit may use, in the current folder and interpreter."""
-    needed = requirements()
-    core = [_package(each) for each in (BARE if needed is None else needed[""])]
-    findings = [_astkit(needed is not None), *core]
+    core = [_package(name) for name in CORE]
+    version = f"{astkit.__version__} on Python {platform.python_version()}"
+    findings = [Finding("astkit", "ok", version), *core]
     if works(core):
-        findings += [*_processor(), _gpu(), *_energy()]
-    findings += [_compiler(), *_extras(needed or {})]
-    findings += [_cifar10()] if works(core) else []
-    return [*findings, _disk()]
+        findings += [*_processor(), _gpu(), *_energy(), _cifar10()]
+    return [*findings, _compiler(), *_extras(), _disk()]
 
 
 def works(findings: list[Finding]) -> bool:
@@ -89,54 +84,20 @@ def text(findings: list[Finding]) -> str:
     return "\n".join([*lines, "", LEGEND, verdict(findings)]).replace("\xa0", " ")
 
 
-def requirements() -> dict[str, list[Requirement]] | None:
-    """The requirements of the installed distribution, by extra; the core's under "".
-
-    ``None`` where astkit runs without being installed, or packaging, which reads them, is missing.
-    """
-    try:
-        from packaging.requirements import Requirement
-
-        lines = metadata.requires("astkit") or []
-    except ModuleNotFoundError:  # so is PackageNotFoundError
-        return None
-    extras = metadata.metadata("astkit").get_all("Provides-Extra") or []
-    found: dict[str, list[Requirement]] = {extra: [] for extra in ("", *extras)}
-    for each in map(Requirement, lines):
-        of = [x for x in found if each.marker is None or each.marker.evaluate({"extra": x})]
-        for extra in of[:1] if "" in of else of:
-            found[extra].append(each)
-    return found
-
-
 def install_command(extra: str) -> str:
     """The command that installs ``extra`` into this environment."""
     checkout = (Path(__file__).parents[2] / "pyproject.toml").exists()
     return f"python -m pip install {'-e .' if checkout else 'astkit'}'[{extra}]'"
 
 
-def _astkit(known: bool) -> Finding:
-    fact = f"{astkit.__version__} on Python {platform.python_version()}"
-    if known:
-        return Finding("astkit", "ok", fact)
-    return Finding("astkit", "--", f"{fact}, not installed", f"`{install_command('notebooks')}`")
-
-
-def _package(needed: Requirement | str) -> Finding:
-    """Whether a package of the core is installed in a wanted version and can be imported."""
-    name = needed if isinstance(needed, str) else needed.name
-    again, version = f"`pip install '{needed}'`", _version(name)
-    if version is None:
-        return Finding(name, "!!", "not installed", f"the core needs it: {again}", core=True)
+def _package(name: str) -> Finding:
+    """Whether a package of the core can be imported."""
     try:
         module = importlib.import_module(name)
     except Exception as error:  # a broken binary may raise anything
-        remedy = f"reinstall it: {again.replace('install', 'install --force-reinstall', 1)}"
+        remedy = f"reinstall it: `pip install --force-reinstall {name}`"
         return Finding(name, "!!", f"does not import ({_said(error)})", remedy, core=True)
-    version = getattr(module, "__version__", version)
-    if not isinstance(needed, str) and not _fits(needed, version):
-        return Finding(name, "!!", f"{version}, not {needed.specifier}", again, core=True)
-    return Finding(name, "ok", version, core=True)
+    return Finding(name, "ok", module.__version__, core=True)
 
 
 def _said(error: BaseException) -> str:
@@ -209,35 +170,13 @@ def _compiler() -> Finding:
     return Finding("compiler", "--", f"no {wanted}, for torch.compile", f"install {default}")
 
 
-def _extras(needed: dict[str, list[Requirement]]) -> Iterator[Finding]:
-    for extra in sorted(needed.keys() - {"", "dev"}, key=[*PURPOSES, *needed].index):
-        lacking = [shown for each in needed[extra] if (shown := _lacking(each))]
-        purpose = PURPOSES.get(extra, "this extra")
-        if not lacking:
+def _extras() -> Iterator[Finding]:
+    for extra, (package, purpose) in EXTRAS.items():
+        if util.find_spec(package):
             yield Finding(extra, "ok", f"installed, for {purpose}")
-            continue
-        fact = f"no {', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}, for {purpose}"
-        yield Finding(extra, "--", fact, f"`{install_command(extra)}`")
-
-
-def _lacking(needed: Requirement) -> str:
-    """The name of a package that is not installed in a wanted version; empty otherwise."""
-    version = _version(needed.name)
-    if version is None:
-        return needed.name
-    fits = _fits(needed, version)
-    return "" if fits else f"{needed.name} {version} (wanted: {needed.specifier})"
-
-
-def _fits(needed: Requirement, version: str) -> bool:
-    return needed.specifier.contains(version, prereleases=True)  # such as a nightly build
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+        else:
+            fact = f"no {package}, for {purpose}"
+            yield Finding(extra, "--", fact, f"`{install_command(extra)}`")
 
 
 def _cifar10() -> Finding:

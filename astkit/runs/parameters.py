@@ -10,14 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import nbformat
 import numpy as np
-import yaml
 
 from astkit.runs.record import digest
 
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _EXAMPLE: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -25,7 +25,7 @@ _EXAMPLE: dict[type, str] = {
     str: "a text",
     list: "a list such as [1, 2]",
     tuple: "a list such as [1, 2]",
-    dict: "a mapping such as {a: 1}",
+    dict: 'a mapping such as {"a": 1}',
 }
 
 
@@ -82,9 +82,9 @@ class Notebook:
     def from_text(self, name: str, text: str) -> Any:
         """The value that ``text`` stands for; see `fit`.
 
-        JSON's numbers, ``true``, ``false`` and ``null``, quoted texts, and lists and mappings in
-        brackets (JSON or YAML) are literals. Anything else is a text, taken verbatim; so is
-        everything but a quoted text where the default is a text.
+        JSON's literals, and Python's quoted texts, lists, tuples and mappings, are what they are.
+        Anything else is a text, taken verbatim; so is all but a quoted text where the default is a
+        text.
         """
         self.check_names([name])
         default, value = self.defaults[name], _literal(text)
@@ -93,7 +93,7 @@ class Notebook:
         if isinstance(default, int | float) and isinstance(value, str):
             value = _number(value, type(default))
         if isinstance(default, list | tuple | dict) and value == text and text[:1] in ("[", "{"):
-            raise ValueError(f"{name} is {text!r}: close its brackets, and quote texts in them")
+            raise ValueError(f"{name} is {text!r}: close its brackets, and quote the texts in them")
         return self.fit(name, value)
 
     def to_text(self, name: str, value: Any) -> str:
@@ -177,21 +177,6 @@ def _assigned(source: str, notebook: str) -> dict[str, Any]:
     return values
 
 
-class _Flow(yaml.SafeLoader):
-    """YAML whose plain scalars are JSON's numbers, booleans and null, and texts otherwise."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {}  # YAML 1.1 reads 1:30 as 90
-
-
-for _tag, _pattern in (
-    ("bool", "true|false"),
-    ("null", "null"),
-    ("int", "[-+]?(0|[1-9][0-9]*)"),
-    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?"),
-):
-    _Flow.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"({_pattern})$"), None)
-
-
 def _literal(text: str) -> Any:
     """The value of a literal in ``text``; ``text`` itself where it is none."""
     words = text.strip()
@@ -199,13 +184,11 @@ def _literal(text: str) -> Any:
         return json.loads(words, strict=False)
     except (ValueError, RecursionError):
         pass
-    if len(words) > 1 and words[0] == words[-1] == "'" and "'" not in words[1:-1].replace("''", ""):
-        return words[1:-1].replace("''", "'")
-    if words[:1] not in ("[", "{"):
+    if not words.startswith(("[", "{", "(")) and not _QUOTED.fullmatch(words):
         return text
     try:
-        return yaml.load(words, Loader=_Flow)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return ast.literal_eval(words)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 

@@ -41,7 +41,7 @@ def test_values_of_an_option():
         ("mode=", [""]),
         ("mode=f(a, b),c", ["f(a, b)", "c"]),
         ("mode=:),b", [":)", "b"]),
-        ("root={a: [1, 2], b: 'x,y'},null,3", [{"a": [1, 2], "b": "x,y"}, None, 3]),
+        ("root={'a': [1, 2], 'b': 'x,y'},null,3", [{"a": [1, 2], "b": "x,y"}, None, 3]),
         ("root=[[1,2],[3,']']],x", [[[1, 2], [3, "]"]], "x"]),
     ):
         (found,) = grid.from_options(TOY, [option]).values()
