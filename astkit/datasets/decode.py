@@ -1,4 +1,4 @@
-"""JPEG and PNG files to pixels, through Pillow, which torchvision brings along."""
+"""JPEG and PNG files to pixels, with Pillow, which torchvision requires."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 FORMATS = ("PNG", "JPEG")  # Pillow would open any other format under these names, too
-MOST_PIXELS = 64 * 2**20  # in one image: a small file may hold any number of equal pixels
+MOST_PIXELS = 64 * 2**20  # in one image, which takes 1 GB: a small file may hold any number
 
 
 def regular(path: Path, remedy: str) -> Path:
     """``path``; raises ``ValueError`` with ``remedy`` unless it is a regular file, or links to one.
 
-    A device or a pipe may never come to an end.
+    Reading a device or a pipe may never end.
     """
     if not path.is_file():
         fault = "not a regular file" if path.exists() else "missing"
@@ -95,7 +95,5 @@ def class_names(folder: Path) -> tuple[str, ...]:
 
 def resized(picture: Tensor, size: int) -> Tensor:
     """``picture`` (uint8 ``[3, height, width]``) as uint8 ``[3, size, size]``, antialiased."""
-    scaled = F.interpolate(
-        picture[None].float(), size=(size, size), mode="bilinear", antialias=True
-    )
-    return scaled[0].round().clamp(0, 255).to(torch.uint8)
+    shape = (size, size)
+    return F.interpolate(picture[None], size=shape, mode="bilinear", antialias=True)[0]

@@ -49,7 +49,7 @@ def open_mapped(folder: str | Path) -> MappedImages:
     folder = Path(folder).absolute()
     pixels, labels = _opened(folder / IMAGES), _opened(folder / LABELS)
     try:
-        if not labels.is_floating_point():  # Images refuses those that are
+        if not (labels.is_floating_point() or labels.is_complex()):  # Images refuses these
             labels = labels[: len(pixels) + 1].to(torch.int64, copy=True)
         named = _class_names(folder / CLASSES, labels)
         return MappedImages(pixels, labels, named, folder.name, folder)
@@ -93,7 +93,7 @@ def _write_rows(folder: Path, data: Any) -> None:
     pixels = np.lib.format.open_memmap(folder / IMAGES, mode, np.uint8, size)  # type: ignore[no-untyped-call]
     labels = np.empty(len(data), np.int64)
     for row in range(len(data)):
-        image, label = torch.as_tensor(data[row][0]), torch.as_tensor(data[row][1])
+        image, label = map(torch.as_tensor, data[row])
         if image.dtype != torch.uint8 or image.shape != shape or label.is_floating_point():
             raise ValueError(
                 f"Row {row} of data has an image of type {image.dtype} and shape "

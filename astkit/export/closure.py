@@ -12,8 +12,8 @@ from astkit.export.imports import ALL, PACKAGE, TABLE, Import, Uses, read
 
 ROOT = Path(__file__).parents[2]  # the folder that holds the package
 # packages of Kaggle's image; anywidget, optuna, papermill and NVML are not in all of its versions
-IMAGE = {"IPython", "PIL", "ipywidgets", "matplotlib", "numpy", "pandas", "psutil", "pyarrow"}
-IMAGE |= {"safetensors", "scipy", "sklearn", "torch", "torchvision", "tqdm"}
+IMAGE = {"IPython", "PIL", "filelock", "ipywidgets", "matplotlib", "numpy", "pandas", "psutil"}
+IMAGE |= {"pyarrow", "safetensors", "scipy", "sklearn", "torch", "torchvision", "tqdm"}
 
 
 def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:

@@ -131,6 +131,12 @@ def test_unusable_files(written):
         ("classes.json", json.dumps(["a", "b"]).encode(), "Label 3 occurs 5 times"),
         ("classes.json", b"{}", "does not hold a list of names"),
         ("classes.json", b"no json", "toy is unusable"),
+        ("classes.json", b'["a", "b', "toy is unusable: .*classes.json is not JSON"),
+        ("classes.json", b'["\xff"]', "toy is unusable: .*classes.json is not JSON"),
+        ("classes.json", b"[" * 100_000, "toy is unusable: .*classes.json is not JSON"),
+        ("images.npy", np.array(3, np.uint8), "images.npy is not a complete"),
+        ("labels.npy", np.array(3), "labels.npy is not a complete"),
+        ("labels.npy", LABELS.numpy().astype(complex), "labels is a torch.complex128 of"),
     ):
         before = (written / file).read_bytes()
         (written / file).unlink()

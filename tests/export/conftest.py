@@ -45,7 +45,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
     (site / "sitecustomize.py").write_text(NO_NETWORK)
     python = folder / "bin" / "python"
-    probe = "import socket, torch\ntry: import astkit\nexcept ImportError: print('absent')\n"
+    probe = "import socket\ntry: import astkit\nexcept ImportError: print('absent')\n"
     probe += "try: socket.create_connection(('192.0.2.1', 9), 5)\nexcept OSError as e: print(e)"
     answer = subprocess.run(
         [python, "-c", probe], cwd=folder, capture_output=True, text=True, check=True
