@@ -67,6 +67,10 @@ class ParquetLoader(Loader):
             files = [Path(path) for path in paths]
         else:
             files = [Path(paths)] if Path(paths).is_file() else shard_files(Path(paths), part)
+            if not files:
+                raise ValueError(
+                    f"{paths} holds no file {part}-*.parquet; pass its folder or files."
+                )
         self.buffer_rows = buffer_rows
         self._parquet = ParquetImages(files, size)
         # the first and the last group of a window may lie in it only partly
@@ -123,8 +127,9 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
             self._add(path)
         if not len(self):
             raise ValueError(
-                "paths leads to no parquet file with rows; pass the files, or the folder that holds"
-                " them and the part of their names before the hyphen."
+                f"paths leads to no parquet file with rows ({', '.join(map(str, paths[:3]))}); pass"
+                " the files, or the folder that holds them and the part of their names before the"
+                " hyphen."
             )
         self._read: OrderedDict[int, Table] = OrderedDict()
 

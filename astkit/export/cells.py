@@ -36,18 +36,20 @@ def open_notebook(path: Path) -> Parts:
         raise FileNotFoundError(f"there is no notebook {path}")
     try:
         cells = nbformat.read(path, as_version=4).cells
-    except (nbformat.reader.NotJSONError, nbformat.ValidationError) as error:
-        raise ValueError(f"{path} is not a notebook: {str(error).splitlines()[0]}") from error
-    tagged = (i for i, cell in enumerate(cells) if PARAMETERS in cell.metadata.get("tags", []))
-    first_code = (i for i, cell in enumerate(cells) if cell.cell_type == "code")
-    place, first = next(tagged, None), next(first_code, len(cells))
+        tagged = (i for i, cell in enumerate(cells) if PARAMETERS in cell.metadata.get("tags", []))
+        first_code = (i for i, cell in enumerate(cells) if cell.cell_type == "code")
+        place, first = next(tagged, None), next(first_code, len(cells))
+        known = set() if place is None else names(cells[place].source)
+    except Exception as error:  # nbformat raises whatever its reader stumbles over
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is not a notebook: {reason[:300]}") from error
     if place is None:
         made = nbformat.v4.new_code_cell(BUDGET_LINE, metadata={"tags": [PARAMETERS]})
         return Parts(cells[:first], made, cells[first:], 1)
     if place != first:
         raise ValueError(f"{path}: the parameters cell must be the first code cell")
     parameters = cells[place]
-    if BUDGET not in names(parameters.source):
+    if BUDGET not in known:
         parameters.source = f"{parameters.source}\n{BUDGET_LINE}"
     return Parts(cells[:place], parameters, cells[place + 1 :], 2)
 

@@ -169,10 +169,14 @@ class Ledger:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``."""
+        """Continue from ``state``; raises ``ValueError`` for counts that are not numbers."""
+        parts = ("samples", "flops", "seconds", "phases")
+        for value in [each for part in parts for each in state[part].values()]:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"the ledger counts {value!r:.80}")
         self.counts, self.padding = Samples(**state["samples"]), None
         self.flops = Flops(**state["flops"])
-        self.seconds = dict(state["seconds"])
+        self.seconds = {"training": 0.0, "evaluation": 0.0, **state["seconds"]}
         self.phases = dict(state["phases"])
         self.flops_dense = state["flops_dense"]
         self.uncounted = set(state["uncounted"])
