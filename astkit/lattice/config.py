@@ -38,7 +38,6 @@ class LatticeConfig:
             elements of unit vectors to about 1.
         lattice: False omits the flows: mapper and collector only (the bypass).
         seed: of the weights.
-        recompute_every: activation checkpointing every so many steps; 0 disables it.
 
     Raises:
         ValueError: for a setting outside its range.
@@ -66,7 +65,6 @@ class LatticeConfig:
     input_scale: float | None = None
     lattice: bool = True
     seed: int = 0
-    recompute_every: int = 0
 
     def __post_init__(self) -> None:
         for names, low, high in _RANGES:
@@ -114,12 +112,12 @@ _RANGES: tuple[tuple[str, float, float], ...] = (
     ("width height depth", 2, math.inf),
     ("dim hidden layers mapper_width max_steps patience min_steps", 1, math.inf),
     ("max_children", 1, 4),  # one for each neighbour
-    ("reach theta_e recompute_every", 0, math.inf),
+    ("reach theta_e", 0, math.inf),
 )
 
 PRESETS = {
     "debug": LatticeConfig(width=8, height=8, depth=4, hidden=16),
     "experiment": LatticeConfig(width=12, height=12, depth=6, hidden=32),
-    "large": LatticeConfig(width=32, height=32, depth=12, hidden=128, layers=2, recompute_every=2),
+    "large": LatticeConfig(width=32, height=32, depth=12, hidden=128, layers=2),
 }
 """The original's presets by name, on smaller surfaces, so that every sample has its flows."""

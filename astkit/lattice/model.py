@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from astkit import rng
 from astkit.lattice.config import LatticeConfig
-from astkit.lattice.flows import Flows, FlowStats, Stepper, Tally
+from astkit.lattice.flows import Flows, FlowStats, Stepper
 from astkit.lattice.layers import Carrier, Collector, Mapper, Neuron
 from astkit.lattice.surface import Landing, deposit
 
@@ -96,40 +94,19 @@ class EnergyFlowLattice(nn.Module):
             none = torch.zeros(len(x), dtype=torch.int64, device=x.device)
             return LatticeOutput(self.collector(surface), surface, FlowStats(*(none,) * 6))
         stepper = Stepper(config, self.neuron, self.carrier, self.extent, adaptive, flows_per_call)
-        landings, tally = self._flow(stepper, surface.to(self.extent.dtype), observer)
-        landed = deposit(landings, len(x), config.width, config.height)
-        return LatticeOutput(self.collector(landed), landed, tally)
-
-    def _flow(
-        self, stepper: Stepper, surface: Tensor, observer: Observer | None
-    ) -> tuple[list[Landing], Tally]:
-        flows, tally = stepper.begin(surface)
-        every = self.config.recompute_every if torch.is_grad_enabled() else 0
-        kept = partial(checkpoint, _steps, use_reentrant=False, preserve_rng_state=False)
-        steps: Any = kept if every else _steps
+        flows, tally = stepper.begin(surface.to(self.extent.dtype))
         landings = [Landing(flows.slot[:0], flows.place[:0], flows.age[:0])]  # for when none lands
         number = 0
         if observer is not None:
             observer(number, flows)
         while len(flows.slot):
-            flows, tally, landed = steps(stepper, flows, tally, number, every or 1)
+            flows, tally, landed = stepper.step(flows, tally, number)
             landings += landed
-            number += every or 1
+            number += 1
             if observer is not None:
                 observer(number, flows)
-        return landings, tally
-
-
-def _steps(
-    stepper: Stepper, flows: Flows, tally: Tally, number: int, count: int
-) -> tuple[Flows, Tally, list[Landing]]:
-    landings: list[Landing] = []
-    for each in range(number, number + count):
-        if not len(flows.slot):
-            break
-        flows, tally, landed = stepper.step(flows, tally, each)
-        landings += landed
-    return flows, tally, landings
+        surface = deposit(landings, len(x), config.width, config.height)
+        return LatticeOutput(self.collector(surface), surface, tally)
 
 
 def _seeded(config: LatticeConfig, part: str) -> AbstractContextManager[None]:

@@ -229,21 +229,19 @@ def rollout_frames(trajectories: Mapping[str, ArrayLike], at: Sequence[int]) -> 
         trajectories: for each name values in [0, 1], ``[T, H, W]``, all of one shape.
         at: the steps to show.
 
-    Raises ``ValueError`` for shapes that differ, or a step that is not there.
+    Raises ``ValueError`` for shapes that differ, or a step out of range.
     """
-    states = _checked(trajectories)
-    steps = len(next(iter(states.values())))
-    wrong = [step for step in at if not 0 <= step < steps]
-    if not at or wrong:
+    films = _films(trajectories)
+    steps = len(films[0].images)
+    if not at or not all(0 <= step < steps for step in at):
         raise ValueError(f"at is {list(at)}: give steps from 0 to {steps - 1}")
-    figure = picture(len(at), len(states), width=2.2, height=2.4)
-    for place, (name, values) in enumerate(states.items()):
-        for column, step in enumerate(at):
-            axis = figure.axes[place * len(at) + column]
-            _show(axis, values, next(iter(states.values())), step)
-            axis.set_title(_title(f"step {step}" if place == 0 else "", states, name, step), size=9)
-            if column == 0:
-                axis.set_ylabel(name)
+    figure = picture(len(at), len(films), width=2.2, height=2.4)
+    for axis, (place, column) in zip(figure.axes, np.ndindex(len(films), len(at)), strict=True):
+        film, step = films[place], at[column]
+        _show(axis, film.images[step])
+        axis.set_title(film.differ[step] if place else f"step {step}", size=9)
+        if column == 0:
+            axis.set_ylabel(film.name)
     return figure
 
 
@@ -258,26 +256,22 @@ def save_rollouts(
     Raises ``ValueError`` for a path that does not end in ``.gif``, shapes that differ, or ``fps``
     below 1.
     """
-    path, states = Path(path), _checked(trajectories)
+    path, films = Path(path), _films(trajectories)
     if path.suffix != ".gif":
         raise ValueError(f"path is {str(path)!r}: give a name that ends in .gif")
     if fps < 1:
         raise ValueError(f"fps is {fps}: give 1 frame a second or more")
     writer = PillowWriter(fps)
-    figure, true = picture(len(states), width=3.2, height=3.5), next(iter(states.values()))
-    images = [
-        _show(axis, values, true, 0)
-        for axis, values in zip(figure.axes, states.values(), strict=True)
-    ]
+    figure = picture(len(films), width=3.2, height=3.5)
+    shown = [_show(axis, film.images[0]) for axis, film in zip(figure.axes, films, strict=True)]
     with TemporaryDirectory() as folder:
         made = Path(folder) / path.name
         with writer.saving(figure, str(made), dpi=56):
-            for step in range(len(true)):
-                for axis, image, (name, values) in zip(
-                    figure.axes, images, states.items(), strict=True
-                ):
-                    image.set_data(_coloured(values[step], true[step]))
-                    axis.set_title(_title(name, states, name, step), size=13)
+            for step in range(len(films[0].images)):
+                for axis, image, film in zip(figure.axes, shown, films, strict=True):
+                    image.set_data(film.images[step])
+                    title = film.name if film is films[0] else f"{film.name}: {film.differ[step]}"
+                    axis.set_title(title, size=13)
                 figure.supxlabel(f"step {step}", size=13)
                 if step == 0:  # one layout for all frames
                     figure.draw_without_rendering()
@@ -289,34 +283,38 @@ def save_rollouts(
 _MISSING = "#F4B183"  # of cells that should be 1
 
 
-def _checked(trajectories: Mapping[str, ArrayLike]) -> dict[str, Floats]:
+class _Film(NamedTuple):
+    name: str
+    images: Floats  # [T, H, W, 3]
+    differ: list[str]  # of each step, how many cells differ
+
+
+def _films(trajectories: Mapping[str, ArrayLike]) -> list[_Film]:
     states = {name: np.asarray(values, np.float64) for name, values in trajectories.items()}
     shapes = {values.shape for values in states.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 3 or 0 in next(iter(shapes)):
         found = ", ".join(f"{name} {list(values.shape)}" for name, values in states.items())
         raise ValueError(f"trajectories are {found or 'none'}: give them all as one [T, H, W]")
-    return states
+    true = next(iter(states.values()))
+    films = []
+    for name, values in states.items():
+        off = ((values >= 0.5) != (true >= 0.5)).sum((1, 2))
+        differ = [f"{count:,} of {true[0].size:,} differ" for count in off.tolist()]
+        films.append(_Film(name, _coloured(values, true), differ))
+    return films
 
 
-def _show(axis: Axes, values: Floats, true: Floats, step: int) -> Any:
+def _show(axis: Axes, image: Floats) -> Any:
     axis.set_xticks([])
     axis.set_yticks([])
     axis.spines[:].set_visible(True)
-    return axis.imshow(_coloured(values[step], true[step]), interpolation="nearest")
+    return axis.imshow(image, interpolation="nearest")
 
 
 def _coloured(values: Floats, true: Floats) -> Floats:
-    """[H, W, 3]: ink where 1, paper where 0; wrong cells orange, paler if they should be 1."""
+    """[..., 3]: ink where 1, paper where 0; wrong cells orange, paler if they should be 1."""
     shade = np.clip(values, 0, 1)[..., None]
     image = np.array(to_rgb(PAPER)) * (1 - shade) + np.array(to_rgb(INK)) * shade
     image[(values >= 0.5) & (true < 0.5)] = to_rgb(COLOURS[1])
     image[(values < 0.5) & (true >= 0.5)] = to_rgb(_MISSING)
     return image
-
-
-def _title(text: str, states: Mapping[str, Floats], name: str, step: int) -> str:
-    first = next(iter(states))
-    if name == first:
-        return text
-    off = int(((states[name][step] >= 0.5) != (states[first][step] >= 0.5)).sum())
-    return f"{text}{': ' if text else ''}{off:,} of {states[name][step].size:,} differ"

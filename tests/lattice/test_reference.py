@@ -60,7 +60,6 @@ def configs(draw: st.DrawFn) -> LatticeConfig:
         patience=draw(st.sampled_from([1, 3, math.inf])),
         min_steps=draw(st.integers(1, 5)),
         energy_rule=draw(st.sampled_from(["residual", "original"])),
-        recompute_every=draw(st.sampled_from([0, 2])),
         seed=draw(st.integers(0, 1000)),
     )
 
