@@ -1,10 +1,17 @@
 """Deciding which samples are trained on: scores, controllers, gates and policies."""
 
+from astkit.gating.bls import BatchLossScore
+from astkit.gating.cached_loss import CachedLoss
+from astkit.gating.class_balanced import ClassBalanced
 from astkit.gating.combine import WeightedSum, named_score
 from astkit.gating.controllers import Controller, TopK
 from astkit.gating.device import DeviceGate
 from astkit.gating.disagreement import Disagreement
+from astkit.gating.el2n_static import StaticEL2N
 from astkit.gating.gate import Gate
+from astkit.gating.gradnorm_is import GradNormIS
+from astkit.gating.infobatch import InfoBatch
+from astkit.gating.kakurenbo import Kakurenbo
 from astkit.gating.losses import (
     Criterion,
     check_labels,
@@ -14,11 +21,17 @@ from astkit.gating.losses import (
 )
 from astkit.gating.origin import OriginPI, OriginStochastic
 from astkit.gating.policy import Cost, Policy, PolicyCard, Visit, as_policy
+from astkit.gating.proxy_topk import ProxyTopK
 from astkit.gating.random_subset import RandomSubset
+from astkit.gating.rcap import RCAP
+from astkit.gating.repb import RePB
+from astkit.gating.rho import Rho
 from astkit.gating.sample_memory import EL2N, LossAge
 from astkit.gating.sampler import RunInfo
 from astkit.gating.scored import Scored, ScoredBatches, evaluating
 from astkit.gating.selection import Selection
+from astkit.gating.selective_backprop import SelectiveBackprop
+from astkit.gating.seta import SeTa
 from astkit.gating.significance import (
     ContextScore,
     Loss,
@@ -37,6 +50,10 @@ from astkit.gating.tracking import (
 
 __all__ = [
     "EL2N",
+    "RCAP",
+    "BatchLossScore",
+    "CachedLoss",
+    "ClassBalanced",
     "ContextScore",
     "Controller",
     "Cost",
@@ -44,6 +61,9 @@ __all__ = [
     "DeviceGate",
     "Disagreement",
     "Gate",
+    "GradNormIS",
+    "InfoBatch",
+    "Kakurenbo",
     "LogIntegral",
     "Loss",
     "LossAge",
@@ -53,14 +73,20 @@ __all__ = [
     "OriginStochastic",
     "Policy",
     "PolicyCard",
+    "ProxyTopK",
     "QuantileEMA",
     "RandomSubset",
+    "RePB",
     "RelativeScore",
+    "Rho",
     "RunInfo",
     "Score",
     "Scored",
     "ScoredBatches",
+    "SeTa",
     "Selection",
+    "SelectiveBackprop",
+    "StaticEL2N",
     "TopK",
     "VelocityPI",
     "Visit",
