@@ -51,15 +51,8 @@ class Feed:
 
     An epoch is made of rounds; `plan` opens the next one, and `next` gives its batches. Rows that
     do not fill a batch at the end of a round come first in the next round of the same epoch.
-
-    Args:
-        source: of the batches.
-        policy: plans rounds; every row in the loader's order by default.
-        device, seed: of the loaders that draw from torch's default generator.
-
-    Attributes:
-        prefetch: whether a thread makes the next batches.
-        round: the present plan.
+    ``device`` and ``seed`` are for loaders that draw from torch's default generator; with
+    ``prefetch`` a thread makes the next batches.
 
     Raises ``ValueError`` for a policy that plans over data whose rows cannot be chosen.
     """

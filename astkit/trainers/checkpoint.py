@@ -173,7 +173,7 @@ class Checkpoints:
         def job() -> None:
             for writer in others:
                 writer.flush()
-            # the best one's own name comes first: what it says of itself holds from then on
+            # the best one's own name comes first: a process that ends in between loses neither
             path = state_file.write(self.folder, prefix + stem, packed, self.compress)
             if best:
                 _link(path, path.with_name(path.name.removeprefix(prefix)))

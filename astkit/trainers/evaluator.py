@@ -60,14 +60,10 @@ Metrics = Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | None
 
 
 class Evaluator:
-    """Evaluates a learner's model on the ledger's evaluation clock.
+    """Evaluates a learner's model on the ledger's evaluation clock, which is no part of training.
 
-    Args:
-        learner: model, criterion, precision.
-        ledger: counts the cost of evaluation, which is no part of training.
-        cost: FLOPs a sample of a batch.
-        metrics: beside the loss, and accuracy for integer labels: `Metric` objects, or functions
-            by name.
+    It finds the loss, accuracy for integer labels, and ``metrics``: `Metric` objects, or functions
+    by name. ``cost``: FLOPs a sample of a batch.
 
     Attributes:
         rows: of the validation data, those that are evaluated after each epoch; ``None`` for all.

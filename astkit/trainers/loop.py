@@ -1,4 +1,4 @@
-"""The loop: train, validate, report. What it does with a batch is its step's business."""
+"""The loop: train, validate, report. A step decides how a batch is trained on."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ NOTHING = FlopsPerSample(0.0, 0.0)
 
 
 class Loop:
-    """One batch after the other until the budget is spent; `Trainer` says of what.
+    """One batch after the other until the budget is spent.
 
-    All state lives in the attributes, none in the generator that ``steps`` returns: leave it
+    All state is in the attributes, none in the generator that ``steps`` returns: leave it
     anywhere, and a new one continues from there.
     """
 
@@ -93,7 +93,7 @@ class Loop:
         return self.position.spent
 
     def run(self) -> History:
-        """Train to the end of the budget and return what happened.
+        """Train to the end of the budget; returns the history.
 
         Raises `TimeIsUp` when the process's time budget is over first; the run is saved then.
         """
@@ -104,8 +104,8 @@ class Loop:
     def steps(self) -> Generator[StepRecord]:
         """Yield a record after every batch, of training and of validation alike.
 
-        Between two records nothing is open: no autocast, no eval mode, no running clock; only what
-        is set in the system (threads, allocator) lasts from the first record to the last. Raises
+        Between two records there is no autocast, no eval mode and no running clock; only settings
+        of the system (threads, allocator) last from the first record to the last. Raises
         `TimeIsUp` when the process's time budget is over; the run is saved then.
         """
         if self.checkpoints is not None:
@@ -145,7 +145,7 @@ class Loop:
         """The place for checkpoints."""
 
     def _save(self) -> Path | None:
-        """Save the state as it is now; where."""
+        """Save the present state; returns the folder."""
         return None
 
     def _prepare(self) -> None:
@@ -228,7 +228,7 @@ class Loop:
         for name, value in self.steering.due(self.position.step):
             try:
                 self.step.steer(name, value)  # type: ignore[attr-defined]
-            except ValueError as error:  # a slip of the hand must not end the run
+            except ValueError as error:  # a wrong value must not end the run
                 warnings.warn(f"not steered: {error}", stacklevel=2)
                 continue
             self.steering.events.append(Event(self.position.step, name, value))

@@ -16,12 +16,7 @@ from astkit.trainers.steps import StepResult
 
 
 class Visits:
-    """Reports the rows that were trained on or scored to the policies of a run.
-
-    Args:
-        policies: of the run; ``None`` and duplicates are left out.
-        learner: records how rows were classified, if a policy needs it.
-    """
+    """Reports the rows that were trained on or scored to the policies of a run."""
 
     def __init__(self, policies: Iterable[Policy | None], learner: Learner) -> None:
         self.policies = [each for each in dict.fromkeys(policies) if each is not None]

@@ -1,4 +1,4 @@
-"""Training row by row, as the original did: the slow reference that batching is compared with."""
+"""Training row by row, as the original did: the slow reference implementation of batching."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What is done with one batch: train on all of it, on a policy's choice, or row by row.
+"""Steps: training on all rows of a batch, or on a policy's choice.
 
-The three kinds of training differ in nothing but their step; the third, row by row, lives in
-`astkit.trainers.sample_by_sample`.
+Training row by row is in `astkit.trainers.sample_by_sample`; only the step differs.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from astkit.batch import Batch, take_rows
+from astkit.batch import Batch
 from astkit.gating import Gate, Policy, Scored, Selection
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 
 
 class StepResult(NamedTuple):
-    """What one step did: which rows of the batch it trained on, at what loss, what it scored."""
+    """The rows of the batch that a step trained on, their losses, and the scores."""
 
     rows: Tensor  # int64 [computed], those of weight 0 among them
     losses: Tensor  # [computed], before the update
@@ -30,7 +29,7 @@ class StepResult(NamedTuple):
 
     @property
     def padded(self) -> Tensor | None:
-        """How many rows only filled the selection, 0-dim; ``None`` where none can have."""
+        """The number of rows that only fill the selection, 0-dim; ``None`` without padding."""
         chosen = self.selection
         fixed = chosen is not None and isinstance(chosen.rate, Tensor)  # decided on the device
         return (chosen.weight == 0).sum() if fixed and chosen is not None else None
@@ -82,11 +81,11 @@ class DenseStep:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A dense step remembers nothing."""
+        """A dense step has no state."""
 
 
 class GatedStep:
-    """Trains on the rows that a policy chooses of the loaded batch, such as a `Gate`."""
+    """Trains on the rows of the loaded batch that a policy chooses, such as a `Gate`."""
 
     def __init__(self, gate: Policy) -> None:
         self.gate = gate
@@ -112,11 +111,11 @@ class GatedStep:
             learner.end_batch(ledger)
             return StepResult(chosen.index, torch.empty(0), *scoring)
         with ledger.phase("gate"):
-            x, y = taken(batch, chosen.index)
+            part = batch._replace(index=None).take(chosen.index)
             counts, rows = chosen.weight, chosen.index.to(chosen.weight.device)
             if weight is not None:
                 counts = counts * weight.to(counts.device).index_select(0, rows)
-        losses = learner.train(x, y, counts, ledger, normaliser=chosen.total)
+        losses = learner.train(part.x, part.y, counts, ledger, normaliser=chosen.total)
         return StepResult(chosen.index, losses, *scoring)
 
     def steer(self, name: str, value: Any) -> None:
@@ -128,10 +127,3 @@ class GatedStep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.gate.load_state_dict(state["gate"])
-
-
-def taken(batch: Batch, rows: Tensor) -> tuple[Any, Any]:
-    """Inputs and targets of the rows ``rows``."""
-    count = batch.rows
-    x = take_rows(batch.x, rows, count)
-    return x, x if batch.y is batch.x else take_rows(batch.y, rows, count)

@@ -1,4 +1,4 @@
-"""The trainer: a model, data and a policy, put together for the loop."""
+"""The trainer: the loop for a model, data and a policy."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class Trainer(Resumable):
         epochs: iterations of the training data; short for ``budget=Budget(epochs=...)``.
         budget: what may be spent.
         batch_size: rows a batch; for data sets and a `Loader`.
-        step: what is done with a batch; by default what the policy asks for.
+        step: how a batch is trained on; by default as the policy needs.
         config: learning rate, precision and so on.
         criterion: ``(outputs, targets)`` to one loss a row; cross-entropy by default.
         metrics: of an evaluation, beside the loss: functions ``(outputs, targets) -> [rows]`` by
             name, or `Metric` objects. Integer labels bring accuracy by themselves.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        observers: told after each batch what happened, while no clock runs.
-        replay: events of a steered run, to be steered the same way again.
+        observers: receive a record after each batch, while no clock runs.
+        replay: events of a steered run, to make the same changes again.
         meter: measures the energy of training and evaluation; none by default.
-        evaluator: makes what finds the metrics of an epoch; by default from loss and ``metrics``.
-        costs: makes what counts a sample's FLOPs; by default it traces the model's operations.
+        evaluator: makes the evaluator; by default one of the loss and ``metrics``.
+        costs: makes the counter of a sample's FLOPs; by default it traces the model's operations.
         device: "auto" takes the accelerator that torch sees.
         checkpoints: where to save the run's state during training, or a folder for that.
         resume: continue from the newest checkpoint there, or begin if there is none.
@@ -143,8 +143,8 @@ class Trainer(Resumable):
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy before the next batch; from any thread.
 
-        What was changed, and when, is an event of the run: the run is a steered one from then on.
-        Raises ``ValueError`` for a run that has nothing to steer.
+        The change is recorded as an event of the run, which counts as steered from then on.
+        Raises ``ValueError`` for a run without such settings.
         """
         if not hasattr(self.step, "steer"):
             raise ValueError(

@@ -20,12 +20,8 @@ class Updates:
     So accumulation over uneven batches equals one big batch: the optimizer gets the gradient of
     the weighted mean over all rows that were added up.
 
-    Args:
-        model: its parameters get the gradients.
-        optimizer: steps once every ``every`` batches.
-        clip_norm: largest norm of the mean gradient; ``None`` for none.
-        every: batches a step.
-        scaler: of fp16 losses; a step that it skips for an overflow leaves the weights alone.
+    The mean gradient is clipped to ``clip_norm``; a step is made once every ``every`` batches. A
+    step that the ``scaler`` of fp16 losses skips for an overflow leaves the weights alone.
 
     Attributes:
         steps: steps that changed weights.
