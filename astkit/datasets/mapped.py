@@ -90,7 +90,7 @@ def _write_rows(folder: Path, data: Any) -> None:
         raise ValueError("data is empty; pass a data set with at least one row.")
     shape = tuple(data[0][0].shape)
     mode, size = "w+", (len(data), *shape)
-    pixels = np.lib.format.open_memmap(folder / IMAGES, mode, np.uint8, size)  # type: ignore[no-untyped-call]
+    pixels = np.lib.format.open_memmap(folder / IMAGES, mode, np.uint8, size)
     labels = np.empty(len(data), np.int64)
     for row in range(len(data)):
         image, label = map(torch.as_tensor, data[row])

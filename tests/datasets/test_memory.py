@@ -115,6 +115,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.full
 def test_mapped_images_stay_under_the_limit_and_images_in_memory_do_not(tmp_path):
     mapped, copied = measured("ahead memory", tmp_path / "set", limit=32 << 20)
     assert mapped < 32 << 20
