@@ -65,24 +65,6 @@ def test_the_frozen_pairs_are_what_these_packages_hold():
         assert collected == frozen
 
 
-def test_docstrings_are_read_without_importing(tmp_path):
-    (tmp_path / "tests").mkdir()
-    module = '"""A module of some words.\n\nIts second paragraph here.\n"""\nraise SystemExit\n'
-    function = (
-        'def f():\n    """Do a thing well.\n\n    Parameters\n    ----\n    x: int"""\n'
-        'def g():\n    """Do another thing.\n\n    In this\n    very way.\n\n    Third one."""\n'
-        'def _h():\n    """Do a hidden thing.\n\n    In a hidden way."""\n'
-    )
-    (tmp_path / "m.py").write_text(module + function)
-    (tmp_path / "tests" / "n.py").write_text(module)
-    (tmp_path / "broken.py").write_text("def (")
-    files = sorted(tmp_path.rglob("*.py"))
-    assert list(collector._docstrings(tmp_path, files, "here")) == [
-        TextPair("A module of some words.", "Its second paragraph here.", "here"),
-        TextPair("Do another thing.", "In this very way.", "here"),
-    ]
-
-
 def test_equal_pairs_are_equal_bytes_and_come_back(tmp_path):
     some = [TextPair("one two é", "three four", "x 1"), TextPair("five six", "seven")]
     first = write_pairs(tmp_path / "a.jsonl.gz", some).read_bytes()

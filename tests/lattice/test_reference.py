@@ -88,26 +88,20 @@ def test_any_of_many_lattices_agrees(chosen: LatticeConfig, batch: int, adaptive
     agree(chosen, batch, adaptive)
 
 
-def test_full_slots_agree() -> None:
-    counted = agree(config(spawn_threshold=0.3, max_flows=13), 2)
-    assert counted["dropped"] > 10
-    assert counted["created"] > 24  # slots of flows that ended are used again
-
-
-def test_early_stops_agree() -> None:
-    chosen = config(depth=8, tau=0.5, min_steps=1, spawn_threshold=1.0, z_max=3.0)
-    counted = agree(chosen, 2)
-    assert counted["left"] > 0
-    assert counted["completed"] > 0
-
-
-def test_deaths_and_leftovers_agree() -> None:
-    counted = agree(config(theta_e=0.1, max_steps=3, z_max=2.5), 2)
-    assert counted["died"] > 0
-    assert counted["left"] > 0
-
-
-def test_flows_that_never_spawn_agree() -> None:
-    counted = agree(config(spawn_threshold=1.0), 2)
-    assert counted["created"] == 24
-    assert counted["dropped"] == 0
+@pytest.mark.parametrize(
+    ("changes", "positive"),
+    [
+        ({"spawn_threshold": 0.3, "max_flows": 13}, ("dropped",)),
+        ({"depth": 8, "tau": 0.5, "min_steps": 1, "spawn_threshold": 1.0, "z_max": 3.0}, ("left",)),
+        ({"theta_e": 0.1, "max_steps": 3, "z_max": 2.5}, ("died", "left")),
+        ({"spawn_threshold": 1.0}, ("completed",)),
+    ],
+    ids=["full slots", "early stops", "deaths and leftovers", "no spawning"],
+)
+def test_named_cases_agree(changes: dict[str, Any], positive: tuple[str, ...]) -> None:
+    counted = agree(config(**changes), 2)
+    assert all(counted[name] > 0 for name in positive)
+    if changes.get("spawn_threshold") == 1:
+        assert (counted["created"], counted["dropped"]) == (24, 0)
+    else:
+        assert counted["created"] > 24  # slots of flows that ended are used again

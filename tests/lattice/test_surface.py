@@ -32,13 +32,6 @@ def landing(*flows: tuple[int, float, float, float, float]) -> Landing:
     return Landing(rows[:, 0].long(), place, rows[:, 4])
 
 
-def test_a_flow_on_a_cell_leaves_its_energy_there_alone() -> None:
-    surface = deposit([landing((1, 2, 1, -0.7, 3))], batch=2, width=3, height=2)
-    expected = torch.zeros(2, 6)
-    expected[1, 5] = -0.7
-    torch.testing.assert_close(surface, expected.double(), atol=1e-5, rtol=0)
-
-
 def test_a_cell_holds_the_mean_weighted_by_energy_age_and_nearness() -> None:
     flows = [landing((0, 0.25, 0, 0.5, 0)), landing((0, 0.5, 0, -1.0, 10))]
     surface = deposit(flows, batch=1, width=2, height=2)

@@ -1,4 +1,4 @@
-"""Circuits to test with, and the plain way to run one: cell by cell, gate by gate, in Python."""
+"""Circuits for tests, and the plain way to run one: cell by cell, gate by gate."""
 
 from __future__ import annotations
 
@@ -24,14 +24,6 @@ def output(op: int, a: bool, b: bool) -> bool:
     return f"{op:04b}"[int(f"{a:d}{b:d}", 2)] == "1"
 
 
-def cell(circuit: Circuit, inputs: list[bool]) -> list[bool]:
-    """The new channels of one cell from its input wires."""
-    wires = list(inputs)
-    for op, a, b in zip(circuit.ops, circuit.a, circuit.b, strict=True):
-        wires.append(output(int(op), wires[a], wires[b]))
-    return [{FALSE: False, TRUE: True}[w] if w < 0 else wires[w] for w in circuit.outputs.tolist()]
-
-
 def evaluate(circuit: Circuit, wires: np.ndarray) -> np.ndarray:
     """New channels [C, n] of many cells from their input wires [9 * C, n], by truth tables."""
     values = list(wires)
@@ -42,7 +34,7 @@ def evaluate(circuit: Circuit, wires: np.ndarray) -> np.ndarray:
 
 
 def step(circuit: Circuit, x: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """The state [B, C, H, W] one step after ``x``; ``mask`` is [B, 1, H, W]."""
+    """The state [B, C, H, W] one step after ``x``, cell by cell; ``mask`` is [B, 1, H, W]."""
     batch, channels, height, width = x.shape
     new = x.copy()
     for n, i, j in np.ndindex(batch, height, width):
@@ -55,7 +47,7 @@ def step(circuit: Circuit, x: np.ndarray, mask: np.ndarray | None = None) -> np.
                     inside = 0 <= y < height and 0 <= z < width
                     wraps = circuit.boundary == "periodic"
                     seen.append(bool(x[n, c, y % height, z % width]) if inside or wraps else False)
-        new[n, :, i, j] = cell(circuit, seen)
+        new[n, :, i, j] = evaluate(circuit, np.array(seen)[:, None])[:, 0]
     return new
 
 

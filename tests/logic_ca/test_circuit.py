@@ -26,14 +26,6 @@ def test_an_op_is_its_truth_table_read_as_a_number():
         assert int("".join(f"{bit:d}" for bit in table), 2) == op
 
 
-@given(circuits.circuits())
-@settings(max_examples=20, deadline=None)
-def test_the_two_plain_ways_agree(circuit):
-    wires = circuits.patches(np.random.default_rng(0), circuit.inputs)[:, ::16]
-    slow = [circuits.cell(circuit, column.tolist()) for column in wires.T]
-    np.testing.assert_array_equal(circuits.evaluate(circuit, wires), np.array(slow).T)
-
-
 def test_life_by_hand_is_life():
     wires = circuits.patches(np.random.default_rng(0), 9)
     count = wires.sum(0) - wires[4]

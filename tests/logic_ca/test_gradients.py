@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from astkit.logic_ca import gradients as module
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.gradients import denormals_flushed, gradients
 from astkit.logic_ca.tasks import hard_gates
@@ -67,15 +66,6 @@ def test_a_dropped_sample_is_seen() -> None:
         with pytest.raises(AssertionError):
             assert_equal(mutant, wanted)
         assert_equal((mutant[0], wanted[1]), wanted)  # it is the gradient that tells
-
-
-def test_a_way_that_drops_its_last_chunk_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant of the code itself: every chunk but the first forgets to add its gradient."""
-    arguments = case("sync")
-    wanted = gradients(*arguments, parallel="batch")
-    monkeypatch.setattr(module.torch, "_foreach_add_", lambda total, new: None)
-    with pytest.raises(AssertionError):
-        assert_equal(gradients(*arguments, parallel="chunk", chunk_size=4), wanted)
 
 
 def test_gradients_that_are_there_stay_as_they_are() -> None:

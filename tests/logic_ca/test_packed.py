@@ -137,17 +137,6 @@ def test_outputs_of_constants_wires_and_shared_gates():
     assert torch.equal(PackedCircuit(circuit).rollout(x, 1)[0], wanted)
 
 
-def test_an_output_that_other_gates_read_keeps_its_buffer():
-    make = Builder(2)
-    first = make.op(6, 4, 13)
-    wire = make.op(1, first, 2)
-    for position in (3, 5, 7, 8):
-        wire = make.op(7, wire, position)
-    x = bits(1, 2, 6, 70)
-    new = PackedCircuit(make.done([first, wire])).rollout(x, 1)
-    assert torch.equal(new[0, 0], x[0, 0] ^ x[0, 1])
-
-
 def test_buffers_are_used_again():
     """As many as there are wires in use at once, and one to write to, however many gates."""
     make = Builder(1)
