@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
 
 import pytest
 import torch
@@ -112,13 +110,13 @@ def test_options_reach_the_task(out, monkeypatch):
     assert preset.config.lr == arms.PRESETS["digits"]["config"]["lr"]
 
 
-@pytest.mark.parametrize("score", ["0.7*loss + 0.3*contrast", "loss+.5*disagreement"])
-def test_a_score_may_be_a_weighted_sum(out, score):
+def test_a_score_may_be_a_weighted_sum(out):
+    score = "loss+.5*disagreement"
     assert run(out, "--score", score, "--epochs", "0.1", names="batched gate") == 0
     report = compare.load(out)
     assert report["settings"]["gate"]["score"] == score
     (result,) = report["results"]
-    passes = 2 if "disagreement" in score else 1
+    passes = 2  # the model's and its teacher's
     per_row = result["flops_forward"] / result["samples_trained"]
     assert result["flops_scoring"] == pytest.approx(result["samples_scored"] * per_row * passes)
 
@@ -167,7 +165,7 @@ def test_arguments_that_it_does_not_know_are_refused(capsys, tmp_path, monkeypat
         ([*dense, "--momentum", "0.9"], "unrecognized arguments"),
         ([*dense, "--seeds", "0,,1"], "'0,,1': give whole numbers"),
         ([*dense, "--score", "lose"], "unknown score 'lose': choose one of"),
-        ([*dense, "--score", "loss - contrast"], "score 'loss - contrast' holds a minus"),
+        ([*dense, "--score", "loss - contrast"], "score 'loss - contrast' is not a weighted sum"),
         ([*dense, "--score", "0*loss"], "got the weights [0.0]"),
     ):
         with pytest.raises(SystemExit) as exit_info:
@@ -197,27 +195,9 @@ def test_absent_data_are_refused(out, capsys, tmp_path, monkeypatch):
     assert str(tmp_path) in error
 
 
-def test_a_failed_run_is_no_bad_argument(out, monkeypatch):
-    def diverging(*arguments):
-        raise FloatingPointError("the training loss became nan")
-
-    monkeypatch.setattr(arms, "run", diverging)
-    with pytest.raises(FloatingPointError):  # which python turns into exit code 1
-        run(out, names="dense")
-
-
 def test_help_names_the_arms(capsys):
     with pytest.raises(SystemExit) as exit_info:
         main(["compare", "--help"])
     assert exit_info.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(arm in text for arm in arms.ARMS)
-
-
-def test_the_package_runs_as_a_module(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["astkit", "compare", "sparse", "--out", "x"])
-    monkeypatch.setattr(arms, "task", lambda *_, **__: (_ for _ in ()).throw(ValueError("no")))
-    with pytest.raises(SystemExit) as exit_info:
-        runpy.run_module("astkit", run_name="__main__")
-    assert exit_info.value.code == 2
-    assert capsys.readouterr().err == "astkit: no\n"

@@ -10,7 +10,7 @@ from astkit.cli import main
 from astkit.runs import report
 from astkit.runs.record import Record
 from tests.cli.refusals import refused
-from tests.runs.test_tables import root  # noqa: F401 (a fixture)
+from tests.runs.test_tables import made, root  # noqa: F401 (fixtures)
 
 # ruff: noqa: F811
 

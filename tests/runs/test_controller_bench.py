@@ -20,7 +20,7 @@ from astkit.runs.controller_bench import FAMILIES, respond, settling_time, table
 from astkit.runs.intervals import mean_interval
 
 TARGETS = [0.05, 0.10, 0.25, 0.50]
-SEEDS = [6, pytest.param(20, marks=pytest.mark.full)]
+SEEDS = [4, pytest.param(20, marks=pytest.mark.full)]
 TAU = 200
 full = pytest.mark.full
 
@@ -146,9 +146,9 @@ def test_a_held_exact_threshold_has_the_floor_as_its_rmse() -> None:
         def threshold(self, scores: torch.Tensor, quota: int) -> float:
             return FAMILIES["gamma2"].threshold(0.1)
 
-    run = respond(Exact, bench.stationary(), 0.1, 2000)
+    run = respond(Exact, bench.stationary(), 0.1, 1000)
     floor = bench.binomial_floor(0.1, run["rows"])
-    assert bench.rmse(run["rate"], 0.1) == pytest.approx(floor, rel=0.06)
+    assert bench.rmse(run["rate"], 0.1) == pytest.approx(floor, rel=0.08)
 
 
 def test_the_table_holds_what_its_columns_say() -> None:
@@ -189,7 +189,7 @@ SHOCKS = [(scale, target) for scale in (4.0, 0.25) for target in TARGETS]
 @pytest.mark.parametrize(
     ("name", "scale", "target"),
     [
-        *(("gamma2", *each) for each in ((4.0, 0.05), (0.25, 0.10), (4.0, 0.25), (0.25, 0.50))),
+        *(("gamma2", *each) for each in ((4.0, 0.05), (0.25, 0.50))),
         *(pytest.param(name, *each, marks=full) for name in FAMILIES for each in SHOCKS),
     ],
 )
@@ -204,7 +204,7 @@ def test_the_default_settles_after_a_fourfold_shock(name: str, scale: float, tar
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [0.1, *(pytest.param(t, marks=full) for t in (0.05, 0.25, 0.5))])
 def test_the_default_has_no_steady_error(target: float, seeds: int) -> None:
     shapes = [bench.stationary(name) for name in FAMILIES]
     found = table({"default": "log_integral"}, shapes, [target], range(seeds), 300)
@@ -215,7 +215,7 @@ def test_the_default_has_no_steady_error(target: float, seeds: int) -> None:
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-@pytest.mark.parametrize("gain", [0.1, 0.5, *(pytest.param(g, marks=full) for g in (0.25, 1.0))])
+@pytest.mark.parametrize("gain", [0.5, *(pytest.param(g, marks=full) for g in (0.1, 0.25, 1.0))])
 def test_the_bias_on_a_ramp_is_the_predicted_one(gain: float, seeds: int) -> None:
     ramps = [bench.ramp(name, TAU) for name in FAMILIES]
     found = table({"i": lambda rate: LogIntegral(rate, gain)}, ramps, [0.25], range(seeds), 600)
@@ -224,7 +224,7 @@ def test_the_bias_on_a_ramp_is_the_predicted_one(gain: float, seeds: int) -> Non
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-@pytest.mark.parametrize("target", [0.05, 0.10, 0.25, 0.40])
+@pytest.mark.parametrize("target", [0.05, *(pytest.param(t, marks=full) for t in (0.1, 0.25, 0.4))])
 def test_the_rate_is_held_while_scores_decay(target: float, seeds: int) -> None:
     ramp = bench.ramp(tau=TAU)
     row = table({"default": "log_integral"}, [ramp], [target], range(seeds), 800, skip=0).iloc[0]
@@ -237,7 +237,7 @@ def test_a_new_set_point_is_reached(name: str) -> None:
     stream = bench.stationary("lognormal")
     for target in (0.08, 0.5):
         runs = []
-        for seed in range(5):
+        for seed in range(4):
             gate, rates = Gate(0.2, controller=name, seed=seed), []
             for step in range(250):
                 if step == 50:
@@ -270,7 +270,7 @@ def test_gates_of_any_registered_controller_are_driven() -> None:
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        *zip(FAMILIES, (0.1, 0.4, 0.25), strict=True),
+        ("gamma2", 0.1),
         *(pytest.param(name, target, marks=full) for name in FAMILIES for target in TARGETS),
     ],
 )
@@ -300,7 +300,9 @@ def test_the_exact_loop_is_the_law(name: str) -> None:
         assert (rates[1] - 0.2) / (rates[0] - 0.2) == pytest.approx(1 - share, abs=0.01)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", ["gamma2", *(pytest.param(n, marks=full) for n in list(FAMILIES)[1:])]
+)
 @pytest.mark.parametrize("share", [1.0, *(pytest.param(s, marks=full) for s in (0.3, 1.7, 2.5))])
 def test_binomial_rates_are_those_of_a_gate_on_scores(name: str, share: float) -> None:
     gain = share / density(name, 0.3)
@@ -342,6 +344,19 @@ def test_the_rhythm_of_the_originals_loop(density: float) -> None:
     assert bench.origin_rhythm(density, kp=0.0)[1] < 0 < decay
 
 
+def test_the_originals_pi_leaves_its_set_point_on_both_scores() -> None:
+    rows = bench.origin_on_both_scores(steps=300)
+    own, raw = rows["stream"].unique()
+    runs = rows.groupby(["controller", "stream"])
+    rates = runs["rate"].mean()
+    assert rates["held at its start", own] > 0.3
+    assert rates["origin_pi", raw] > 0.3
+    assert runs["threshold"].median()["origin_pi", raw] == 1.0  # its upper bound
+    for stream in (own, raw):
+        assert abs(rates["log_integral", stream] - 0.1) < 0.02
+
+
+@full
 def test_the_originals_pi_holds_its_own_score_in_the_end_and_raw_losses_not() -> None:
     rows = bench.origin_on_both_scores(steps=4000)
     runs = dict(iter(rows.groupby(["controller", "stream"])))

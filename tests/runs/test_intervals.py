@@ -15,12 +15,14 @@ from astkit.trainers.evaluator import wilson_interval
 QUANTILES = {2: 12.706204736432095, 4: 3.182446305284263}  # Student's, 97.5 %, by number of values
 
 
-@pytest.mark.parametrize("n", [3, 5, 10])
-def test_the_interval_covers_the_true_mean_as_often_as_it_says(n: int) -> None:
-    draws = np.random.default_rng(n).normal(0.7, 0.02, (4000, n))
+@pytest.mark.parametrize(
+    ("n", "count"), [(3, 500), *(pytest.param(n, 4000, marks=pytest.mark.full) for n in (3, 5, 10))]
+)
+def test_the_interval_covers_the_true_mean_as_often_as_it_says(n: int, count: int) -> None:
+    draws = np.random.default_rng(n).normal(0.7, 0.02, (count, n))
     found = [mean_interval(row.tolist()) for row in draws]
     covered = mean(interval.low <= 0.7 <= interval.high for interval in found)
-    assert covered == pytest.approx(0.95, abs=0.015)
+    assert covered == pytest.approx(0.95, abs=0.015 if count > 1000 else 0.03)
 
 
 def test_few_values_have_students_interval_and_many_a_bootstrap() -> None:

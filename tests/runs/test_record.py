@@ -108,9 +108,10 @@ def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text('{"rows": [')
-    with pytest.raises(ValueError, match=r"result\.json is damaged"):
-        _ = Record(tmp_path).result
+    for text in ('{"rows": [', '{"rows": [{"arm": "half of a pair: \\ud800"}]}'):
+        (tmp_path / "result.json").write_text(text)
+        with pytest.raises(ValueError, match=r"result\.json is damaged"):
+            _ = Record(tmp_path).result
 
 
 @pytest.mark.parametrize("small_disk", ["64k"], indirect=True)

@@ -10,7 +10,7 @@ import pytest
 
 from astkit.runs import report, tables
 from astkit.runs.record import Record
-from tests.runs.test_tables import make, root  # noqa: F401 (a fixture)
+from tests.runs.test_tables import made, make, root  # noqa: F401 (fixtures)
 
 # ruff: noqa: F811
 SCRIPT = "<script>alert(1)</script>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -14,10 +15,19 @@ from astkit.runs.switches import Bench, Switch
 BENCH = Bench("digits_cnn", batches=2)
 
 
-@pytest.fixture(scope="module")
-def measured():
+@contextmanager
+def in_this_process(bench, chosen):
+    arms = {switch.name: switches._Arm(bench, switch, 1) for switch in chosen}
+    yield {name: lambda what, arm=arm: getattr(arm, what)() for name, arm in arms.items()}
+
+
+@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.full)])
+def measured(request):
     chosen = [switches.SWITCHES[0], Switch("small", {"micro_batch": 32}, resident=True)]
-    return switches.measure(BENCH, chosen, rounds=3)
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.param:  # processes of their own take seconds to start
+            patch.setattr(switches, "running", in_this_process)
+        return switches.measure(BENCH, chosen, rounds=3)
 
 
 def test_every_arm_trains_one_pass_a_round(measured):
@@ -45,6 +55,7 @@ def test_phases_are_rows_for_a_picture(measured):
     assert sum(row["phases"].values()) <= row["seconds"]
 
 
+@pytest.mark.full
 def test_an_arm_that_fails_says_so():
     refused = Switch("refused", {"precision": "fp7"})
     with pytest.raises(
@@ -53,6 +64,7 @@ def test_an_arm_that_fails_says_so():
         switches.measure(BENCH, [Switch("plain"), refused], rounds=2)
 
 
+@pytest.mark.full
 def test_no_process_is_left_behind():
     before = set(multiprocessing.active_children())
     with switches.running(BENCH, [Switch("plain")]) as arms:

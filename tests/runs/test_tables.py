@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -134,12 +135,19 @@ def make(root: Path, rate: float, seed: int, name: str = "01_gate") -> Record:
     return run
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two rates and four seeds; each test has a copy of them in ``root``."""
+    folder = tmp_path_factory.mktemp("made")
     for rate in (0.1, 0.5):
         for seed in SEEDS:
-            make(tmp_path / "runs", rate, seed)
-    return tmp_path / "runs"
+            make(folder, rate, seed)
+    return folder
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
 def test_means_intervals_and_differences_are_those_by_hand(root: Path) -> None:
