@@ -1,4 +1,4 @@
-"""Pictures of a lattice: flows on their way, steps until they stop, times, learning."""
+"""Figures of a lattice: paths of flows, steps until they stop, times, learning curves."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from astkit.lattice.flows import Flows
 from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
 from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
 
-_SLIDE_DPI = 72  # there are many of them in one notebook
-_COLOURS = "cividis"  # reads the same for the colour-blind
+_SLIDE_DPI = 72  # a notebook holds many slides
+_COLOURS = "cividis"  # also for colour-blind readers
 
 
 @torch.no_grad()
 def flow_table(
     model: EnergyFlowLattice, x: Tensor, *, adaptive: bool = True
 ) -> tuple[LatticeOutput, pd.DataFrame]:
-    """Run ``x [batch, dim]`` without gradients: the output, and a row a step and flow.
+    """Run ``x [batch, dim]`` without gradients: the output, and a row per step and flow.
 
-    Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, which a flow keeps, ``x``,
-    ``y``, ``z`` in lattice units, and ``energy``.
+    Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, ``x``, ``y``, ``z`` in
+    lattice units, and ``energy``.
     """
     each = model.config.flows_per_sample
     parts: list[Tensor] = []
@@ -47,17 +47,16 @@ def flow_table(
 
 @styled
 def flow_paths(flows: pd.DataFrame, depth: int, upto: int | None = None) -> Picture:
-    """A sample's flows: their energy along the depth, and where they are on the surface.
+    """A sample's flows: their energy along the depth, and their positions on the surface.
 
-    A flow that has arrived stays on the surface where it was last, before the step in which it
-    arrived.
+    A flow that has arrived stays where it was before its last step.
 
     Args:
-        flows: of one sample, as `flow_table` gives them.
-        depth: planes of the lattice; the last one is where flows arrive.
+        flows: of one sample, from `flow_table`.
+        depth: planes of the lattice.
         upto: the last step that is drawn; all by default.
 
-    Raises ``ValueError`` for flows without a row.
+    Raises ``ValueError`` for an empty table.
     """
     if flows.empty:
         raise ValueError("flows has no rows: record some with flow_table")
@@ -83,17 +82,17 @@ def flow_paths(flows: pd.DataFrame, depth: int, upto: int | None = None) -> Pict
 
 
 def _moves(flows: pd.DataFrame) -> np.ndarray:
-    """Each flow's steps: plane and energy before and after, ``[n, 2, 2]``."""
+    """Plane and energy before and after each step of each flow, ``[n, 2, 2]``."""
     ordered = flows.sort_values(["slot", "step"])
     before = ordered.groupby("slot").shift()
-    # a slot that was free for a while, or goes back, holds another flow
+    # a gap in the steps, or a smaller z: another flow in the same slot
     same = (ordered["step"] - before["step"] == 1) & (ordered["z"] > before["z"])
     axes = ["z", "energy"]
     return np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
 
 
 class Slides:
-    """Pictures with a slider below them, as one piece of HTML that needs no widgets."""
+    """Pictures with a slider below them, as plain HTML without widgets."""
 
     def __init__(self, pictures: Sequence[Picture], name: str = "step") -> None:
         self.images = [base64.b64encode(each.png(_SLIDE_DPI)).decode() for each in pictures]
@@ -121,11 +120,11 @@ class Slides:
 
 @styled
 def steps_until_done(steps: Sequence[int], allowed: int, arrivals: Sequence[int]) -> Picture:
-    """How many steps each sample took, and in which steps the flows arrived.
+    """Histograms of the steps of each sample and of the arrivals.
 
     Args:
-        steps: one number a sample.
-        allowed: steps that a sample may take.
+        steps: one number per sample.
+        allowed: maximum number of steps.
         arrivals: flows that arrived in step 1, 2, ...
     """
     figure = picture(2, width=4.4, height=3.0)
@@ -139,10 +138,9 @@ def steps_until_done(steps: Sequence[int], allowed: int, arrivals: Sequence[int]
 
 @styled
 def times(rows: pd.DataFrame) -> Picture:
-    """Milliseconds of a step for each flow, one line a way, both axes logarithmic.
+    """Milliseconds per step and flow, a line per way, both axes logarithmic.
 
-    A level line is time in proportion to flows; a falling one says that larger batches are cheaper
-    a flow. ``rows``: ``way``, ``flows`` and the ``seconds`` of a step.
+    ``rows``: ``way``, ``flows`` and the ``seconds`` of a step.
     """
     figure = picture(1, width=6.4, height=3.8)
     (axis,) = figure.axes
@@ -158,10 +156,10 @@ def times(rows: pd.DataFrame) -> Picture:
 
 @styled
 def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str, label: str) -> Picture:
-    """A metric over training steps, one line a model with the range over seeds; marks as lines.
+    """A metric over training steps, a line per model with the range over seeds.
 
-    ``curves``: ``model``, ``seed``, ``step`` and ``metric``, which the axis calls ``label``;
-    ``marks``: of the baselines.
+    ``curves``: ``model``, ``seed``, ``step`` and ``metric``; ``label``: of the metric's axis;
+    ``marks``: values of the baselines, drawn as lines.
     """
     figure = picture(1, width=6.4, height=3.8)
     (axis,) = figure.axes

@@ -118,6 +118,7 @@ class GatedLogicStep(LogicStep):
             else:
                 found = gate.choose(seen)
         chosen = Selection(torch.arange(batch.rows)) if found is None else found
+        chosen.check(batch.rows, gate)
         scoring = (batch.rows if seen.read else 0, chosen, scores, 1, seen)
         if not len(chosen):
             return StepResult(chosen.index, torch.empty(0), *scoring)
