@@ -176,6 +176,7 @@ def read_json(path: Path, /, **fields: type) -> dict[str, Any]:
         if not path.is_file():
             raise ValueError("not a regular file")
         content: Any = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(content, ensure_ascii=False).encode()  # raises for half of a surrogate pair
         if not isinstance(content, dict):
             raise ValueError("not a mapping")
         for name, kind in fields.items():
