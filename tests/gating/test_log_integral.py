@@ -88,6 +88,14 @@ def test_a_threshold_of_positive_scores_stays_above_zero_and_finite() -> None:
     assert controller.threshold(torch.zeros(4), 0) == pytest.approx(1e30 * math.exp(-50))
 
 
+def test_it_falls_only_while_a_positive_score_lies_at_or_below_it() -> None:
+    for lowest, moves in ((1.0, True), (1.001, False), (0.0, False)):
+        controller = LogIntegral(0.5)
+        controller.value = 1.0
+        controller.update(0.0, torch.tensor([lowest, 2.0]))
+        assert (controller.value < 1.0) == moves
+
+
 def test_a_start_of_zeros_waits_for_a_scale_however_rows_were_drawn() -> None:
     controller = LogIntegral(0.1)
     for _ in range(3):
