@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from astkit.gating.controllers import check_rate
 from astkit.gating.helper_models import by_sample, isolated, train_models
-from astkit.gating.last_loss import check_samples
+from astkit.gating.last_loss import check_count, check_samples
 from astkit.gating.policy import Policy, PolicyCard
 from astkit.gating.sample_memory import sample_index
 from astkit.gating.sampler import RunInfo
@@ -36,8 +36,8 @@ class StaticEL2N(Policy):
         lr: AdamW's learning rate in them.
         seed: of what the scoring runs draw.
 
-    Raises ``ValueError`` for an impossible rate, in scoring for a model without class outputs, and
-    in training without scores.
+    Raises ``ValueError`` for impossible arguments, in scoring for a model without class outputs,
+    and in training without scores.
     """
 
     card = PolicyCard(
@@ -54,7 +54,8 @@ class StaticEL2N(Policy):
     def __init__(
         self, rate: float = 0.5, runs: int = 3, epochs: int = 1, lr: float = 1e-3, seed: int = 0
     ) -> None:
-        self.rate, self.runs, self.epochs = check_rate("rate", rate), runs, epochs
+        self.rate, self.runs = check_rate("rate", rate), check_count("runs", runs)
+        self.epochs = check_count("epochs", epochs)
         self.lr, self.seed = lr, seed
         self.scores: Tensor | None = None  # float32 [samples]
         self._kept: Tensor | None = None  # bool [samples]

@@ -7,6 +7,7 @@ import torch
 from astkit import rng
 from astkit.gating.controllers import check_rate
 from astkit.gating.helper_models import choice
+from astkit.gating.last_loss import check_count, check_share
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.scored import Scored
 from astkit.gating.selection import Selection
@@ -18,11 +19,11 @@ class GradNormIS(Policy):
 
     Draws repeat rows and weigh ``1 / (B p)``, so that the mean of the weighted losses has the
     gradient of the whole batch as its expectation. ``tau = 1 / sqrt(1 - sum((p - 1 / B)**2) /
-    sum(p**2))``, averaged over batches, is the factor by which a uniform batch would have to grow
-    for the same variance. While it is at most ``(B + 3 b) / (3 b)``, b rows are drawn uniformly
-    without repeats, and only one batch in ``every`` is scored to test again (published: each, from
-    the outputs in training). Source: Katharopoulos and Fleuret, "Not All Samples Are Created
-    Equal", ICML 2018, and its code. Load batches of B = 3 b rows for the published setting.
+    sum(p**2))``, averaged over batches, estimates by which factor a uniform batch would have to
+    grow for the same variance. While it is at most ``(B + 3 b) / (3 b)``, b rows are drawn
+    uniformly without repeats, and only one batch in ``every`` is scored to test again (published:
+    each, from the outputs in training). Load batches of B = 3 b rows for the published setting.
+    Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal", ICML 2018, and its code.
 
     Args:
         rate: draws over rows of a batch, in (0, 1].
@@ -30,7 +31,8 @@ class GradNormIS(Policy):
         every: batches between tests while drawing uniformly.
         seed: of the draws.
 
-    Raises ``ValueError`` for an impossible rate, and for a model without class outputs.
+    Raises ``ValueError`` for impossible arguments, and in training for a model without class
+    outputs.
     """
 
     card = PolicyCard(
@@ -47,8 +49,8 @@ class GradNormIS(Policy):
     def __init__(
         self, rate: float = 1 / 3, momentum: float = 0.9, every: int = 10, seed: int = 0
     ) -> None:
-        self.rate, self.momentum = check_rate("rate", rate), momentum
-        self.every, self.seed = every, seed
+        self.rate, self.momentum = check_rate("rate", rate), check_share("momentum", momentum)
+        self.every, self.seed = check_count("every", every), seed
         self.tau, self.batches = 0.0, 0
 
     def choose(self, batch: Scored) -> Selection:

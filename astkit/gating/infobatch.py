@@ -24,7 +24,7 @@ class InfoBatch(LastLoss):
         delta: share of the epochs that drop samples, in [0, 1].
         seed: of the draws.
 
-    Raises ``ValueError`` for an impossible ``r``.
+    Raises ``ValueError`` for an impossible ``r`` or ``delta``.
     """
 
     card = PolicyCard(
@@ -37,7 +37,8 @@ class InfoBatch(LastLoss):
     )
 
     def __init__(self, r: float = 0.5, delta: float = 0.875, seed: int = 0) -> None:
-        self.r, self.delta, self.seed = check_share("r", r), delta, seed
+        self.r, self.delta = check_share("r", r), check_share("delta", delta, whole=True)
+        self.seed = seed
 
     def plan(self, run: RunInfo) -> Selection | None:
         known = self.recall(run)

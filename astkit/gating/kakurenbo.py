@@ -1,4 +1,4 @@
-"""KAKURENBO: samples that are classified right, with confidence and a low loss, are hidden."""
+"""KAKURENBO: samples of low loss that are classified correctly with confidence are hidden."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from astkit.gating.selection import Selection
 
 
 class Kakurenbo(LastLoss):
-    """Hides, of the ``F`` of the samples with the lowest last losses, those that are surely right.
+    """Leaves out samples of low loss that were last classified correctly with confidence.
 
-    A sample is surely right if its last prediction was, with a probability of ``confidence`` or
-    more. ``F`` is ``hidden`` times 1, 0.8, 0.6 and 0.4 from 0, 30, 60 and 80 % of training on.
-    While samples are hidden, the learning rate is multiplied by ``1 / (1 - F)``. Hidden samples are
-    scored at the end of the epoch; one that is not comes back in the next. In a loop of your own,
-    multiply the learning rate by ``sampler.lr_factor``, and after each epoch score the samples
-    ``sampler.score_only`` and pass ``policy.observe(Visit(..., trained=False))``.
+    They are taken from the share ``F`` of the samples with the lowest last losses, and their last
+    prediction had a probability of ``confidence`` or more. ``F`` is ``hidden`` times 1, 0.8, 0.6
+    and 0.4 from 0, 30, 60 and 80 % of training on. While samples are hidden, the learning rate is
+    multiplied by ``1 / (1 - F)``. Hidden samples are scored at the end of the epoch; a sample that
+    was not scored is trained on in the next epoch. In a loop of your own, multiply the learning
+    rate by ``sampler.lr_factor``, and after each epoch score the samples ``sampler.score_only`` and
+    call ``policy.observe(Visit(..., trained=False))``.
 
     Source: Nguyen et al., "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training",
     NeurIPS 2023, and its code; there, probabilities are normalised over the batch instead of over
@@ -29,26 +30,27 @@ class Kakurenbo(LastLoss):
 
     Args:
         hidden: largest share of the samples to hide, in [0, 1).
-        confidence: smallest probability of a prediction that counts as sure.
-        seed: kept for the sampler's order; nothing else is drawn.
+        confidence: smallest probability of a prediction that counts as confident.
+        seed: of the sampler's order; the policy draws nothing.
 
-    Raises ``ValueError`` for an impossible ``hidden``, and in training for a task without classes.
+    Raises ``ValueError`` for impossible shares, and in training for a task without classes.
     """
 
     card = PolicyCard(
-        law="of the F of the samples with the lowest losses, those last classified right with"
-        " probability 0.7 or more are hidden",
+        law="of the share F of the samples with the lowest losses, those last classified correctly"
+        " with probability 0.7 or more are hidden",
         source="Nguyen et al., KAKURENBO, NeurIPS 2023",
         cost="one forward pass for each hidden sample at the end of the epoch",
         bias="away from easy samples, uncorrected; the learning rate is raised by 1 / (1 - F)",
-        avoid="in short trainings, where few samples are right with confidence yet",
+        avoid="in short trainings, where few samples are classified with confidence",
     )
     needs_outputs = True
     state: ClassVar[tuple[str, ...]] = ("losses", "sure")
     sure: Tensor | None = None
 
     def __init__(self, hidden: float = 0.3, confidence: float = 0.7, seed: int = 0) -> None:
-        self.hidden, self.confidence, self.seed = check_share("hidden", hidden), confidence, seed
+        self.hidden, self.seed = check_share("hidden", hidden), seed
+        self.confidence = check_share("confidence", confidence, whole=True)
         self.cost = Cost(self.hidden)
 
     def plan(self, run: RunInfo) -> Selection:
@@ -73,7 +75,7 @@ class Kakurenbo(LastLoss):
         super().observe(visit)
         if visit.correct is None or visit.confidence is None:
             raise ValueError(
-                "Kakurenbo hides samples that are classified right, but this task has no class"
+                "Kakurenbo hides samples that are classified correctly, but this task has no class"
                 " outputs with integer labels: choose another policy, such as 'infobatch'"
             )
         assert self.sure is not None

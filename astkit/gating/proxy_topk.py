@@ -12,6 +12,7 @@ from torch import nn
 from astkit import rng
 from astkit.gating.controllers import check_rate
 from astkit.gating.helper_models import choice, device_of
+from astkit.gating.last_loss import check_count
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.scored import Scored
 from astkit.gating.selection import Selection
@@ -35,7 +36,7 @@ class ProxyTopK(Policy):
         lr: AdamW's learning rate of the proxy.
         seed: of what the proxy draws, such as dropout.
 
-    Raises ``ValueError`` for an impossible rate.
+    Raises ``ValueError`` for impossible arguments.
     """
 
     state = ("batches",)
@@ -57,7 +58,8 @@ class ProxyTopK(Policy):
         lr: float = 1e-3,
         seed: int = 0,
     ) -> None:
-        self.rate, self.proxy, self.every = check_rate("rate", rate), proxy, every
+        self.rate, self.proxy = check_rate("rate", rate), proxy
+        self.every = check_count("every", every)
         self.lr, self.seed = lr, seed
         self.cost = Cost(0.0, 1 + 3 * self.rate / every)
         self.batches = 0

@@ -25,8 +25,8 @@ class RCAP(LastLoss):
     sqrt(n / N * s)`` and s is the importance that its samples of the last epoch have together; they
     are drawn without repeats in proportion to the importance. Source: Hassan, Khare and Paik,
     "RCAP: Robust, Class-Aware, Probabilistic Dynamic Dataset Pruning" (2026), by its published code
-    (datacull); there, classes that are used up do not lower what is left for the others, which is
-    corrected here. It has no default ``beta``.
+    (datacull), which has no default for ``beta``; there, a class that gives all its samples does
+    not lower what the others give, which is corrected here.
 
     Args:
         rate: share of the samples that an epoch trains on, in (0, 1].

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from astkit import rng
 from astkit.gating.controllers import check_rate
 from astkit.gating.helper_models import by_sample, choice, isolated, train_models
+from astkit.gating.last_loss import check_count
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.sample_memory import sample_index
 from astkit.gating.scored import Scored
@@ -34,7 +35,7 @@ class Rho(Policy):
         lr: AdamW's learning rate in them.
         seed: of the halves.
 
-    Raises ``ValueError`` for an impossible rate, and in training without holdout losses.
+    Raises ``ValueError`` for impossible arguments, and in training without holdout losses.
     """
 
     card = PolicyCard(
@@ -50,8 +51,8 @@ class Rho(Policy):
     state = ("held",)
 
     def __init__(self, rate: float = 0.1, epochs: int = 2, lr: float = 1e-3, seed: int = 0) -> None:
-        self.rate, self.epochs, self.lr = check_rate("rate", rate), epochs, lr
-        self.seed = seed
+        self.rate, self.epochs = check_rate("rate", rate), check_count("epochs", epochs)
+        self.lr, self.seed = lr, seed
         self.held: Tensor | None = None  # float32 [samples]; NaN where a sample has none
 
     def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:

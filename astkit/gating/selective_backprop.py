@@ -7,7 +7,7 @@ import torch
 from astkit import rng
 from astkit.gating.controllers import check_rate
 from astkit.gating.helper_models import choice
-from astkit.gating.last_loss import draw_weighted
+from astkit.gating.last_loss import check_count, check_share, draw_weighted
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.sampler import RunInfo
 from astkit.gating.scored import Scored
@@ -33,7 +33,7 @@ class SelectiveBackprop(Policy):
         progress: share of training that is over. The `Trainer` and ``policy.sampler`` keep it up to
             date, tenth by tenth of an epoch; in another loop, set it.
 
-    Raises ``ValueError`` for an impossible rate, and in training where ``progress`` is not known.
+    Raises ``ValueError`` for impossible arguments, and in training where ``progress`` is not known.
     """
 
     card = PolicyCard(
@@ -55,8 +55,10 @@ class SelectiveBackprop(Policy):
         interrupt: int = 2,
         seed: int = 0,
     ) -> None:
-        self.rate, self.start, self.end = check_rate("rate", rate), start, end
-        self.interrupt, self.seed = interrupt, seed
+        self.rate, self.seed = check_rate("rate", rate), seed
+        self.start = check_share("start", start, whole=True)
+        self.end = check_share("end", end, whole=True)
+        self.interrupt = check_count("interrupt", interrupt, least=0)
         self.progress: float | None = None
         self.batch = self.draws = 0  # batches of this epoch, and selections of the run
 

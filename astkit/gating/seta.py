@@ -30,7 +30,7 @@ class SeTa(LastLoss):
         delta: share of the epochs that use the window, in [0, 1].
         seed: of the draws.
 
-    Raises ``ValueError`` for an impossible ``r`` or a window without a group.
+    Raises ``ValueError`` for impossible shares or a window without a group.
     """
 
     card = PolicyCard(
@@ -58,7 +58,7 @@ class SeTa(LastLoss):
                 " window above 0 and at most 1 that holds a group, such as groups=5, window=0.9"
             )
         self.r, self.groups, self.window = check_share("r", r), groups, window
-        self.delta, self.seed = delta, seed
+        self.delta, self.seed = check_share("delta", delta, whole=True), seed
 
     def plan(self, run: RunInfo) -> Selection:
         losses, rows = self.recall(run), len(run.rows)

@@ -69,10 +69,6 @@ def test_samples_not_seen_yet_come_first() -> None:
     assert policy.plan(info(0)).index.equal(again.index)  # also with the guard
 
 
-def test_impossible_arguments_and_data_are_refused() -> None:
-    with pytest.raises(ValueError, match="rate is 0, but a rate is a share"):
-        CachedLoss(0)
-    with pytest.raises(ValueError, match="guard is 0: give a number above 0"):
-        CachedLoss(guard=0)
+def test_a_guard_without_labels_is_refused() -> None:
     with pytest.raises(ValueError, match="CachedLoss chooses by class, but the data set holds no"):
         CachedLoss(guard=1).plan(info(0, labels=None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import statistics
 import time
 from collections.abc import Mapping
@@ -32,6 +33,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "cached_loss": {"guard": 0.8},
 }
 NAMES = list(REGISTRIES["policy"])
+PRUNING = ("infobatch", "seta", "repb")
+RATED = ("random", "cached_loss", "class_balanced", "rcap", "selective_backprop", "gradnorm_is")
+RATED += ("rho", "el2n_static", "proxy_topk")
 
 
 class Labelled(TensorDataset):
@@ -165,6 +169,43 @@ def test_the_trainer_takes_it(name: str) -> None:
 
 
 FIRST_EPOCHS = ("class_balanced", "kakurenbo")  # as many rows as dense training in two epochs
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    *((name, {"r": r}, f"r is {r}: give") for name in PRUNING for r in (-0.1, 1, math.nan)),
+    *(
+        (name, {"rate": r}, f"rate is {r}, but a rate")
+        for name in RATED
+        for r in (0, 1.1, math.nan)
+    ),
+    *((name, {"delta": 1.1}, "delta is 1.1: give") for name in ("infobatch", "seta")),
+    *(("seta", {"groups": 5, "window": w}, f"window is {w} of 5 groups") for w in (0.05, 1.2)),
+    ("kakurenbo", {"hidden": 1}, "hidden is 1: give a number of 0 or more and below 1$"),
+    ("kakurenbo", {"confidence": 1.5}, "confidence is 1.5: give a number of 0 or more and at most"),
+    ("cached_loss", {"guard": 0}, "guard is 0: give a number above 0"),
+    ("rcap", {"beta": 0}, "beta is 0: give a temperature above 0"),
+    ("bls", {"alpha": 1}, "alpha is 1: give"),
+    ("selective_backprop", {"start": -1}, "start is -1: give"),
+    ("selective_backprop", {"end": 2}, "end is 2: give"),
+    ("selective_backprop", {"interrupt": -1}, "interrupt is -1: give a whole number of 0 or more"),
+    ("gradnorm_is", {"every": 0}, "every is 0: give a whole number of 1 or more"),
+    ("gradnorm_is", {"momentum": 1}, "momentum is 1: give"),
+    ("rho", {"epochs": 0}, "epochs is 0: give"),
+    ("el2n_static", {"runs": 0.5}, "runs is 0.5: give"),
+    ("el2n_static", {"epochs": 0}, "epochs is 0: give"),
+    ("proxy_topk", {"every": 0}, "every is 0: give"),
+]
+
+
+def test_impossible_arguments_are_refused() -> None:
+    for name, options, words in REFUSED:
+        with pytest.raises(ValueError, match=words):
+            as_policy({"name": name, **options})
+
+
+def test_cards_say_what_was_reconstructed() -> None:
+    for name in ("repb", "rcap"):
+        assert policy_of(name).card.source.startswith("reconstructed from")
 
 
 # --- time ------------------------------------------------------------------------------------

@@ -78,10 +78,7 @@ def test_a_sample_without_a_finite_loss_stays() -> None:
         assert weights[:2] == [1.0, 1.0]
 
 
-def test_impossible_arguments_and_data_are_refused() -> None:
-    for r in (-0.1, 1.0, math.nan):
-        with pytest.raises(ValueError, match=rf"r is {r}: give a number of 0 or more and below 1"):
-            InfoBatch(r)
+def test_data_of_another_size_are_refused() -> None:
     policy = informed()
     with pytest.raises(ValueError, match="InfoBatch remembers 60 samples, but the data set has 61"):
         policy.plan(info(1, samples=61))

@@ -31,8 +31,3 @@ def test_it_equals_the_three_rules() -> None:
             following |= {i for i in batch if losses[epoch][i] >= mean or draws[i] >= r}
         chosen = following
     assert len(found[5][0]) < 0.8 * N
-
-
-def test_an_impossible_r_is_refused() -> None:
-    with pytest.raises(ValueError, match="r is 1: give a number of 0 or more and below 1"):
-        RePB(1)

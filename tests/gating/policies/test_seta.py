@@ -51,9 +51,3 @@ def test_it_equals_the_published_rule() -> None:
         for i in kept:
             last[i] = losses[epoch][i]
     assert len(found[1][0]) < len(found[0][0]) == len(found[9][0])
-
-
-def test_an_empty_window_is_refused() -> None:
-    for groups, window in ((5, 0.05), (5, 1.2), (0, 0.5)):
-        with pytest.raises(ValueError, match=rf"window is {window} of {groups} groups"):
-            SeTa(groups=groups, window=window)
