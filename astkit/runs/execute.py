@@ -182,7 +182,7 @@ def _failure(error: Exception, target: Path) -> dict[str, Any]:
         kind, message = type(error).__name__, str(error)
         lines = "".join(traceback.format_exception(error))
     cell = None
-    if target.exists():
+    with suppress(OSError, ValueError):  # a full disk may have cut the file off
         cells = [cell for cell in nbformat.read(target, 4).cells if cell.cell_type == "code"]
         begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
         cell = {"number": len(begun), "source": begun[-1].source} if begun else None

@@ -76,6 +76,9 @@ def run(
         ValueError: for parameters that the notebook does not take, for links in the run's folder.
     """
     given = {name: notebook.fit(name, value) for name, value in given.items()}
+    for path in (notebook.path, Path(root).resolve()):
+        if any("\ud800" <= character <= "\udfff" for character in str(path)):
+            raise ValueError(f"{path} is not UTF-8 here: unset PYTHONUTF8, or set LC_ALL=C.UTF-8")
     Path(root).mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         # a folder is created, marked and locked under the root's lock, so each run has one folder

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from astkit import cli
 from astkit.cli import demo, main
 from astkit.runs.record import Record
 from tests.cli.refusals import refused
@@ -74,6 +79,37 @@ def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):
     absent = toy.with_name("none.ipynb")
     assert refused(capsys, "run", absent) == f"there is no notebook {absent}\n"
     assert not root.exists()
+
+
+def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "import_module", interrupted)
+    assert main(["run", "toy.ipynb"]) == 130
+    assert capsys.readouterr().err == "astkit: interrupted; started again, it resumes\n"
+
+
+def test_a_path_with_umlauts_is_printed_in_any_locale(tmp_path, process, monkeypatch):
+    process("complete")
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert run(sweeping.write(tmp_path / "bücher" / "toy.ipynb")) == 0
+    stream.flush()
+    assert rb"b\xfccher" in stream.buffer.getvalue()
+
+
+def test_files_in_the_current_folder_are_not_imported(tmp_path):
+    for name in ("json", "random", "textwrap", "argparse"):
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} of the folder')")
+    done = subprocess.run(
+        [sys.executable, "-m", "astkit", "doctor", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_locked_run_is_refused(toy, root, process, capsys):

@@ -83,6 +83,14 @@ def test_without_a_failure_the_exit_code_is_0(toy, outcome, capsys):
     assert capsys.readouterr().out.endswith("6 complete\nnote: toy.ipynb has changed since\n")
 
 
+def test_a_failure_without_a_folder_names_none(toy, outcome, capsys):
+    outcome(lambda row: {"status": "failed", "error": "OSError: no space"})
+    assert run(toy, *SEEDS) == 1
+    said = capsys.readouterr().out
+    assert said.endswith("6 failed\n")
+    assert "None" not in said
+
+
 def test_an_interrupt_is_exit_code_130(toy, monkeypatch, capsys):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt

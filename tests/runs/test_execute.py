@@ -59,7 +59,9 @@ def test_what_a_cell_ends_with_is_how_the_notebook_ends(tmp_path, capfd):
     source = sweeping.write(tmp_path / "a {b}.ipynb", "print(os.getcwd(), os.environ['X'], n)")
     book = nbformat.read(source, 4)
     book.cells[0].source = "import os\nn = 1"
+    book.metadata.clear()  # no kernel is named
     nbformat.write(book, source)
+    (tmp_path / "fnmatch.py").write_text("raise RuntimeError('a file beside the notebook')")
     target = tmp_path / "out {b}.ipynb"
     end = execute.execute(source, target, {"n": 3}, environment={"X": "set"}, show=True)
     assert end == End("complete")

@@ -184,13 +184,44 @@ def test_a_folder_belongs_to_one_at_a_time(plan, root, process):
     assert notebook.run(plan, {}, root).status == "complete"
 
 
-@pytest.mark.parametrize(
-    ("stem", "name"),
-    [("01_toy", "01_toy"), ("my  toy!", "my_toy"), ("_x_", "x"), ("ä", "notebook")],
-)
-def test_any_stem_makes_a_folder(tmp_path, root, process, stem, name):
-    process("complete")
-    plan = parameters.read(sweeping.write(tmp_path / f"{stem}.ipynb"))
+def test_nothing_is_written_through_a_link(plan, root, process, tmp_path):
+    process(error(), "complete")
     folder = notebook.run(plan, {}, root).folder
-    assert folder.name.split("_", 1)[1].rsplit("_", 2)[0] == name
-    assert notebook.find(plan, {}, root).folder == folder
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for place in ("notebook.ipynb", "fig", ".unfinished", ".lock", "../.lock"):
+        link = folder / place
+        link.unlink(missing_ok=True)
+        link.symlink_to(outside / ("" if place == "fig" else "created"))
+        with pytest.raises(ValueError, match=rf"{place} is a link, and a run would write through"):
+            notebook.run(plan, {}, root)
+        link.unlink()
+    assert not list(outside.iterdir())
+    assert notebook.run(plan, {}, root).status == "complete"
+    root.rename(tmp_path / "moved")  # a link to the folder of all runs is the user's own
+    root.symlink_to(tmp_path / "moved")
+    assert not notebook.run(plan, {}, root).executed
+
+
+def test_paths_that_the_locale_cannot_name_are_refused(plan, tmp_path, process):
+    process("complete")
+    with pytest.raises(ValueError, match="is not UTF-8 here: unset PYTHONUTF8, or set LC_ALL"):
+        notebook.run(plan, {}, tmp_path / "b\udcfccher")
+
+
+def test_a_long_message_is_cut_in_the_outcome_and_kept_in_the_folder(plan, root, process):
+    process(error("x" * 1_000_000))
+    done = notebook.run(plan, {}, root)
+    assert len(done.error) < 400
+    assert done.error.endswith("x ... in cell [3]")
+    assert len(Record(done.folder).read("error.json")["message"]) == 1_000_000
+
+
+def test_any_stem_makes_a_folder(tmp_path, root, process):
+    process("complete")
+    names = {"01_toy": "01_toy", "my  toy!": "my_toy", "_x_": "x", "ä": "notebook"}
+    for stem, name in names.items():
+        plan = parameters.read(sweeping.write(tmp_path / f"{stem}.ipynb"))
+        folder = notebook.run(plan, {}, root).folder
+        assert folder.name.split("_", 1)[1].rsplit("_", 2)[0] == name
+        assert notebook.find(plan, {}, root).folder == folder

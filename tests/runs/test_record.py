@@ -80,6 +80,9 @@ def test_a_run_is_incomplete_until_what_runs_it_has_ended(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt), run.unfinished():
         raise KeyboardInterrupt
     assert run.status == "incomplete"
+    (run.folder / ".unfinished").unlink()
+    run.write("error.json", {"type": "ValueError"})  # by a notebook that outlived its command
+    assert run.status == "failed"
 
 
 def test_a_notebook_finds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,10 +111,14 @@ def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    for text in ('{"rows": [', '{"rows": [{"arm": "half of a pair: \\ud800"}]}'):
-        (tmp_path / "result.json").write_text(text)
-        with pytest.raises(ValueError, match=r"result\.json is damaged"):
+    wrong = ("[1]", '{"rows": 3}', '{"rows": [1]}', "[" * 100_000, "\xff")
+    for text in (*wrong, '{"rows": [', '{"rows": [{"arm": "half of a pair: \\ud800"}]}'):
+        (tmp_path / "result.json").write_text(text, encoding="latin-1")
+        with pytest.raises(ValueError, match=r"result\.json is damaged \(.*\): delete it, or"):
             _ = Record(tmp_path).result
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ValueError, match=r"config\.json is damaged \(not a regular file\)"):
+        _ = Record(tmp_path).config
 
 
 @pytest.mark.parametrize("small_disk", ["64k"], indirect=True)
