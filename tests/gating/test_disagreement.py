@@ -90,6 +90,28 @@ def test_the_first_call_finds_no_disagreement() -> None:
     assert Gate(score="disagreement").score(model, x, y).tolist() == [0.0] * 7
 
 
+@pytest.mark.filterwarnings("ignore:all scores of a batch are equal")  # the first ones
+def test_the_default_controller_finds_its_scale_after_the_first_call() -> None:
+    model, gate, rates = build(), Gate(0.3, "disagreement", fallback=0), []
+    for x, y in batches(60):
+        rates.append(gate(model, x, y).rate)
+        train(model, x, y)
+    assert sum(rates[-30:]) / 30 == pytest.approx(0.3, abs=0.1)
+
+
+def test_the_first_call_scores_0_even_where_averaging_rounds() -> None:
+    model = build().float()
+    (x, y) = batches(1)[0]
+    score = Disagreement(decay=0.3)
+    for seed in range(20):  # a new teacher each, and weights that the average may round
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(generator=torch.Generator().manual_seed(seed))
+        score.teacher = None
+        outputs = 1.001 * model.eval()(x.float()).detach()  # another path through the model
+        assert score.score(Scored(outputs, y, x.float(), None, model)).tolist() == [0.0] * 7
+
+
 # --- the divergence --------------------------------------------------------------------------
 
 
