@@ -159,7 +159,7 @@ class LiveBoard:
         figure = picture(2, rows, width=5.0, height=2.5, layout=None)
         inch = 1 / (2.5 * rows)
         room = {"left": 0.07, "right": 0.93, "bottom": 0.8 * inch, "top": 1 - 0.35 * inch}
-        figure.subplots_adjust(**room, wspace=0.32, hspace=0.55)  # as constrained, but faster
+        figure.subplots_adjust(**room, wspace=0.37, hspace=0.55)  # as constrained, but faster
         what = {"joules": f"joules not measured: {self._reason}", "flops": "FLOPs not counted"}
         note = " · ".join(text for name, text in what.items() if name not in there)
         figure.text(0.01, 0.06 * inch, fill(shorten(note, 280), 140), size=8, color=SOFT)
@@ -224,7 +224,7 @@ def _draw(axis: Axes, panel: Panel, points: dict[str, Any], marks: list[int]) ->
     axis.set_ylabel(panel.unit, size=8)
     if len(panel.curves) > 1:  # above the axes, where no line runs
         place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.97), "ncols": 3}
-        axis.legend(handles=lines, fontsize=8, columnspacing=1.0, handlelength=1.6, **place)
+        axis.legend(handles=lines, fontsize=8, columnspacing=0.8, handlelength=1.5, **place)
     for side in sides.values():
         side.tick_params(labelsize=8)
         side.locator_params(nbins=5)

@@ -13,7 +13,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, PercentFormatter
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    PercentFormatter,
+)
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -157,6 +163,7 @@ def stability_bound(noise: Table) -> Picture:
     axis.set_xlim(0, 1.22 * table["gain x f"].max())
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
     axis.legend(loc="upper left")
     return figure
 
@@ -255,8 +262,8 @@ def class_activation(classes: Table) -> Picture:
     figure = picture(width=min(14.0, 5.6 + 0.4 * len(shares)))
     axis, places = figure.axes[0], np.arange(len(shares))
     bars: dict[str, Any] = {"width": 0.4, "edgecolor": INK, "lw": 0.6}
-    axis.bar(places - 0.2, shares["seen"], color="#d0d0d0", label="of the seen", **bars)
-    axis.bar(places + 0.2, shares["active"], color=COLOURS[0], label="of the active", **bars)
+    axis.bar(places - 0.2, shares["seen"], color="#d0d0d0", label="samples seen", **bars)
+    axis.bar(places + 0.2, shares["active"], color=COLOURS[0], label="active samples", **bars)
     axis.set(title="share of each class among the samples seen, and among the active ones")
     axis.set(xlabel="class", ylabel="share of the samples")
     axis.yaxis.set_major_formatter(PercentFormatter(1))

@@ -19,6 +19,7 @@ from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
     LogLocator,
+    MaxNLocator,
     NullFormatter,
     NullLocator,
 )
@@ -75,6 +76,7 @@ def training_curves(epochs: Table) -> Picture:
         _arms(axis, table, column)
         title = "validation " + column.removeprefix("val_")
         axis.set(title=title, xlabel="epoch", ylabel=unit)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     shaded = "mean of {} seeds, shaded from the lowest to the highest"
     name_seeds(figure, table["seed"].nunique(), shaded)
     legend_beside(figure, figure.axes[1])
@@ -141,7 +143,7 @@ def _stretch(axis: Axes) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}"))
     axis.set_ylim(max(0.0, low - 0.05), min(1.0, high + 0.1 * (1.01 - high)))
-    axis.set_ylabel("validation accuracy, stretched towards 1")
+    axis.set_ylabel("validation accuracy, logarithmic in the error")
 
 
 def _log_error(accuracy: Any) -> Any:

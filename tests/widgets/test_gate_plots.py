@@ -155,6 +155,7 @@ def test_a_loops_noise_is_drawn_beside_theory_and_bound():
     names = [text.get_text() for text in axis.get_legend().get_texts()]
     assert names == ["gamma", "normal", "theory, linear loop", "bound: gain x f = 2"]
     assert [text.get_text() for text in axis.texts] == ["8 a batch", "64 a batch"]
+    assert not any(axis.yaxis.get_minor_formatter().format_ticks([3.0, 4.0]))
 
 
 def heat(picture):
@@ -258,7 +259,7 @@ def test_bars_hold_the_shares_of_the_classes_over_all_steps():
     seen, active = ([bar.get_height() for bar in group] for group in axis.containers)
     assert seen == pytest.approx([1 / 6, 2 / 6, 3 / 6])
     assert active == pytest.approx([20 / 32, 4 / 32, 8 / 32])
-    assert legend(picture) == {"of the seen", "of the active"}
+    assert legend(picture) == {"samples seen", "active samples"}
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["0", "1", "2"]
     with pytest.raises(ValueError, match="no sample was active"):
         plots.class_activation([{**row, "active": 0} for row in rows])
