@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,6 +143,9 @@ def test_two_seeds_differ(name: str) -> None:
     assert trained(name) != trained(name, seed=1)
 
 
+WHOLE = ("class_balanced", "kakurenbo")  # may train on as many rows as dense training does
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_trainer_takes_it(name: str) -> None:
     policy = policy_of(name)
@@ -161,14 +165,35 @@ def test_the_trainer_takes_it(name: str) -> None:
     assert policy.config() == config  # such as a rate
     counts = trainer.ledger.counts
     assert 0 < counts.trained <= 3 * N + 3
-    assert counts.trained < 3 * N or name in FIRST_EPOCHS
+    assert counts.trained < 3 * N or name in WHOLE
     reads = name in ("gate", "selective_backprop", "gradnorm_is", "rho")
     assert (counts.scored > 0) == (reads or (name == "kakurenbo" and counts.unloaded > 0))
     helped = name in ("rho", "el2n_static", "proxy_topk")
     assert (trainer.ledger.flops.helper > 0) == helped
 
 
-FIRST_EPOCHS = ("class_balanced", "kakurenbo")  # as many rows as dense training in two epochs
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trainer_that_was_stopped_resumes_to_the_same_weights(name: str, tmp_path: Path) -> None:
+    def trainer(folder: str, resume: bool = False) -> Trainer:
+        options: dict[str, Any] = {"checkpoints": tmp_path / folder, "resume": resume}
+        config = TrainConfig(lr=0.05, batch_size=SIZE)
+        policy, epochs = policy_of(name), 4
+        return Trainer(
+            model_of(), DATA, policy=policy, epochs=epochs, config=config, device="cpu", **options
+        )
+
+    whole = trainer("whole")
+    steps = sum(1 for _ in whole.steps())
+    for stop in (steps // 3, steps - 2):
+        records = trainer(f"stopped-{stop}").steps()
+        for _ in range(stop):
+            next(records)
+        records.close()
+        resumed = trainer(f"stopped-{stop}", resume=True)
+        resumed.run()
+        weights = resumed.model.state_dict()
+        assert all(value.equal(weights[key]) for key, value in whole.model.state_dict().items())
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
