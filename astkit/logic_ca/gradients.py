@@ -6,7 +6,7 @@ data, and nothing is clipped before all samples are summed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
@@ -17,9 +17,6 @@ from torch.func import functional_call, grad_and_value, vmap
 from astkit.logic_ca.automaton import LogicCA
 
 Parallel = Literal["batch", "vmap", "chunk", "loop"]
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""``(states [batch, channels, height, width], targets [batch, ...]) -> [batch]``."""
 
 Gradients = dict[str, Tensor]
 
@@ -37,7 +34,6 @@ def gradients(
     masks: Tensor | None = None,
     *,
     hard: bool | Tensor = False,
-    loss: Loss = first_channel_loss,
     parallel: Parallel = "batch",
     chunk_size: int | None = None,
     weight: Tensor | None = None,
@@ -48,11 +44,10 @@ def gradients(
     Args:
         model: the gradient is that of its parameters; their ``.grad`` are left unchanged.
         x: ``[batch, channels, height, width]``.
-        targets: ``[batch, ...]``, passed to ``loss``.
+        targets: ``[batch, height, width]`` of channel 0; the loss is `first_channel_loss`.
         steps: of the rollout.
         masks: bool ``[steps, batch, 1, height, width]``; see `LogicCA.forward`.
         hard: bool ``[gates]``, which of them are hard; see `LogicCA.forward`.
-        loss: one loss per sample.
         parallel: "batch": all samples in one rollout. "vmap": the gradient of each sample by
             ``torch.func``, then their sum. "chunk": ``chunk_size`` samples at a time, which bounds
             memory. "loop": one sample at a time.
@@ -67,13 +62,14 @@ def gradients(
     _check(len(x), parallel, chunk_size, recompute)
     with denormals_flushed():
         if parallel == "vmap":
-            losses, each = _per_sample(model, x, targets, steps, masks, hard, loss, chunk_size)
+            losses, each = _per_sample(model, x, targets, steps, masks, hard, chunk_size)
             count = torch.ones_like(losses) if weight is None else weight.to(losses)
             return losses, {name: torch.tensordot(count, g, 1) for name, g in each.items()}
 
         def part(rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
             fires = None if masks is None else masks[:, rows]
-            found = loss(model(x[rows], steps, fires, hard, recompute=recompute), targets[rows])
+            states = model(x[rows], steps, fires, hard, recompute=recompute)
+            found = first_channel_loss(states, targets[rows])
             total = found.sum() if weight is None else (found * weight[rows]).sum()
             return found.detach(), torch.autograd.grad(total, list(named.values()))
 
@@ -95,7 +91,6 @@ def _per_sample(
     steps: int,
     masks: Tensor | None,
     hard: bool | Tensor,
-    loss: Loss,
     chunk_size: int | None,
 ) -> tuple[Tensor, Gradients]:
     """Losses ``[batch]`` and, by name, the gradient of each sample's ``[batch, *parameter]``."""
@@ -103,7 +98,7 @@ def _per_sample(
     def of_one(weights: Gradients, x: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
         fires = None if mask is None else mask[:, None]
         states = functional_call(model, weights, (x[None], steps, fires, hard), {"fused": False})
-        return loss(states, target[None])[0]
+        return first_channel_loss(states, target[None])[0]
 
     where = (None, 0, 0, None if masks is None else 1)
     mapped = vmap(grad_and_value(of_one), in_dims=where, chunk_size=chunk_size)

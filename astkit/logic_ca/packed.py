@@ -70,10 +70,11 @@ class PackedCircuit:
                 " astkit.logic_ca.tasks.fire_masks"
             )
         batch, _, height, width = x.shape
-        fires = None if masks is None else _steps_of("masks", masks, (steps, batch, height, width))
+        shape = [steps, batch, 1, height, width]
+        fires = None if masks is None else _bits("masks", masks, shape)
         if alive is not None:
-            batch = 1 if alive.ndim == 5 and alive.shape[1] == 1 else batch
-            living = _steps_of("alive", alive, (steps, batch, height, width))
+            one = alive.ndim == 5 and alive.shape[1] == 1
+            living = _bits("alive", alive, [steps, 1 if one else batch, 1, height, width])
         state = _bits("x", x)
         yield state
         step = self._stepper(state.shape)
@@ -157,20 +158,11 @@ def _pack(rows: Bits) -> Words:
     return np.pad(octets, [(0, 0), (0, -octets.shape[1] % 8)]).view(np.uint64)
 
 
-def _bits(name: str, values: Tensor) -> Bits:
+def _bits(name: str, values: Tensor, shape: list[int] | None = None) -> Bits:
+    if shape is not None and list(values.shape) != shape:
+        raise ValueError(f"{name} has shape {list(values.shape)}: give {shape}, a mask per step")
     array = values.detach().cpu().numpy()
     bits: Bits = array.astype(bool)
     if not np.array_equal(array, bits):
         raise ValueError(f"{name} holds values other than 0 and 1: round them first")
     return bits
-
-
-def _steps_of(name: str, masks: Tensor, size: tuple[int, int, int, int]) -> Bits:
-    """Bits of a mask for every step: [T, B, 1, H, W]."""
-    steps, batch, height, width = size
-    if list(masks.shape) != [steps, batch, 1, height, width]:
-        raise ValueError(
-            f"{name} has shape {list(masks.shape)}: give [{steps}, {batch}, 1, {height}, {width}],"
-            " a mask for every step"
-        )
-    return _bits(name, masks)

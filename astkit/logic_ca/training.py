@@ -75,9 +75,9 @@ class LogicStep:
         ledger: Ledger,
     ) -> Tensor:
         model: Any = learner.model
-        options = {"hard": hard, "loss": learner.criterion, "weight": weight, **self.ways}
+        ways = {"hard": hard, "weight": weight, **self.ways}
         with ledger.phase("gradients"):
-            losses, found = gradients(model, batch.x, batch.y, self.task.steps, masks, **options)
+            losses, found = gradients(model, batch.x, batch.y, self.task.steps, masks, **ways)
         with ledger.phase("optimizer"):
             apply_gradients(model, learner.optimizer, found)
             learner.updates.steps += 1
