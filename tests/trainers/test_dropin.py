@@ -71,16 +71,6 @@ def test_the_documented_keys_come_back_also_without_validation(kind):
     assert results["final_val_accuracy"] is None
 
 
-def test_they_are_two_algorithms_with_the_steps_they_promise():
-    """Per batch one optimizer step, per sample one for each row that was trained on."""
-    for kind in KINDS:
-        trainer = kind(network(), data(0, 64), device="cpu")
-        results = trainer.train(epochs=1)
-        taken = next(iter(trainer.trainer.learner.optimizer.state.values()))["step"]
-        expected = 4 if kind is AdaptiveSparseTrainer else results["samples_trained"]
-        assert int(taken) == expected
-
-
 def test_the_origins_defaults():
     trainer = AdaptiveSparseTrainer(network(), data(0, 32))
     assert trainer.config.lr == 1e-4

@@ -52,43 +52,6 @@ def test_an_optimizer_of_ones_own_is_the_one_that_steps(linear, batch):
     torch.testing.assert_close(linear.bias, plain.bias)
 
 
-def moved(linear, batch, clip_norm, factor=1.0, total=1.0):
-    """How far one SGD step at rate 1 moves the weights, and by how much the gradient asks for."""
-    x, y = batch
-    before = nn.utils.parameters_to_vector(linear.parameters()).detach().clone()
-    optimizer = torch.optim.SGD(linear.parameters(), lr=1.0)
-    learner = Learner(linear, TrainConfig(clip_norm=clip_norm), optimizer=optimizer)
-    summed = F.cross_entropy(linear(x), y, reduction="sum")
-    learner.updates.backward(factor * summed, total, len(y))
-    wanted = math.sqrt(sum(float(p.grad.square().sum()) for p in linear.parameters()))
-    learner.end_batch(Ledger())
-    after = nn.utils.parameters_to_vector(linear.parameters()).detach()
-    return float((after - before).norm()), wanted
-
-
-def test_mean_gradients_are_clipped_to_the_norm_if_they_are_larger(linear, batch):
-    for clip_norm in (0.1, 1.0, None):
-        distance, wanted = moved(linear, batch, clip_norm, factor=100.0)
-        assert wanted > 10
-        assert distance == pytest.approx(clip_norm or wanted, rel=1e-4)
-    distance, wanted = moved(linear, batch, 1.0, factor=1e-3)
-    assert distance == pytest.approx(wanted, rel=1e-3)
-    distance, wanted = moved(linear, batch, 1e3, factor=100.0, total=50.0)  # divided first
-    assert distance == pytest.approx(wanted / 50, rel=1e-3)
-
-
-def test_gradients_add_up_until_they_are_cleared(linear, batch):
-    x, y = batch
-    learner = Learner(linear, TrainConfig())
-    for row in range(6):
-        learner.gradients(x[row : row + 1], y[row : row + 1])
-    summed = linear.weight.grad.clone()
-    learner.updates.clear()
-    assert linear.weight.grad is None
-    learner.gradients(x, y)
-    torch.testing.assert_close(linear.weight.grad, summed)
-
-
 def test_a_loss_that_is_not_finite_is_refused(linear, unchanged):
     learner = Learner(linear, TrainConfig())
     for value in (math.nan, math.inf, -math.inf):

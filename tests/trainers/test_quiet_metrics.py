@@ -92,40 +92,6 @@ def counted_syncs(monkeypatch) -> Iterator[Syncs]:
     return syncs
 
 
-def invented(source: str, path: Path) -> Callable:
-    """A function ``read(x)`` that seems to stand in a file at ``path``."""
-    space: dict = {}
-    exec(compile(source, str(path), "exec"), space)
-    return space["read"]
-
-
-WAYS = {"x.item()": "item", "x.tolist()": "tolist", "x.numpy()": "numpy", "float(x)": "__float__",
-        "int(x)": "__int__", "[1, 2][x]": "__index__", "1 if x else 2": "__bool__"}  # fmt: skip
-
-
-def test_every_way_to_read_a_tensor_is_counted_once(counted_syncs):
-    for how in WAYS:
-        invented(f"def read(x):\n    return {how}", PACKAGE / "profiling" / "a.py")(torch.tensor(1))
-    assert counted_syncs == [Sync(name, "profiling", ("read",)) for name in WAYS.values()]
-    assert counted_syncs.of("profiling", functions={"read", "other"}) == counted_syncs
-    assert not counted_syncs.of("gating")
-    assert not counted_syncs.of("profiling", functions={"other"})
-
-
-def test_a_read_belongs_to_the_part_nearest_to_it(counted_syncs):
-    inner = invented("def read(x):\n    return x.item()", PACKAGE / "gating" / "invented.py")
-    outer = invented("def read(x):\n    return x()", PACKAGE / "trainers" / "invented.py")
-    outer(lambda: inner(torch.tensor(1)))
-    outer(torch.tensor(1).item)
-    assert [(sync.part, sync.functions) for sync in counted_syncs] == [
-        ("gating", ("read",)),
-        ("trainers", ("read",)),
-    ]
-
-
-# --- runs
-
-
 def build(step: str, **config) -> Trainer:
     images = load("digits")[0].subset(range(BATCHES * 32))
     return Trainer(

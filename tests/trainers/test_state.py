@@ -19,7 +19,7 @@ from astkit.datasets import Loader
 from astkit.gating import Gate, OriginPI, TopK
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import Budget, Event, History, TimeIsUp, TrainConfig, Trainer
-from astkit.trainers.state import SCHEDULES, Steering, cosine
+from astkit.trainers.state import Steering
 from tests.trainers.states import hand_over, leave_after
 
 ROWS, SIZE, LR = 80, 8, 0.5
@@ -160,16 +160,6 @@ def test_the_share_spent_is_in_its_range(name, limit, share):
     spent = Budget(**{name: limit}).spent(share * limit, ledger)
     assert spent == pytest.approx(min(1.0, share))
     assert spent <= 1.0
-
-
-@given(st.floats(0, 1), st.floats(0, 1))
-def test_the_cosine_falls_from_one_to_nothing(first, second):
-    constant = SCHEDULES["constant"]
-    assert cosine(0) == constant(0) == constant(1) == 1
-    assert cosine(0.5) == pytest.approx(0.5)
-    assert cosine(1) == pytest.approx(0, abs=1e-15)
-    if first <= second:
-        assert 1 >= cosine(first) >= cosine(second) >= 0
 
 
 def test_the_process_time_budget_ends_a_run_driven_through_steps(monkeypatch, tmp_path):

@@ -92,15 +92,6 @@ def test_scores_and_classes_are_those_of_a_plain_loop(name, train, recorded):
         assert not hasattr(trainer.step, "gate")
 
 
-def test_no_row_of_the_stochastic_gates_fallback_is_booked_as_active(train):
-    trainer = train(Watch(STEPS["stochastic"]()))
-    trainer.run()
-    gate = trainer.step.gate
-    assert gate.fallback_rows > 0
-    assert sum(row["active"] for row in trainer.step.classes) == gate.active
-    assert trainer.ledger.samples.trained == gate.active + gate.fallback_rows
-
-
 class Fixed:
     """A step that does nothing but return a result made beforehand."""
 
