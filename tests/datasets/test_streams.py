@@ -39,8 +39,6 @@ def die():
 def impatient(monkeypatch):
     # how long torch waits for a worker to leave before it terminates it
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
-    yield
-    gc.collect()  # workers held by the traceback that a test has looked at
 
 
 def rows(loader):
@@ -51,6 +49,7 @@ def rows(loader):
     ("trouble", "words", "workers"), [(hang, "timed out after 1", 1), (die, "exited unexp", 2)]
 )
 def test_a_failing_worker_is_one_clear_error(trouble, words, workers, tmp_path):
+    gc.collect()  # workers held by the traceback that another test has looked at
     cure = tmp_path / "cure"
     options = {"num_workers": workers, "timeout_s": 1 if trouble is hang else 60}
     loader = Loader(Awkward(cure, trouble), 1, shuffle=False, **options)
