@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # most tests two at a time, a thread each; then those that want the machine for themselves
-TEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not alone" && \
-	$(BIN)/python -m pytest -m alone
+PYTEST = $(BIN)/python -m pytest
+TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not alone"
+ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full lab lint clean
@@ -16,10 +17,12 @@ demo: $(READY) ## run notebook 01 and show its results
 	@$(BIN)/python -m astkit demo
 
 test: lint ## lint, then the tests
-	@$(TEST)
+	@$(TOGETHER) && $(ALONE)
 
-test-full: lint ## lint, then the tests with the acceptance counts, which take longer
-	@ASTKIT_FULL=1; export ASTKIT_FULL; $(TEST)
+test-full: lint ## lint, then all tests, which takes long; a summary goes to tests/benchmarks
+	@export ASTKIT_FULL=1; failed=0; \
+	$(TOGETHER) --junitxml=out/full-1.xml || failed=1; $(ALONE) --junitxml=out/full-2.xml || failed=1; \
+	$(BIN)/python -m tests.benchmarks.full_run out/full-1.xml out/full-2.xml; exit $$failed
 
 lab: $(READY) ## open the notebooks in JupyterLab
 	@cd notebooks && ../$(BIN)/jupyter lab
