@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
-import subprocess
-import sys
+import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,28 +54,26 @@ def state() -> tuple[object, ...]:
     )
 
 
-FRESH = """
-import json, resource, torch
-from astkit import system
-
-torch.set_num_threads(1)
-
-def faults():
+def faults() -> int:
+    """Page faults of writing three blocks of 40 MiB, once the heap has settled."""
     counts = []
     for _ in range(8):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        [torch.ones(40 << 18) for _ in range(3)]
+        _ = [b"x" * (40 << 20) for _ in range(3)]
         counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     return min(counts[-3:])
 
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096
 
-before = faults()
-with system.tuned(allocator="auto") as record:
-    inside, held = faults(), resident()
-print(json.dumps([before, inside, held - resident(), record["allocator"]]))
-"""
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measured(answers: Any) -> None:
+    """In a process of its own: faults before and within a block, bytes given back, the record."""
+    before = faults()
+    with tuned(allocator="auto") as record:
+        inside, held = faults(), resident()
+    answers.put((before, inside, held - resident(), record["allocator"]))
 
 
 def test_the_record_is_plain_and_gives_a_reason_for_each_setting() -> None:
@@ -129,9 +128,12 @@ def test_everything_is_put_back_after_an_error() -> None:
 
 @needs_glibc
 def test_memory_that_is_kept_costs_no_page_faults() -> None:
-    """In a process of its own, whose heap is as glibc makes it."""
-    done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True)
-    before, inside, given_back, record = json.loads(done.stdout)
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=measured, args=(answers,))
+    child.start()
+    before, inside, given_back, record = answers.get()
+    child.join()
     assert record["value"] == "on"
     assert before > 0.9 * 3 * 40 * 2**20 / os.sysconf("SC_PAGE_SIZE") or huge_pages()
     assert inside < before / 20
