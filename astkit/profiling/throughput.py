@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -11,18 +11,6 @@ from astkit import logs
 from astkit.profiling.ledger import Ledger
 from astkit.profiling.memory import PeakMemory, peak_memory
 from astkit.system import allowed_cpus
-
-
-class _Mark(NamedTuple):
-    """All counters at one moment; a row is the difference of two."""
-
-    wall: float
-    waited: float
-    cpu: float
-    seen: int
-    trained: int
-    seconds: dict[str, float]
-    phases: dict[str, float]
 
 
 class Throughput:
@@ -72,7 +60,7 @@ class Throughput:
         self.every, self.level = every, level
         self.cores = allowed_cpus()
         self.rows: list[dict[str, Any]] = []
-        self._open: tuple[_Mark, PeakMemory] | None = None
+        self._open: tuple[dict[str, float], PeakMemory] | None = None
         self._step = self._batches = 0
         self._no_gpu = None if self.device.type == "cuda" else "NVML reads NVIDIA GPUs only"
 
@@ -108,34 +96,42 @@ class Throughput:
             self.rows.append({**self._speed(start, self._mark()), **self._gpu(), **found})
             logs.record(logs.PERFORMANCE, "throughput", lambda: self.rows[-1])
 
-    def _mark(self) -> _Mark:
-        samples, seconds, phases = self.ledger.samples, self.ledger.seconds, self.ledger.phases
+    def _mark(self) -> dict[str, float]:
+        """All counters at this moment; a row is the difference of two."""
+        samples, ledger = self.ledger.samples, self.ledger
         asked = time.perf_counter()
-        if self.ledger.synchronize is not None:
-            self.ledger.synchronize()
+        if ledger.synchronize is not None:
+            ledger.synchronize()
         now = time.perf_counter()
-        seen = samples.trained + samples.overflowed + samples.skipped
-        cpu, waited = time.process_time(), now - asked
-        return _Mark(now, waited, cpu, seen, samples.trained, dict(seconds), dict(phases))
+        return {
+            "wall": now,
+            "waited": now - asked,
+            "cpu": time.process_time(),
+            "seen": samples.trained + samples.overflowed + samples.skipped,
+            "trained": samples.trained,
+            **ledger.seconds,
+            **{f"phase {name}": seconds for name, seconds in ledger.phases.items()},
+        }
 
-    def _speed(self, start: _Mark, end: _Mark) -> dict[str, Any]:
-        wall = end.wall - start.wall
-        training, evaluation = (
-            end.seconds[clock] - start.seconds[clock] for clock in ("training", "evaluation")
-        )
-        training += end.waited  # work of this window that its clock has not waited for
-        phases = {name: s - start.phases.get(name, 0.0) for name, s in end.phases.items()}
+    def _speed(self, start: dict[str, float], end: dict[str, float]) -> dict[str, Any]:
+        passed = {name: value - start.get(name, 0.0) for name, value in end.items()}
+        # plus the work of this window that its clock has not waited for
+        training, wall = passed["training"] + end["waited"], passed["wall"]
         return {
             "step": self._step,
             "training_steps": self._batches,
-            "seen_per_second": (end.seen - start.seen) / training,
-            "trained_per_second": (end.trained - start.trained) / training,
+            "seen_per_second": passed["seen"] / training,
+            "trained_per_second": passed["trained"] / training,
             "wall_seconds": wall,
             "seconds": training,
-            "evaluation_seconds": evaluation,
-            "phases": phases,
+            "evaluation_seconds": passed["evaluation"],
+            "phases": {
+                name.removeprefix("phase "): seconds
+                for name, seconds in passed.items()
+                if name.startswith("phase ")
+            },
             "utilisation": training / wall,
-            "cpu_utilisation": (end.cpu - start.cpu) / wall / self.cores,
+            "cpu_utilisation": passed["cpu"] / wall / self.cores,
         }
 
     def _gpu(self) -> dict[str, Any]:
