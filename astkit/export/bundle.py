@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +19,7 @@ from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
 # names that the export binds, beside those of its functions and imports
-_OWN = {"FOLDER", "HASHES", "HOME", "MODULES", "PACKAGE", "SOURCE", "STAGE", "UNKNOWN", "VALUES"}
-_OWN |= {"WORDS", "shutil"}
+_OWN = {"FOLDER", "HOME", "MODULES", "PACKAGE", "SOURCE", "STAGE", "UNKNOWN", "VALUES", "shutil"}
 
 
 @dataclass(frozen=True)
@@ -95,20 +92,8 @@ def source_hash(modules: Mapping[str, str]) -> str:
 
 
 def guard(made: Bundle) -> str:
-    """Source of the constants that ``verify.use`` checks."""
-    inner = {name.removeprefix(f"{PACKAGE}/"): text for name, text in made.modules.items()}
-    hashes = (
-        f"{name} {hashlib.sha256(text.encode()).hexdigest()[:8]}" for name, text in inner.items()
-    )
-    # a name and its hash stay together
-    words = textwrap.fill(" ".join(pair.replace(" ", "\0") for pair in hashes), 100)
-    words = words.replace("\0", " ")
-    return (
-        f'SOURCE = "{made.source}"  # SHA-256 over the modules\n'
-        f"# {made.stamp}\n"
-        f'WORDS = """\n{words}\n""".split()\n'
-        "HASHES = dict(zip(WORDS[::2], WORDS[1::2], strict=True))"
-    )
+    """Source of the constant that ``verify.use`` checks."""
+    return f'SOURCE = "{made.source}"  # SHA-256 over the modules\n# {made.stamp}'
 
 
 def module_source(name: str) -> str:

@@ -93,7 +93,7 @@ def text(made: Bundle) -> str:
 
 
 def _begin(made: Bundle) -> str:
-    return f'use(Path("{PACKAGE}"), SOURCE, HASHES)\n\n{made.start}'
+    return f'use(Path("{PACKAGE}"), SOURCE)\n\n{made.start}'
 
 
 def _folders(made: Bundle) -> str:

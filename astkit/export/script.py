@@ -51,7 +51,7 @@ def _literal(source: str) -> str:
 def _begin(made: Bundle) -> str:
     return f"""# %% Start
 HOME = unpack(MODULES, Path.cwd() / f"{PACKAGE}-{{SOURCE[:12]}}")
-use(HOME / "{PACKAGE}", SOURCE, HASHES)
+use(HOME / "{PACKAGE}", SOURCE)
 
 {made.start}"""
 

@@ -193,7 +193,7 @@ def test_a_changed_module_in_a_script_is_refused(
     path.write_text(path.read_text().replace('__version__ = "', 'raise SystemExit("run")  # "', 1))
     result = subprocess.run([bare_python, path], cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
-    assert "RuntimeError: astkit/__init__.py is not what was exported" in result.stderr
+    assert "RuntimeError: the modules in astkit are not those exported" in result.stderr
 
 
 LOADS = """\
