@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+NAMES = {"arm", "class", "controller", "family", "stream"}  # columns that users name rows in
 Table = pd.DataFrame | Sequence[Mapping[str, Any]]
 """A tidy table, or its rows as mappings."""
 
@@ -58,7 +59,14 @@ def read(
             f"{picture} was given the same {' and '.join(key)} twice for one seed: number the runs"
             " in a column seed"
         )
+    for name in NAMES & set(frame):
+        frame[name] = frame[name].map(_literal)
     return frame
+
+
+def _literal(name: Any) -> Any:
+    """``name`` such that matplotlib takes no part of it for a formula."""
+    return name.replace("$", r"\$") if isinstance(name, str) else name
 
 
 def windows(steps: pd.Series[Any], count: int) -> pd.Series[Any]:

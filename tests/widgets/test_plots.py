@@ -378,3 +378,11 @@ def test_windows_hold_nearly_as_many_steps_each_and_begin_at_one_of_them(steps, 
     assert sizes.max() - sizes.min() <= 1
     firsts = steps.groupby(window.to_numpy()).min()
     assert list(firsts.index) == list(firsts)
+
+
+def test_names_are_text_and_never_formulas():
+    for name, (rows, _) in PICTURES.items():
+        table = [
+            {**row, "arm": r"costs $\frac{$", "controller": "$_$", "family": "$^$"} for row in rows
+        ]
+        getattr(plots, name)(table).png(dpi=30)
