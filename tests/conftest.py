@@ -20,7 +20,6 @@ ALONE = (
     "browser/",
     "datasets/test_memory.py",
     "runs/test_execute.py",
-    "runs/test_sweep.py",
 )
 """Tests that drive a browser, watch memory or end processes: no others run beside them."""
 

@@ -78,9 +78,9 @@ def text(findings: list[Finding]) -> str:
         # textwrap does not break at a no-break space
         kept = re.sub(r"`[^`]*`", lambda match: match[0].replace(" ", "\xa0"), said)
         head = f"{each.mark}  {each.topic:<{wide}}  "
-        options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-        indents = {"initial_indent": head, "subsequent_indent": " " * len(head)}
-        lines += textwrap.wrap(kept, 80, **indents, **options)
+        wrapper = textwrap.TextWrapper(80, break_long_words=False, break_on_hyphens=False)
+        wrapper.initial_indent, wrapper.subsequent_indent = head, " " * len(head)
+        lines += wrapper.wrap(kept)
     return "\n".join([*lines, "", LEGEND, verdict(findings)]).replace("\xa0", " ")
 
 

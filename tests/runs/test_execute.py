@@ -147,6 +147,7 @@ def test_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.full
 def test_an_interrupt_outside_of_a_block_ends_the_kernel(tmp_path):
     up = tmp_path / "up"
     source = sweeping.write(tmp_path / "n.ipynb", WAIT, parameters="up = ''  # a file")
