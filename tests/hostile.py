@@ -212,6 +212,22 @@ def _read_metrics(folder: Path, path: Path) -> None:
         file.load_state_dict({"lines": 2})
 
 
+def _pairs(folder: Path) -> Path:
+    lines = [{"source": f"a text of {n} words", "target": "an answer"} for n in range(4)]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    return _written(folder / "pairs.jsonl.gz", gzip.compress(text))
+
+
+def _read_pairs(folder: Path, path: Path) -> None:
+    from astkit.lattice import pairs
+
+    pairs.read_pairs(path)
+
+
+def reshaped_pair(rng: random.Random, content: bytes) -> bytes:
+    return gzip.compress(rng.choice(BYTES + (reshaped_line,) * 4)(rng, gzip.decompress(content)))
+
+
 def _notebook(folder: Path) -> Path:
     import nbformat
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -307,6 +323,11 @@ def huge_header(rng: random.Random, content: bytes) -> bytes:
 def compressed(rng: random.Random, content: bytes) -> bytes:
     """What a name that ends in .gz promises, or a bomb."""
     return gzip.compress(rng.choice((content, content[:50], b"\0" * (100 << 20))), 1)
+
+
+def bomb(rng: random.Random, content: bytes) -> bytes:
+    """Two megabytes that expand to two gigabytes."""
+    return gzip.compress(b" " * (1 << 26), 1) * 32
 
 
 def _digested(path: Path, content: bytes) -> Path:
@@ -465,6 +486,7 @@ KINDS: dict[str, Kind] = {
     "metrics": Kind(_metrics, _read_metrics, (reshaped_line, reshaped_line)),
     "notebook": Kind(_notebook, _read_notebook, (reshaped, reshaped, reshaped)),
     "checkpoint": Kind(_checkpoint, _resume, CHECKPOINT, _digested),
+    "text pairs": Kind(_pairs, _read_pairs, (*[reshaped_pair] * 9, bomb)),
     "image": Kind(_images, _read_images, (huge_png, other_format)),
     "parquet": Kind(_parquet, _read_parquet, (other_table, other_table)),
     "mapped": Kind(_mapped, _read_mapped, (other_array, other_array)),

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sysconfig
+import zlib
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ FILE = "docs_pairs.jsonl.gz"
 # beside the package, not in it: what an editable install copies there would hide the checkout
 SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
 VALIDATION_SHARE = 0.15
+MOST_BYTES = 2**27  # of text in a file: a small compressed file may expand to any size
 _FORM = '{"source": "some words", "target": "some words"}'
 
 
@@ -77,13 +79,18 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
     has a line without words on both sides.
     """
     path = Path(path)
-    opened = gzip.open if path.suffix == ".gz" else open
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file: name a file of JSON lines")
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
-            lines = {f"{path} line {n}": line for n, line in enumerate(file, 1) if line.strip()}
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES:,} bytes of text")
+        numbered = enumerate(content.decode().split("\n"), 1)
+        lines = {f"{path} line {n}": line for n, line in numbered if line.strip()}
     except FileNotFoundError:
         raise
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as JSON lines ({error}): write it anew") from error
     if not lines:
         raise ValueError(f"{path} holds no pair: give lines of the form {_FORM}")
@@ -95,7 +102,7 @@ def _pair(line: str, where: str) -> TextPair:
         entry = json.loads(line)
         source, target = entry["source"], entry["target"]
         usable = all(isinstance(side, str) and words(side) for side in (source, target))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         usable = False
     if not usable:
         raise ValueError(f"{where} is {line.strip()[:60]!r}: give {_FORM}")
