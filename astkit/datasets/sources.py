@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from astkit.datasets.decode import class_names, read_class_folders
+from astkit.datasets.decode import decode, regular, resized
 from astkit.datasets.images import Images
 from astkit.names import resolve
 
 Parts = tuple[Images, Images | None]
+SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 def load(
@@ -56,28 +58,58 @@ def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
     """One folder a class, in ``root`` or in ``root/train`` and ``root/test``."""
     if root is None:
         raise ValueError("root is None; pass the folder that holds one folder of images a class.")
-    inner = root / "train"
-    train = inner if class_names(inner) else root
-    classes = class_names(train)
+    inner, test = root / "train", root / "test"
+    train = inner if _class_names(inner) else root
+    classes = _class_names(train)
     if not classes:
         raise FileNotFoundError(
-            f"No class folders with images were found in {inner} or {root}; "
+            f"No class folders with {', '.join(SUFFIXES)} images were found in {inner} or {root}; "
             "put the images in root/<class>/ or root/train/<class>/."
         )
-    tested = class_names(root / "test") if train == inner else ()
-    for name in tested:
-        if name not in classes:
-            raise ValueError(
-                f"{root / 'test'} has the class {name!r}, which {train} lacks; "
-                "use the same class folders in both."
-            )
-    first = Images(*read_class_folders(train, classes, size), classes, root.name)
-    if not tested:
-        return first, None
-    second = Images(*read_class_folders(root / "test", classes, size), classes, root.name)
-    if first.shape != second.shape:
+    tested = _class_names(test) if train == inner else []
+    unknown = [name for name in tested if name not in classes]
+    if unknown:
         raise ValueError(
-            f"Images in {train} have shape {first.shape} and those in {root / 'test'} "
-            f"{second.shape}; pass size= (pixels a side) to resize all images."
+            f"{test} has the class {unknown[0]!r}, which {train} lacks; "
+            "use the same class folders in both."
         )
-    return first, second
+    parts = [train, test] if tested else [train]
+    files = [
+        (folder, path, label)
+        for folder in parts
+        for label, name in enumerate(classes)
+        for path in _image_files(folder / name)
+    ]
+    pictures = _pictures([path for _, path, _ in files], size)
+    made: list[Images] = []
+    for folder in parts:
+        rows = [row for row, file in enumerate(files) if file[0] == folder]
+        labels = torch.tensor([files[row][2] for row in rows])
+        pixels = torch.stack([pictures[row] for row in rows])
+        made.append(Images(pixels, labels, tuple(classes), root.name))
+    return made[0], made[1] if tested else None
+
+
+def _pictures(paths: list[Path], size: int | None) -> list[Tensor]:
+    remedy = "replace it or take it out of the folder"
+    pictures: list[Tensor] = []
+    for path in paths:
+        picture = decode(regular(path, remedy).read_bytes(), str(path), remedy)
+        pictures.append(picture if size is None else resized(picture, size))
+        first, shape = pictures[0].shape, pictures[-1].shape
+        if shape != first:
+            raise ValueError(
+                f"{paths[0]} is {first[2]}x{first[1]} pixels and {path} is {shape[2]}x{shape[1]}; "
+                "pass size= (pixels a side) to resize all images."
+            )
+    return pictures
+
+
+def _image_files(folder: Path) -> list[Path]:
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in found if path.suffix.lower() in SUFFIXES)
+
+
+def _class_names(folder: Path) -> list[str]:
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in found if _image_files(path))
