@@ -81,6 +81,13 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "simple_cnn": "astkit.models:SimpleCNN",
         "simplified_vit": "astkit.models:SimplifiedViT",
     },
+    "condition": {
+        "clean": "astkit.datasets.conditions:clean",
+        "wrong_labels": "astkit.datasets.conditions:wrong_labels",
+        "duplicates": "astkit.datasets.conditions:duplicates",
+        "long_tail": "astkit.datasets.conditions:long_tail",
+        "small": "astkit.datasets.conditions:small",
+    },
     "dataset": {
         "digits": "astkit.datasets.sources:load_digits",
         "cifar10": "astkit.datasets.cifar10:load_cifar10",
@@ -91,7 +98,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
 
 def resolve(kind: str, name: str) -> Any:
     """The object registered as ``name`` under ``kind`` ("policy", "score", "controller", "model",
-    "dataset").
+    "condition", "dataset").
 
     Raises ``ValueError`` for a name that the table does not hold.
     """
