@@ -179,3 +179,17 @@ def test_a_file_cut_short_is_refused(written):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ValueError, match="not a complete"):
         open_mapped(path.parent)
+
+
+def test_what_the_parser_of_a_header_stumbles_over_is_named(written):
+    for name, content in (
+        ("labels.npy", header((4,)).replace(b"}", b"(")),  # a bracket that is never closed
+        ("images.npy", header(())),
+        ("classes.json", b'["a", '),
+        ("classes.json", b"[" * 100_000),
+    ):
+        before = (written / name).read_bytes()
+        (written / name).write_bytes(content)
+        with pytest.raises(ValueError, match=name):
+            open_mapped(written)
+        (written / name).write_bytes(before)

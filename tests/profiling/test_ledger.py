@@ -415,3 +415,11 @@ def test_helper_models_have_flops_of_their_own():
     restored = Ledger()
     restored.load_state_dict(json.loads(json.dumps(ledger.state_dict())))
     assert restored == ledger
+
+
+def test_counts_that_are_no_numbers_are_refused():
+    for part, wrong in (("samples", "many"), ("flops", None), ("seconds", [1]), ("phases", True)):
+        state = Ledger(phases={"load": 1.0}).state_dict()
+        state[part][next(iter(state[part]))] = wrong
+        with pytest.raises(ValueError, match="the ledger counts"):
+            Ledger().load_state_dict(state)

@@ -287,3 +287,13 @@ def test_a_resumed_run_writes_the_file_of_an_uninterrupted_one(digits, tmp_path,
     file.load_state_dict({"lines": lines})
     hand_over(other, run).run()
     assert timeless(read(broken)) == timeless(read(whole))
+
+
+def test_a_link_or_a_pipe_in_the_place_of_the_file_is_refused(tmp_path, writer):
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe")  # which would wait for a reader
+    for name in ("link", "pipe"):
+        with pytest.raises(ValueError, match=f"{name} is .*not a regular file"):
+            MetricsFile(tmp_path / name, writer)
+    assert (tmp_path / "elsewhere").read_text() == "mine"
