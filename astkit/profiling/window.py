@@ -57,7 +57,6 @@ class ProfilerWindow:
         self.wait, self.warmup, self.active = wait, warmup, active
         self.folder = None if folder is None else Path(folder)
         self.trace: Path | None = None
-        self._batches = 0
         self._profiler: profile | None = None
         self._operators: list[dict[str, Any]] | None = None
 
@@ -73,16 +72,13 @@ class ProfilerWindow:
 
     def step(self) -> None:
         """Count a batch: start, continue or end."""
-        if self.done:
-            return
-        self._batches += 1
         if self._profiler is not None:
             self._profiler.step()
             if self.done:
                 self.close()
-        elif self._batches == self.wait:
-            plan = schedule(wait=0, warmup=self.warmup, active=self.active, repeat=1)
+        elif not self.done:
             _quieten()
+            plan = schedule(wait=self.wait - 1, warmup=self.warmup, active=self.active, repeat=1)
             self._profiler = profile(schedule=plan, on_trace_ready=self._collect)
             self._profiler.start()
 
@@ -91,8 +87,6 @@ class ProfilerWindow:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
-        if not self.done:
-            self._batches = 0
 
     def operators(self, top: int | None = None) -> list[dict[str, Any]]:
         """The operators of the window, the most expensive first, at most ``top``.
@@ -112,7 +106,7 @@ class ProfilerWindow:
         return self._operators[:top]
 
     def _collect(self, profiler: profile) -> None:
-        if self._batches <= self.wait + self.warmup:
+        if profiler.step_num < self.wait + self.warmup:
             return  # the run was left just where the window begins
         self._operators = _operators(profiler)
         if self.folder is not None:
