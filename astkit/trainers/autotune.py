@@ -1,4 +1,4 @@
-"""What "auto" means on this machine: each setting decided once, with its reason, and recorded."""
+"""Resolves "auto" settings on this machine: each once, recorded with its reason."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from astkit.trainers.config import TrainConfig
 from astkit.trainers.learner import Learner
 
 FASTER = 1.1
-"""How many times faster a probe must be to be taken: less is within what a machine drifts."""
+"""A probe must be so many times as fast to be chosen: less may be drift of the machine."""
 ROUNDS = 5
 _SETTLED_ELSEWHERE = {"fused", "attention", "allocator", "threads"}
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What an "auto" became. ``figures``: what was measured for it, by name."""
+    """The value chosen for an "auto", and the reason. ``figures``: measurements, by name."""
 
     name: str
     value: Any
@@ -46,8 +46,8 @@ class SettingsInUse:
 
     Attributes:
         config: the settings in use; before the first step "auto" may stand in it.
-        decisions: what each "auto" became, and why.
-        system: what `astkit.system.tuned` set.
+        decisions: the choices for "auto" settings.
+        system: the record of `astkit.system.tuned`.
     """
 
     def __init__(self, config: TrainConfig, learner: Learner, feed: Feed) -> None:

@@ -92,7 +92,7 @@ class Checkpoints:
         """
         if self.best not in (None, "auto") and direction(self.best or "") is None:
             raise ValueError(
-                f"best is {self.best!r}, but nothing says whether higher is better of it: give"
+                f"best is {self.best!r}, but whether higher is better is unknown: give"
                 " Metric(name, function, higher_is_better=...), or choose 'val_loss'"
             )
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -140,7 +140,7 @@ _COUNTS: dict[str, tuple[object, ...]] = {
     "metrics_every": (),
 }
 AUTO = ("precision", "channels_last", "compile", "allocator", "prefetch")
-"""What `TrainConfig.fast` leaves to the machine: nothing that changes what is learned."""
+"""Switches that `TrainConfig.fast` sets to "auto": none changes what is learned."""
 
 
 def _choose(name: str, value: object, allowed: tuple[object, ...]) -> None:

@@ -29,12 +29,12 @@ class Costs:
         self._helpers: WeakKeyDictionary[nn.Module, dict[Shape, FlopsPerSample]] = (
             WeakKeyDictionary()
         )
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def of(self, batch: Batch, check_all: Callable[[int], None]) -> FlopsPerSample:
         """The cost of ``batch``'s samples; a new shape is first tried on two of them.
 
-        ``check_all`` is told the number of outputs and refuses labels beyond them. Raises
+        ``check_all`` gets the number of outputs and refuses labels beyond them. Raises
         ``ValueError`` for what cannot work, before any weight has changed.
         """
         shape = shape_of(batch)
@@ -69,8 +69,8 @@ class Costs:
 
     def _counted(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
         cost = count_flops(model, batch.x, batch.y, self.learner.criterion)
-        if unknown := set(cost.uncounted) - self._told:
-            self._told |= unknown
+        if unknown := set(cost.uncounted) - self._warned:
+            self._warned |= unknown
             warnings.warn(
                 f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a lower"
                 " bound, no ratio is formed from it, and a budget of FLOPs is refused",
@@ -83,7 +83,7 @@ class Costs:
         return [[shape, asdict(cost)] for shape, cost in self._known.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
-        """Do not count again what was counted in ``state``."""
+        """Use the counts of ``state``."""
         self._known = {shape: FlopsPerSample(**cost) for shape, cost in state}
 
 

@@ -66,11 +66,11 @@ class AdaptiveSparseTrainer:
         return GatedStep(self.gate)
 
     def train(self, epochs: int) -> dict[str, Any]:
-        """Train for ``epochs`` passes; returns what was measured.
+        """Train for ``epochs`` epochs; returns measurements.
 
         ``final_val_accuracy`` in [0, 1], ``avg_activation_rate``, ``samples_trained``,
         ``samples_skipped``, ``training_seconds`` without validation, ``flops``, and ``epochs``, one
-        mapping a pass.
+        mapping an epoch.
         """
         options = {} if self.criterion is None else {"criterion": self.criterion}
         self.trainer = trainer = Trainer(

@@ -1,4 +1,4 @@
-"""The learner: a model with what it takes to change its weights."""
+"""The learner: a model with criterion, optimizer and precision."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FUSED = ("cpu", "cuda", "mps")  # devices that torch has a fused AdamW for
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
-    """The accelerator that torch sees (CUDA, MPS, XPU), else the CPU; or the device asked for."""
+    """The available accelerator (CUDA, MPS, XPU), else the CPU; or the given device."""
     if str(device) != "auto":
         return torch.device(device)
     if torch.accelerator.is_available():
@@ -43,14 +43,14 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 class Learner:
-    """Model, criterion, optimizer and precision: every kind of step trains one.
+    """Model, criterion, optimizer and precision, for every kind of step.
 
     Args:
         model: called with a batch's inputs as `astkit.batch.call` does; moved to ``device``.
         config: learning rate, clipping, precision and so on, nothing of it "auto" but ``fused``.
         criterion: ``(outputs, targets) -> [batch]``, one loss a row; see `Criterion`.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        device: where the model lives.
+        device: of the model.
 
     Attributes:
         forward: the model itself, or its compiled forward pass.
@@ -160,8 +160,7 @@ class Learner:
             weight: float ``[batch]``: what each row counts for; 1 by default. ``[batch, tokens]``
                 weighs token losses.
             ledger: keeps the time of forward, backward and optimizer apart.
-            normaliser: what the weighted sum of losses is divided by; the sum of the weights by
-                default.
+            normaliser: divides the weighted sum of losses; by default the sum of the weights.
 
         Returns the losses ``[batch]`` before the step.
         """

@@ -230,12 +230,12 @@ def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:
         name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
     )
     if other:
-        told = ", ".join(
+        changes = ", ".join(
             f"{name:.80} was {before.get(name)!r:.80} and is {after.get(name)!r:.80}"
             for name in other[:8]
         )
         raise ValueError(
-            f"{path} was made with other settings ({told}): resume with those, or name another"
+            f"{path} was made with other settings ({changes}): resume with those, or name another"
             " folder for a new run"
         )
 

@@ -1,4 +1,4 @@
-"""The state of a run: what it may spend, where it stands, what was changed and what happened."""
+"""The state of a run: budget, position, changes of settings, and history."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def time_is_up() -> bool:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What ``Trainer.steps`` yields after each batch."""
+    """Metrics of one batch, as ``Trainer.steps`` yields them."""
 
     step: int
     phase: str  # "train" or "validate"
@@ -112,14 +112,14 @@ class StepRecord:
 
 @dataclass
 class Position:
-    """Where a run stands, as plain numbers.
+    """The position of a run in its data and phases, as plain numbers.
 
     Attributes:
         step: training batches so far; ``batch`` of them in the present ``epoch``.
         round: plans made in this epoch; ``taken``: batches taken since the latest one.
         spent: share of the budget.
         phase: "train", "validate" or "done".
-        validated: batches of the present validation; ``sums``: what they have added up.
+        validated: batches of the present validation; ``sums``: over their rows.
     """
 
     step: int = 0
@@ -133,7 +133,7 @@ class Position:
     sums: list[float] = field(default_factory=list)
 
     def end_epoch(self) -> None:
-        """Stand before the first batch of the next epoch."""
+        """Move to the first batch of the next epoch."""
         self.epoch, self.batch, self.round, self.taken = self.epoch + 1, 0, 0, 0
 
 
@@ -183,7 +183,7 @@ class Observer(Protocol):
     """Receives the records of a run.
 
     One with ``state_dict`` and ``load_state_dict`` is part of checkpoints; ``sync`` is called
-    before a checkpoint is written, and ``records``, after one was loaded, gives what was logged.
+    before a checkpoint is written, and ``records`` gives the logged records after one was loaded.
     """
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:

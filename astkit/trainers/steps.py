@@ -23,7 +23,7 @@ class StepResult(NamedTuple):
     losses: Tensor  # [computed], before the update
     scored: int = 0
     selection: Selection | None = None
-    scores: Tensor | None = None  # [batch], what the gate decided on
+    scores: Tensor | None = None  # [batch], of the gate
     passes: int = 1  # forward passes of the model that each score took
     seen: Scored | None = None  # the batch as the policy saw it
 
@@ -35,7 +35,7 @@ class StepResult(NamedTuple):
         return (chosen.weight == 0).sum() if fixed and chosen is not None else None
 
     def metrics(self, due: bool) -> dict[str, Any]:
-        """Loss, rate and threshold for the record; what lies on a device only when ``due``."""
+        """Loss, rate and threshold for the record; values on a device only when ``due``."""
         loss = None
         if due and len(self.losses):  # rows that pad a selection weigh nothing in its mean
             chosen = self.selection

@@ -47,7 +47,7 @@ class Trainer(Resumable):
         model: called with a batch's inputs, see `astkit.batch.call`.
         train: a data set, a `Loader`, or an ordinary DataLoader of batches of any structure.
         validation: the same, evaluated after each epoch; ``None`` for no validation.
-        policy: chooses what is trained on: a `Policy`, its name, or ``{"name": ..., argument:
+        policy: chooses the rows to train on: a `Policy`, its name, or ``{"name": ..., argument:
             value}``; everything by default.
         epochs: iterations of the training data; short for ``budget=Budget(epochs=...)``.
         budget: what may be spent.
@@ -166,5 +166,7 @@ def _budget(budget: Budget | None, epochs: float | None) -> Budget:
     if budget is not None and epochs is not None:
         raise ValueError(f"epochs is {epochs}, but a budget is given too: leave one out")
     if budget is None and epochs is None:
-        raise ValueError("neither epochs nor budget says when training ends: pass epochs=10, say")
+        raise ValueError(
+            "neither epochs nor budget is given, so training has no end: pass epochs=10, say"
+        )
     return budget or Budget(epochs=epochs)

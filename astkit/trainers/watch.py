@@ -1,7 +1,7 @@
 """A watched step: scores and choices of each batch, recorded while a step trains as usual.
 
-The loop's own metrics say how many samples were active; a watch says how the scores were
-distributed and which classes the active ones came from.
+The loop's own metrics say how many samples were active; a watch records how the scores were
+distributed and the classes of the active ones.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Watch:
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the step: its ``gate``, ``steer``, ``update``."""
-        if name == "step":  # a copy asks before it has one
+        if name == "step":  # copying looks it up before it is set
             raise AttributeError(name)
         return getattr(self.step, name)
 

@@ -173,6 +173,7 @@ def test_blocks_are_found_by_their_shape():
             Checkpointed(model)
 
 
+@pytest.mark.full
 def test_a_compiled_model_is_checkpointed_in_one_graph():
     from torch._dynamo.utils import counters
 

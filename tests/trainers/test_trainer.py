@@ -548,7 +548,7 @@ def test_impossible_policies_and_arguments_are_refused(unchanged):
         ({"policy": "perplexity"}, "unknown policy 'perplexity'"),
         ({"policy": {"name": "random", "share": 0.1}}, r"cannot be made with .*share.*rate, seed"),
         ({"epochs": 1, "budget": Budget(epochs=2)}, "epochs is 1, but a budget is given too"),
-        ({"epochs": None}, "neither epochs nor budget says when training ends"),
+        ({"epochs": None}, "neither epochs nor budget is given"),
         ({"train": foreign(TRAIN, True), "batch_size": 4}, "own loader"),
         ({"train": 7}, "cannot be iterated"),
     ]
