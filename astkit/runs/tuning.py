@@ -76,8 +76,6 @@ class Tuning:
         settings = self._settings  # first, since it refuses an impossible task
         study = optuna.create_study(
             storage=self._open(),
-            # low rates learn slowly at first: no trial is pruned before three tenths of the FLOPs
-            pruner=optuna.pruners.MedianPruner(n_warmup_steps=3),
             study_name=arm,
             direction="maximize",
             load_if_exists=True,
@@ -161,10 +159,8 @@ class Tuning:
         self, study: optuna.Study, trial: optuna.Trial, arm: str, parameters: Parameters
     ) -> str:
         try:
-            value = self._train(trial, self.trainer(arm, parameters, self.seed))
-        except optuna.TrialPruned:
-            study.tell(trial, state=TrialState.PRUNED)
-            return "pruned"
+            epochs = self.trainer(arm, parameters, self.seed).run().epochs
+            value = float(epochs[-1]["val_accuracy"])
         except (FloatingPointError, ValueError) as error:  # the training diverged
             trial.set_user_attr("error", str(error))
             study.tell(trial, state=TrialState.FAIL)
@@ -174,19 +170,6 @@ class Tuning:
             raise
         study.tell(trial, value)
         return f"validation accuracy {value:.2%}"
-
-    def _train(self, trial: optuna.Trial, work: Trainer) -> float:
-        # trials differ in epochs, so they are compared at equal tenths of the FLOPs
-        told: set[int] = set()
-        epochs = work.history.epochs
-        for _ in work.steps():
-            tenth = int(10 * epochs[-1]["progress"]) if epochs else 0
-            if epochs and tenth not in told:
-                told.add(tenth)
-                trial.report(epochs[-1]["val_accuracy"], tenth)
-                if trial.should_prune():
-                    raise optuna.TrialPruned
-        return float(epochs[-1]["val_accuracy"])
 
     def trainer(self, arm: str, parameters: Parameters, seed: int) -> Trainer:
         """A trainer for one arm with ``parameters`` in place of the task's own."""
@@ -237,7 +220,7 @@ class Tuning:
             )
         first = max(complete, key=lambda trial: trial.value or 0.0)
         counts = {"trials": len(trials)}
-        for state in (TrialState.PRUNED, TrialState.FAIL, TrialState.RUNNING):
+        for state in (TrialState.FAIL, TrialState.RUNNING):
             counts[state.name.lower()] = sum(trial.state == state for trial in trials)
         return counts, dict(first.params), float(first.value or 0.0)
 

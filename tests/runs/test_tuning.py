@@ -51,27 +51,17 @@ def silent(text):
 
 
 class Fake:
-    """In the place of a trainer: a curve of validation accuracies, one a pass, four steps each."""
+    """In the place of a trainer: a curve of validation accuracies, one per epoch."""
 
     def __init__(self, curve):
-        self.curve, self.taken = curve, 0
-        self.history = SimpleNamespace(epochs=[])
+        self.curve = curve
         self.ledger = SimpleNamespace(flops=SimpleNamespace(total=7.0))
 
-    def steps(self):
-        for number, accuracy in enumerate(self.curve):
-            for _ in range(4):
-                self.taken += 1
-                if isinstance(accuracy, BaseException):
-                    raise accuracy
-                yield None
-            progress = (number + 1) / len(self.curve)
-            self.history.epochs.append({"progress": progress, "val_accuracy": accuracy})
-
     def run(self):
-        for _ in self.steps():
-            pass
-        return self.history
+        for accuracy in self.curve:
+            if isinstance(accuracy, BaseException):
+                raise accuracy
+        return SimpleNamespace(epochs=[{"val_accuracy": accuracy} for accuracy in self.curve])
 
 
 @pytest.fixture
@@ -166,25 +156,7 @@ def test_dense_is_tuned_in_what_it_shares(search, faked, tmp_path):
         assert all(1e-3 <= rate <= 1e-1 for rate in rates)
 
 
-# --- pruning and failing ---------------------------------------------------------------------
-
-
-def test_a_trial_below_the_median_stops_its_trainer_between_two_steps(search, faked):
-    def curve(arm, parameters, seed):
-        good = len(made) < len(SCHEDULES) + 6
-        return [0.8] * 20 if good else [0.1] * 40  # cheaper passes, so twice as many of them
-
-    made = faked(curve)
-    search.run(8, silent)
-    assert [trial.state for trial in trials(search)] == (
-        [TrialState.COMPLETE] * 6 + [TrialState.PRUNED] * 2
-    )
-    for work in made[-2:]:
-        assert work.taken == 12 * 4 + 1  # at three tenths of the FLOPs: the 12th of 40 passes
-    pruned = trials(search)[-1]
-    assert list(pruned.intermediate_values) == [0, 1, 2, 3]
-    # tenths of the FLOPs, each once: the last is the value itself
-    assert list(trials(search)[0].intermediate_values) == list(range(10))
+# --- failing ---------------------------------------------------------------------------------
 
 
 def test_a_trial_that_diverges_is_kept_and_counts(search, faked):
@@ -199,12 +171,7 @@ def test_a_trial_that_diverges_is_kept_and_counts(search, faked):
     assert trials(search)[1].user_attrs["error"] == "the training loss became nan"
     assert said[-2].endswith("failed, the training loss became nan")
     assert said[-1].endswith("validation accuracy 60.00%")
-    assert search.best(2).loc[GATE, ["trials", "fail", "pruned", "running"]].tolist() == [
-        3,
-        1,
-        0,
-        0,
-    ]
+    assert search.best(2).loc[GATE, ["trials", "fail", "running"]].tolist() == [3, 1, 0]
 
 
 @pytest.mark.parametrize("arm", [DENSE, GATE])
@@ -272,13 +239,9 @@ from types import SimpleNamespace
 from astkit.runs import tuning
 
 class Slow:
-    def __init__(self):
-        self.history = SimpleNamespace(epochs=[])
-
-    def steps(self):
+    def run(self):
         time.sleep(0.05)
-        yield None
-        self.history.epochs.append({"progress": 1.0, "val_accuracy": 0.5})
+        return SimpleNamespace(epochs=[{"val_accuracy": 0.5}])
 
 tuning.quiet()
 tuning.Tuning.flops = 1.0
