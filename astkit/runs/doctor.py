@@ -28,7 +28,7 @@ EXTRAS = {  # a package of each, and its purpose
     "energy": ("pynvml", "joules of NVIDIA GPUs"),
     "test": ("pytest", "developers: make test"),
 }
-CORE = ("torch", "torchvision", "numpy", "safetensors", "filelock")
+CORE = ("torch", "torchvision", "numpy", "safetensors")
 LEAST_FREE = 1e9  # bytes on disk, for a run with its checkpoints
 LEGEND = "ok: works   --: missing, may be added   !!: to be fixed"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")

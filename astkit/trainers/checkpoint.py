@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, Timeout  # torch requires it
 
 from astkit.background import BackgroundWriter
 from astkit.files import write_atomic
