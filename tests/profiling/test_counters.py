@@ -201,6 +201,8 @@ def test_one_wrap_is_exact_and_wraps_of_many_windows_add_up(powercap, machine):
     powercap.set({"intel-rapl:0": RANGE - 3_000_000})
     moved = {"intel-rapl:0": 2_000_000, "intel-rapl:2": 11_000_000}
     assert powercap.joules(moved) == 6.0
+    powercap.set({"intel-rapl:0": RANGE - 3_000_000, "intel-rapl:2": 10_000_000})
+    assert powercap.joules(moved, seconds=0.001) == 6.0  # a step of the counter, seen late
     meter = EnergyMeter(counter=RaplCounter(powercap.root), clock=machine.clock)
     energy, windows = 2_000_000, 40
     for _ in range(windows):
@@ -260,13 +262,6 @@ def test_the_cpu_is_measured_by_rapl(powercap, machine, monkeypatch):
     monkeypatch.setattr(counters, "RaplCounter", lambda: RaplCounter(powercap.root))
     reading = read_once("cpu", machine, lambda: powercap.set({"intel-rapl:0": 47_000_000}), 1.0)
     assert str(reading) == "40.0 J (rapl, CPU package-0, 1.0 s)"
-
-
-@pytest.mark.full
-@pytest.mark.benchmark
-def test_reading_rapl_is_cheap(powercap):
-    counter = RaplCounter(powercap.root)
-    assert min(timeit.repeat(counter.read, number=10, repeat=200)) / 10 < 50e-6
 
 
 def test_other_devices_have_no_counter(nothing, monkeypatch):

@@ -242,6 +242,8 @@ def test_products_without_a_formula_in_torch_are_counted() -> None:
         (lambda: torch.addbmm(torch.zeros(3, 3), batch, batch.mT), 2 * 5 * 36),
         (lambda: torch._int_mm(ints, ints), 2 * 32**3),
         (lambda: torch._grouped_mm(torch.randn(32, 16), stack, ends), 2 * 32 * 16 * 8),
+        (lambda: torch._grouped_mm(stack.mT, stack), 2 * 2 * 8 * 16 * 8),
+        (lambda: torch._grouped_mm(stack.mT, torch.randn(16, 32), ends), 2 * 8 * 16 * 32),
     ):
         with counter() as counted:
             product()

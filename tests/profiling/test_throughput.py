@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -162,33 +161,6 @@ def test_weights_and_decisions_are_those_without_it():
     assert plain.run().steps == watched.run().steps
     pairs = zip(plain.model.parameters(), watched.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-
-
-class Weighed:
-    """Passes on to an observer and adds up the CPU seconds of this thread that it takes."""
-
-    def __init__(self, observer):
-        self.observer, self.spent = observer, 0.0
-
-    def log(self, step, *, phase, **metrics):
-        start = time.thread_time()
-        self.observer.log(step, phase=phase, **metrics)
-        self.spent += time.thread_time() - start
-
-    def close(self):
-        self.observer.close()
-
-
-@pytest.mark.full
-@pytest.mark.benchmark
-def test_it_takes_less_than_two_percent_of_the_run():
-    trainer = build(validation=False, batch=64, epochs=17)
-    weighed = Weighed(Throughput(trainer.ledger, trainer.device))
-    trainer.observers.append(weighed)
-    start = time.thread_time()
-    trainer.run()
-    assert len(weighed.observer.rows) == 5  # of 85 batches
-    assert 0 < weighed.spent < 0.02 * (time.thread_time() - start)
 
 
 # --- levels
