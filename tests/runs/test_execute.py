@@ -12,9 +12,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from filelock import FileLock
 
-from astkit.runs import execute
+from astkit.runs import execute, sweep
 from astkit.runs.execute import End
+from astkit.runs.record import Record
 from tests.runs import sweeping
 
 UP = "import os, time\nfrom pathlib import Path\nPath(up).write_text(str(os.getpid()))\n"
@@ -106,6 +108,27 @@ def test_a_signal_ends_all_kernels_and_then_the_block(start, number):
     assert signal.getsignal(number) is before
 
 
+def test_an_interrupted_sweep_ends_its_kernels_and_can_be_resumed(tmp_path):
+    up, root = tmp_path / "up", tmp_path / "runs"
+    wait = f"from pathlib import Path\nimport time\nif seed:\n    Path({str(up)!r}).touch()\n"
+    source, lines = sweeping.write(tmp_path / "n.ipynb", wait + "    time.sleep(60)"), []
+
+    def interrupt():
+        until(up.exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(source, {"seed": [0, 1]}, root=root, announce=lines.append)
+    assert lines[1].startswith("1/2  complete  seed=0")
+    assert not execute._running
+    found = {record.config["seed"]: record for record in map(Record, root.glob("*_n_*"))}
+    assert [found[seed].status for seed in (0, 1)] == ["complete", "incomplete"]
+    for record in found.values():  # no process holds them any more
+        with FileLock(record.folder / ".lock", timeout=0):
+            pass
+
+
 def test_a_kernel_that_does_not_end_is_killed(start, monkeypatch):
     grace = ((signal.SIGINT, 0.2), (signal.SIGTERM, 0.2), (signal.SIGKILL, 0.0))
     monkeypatch.setattr(execute, "_GRACE", grace)
@@ -122,6 +145,7 @@ def test_a_kernel_that_does_not_end_is_killed(start, monkeypatch):
     assert not execute._running
 
 
+@pytest.mark.full
 def test_an_error_in_the_block_ends_the_kernels_as_well(start):
     running = []
 
