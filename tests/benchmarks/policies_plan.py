@@ -1,0 +1,214 @@
+"""What the comparison of policies runs: single trainings, the search of settings, their results.
+
+The protocol of the search, fixed before the first one. Settings are the learning rate and the batch
+size. Each policy, and dense training as one of them, has the same `TRIALS` on each condition, with
+seeds of `SEARCH_SEED` and up, on 45,000 of the training images; the other 5,000 are scored by their
+true labels, and the test images are not read. All trials together take at most `SEARCH_HOURS`
+core-hours. The trial with the highest accuracy (on a long tail: balanced accuracy) is chosen, by
+its mean over seeds, the first of equal ones. The table then uses seeds 0 to 4, once.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from filelock import FileLock
+
+from astkit.files import write_atomic
+from astkit.gating import Policy
+from astkit.names import resolve
+
+SEARCH_SEED = 100
+SEARCH_HOURS = 6.0
+TRIALS = tuple(product((1.5e-3, 3e-3, 6e-3), (64, 128)))
+"""Learning rates and batch sizes that are tried."""
+WITHOUT_POLICY = ("dense", "class_weights")
+DEFINING = (
+    "tests.benchmarks.policies_run",
+    "astkit.datasets.conditions",
+    "astkit.datasets.augment",
+)
+EPOCH_SECONDS, START_SECONDS = 25.0, 20.0  # of 50,000 rows on one core, and of a process
+ROWS = {"long_tail": 12_406, "small": 8000}
+
+Entry = dict[str, Any]
+Entries = dict[str, Entry]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training; `key` names its entry.
+
+    ``condition`` and ``policy`` hold a name and options, as in "wrong_labels:share=0.2". Beside the
+    registered policies there are "dense", "class_weights" (dense, each class weighted by the
+    inverse of its size) and "random@POLICY" (random at the rate that POLICY had). ``fraction``: of
+    dense's FLOPs at ``epochs``. ``tuned``: ``lr`` and ``batch_size`` are the search's choice.
+    """
+
+    condition: str
+    policy: str
+    seed: int
+    epochs: float
+    lr: float
+    batch_size: int
+    fraction: float = 1.0
+    tuned: bool = False
+    search: bool = False
+    data: str = "cifar10"
+
+    @property
+    def code(self) -> str:
+        """A hash of the code that defines the run."""
+        return code_hash(self.policy)
+
+    def key(self) -> str:
+        """All fields and the hash of the code."""
+        settings = ", ".join(f"{name}={value}" for name, value in asdict(self).items())
+        return f"{settings}, code={self.code}"
+
+    @property
+    def controlled(self) -> str | None:
+        """The policy whose rate a random control takes over."""
+        name, at, policy = self.policy.partition("@")
+        return policy if at and name == "random" else None
+
+    def seconds(self) -> float:
+        """About how long it takes, on one core."""
+        name, options = parsed(self.condition)
+        rows = options.get("rows", ROWS.get(name, 50_000))
+        return START_SECONDS + EPOCH_SECONDS * self.epochs * self.fraction * rows / 50_000
+
+
+def parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of "name:option=value,option=value"."""
+    name, _, rest = text.partition(":")
+    options = {}
+    for part in filter(None, rest.split(",")):
+        option, _, value = part.partition("=")
+        try:
+            options[option] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[option] = value
+    return name, options
+
+
+@cache
+def code_hash(policy: str) -> str:
+    """A hash of the modules in `DEFINING` and of the policy's own, without comments and docstrings.
+
+    All other code is named by the commit in an entry's stamp.
+    """
+    modules = [*DEFINING]
+    for text in policy.split("@"):
+        name = parsed(text)[0]
+        if name not in WITHOUT_POLICY:
+            classes = inspect.getmro(resolve("policy", name))
+            own = {each.__module__ for each in classes if issubclass(each, Policy)}
+            modules += sorted(own - {Policy.__module__})
+    code = "\n".join(bare(inspect.getsource(import_module(name))) for name in modules)
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
+
+
+def bare(source: str) -> str:
+    """Code without comments, docstrings and policies' cards, in one layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            body[:] = [part for part in body if not _is_text(part)] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    if isinstance(node, ast.Assign):
+        return any(isinstance(name, ast.Name) and name.id == "card" for name in node.targets)
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def read(path: Path) -> Entries:
+    """The entries in ``path`` by key; none where there is no such file."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def add(path: Path, key: str, entry: Entry) -> None:
+    """Write one more entry to ``path``, which several processes may do."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        entries = {**read(path), key: entry}
+        text = json.dumps(dict(sorted(entries.items())), indent=1, allow_nan=False)
+        write_atomic(path, text + "\n")
+
+
+def current(entries: Entries) -> list[Entry]:
+    """The entries that today's code makes."""
+    return [entry for entry in entries.values() if entry["code"] == code_hash(entry["policy"])]
+
+
+def rate_for(run: Run, entries: Entries) -> float | None:
+    """The rate that a random control takes over; ``None`` while it is not known."""
+    free = {"policy", "lr", "batch_size"} if run.tuned else {"policy"}
+    shared = {name: value for name, value in asdict(run).items() if name not in free}
+    for entry in current(entries):
+        same = all(entry[name] == value for name, value in shared.items())
+        if same and entry["policy"] == run.controlled:
+            return float(entry["rate"])
+    return None
+
+
+def trials(runs: Sequence[Run]) -> list[Run]:
+    """Every run with each of the settings to try, for the search."""
+    for run in runs:
+        if run.seed < SEARCH_SEED:
+            raise ValueError(f"seed is {run.seed}: search with seeds of {SEARCH_SEED} and up")
+    return [
+        replace(run, lr=lr, batch_size=size, search=True) for run in runs for lr, size in TRIALS
+    ]
+
+
+def check_hours(plan: Sequence[Run], entries: Entries) -> None:
+    """Raise ``ValueError`` where the search would take more than `SEARCH_HOURS`."""
+    spent = sum(entry["seconds"] for entry in entries.values()) / 3600
+    left = sum(run.seconds() for run in plan if run.key() not in entries) / 3600
+    if spent + left > SEARCH_HOURS:
+        raise ValueError(
+            f"the search has taken {spent:.1f} core-hours and {left:.1f} more are planned, but"
+            f" {SEARCH_HOURS:g} are the most: search fewer policies or conditions"
+        )
+
+
+def tuned(run: Run, entries: Entries) -> Run:
+    """``run`` with the settings that the search has chosen for its condition and policy.
+
+    Raises ``ValueError`` unless all trials are there, each with the same number of seeds.
+    """
+    shared = ("condition", "policy", "epochs", "data")
+    metric = "balanced" if run.condition.startswith("long_tail") else "accuracy"
+    found: dict[tuple[float, int], list[float]] = {trial: [] for trial in TRIALS}
+    for entry in current(entries):
+        trial = (entry["lr"], entry["batch_size"])
+        if trial in found and all(entry[name] == getattr(run, name) for name in shared):
+            found[trial].append(entry[metric])
+    seeds = max(1, *map(len, found.values()))
+    done = sum(len(values) == seeds for values in found.values())
+    if done < len(TRIALS):
+        raise ValueError(
+            f"the search has {done} of {len(TRIALS)} trials of {run.policy!r} on"
+            f" {run.condition!r} at {run.epochs:g} epochs: run it with --search first"
+        )
+    lr, size = max(found, key=lambda trial: mean(found[trial]))
+    return replace(run, lr=lr, batch_size=size, tuned=True)
+
+
+def run_of(values: dict[str, Any]) -> Run:
+    """The run that an entry, or JSON of a run, describes."""
+    return Run(**{field.name: values[field.name] for field in fields(Run)})

@@ -1,0 +1,244 @@
+"""One training of a comparison of policies: data, network, budget, and what is recorded.
+
+Everything that a run trains with is in this file; `python -m tests.benchmarks.policies` runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from astkit import rng
+from astkit.batch import Batch
+from astkit.datasets import Images, Loader, load, open_mapped, stratified, write_mapped
+from astkit.datasets.conditions import Condition, class_scores, condition
+from astkit.gating import Policy, as_policy, cross_entropy_rows
+from astkit.gating.policy import overrides
+from astkit.profiling import Ledger, count_flops
+from astkit.stamp import stamp
+from astkit.trainers import (
+    Budget,
+    Checkpoints,
+    DenseStep,
+    GatedStep,
+    Learner,
+    Observer,
+    Step,
+    TrainConfig,
+    Trainer,
+)
+from astkit.trainers.steps import StepResult
+from tests.benchmarks.policies_plan import WITHOUT_POLICY, Run, parsed
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+PARTS = 8  # of the budget, for which the selected rows are counted apart
+STAMPED = ("commit", "dirty", "source", "torch", "cpu", "threads", "time")
+
+
+class Data(NamedTuple):
+    """How a data set is trained on.
+
+    ``widths``: channels of the convolutions; ``lr`` and ``batch_size`` apply without ``--tuned``.
+    """
+
+    widths: tuple[int, ...]
+    augment: tuple[str, ...]
+    lr: float = 3e-3
+    batch_size: int = 128
+    precision: str = "bf16"
+
+
+DATA = {
+    "cifar10": Data((32, 64, 128, 128), ("crop", "flip")),
+    "digits": Data((8, 16), (), batch_size=64, precision="fp32"),  # tries the runner out
+}
+
+
+def network(data: Data, shape: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
+    """Convolutions 3x3 with BatchNorm, with poolings between them, then the mean over pixels."""
+    layers: list[nn.Module] = []
+    with rng.isolated("cpu", seed, "model"):
+        channels = shape[0]
+        for place, width in enumerate(data.widths):
+            layers += [nn.MaxPool2d(2)] if place else []
+            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+            layers += [nn.BatchNorm2d(width), nn.ReLU()]
+            channels = width
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+        return nn.Sequential(*layers, *head)
+
+
+def images(name: str, cache: Path) -> tuple[Images, Images]:
+    """Training and test part; decoded once into ``cache``. Call it once before several use it."""
+    if name == "digits":
+        whole = load("digits")[0]
+        held, rest = stratified(whole.labels, 0.2, 0, "test")
+        return whole.subset(rest), whole.subset(held)
+    folders = [cache / f"{name}-{part}" for part in ("train", "test")]
+    if not all(folder.exists() for folder in folders):
+        shared = Path(os.environ.get("ASTKIT_SHARED_DATA", SHARED))
+        for folder, part in zip(folders, load(name, shared / "cifar10-jpeg"), strict=True):
+            if not folder.exists() and part is not None:
+                write_mapped(folder, part, part.classes)
+    train, test = map(open_mapped, folders)
+    return train, test
+
+
+class Audit:
+    """Wraps a step and counts the rows that it trains on, by class and by whether they are wrong.
+
+    Attributes:
+        counts: float64 ``[PARTS, classes + 1]``: rows of each true class, then those with a wrong
+            label, in each part of the budget of ``flops``.
+    """
+
+    def __init__(self, step: Step, made: Condition, classes: int, flops: float) -> None:
+        self.step, self.made, self.flops = step, made, flops
+        self.gate = getattr(step, "gate", None)
+        self.counts = torch.zeros(PARTS, classes + 1, dtype=torch.float64)
+
+    def __call__(
+        self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
+    ) -> StepResult:
+        part = min(PARTS - 1, int(PARTS * ledger.flops.total / self.flops))
+        result = self.step(learner, batch, weight, ledger)
+        assert batch.index is not None
+        rows, of_classes = batch.index[result.rows], self.counts[part, :-1]
+        of_classes += self.made.true_labels[rows].bincount(minlength=len(of_classes))
+        self.counts[part, -1] += self.made.wrong[rows].sum()
+        return result
+
+    def found(self) -> dict[str, Any]:
+        """Shares of the rows trained on, in each part of the budget."""
+        rows = self.counts[:, :-1].sum(1, keepdim=True).clamp_min(1)
+        shares = (self.counts / rows).tolist()
+        return {
+            "wrong_share": [round(each[-1], 4) for each in shares],
+            "class_share": [[round(share, 4) for share in each[:-1]] for each in shares],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step.state_dict(), "counts": self.counts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step.load_state_dict(state["step"])
+        self.counts = state["counts"].clone()
+
+
+def execute(
+    run: Run,
+    cache: Path,
+    rate: float | None = None,
+    observers: tuple[Observer, ...] = (),
+    pause: float = 30.0,
+) -> dict[str, Any]:
+    """Train to the end of the budget, then score the last weights once; returns the entry.
+
+    Checkpoints lie in ``cache``; a run that was interrupted resumes from there. ``rate``: of a
+    random control; ``pause``: seconds between two checkpoints, at least.
+    """
+    data, (train, test) = DATA[run.data], images(run.data, cache)
+    if run.search:
+        held, rest = stratified(train.labels, 0.1, 0, "search")
+        train, test = train.subset(rest), train.subset(held)
+    name, options = parsed(run.condition)
+    made = condition(name, train, run.seed, **options)
+    normalize = train.channel_stats()
+    criterion = cross_entropy_rows
+    if run.policy == "class_weights":
+        criterion = partial(weighted, class_weights(made.labels, train.num_classes))
+    model = network(data, train.shape, train.num_classes, run.seed)
+    loader = Loader(
+        made.data, run.batch_size, augment=data.augment, seed=run.seed, normalize=normalize
+    )
+    flops = run.fraction * run.epochs * len(made.rows) * dense_flops(model, loader)
+    policy = policy_of(run, rate)
+    chooses = policy is not None and overrides(policy, "choose")
+    step = GatedStep(policy) if chooses and policy is not None else DenseStep()
+    folder = cache / hashlib.sha256(run.key().encode()).hexdigest()[:16]
+    work = Trainer(
+        model,
+        loader,
+        policy=policy,
+        step=(audit := Audit(step, made, train.num_classes, flops)),
+        budget=Budget(flops=flops),
+        criterion=criterion,
+        metrics={f"class {label}": partial(right, label) for label in range(train.num_classes)},
+        config=TrainConfig(
+            lr=run.lr,
+            precision=data.precision,
+            channels_last=True,
+            threads=1,
+            metrics_every=100,
+            seed=run.seed,
+        ),
+        device="cpu",
+        observers=observers,
+        checkpoints=Checkpoints(folder, every=6, pause=pause, best=None),
+        resume=True,
+    )
+    work.run()
+    tested = work.evaluate(Loader(test, 500, shuffle=False, normalize=normalize))
+    shares = test.labels.bincount(minlength=train.num_classes) / len(test)
+    recalls = torch.tensor([tested[f"class {label}"] for label in range(train.num_classes)])
+    ledger, counts, environment = work.ledger, work.ledger.samples, stamp()
+    entry = {
+        **asdict(run),
+        "code": run.code,
+        "accuracy": tested["accuracy"],
+        **class_scores(recalls / shares, made.true_labels),
+        "test_rows": len(test),
+        "train_rows": len(made.rows),
+        "budget_flops": flops,
+        "flops": ledger.flops.total,
+        "seconds": ledger.seconds["training"],
+        "trained": counts.trained,
+        "scored": counts.scored,
+        "rate": min(1.0, (ledger.flops.forward + ledger.flops.backward) / ledger.flops_dense),
+        "steps": work.position.step,
+        **audit.found(),
+        "stamp": {name: environment[name] for name in STAMPED},
+    }
+    shutil.rmtree(folder, ignore_errors=True)
+    return entry
+
+
+def policy_of(run: Run, rate: float | None) -> Policy | None:
+    """The policy, ``None`` for dense training; a random control has ``rate``."""
+    if run.controlled:
+        return as_policy({"name": "random", "rate": rate}, run.seed)
+    name, options = parsed(run.policy)
+    if name in WITHOUT_POLICY:
+        return None
+    return as_policy({"name": name, **options}, run.seed)
+
+
+def dense_flops(model: nn.Module, loader: Loader) -> float:
+    """FLOPs of a forward and a backward pass of one row."""
+    batch = next(loader.batches(0))
+    return count_flops(model, batch.x, batch.y, cross_entropy_rows).training
+
+
+def class_weights(labels: Tensor, classes: int) -> Tensor:
+    """Weights in inverse proportion to the size of each class, with mean 1 over the rows."""
+    counts = labels.bincount(minlength=classes)
+    return len(labels) / ((counts > 0).sum() * counts.clamp_min(1))
+
+
+def weighted(weights: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each row, times the weight of its class."""
+    return F.cross_entropy(outputs.float(), y, weights, reduction="none")
+
+
+def right(label: int, outputs: Tensor, y: Tensor) -> Tensor:
+    """Whether a row is of class ``label`` and is classified as such."""
+    return ((y == label) & (outputs.argmax(1) == label)).float()

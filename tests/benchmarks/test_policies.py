@@ -1,0 +1,300 @@
+"""The comparison of policies: equal cost, exact resume, plan, search protocol and table."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from astkit.datasets.conditions import Condition
+from tests.benchmarks import policies, policies_run
+from tests.benchmarks import policies_plan as plans
+from tests.benchmarks.policies_plan import Run
+from tests.benchmarks.policies_table import page
+
+RUN = Run("wrong_labels", "dense", 0, 1.0, 3e-3, 64, data="digits")
+ROOT = Path(__file__).parents[2]
+
+
+class Seen:
+    """Remembers the numbers of the steps, and ends the run after one of them."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.steps: list[int] = []
+        self.last = last
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        self.steps += [step] * (phase == "train")
+        if step == self.last:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        pass
+
+
+def result(entry: plans.Entry) -> plans.Entry:
+    """What does not depend on the clock."""
+    return {name: value for name, value in entry.items() if name not in ("seconds", "stamp")}
+
+
+def test_runs_cost_the_same_and_resume_exactly(tmp_path: Path) -> None:
+    entries: plans.Entries = {}
+    for policy in ("dense", "cached_loss:rate=0.4", "random@cached_loss:rate=0.4"):
+        run = replace(RUN, policy=policy)
+        rate = plans.rate_for(run, entries)
+        entry = policies_run.execute(run, tmp_path / "whole", rate)
+        entries[run.key()] = entry
+        if policy.startswith("cached_loss"):
+            with pytest.raises(KeyboardInterrupt):
+                policies_run.execute(run, tmp_path / "killed", rate, (Seen(15),), pause=0)
+            seen = Seen()
+            again = policies_run.execute(run, tmp_path / "killed", rate, (seen,))
+            assert result(again) == result(entry)
+            assert seen.steps[0] in (7, 13)
+        assert not list((tmp_path / "whole").glob("*/*"))  # the checkpoints of a finished run go
+        step = 64 * entry["flops"] / entry["trained"]
+        assert 0 <= entry["flops"] - entry["budget_flops"] < step
+    dense, cached, control = entries.values()
+    assert dense["budget_flops"] == cached["budget_flops"] == control["budget_flops"]
+    assert dense["trained"] == dense["train_rows"]
+    assert (dense["rate"], cached["rate"]) == (1.0, pytest.approx(0.4, abs=0.001))
+    assert control["rate"] == pytest.approx(cached["rate"], abs=0.001)
+    assert sum(dense["wrong_share"]) / policies_run.PARTS == pytest.approx(0.4, abs=0.005)
+    assert all(sum(shares) == pytest.approx(1, abs=0.001) for shares in dense["class_share"])
+    assert dense["worst"] < dense["balanced"] < 1
+    json.dumps(entries, allow_nan=False)
+
+
+def test_search_runs_read_no_test_image_and_class_weights_change_the_result(tmp_path: Path) -> None:
+    tail = replace(RUN, condition="long_tail:factor=10")
+    dense, weights, search = (
+        policies_run.execute(run, tmp_path)
+        for run in (tail, replace(tail, policy="class_weights"), replace(tail, search=True))
+    )
+    assert dense["flops"] == weights["flops"]
+    assert dense["accuracy"] != weights["accuracy"]
+    assert dense["test_rows"] == 359
+    assert search["test_rows"] == 143  # of the 1438 images for training
+    assert search["train_rows"] < dense["train_rows"]
+
+
+def test_class_weights_and_recalls_by_hand() -> None:
+    labels = torch.tensor([0, 0, 0, 1])
+    weights = policies_run.class_weights(labels, 3)
+    assert weights[:2].tolist() == pytest.approx([2 / 3, 2])
+    losses = policies_run.weighted(weights, torch.zeros(4, 3), labels)
+    assert losses.tolist() == pytest.approx([*[2 / 3 * 1.0986] * 3, 2 * 1.0986], rel=1e-4)
+    outputs = torch.eye(3)[[0, 1, 0, 1]]
+    assert policies_run.right(0, outputs, labels).tolist() == [1, 0, 1, 0]
+    assert policies_run.right(1, outputs, labels).tolist() == [0, 0, 0, 1]
+
+
+def test_the_audit_counts_each_row_that_is_trained_on() -> None:
+    class Halves:
+        def __call__(self, learner: Any, batch: Any, weight: Any, ledger: Any) -> Any:
+            return type("Result", (), {"rows": torch.tensor([0, 2])})
+
+    true, given = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 0])
+    made = Condition(None, given, true, torch.arange(4))
+    audit = policies_run.Audit(Halves(), made, 2, flops=80.0)  # type: ignore[arg-type]
+    batch = type("Batch", (), {"index": torch.tensor([3, 1, 2])})
+    for spent in (0.0, 15.0, 79.0, 81.0):
+        ledger: Any = type("Spent", (), {"flops": type("Flops", (), {"total": spent})})
+        audit(None, batch, None, ledger)  # type: ignore[arg-type]
+    assert audit.counts[:, :2].sum(0).tolist() == [4, 4]
+    assert audit.counts.sum(1).tolist() == [3, 3, 0, 0, 0, 0, 0, 6]
+    assert audit.found()["wrong_share"] == [0.5, 0.5, 0, 0, 0, 0, 0, 0.5]
+
+
+class Process:
+    """A run that takes two polls to write its entry, or fails."""
+
+    running = most = 0
+    begun: list[str]
+
+    def __init__(self, run: Run, out: Path, fails: bool) -> None:
+        self.run, self.out, self.fails, self.polls = run, out, fails, 0
+        Process.begun.append(run.policy)
+        Process.running += 1
+        Process.most = max(Process.most, Process.running)
+
+    def poll(self) -> int | None:
+        self.polls += 1
+        if self.polls < 2:
+            return None
+        Process.running -= 1
+        if not self.fails:
+            entry = {**asdict(self.run), "code": self.run.code, "rate": 0.3}
+            plans.add(self.out, self.run.key(), entry)
+        return int(self.fails)
+
+
+def test_runs_go_two_at_a_time_and_only_missing_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Process.begun, fails = [], {"infobatch"}
+    start: Callable[..., Any] = lambda run, out, *_: Process(run, out, run.policy in fails)  # noqa: E731
+    monkeypatch.setattr(policies, "_start", start)
+    monkeypatch.setattr(policies, "POLL", 0.0)
+    names = ["random@cached_loss", "dense", "infobatch", "cached_loss", "random@seta"]
+    plan = [replace(RUN, policy=name) for name in names]
+    out = tmp_path / "results.json"
+    failed = policies.run_all(plan, out, tmp_path, 2, 30.0)
+    assert [run.policy for run in failed] == ["infobatch", "random@seta"]
+    assert Process.begun == ["dense", "infobatch", "cached_loss", "random@cached_loss"]
+    assert Process.most == 2
+    fails.clear()
+    assert policies.run_all(plan[:4], out, tmp_path, 2, 30.0) == []
+    assert Process.begun[4:] == ["infobatch"]
+    assert len(plans.read(out)) == 4
+
+
+def test_the_plan_is_listed_with_its_cost(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    common = [
+        "--only-list",
+        "--out",
+        str(tmp_path / "none.json"),
+        "--policies",
+        "dense",
+        "seta:r=0.2",
+    ]
+    policies.main([*common, "--condition", "clean", "small:rows=4000", "--seeds", "0", "1"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("clean, dense, seed 0, lr 0.003, batch 128, 8 epochs: about")
+    assert lines[-2].startswith(
+        "small:rows=4000, seta:r=0.2, seed 1, lr 0.003, batch 128, 40 epochs"
+    )
+    seconds = 4 * (20 + 25 * 8) + 4 * (20 + 25 * 40 * 0.08)
+    assert lines[-1] == f"8 runs; about {seconds / 3600:.2f} core-hours are left"
+    policies.main([*common, "--search", "--seeds", "100"])
+    assert f"{2 * len(plans.TRIALS)} runs" in capsys.readouterr().out
+    for wrong, sentence in (
+        (["--search", "--seeds", "5"], "seed is 5: search with seeds of 100 and up"),
+        (["--search", "--seeds", *map(str, range(100, 120))], "but 6 are the most"),
+        (["--tuned"], "the search has 0 of 6 trials of 'dense' on 'clean' at 8 epochs"),
+    ):
+        with pytest.raises(SystemExit):
+            policies.main([*common, *wrong])
+        assert sentence in capsys.readouterr().err
+
+
+def test_the_search_chooses_the_best_mean_of_complete_trials() -> None:
+    entries = {
+        run.key(): {**asdict(run), "code": run.code, "accuracy": score, "balanced": -score}
+        for seed in (100, 101)
+        for run, score in zip(
+            plans.trials([replace(RUN, seed=seed)]),
+            (0.1, 0.9 if seed == 100 else 0.0, 0.5, 0.2, 0.5, 0.3),
+            strict=True,
+        )
+    }
+    chosen = plans.tuned(RUN, entries)
+    assert (chosen.lr, chosen.batch_size, chosen.tuned, chosen.search) == (3e-3, 64, True, False)
+    assert chosen.key() != RUN.key()
+    del entries[next(iter(entries))]
+    with pytest.raises(ValueError, match="has 5 of 6 trials"):
+        plans.tuned(RUN, entries)
+
+
+def test_options_and_the_hash_of_the_code() -> None:
+    parsed = plans.parsed("gate:target_rate=0.1,score=entropy,guard=None")
+    assert parsed == ("gate", {"target_rate": 0.1, "score": "entropy", "guard": None})
+    assert plans.parsed("dense") == ("dense", {})
+    code = 'def f():\n    return "a"\n'
+    noted = '"""Text."""\n\ndef f():  # why\n    """Text."""\n    return "a"\n'
+    assert plans.bare(noted) == plans.bare(code) != plans.bare(code.replace("a", "b"))
+    assert plans.bare("class A:\n    card = B('x')\n    c = 1") == "class A:\n    c = 1"
+    hashes = {plans.code_hash(name) for name in ("dense", "seta", "infobatch", "random@seta")}
+    assert len(hashes) == 4
+    assert plans.code_hash("seta:r=0.2") == plans.code_hash("seta")
+
+
+def entry(run: Run, accuracy: float, **values: Any) -> plans.Entry:
+    common = {"balanced": accuracy, "natural": accuracy + 0.1, "worst": 0.2, "test_rows": 10_000}
+    audit = {"wrong_share": [0.4] * 8, "trained": 16, "train_rows": 8, "rate": 0.5}
+    stamp = {"commit": "0123456789", "dirty": False}
+    return {**asdict(run), "code": run.code, "accuracy": accuracy, **common, **audit} | {
+        "stamp": stamp,
+        **values,
+    }
+
+
+def test_the_table_holds_paired_differences(tmp_path: Path) -> None:
+    runs = [
+        (replace(RUN, condition=condition, policy=policy, seed=seed, fraction=fraction), score)
+        for condition in ("clean", "long_tail")
+        for policy, fraction, scores in (
+            ("dense", 1.0, (0.70, 0.72, 0.74)),
+            ("seta", 1.0, (0.71, 0.73, 0.75)),
+            ("seta", 0.8, (0.71, 0.70, 0.75)),
+            ("infobatch", 1.0, (0.75,)),
+        )
+        for seed, score in enumerate(scores)
+    ]
+    out = tmp_path / "results.json"
+    for run, score in runs:
+        plans.add(out, run.key(), entry(run, score))
+    plans.add(out, "old", entry(RUN, 0.1, code="of another time"))
+    lines = page(plans.read(out)).splitlines()
+    table = {line.split(" | ")[0]: line for line in lines if line.count(" | ") == 3}
+    heads = "clean, 1 epochs | long_tail, 1 epochs, balanced | long_tail, 1 epochs, natural"
+    assert table["| policy"] == f"| policy | {heads} |"
+    assert list(table)[2] == "| dense"
+    assert "72.00% ± 0.88%, n = 3 | 72.00% ± 0.88%, n = 3 | 82.00%" in table["| dense"]
+    assert table["| seta"].count("+1.00% [+1.00%, +1.00%], n = 3 |") == 3
+    assert "[-4.30%, +4.30%], n = 3, undecided" in table["| seta, 0.8 of the FLOPs"]
+    assert "+5.00%, n = 1, so without an interval, undecided" in table["| infobatch"]
+    assert "1 results of earlier code are left out." in lines
+    assert lines[-1].startswith("Commits: 01234567; 0 of 20 runs")
+    with pytest.raises(ValueError, match="run the comparison first"):
+        page({})
+
+
+@pytest.mark.full
+def test_a_killed_command_continues_with_the_same_result(tmp_path: Path) -> None:
+    def command(out: str, *, wait: bool) -> subprocess.Popen[bytes]:
+        words = [
+            "--data",
+            "digits",
+            "--epochs",
+            "40",
+            "--pause",
+            "0",
+            "--policies",
+            "dense",
+            "cached_loss",
+        ]
+        places = ["--out", str(tmp_path / f"{out}.json"), "--cache", str(tmp_path / out)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.policies", *words, *places],
+            cwd=ROOT,
+            start_new_session=True,
+        )
+        assert not wait or process.wait() == 0
+        return process
+
+    killed = command("killed", wait=False)
+    deadline = time.monotonic() + 300
+    while not list((tmp_path / "killed").glob("*/*.safetensors")):
+        assert time.monotonic() < deadline
+        assert killed.poll() is None
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.wait()
+    for name in ("killed", "whole"):
+        command(name, wait=True)
+    first, second = (plans.read(tmp_path / f"{name}.json") for name in ("killed", "whole"))
+    assert first.keys() == second.keys()
+    assert [result(each) for each in first.values()] == [result(each) for each in second.values()]
