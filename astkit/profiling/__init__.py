@@ -1,10 +1,10 @@
 """What a run costs: samples, FLOPs, seconds, joules and memory, counted or timed, never guessed."""
 
-from astkit.profiling.benchmark import Ratio, Timings, bootstrap_interval, interleaved
+from astkit.profiling.benchmark import Timings, bootstrap_interval, interleaved
 from astkit.profiling.energy import EnergyMeter, EnergyReading
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.profiling.ledger import Flops, Ledger, Samples
-from astkit.profiling.memory import MemoryReading, peak_memory
+from astkit.profiling.memory import peak_memory
 from astkit.profiling.throughput import Throughput
 from astkit.profiling.window import ProfilerWindow, peak_tensor_bytes
 
@@ -14,9 +14,7 @@ __all__ = [
     "Flops",
     "FlopsPerSample",
     "Ledger",
-    "MemoryReading",
     "ProfilerWindow",
-    "Ratio",
     "Samples",
     "Throughput",
     "Timings",

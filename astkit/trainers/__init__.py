@@ -1,6 +1,5 @@
 """Running the epochs: one loop, three kinds of step."""
 
-from astkit.trainers.autotune import Decision
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
@@ -12,10 +11,7 @@ from astkit.trainers.sample_by_sample import SampleStep
 from astkit.trainers.state import (
     Budget,
     Event,
-    History,
     Observer,
-    Position,
-    StepRecord,
     TimeIsUp,
 )
 from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
@@ -26,21 +22,17 @@ __all__ = [
     "AdaptiveSparseTrainer",
     "Budget",
     "Checkpoints",
-    "Decision",
     "DenseStep",
     "Event",
     "GatedStep",
-    "History",
     "Learner",
     "Metric",
     "MetricsFile",
     "Observer",
-    "Position",
     "Progress",
     "SampleAdaptiveSparseTrainer",
     "SampleStep",
     "Step",
-    "StepRecord",
     "StepResult",
     "TimeIsUp",
     "TrainConfig",

@@ -38,9 +38,11 @@ def summary(value: Any) -> str:
 
 
 def used(name: str, texts: dict[str, str], own: str) -> list[str]:
-    """The places that name ``name``, its own folder left out."""
+    """The places that name ``name``, its own folder left out; what has a name is found by it."""
     pattern = re.compile(rf"\b{re.escape(name)}\b")
-    return [place for place, text in texts.items() if place != own and pattern.search(text)]
+    places = [place for place, text in texts.items() if place != own and pattern.search(text)]
+    known = {target.split(":")[1] for table in REGISTRIES.values() for target in table.values()}
+    return [*places, *(["by name"] if name in known else [])]
 
 
 def rows() -> dict[str, list[tuple[str, str, list[str]]]]:

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astkit.datasets import Images, Loader, MappedImages, open_mapped, write_mapped
+from astkit.datasets import Images, Loader, open_mapped, write_mapped
+from astkit.datasets.mapped import MappedImages
 from tests.datasets.toy import DATA, N, Rows, assert_same, passes
 
 PIXELS, LABELS = DATA.images, DATA.labels

@@ -19,9 +19,9 @@ from astkit import rng
 from astkit.datasets import Loader
 from astkit.gating import Gate, OriginPI, TopK
 from astkit.profiling.ledger import Ledger
-from astkit.trainers import Budget, Event, History, TimeIsUp, TrainConfig, Trainer
+from astkit.trainers import Budget, Event, TimeIsUp, TrainConfig, Trainer
 from astkit.trainers.resume import _check_optimizer
-from astkit.trainers.state import Steering
+from astkit.trainers.state import History, Steering
 from tests.trainers.states import hand_over, leave_after
 
 ROWS, SIZE, LR = 80, 8, 0.5
