@@ -15,6 +15,7 @@ from torch import nn
 from astkit import models, rng
 from astkit.datasets import Loader
 from astkit.gating import Gate, RandomSubset, row_losses
+from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import FlopsPerSample, counter
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers import Budget, DenseStep, GatedStep, SampleStep, StepResult, Trainer
@@ -415,6 +416,22 @@ def test_helper_models_have_flops_of_their_own():
     restored = Ledger()
     restored.load_state_dict(json.loads(json.dumps(ledger.state_dict())))
     assert restored == ledger
+
+
+def test_joules_go_on_with_the_state(machine):
+    first, second = (Ledger(meter=EnergyMeter(counter=machine, clock=machine.clock)) for _ in "ab")
+    for ledger in (first, second):
+        with ledger.clock("training"):
+            machine.spend(12.0, 100.0)
+    joules = first.energy().joules
+    assert joules == pytest.approx(1200, rel=0.02)
+    state = json.loads(json.dumps(first.state_dict()))
+    second.load_state_dict(state)
+    assert second.energy() == first.energy()
+    Ledger().load_state_dict(state)  # a run without a meter
+    second.load_state_dict(Ledger().state_dict())  # a state without one
+    assert second.energy().joules == joules
+    assert Ledger().energy().reason == "no meter was given"
 
 
 def test_counts_that_are_no_numbers_are_refused():
