@@ -46,7 +46,7 @@ $(READY): pyproject.toml
 	@start=$$(date +%s); \
 	$(PYTHON) -m venv .venv || exit 1; \
 	{ $(BIN)/python -m pip install --quiet uv && \
-	  $(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]'; } || \
+	  $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --editable '.[dev]'; } || \
 	{ echo "uv did not manage; pip now tries the same, which takes minutes" >&2; \
 	  $(BIN)/python -m pip install --quiet --editable '.[dev]'; } || exit 1; \
 	touch $@; \
