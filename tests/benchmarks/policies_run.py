@@ -145,8 +145,11 @@ def execute(
 
     Checkpoints lie in ``cache``; a run that was interrupted resumes from there. ``rate``: of a
     random control; ``pause``: seconds between two checkpoints, at least.
+
+    Raises ``ValueError`` where a policy's helper models alone cost more than the budget.
     """
-    data, (train, test) = DATA[run.data], images(run.data, cache)
+    environment, data = stamp(), DATA[run.data]
+    train, test = images(run.data, cache)
     if run.search:
         held, rest = stratified(train.labels, 0.1, 0, "search")
         train, test = train.subset(rest), train.subset(held)
@@ -160,7 +163,8 @@ def execute(
     loader = Loader(
         made.data, run.batch_size, augment=data.augment, seed=run.seed, normalize=normalize
     )
-    flops = run.fraction * run.epochs * len(made.rows) * dense_flops(model, loader)
+    a_row = dense_flops(model, loader)
+    flops = run.fraction * run.epochs * len(made.rows) * a_row
     policy = policy_of(run, rate)
     chooses = policy is not None and overrides(policy, "choose")
     step = GatedStep(policy) if chooses and policy is not None else DenseStep()
@@ -187,10 +191,15 @@ def execute(
         resume=True,
     )
     work.run()
+    ledger, counts = work.ledger, work.ledger.samples
+    if ledger.flops.total > flops + 2 * run.batch_size * a_row:  # a step may score besides
+        raise ValueError(
+            f"{run.policy!r} has cost {ledger.flops.total / flops:.2f} times the budget, since its"
+            " helper models are trained before it is checked: give more epochs"
+        )
     tested = work.evaluate(Loader(test, 500, shuffle=False, normalize=normalize))
     shares = test.labels.bincount(minlength=train.num_classes) / len(test)
     recalls = torch.tensor([tested[f"class {label}"] for label in range(train.num_classes)])
-    ledger, counts, environment = work.ledger, work.ledger.samples, stamp()
     entry = {
         **asdict(run),
         "code": run.code,

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from astkit.datasets.conditions import Condition
+from astkit.names import REGISTRIES
 from tests.benchmarks import policies, policies_run
 from tests.benchmarks import policies_plan as plans
 from tests.benchmarks.policies_plan import Run
@@ -86,6 +87,12 @@ def test_search_runs_read_no_test_image_and_class_weights_change_the_result(tmp_
     assert dense["test_rows"] == 359
     assert search["test_rows"] == 143  # of the 1438 images for training
     assert search["train_rows"] < dense["train_rows"]
+
+
+def test_helper_models_that_cost_more_than_the_budget_are_refused(tmp_path: Path) -> None:
+    run = replace(RUN, policy="el2n_static:runs=3")
+    with pytest.raises(ValueError, match=r"times the budget, since its helper models .* epochs$"):
+        policies_run.execute(run, tmp_path)
 
 
 def test_class_weights_and_recalls_by_hand() -> None:
@@ -260,6 +267,16 @@ def test_the_table_holds_paired_differences(tmp_path: Path) -> None:
     assert lines[-1].startswith("Commits: 01234567; 0 of 20 runs")
     with pytest.raises(ValueError, match="run the comparison first"):
         page({})
+
+
+@pytest.mark.full
+def test_every_policy_can_be_compared(tmp_path: Path) -> None:
+    for name in sorted(REGISTRIES["policy"]):
+        policy = {"random": "random:rate=0.5", "el2n_static": "el2n_static:runs=1"}.get(name, name)
+        run = replace(RUN, policy=policy, epochs=3.0)
+        found = policies_run.execute(run, tmp_path)
+        assert 1 <= found["flops"] / found["budget_flops"] < 1.05, name
+        assert sum(found["class_share"][-1]) == pytest.approx(1, abs=0.001), name
 
 
 @pytest.mark.full
