@@ -114,13 +114,14 @@ def test_a_kernel_is_counted_once_and_for_its_operator():
         event("aten::mm", "CPU", 100.0, 3000.0),
         event("sgemm", "CUDA", 0.0, 3000.0),
         event("elementwise", "CUDA", 0.0, 1000.0),
+        event("Memcpy HtoD", "CUDA", 0.0, 1000.0),  # of no operator, but time of the device
         event("ProfilerStep*", "CPU", 9e9, 0.0, annotation=True),
         event("Optimizer.step", "CUDA", 0.0, 9e9, annotation=True),
     ]
     rows = _operators(SimpleNamespace(key_averages=lambda: events))
     assert [(row["name"], row["self_device_ms"], row["share"]) for row in rows] == [
-        ("aten::mm", 3.0, 0.75),
-        ("aten::relu", 1.0, 0.25),
+        ("aten::mm", 3.0, 0.6),
+        ("aten::relu", 1.0, 0.2),
     ]
 
 
