@@ -51,7 +51,7 @@ def test_values_of_an_option():
 
 def test_bad_options_are_refused():
     for option, sentence in (
-        ("rate=0.05,,0.1", "rate=0.05,,0.1 has an empty value: take out a comma"),
+        ("rate=0.05,,0.1", "rate=0.05,,0.1 has an empty value: remove a comma"),
         ("rate=0.05,", "has an empty value"),
         ("seed=4..0", "seed is 4..0: give the smaller number first"),
         ("seeds=[0,1", r"seeds=\[0,1 is not closed: add the missing \]"),

@@ -190,7 +190,7 @@ def test_another_type_is_refused_with_the_default(more):
         with pytest.raises(ValueError, match=sentence):
             more.from_text(name, text)
     for name, text in (("names", "[c, d]"), ("names", "['c'"), ("options", "{b: 2}")):
-        with pytest.raises(ValueError, match="close its brackets, and quote the texts in them"):
+        with pytest.raises(ValueError, match="close its brackets, and quote strings in them"):
             more.from_text(name, text)
 
 
