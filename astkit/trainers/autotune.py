@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,7 +12,10 @@ from typing import Any
 import torch
 
 from astkit import rng, system
-from astkit.batch import Batch
+from astkit.batch import Batch, call
+from astkit.datasets.foreign import resized
+from astkit.datasets.settings import free_memory
+from astkit.gating.losses import row_losses
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import stamp
@@ -77,6 +81,8 @@ class SettingsInUse:
 
     def _resolve(self) -> None:
         names = open_choices(self.config)
+        if "batch_size" in names:
+            self._decide("batch_size", *self._batch_size())
         if "compile" in names:
             self._decide("compile", *self._compile())
         if "prefetch" in names:
@@ -94,6 +100,36 @@ class SettingsInUse:
     ) -> None:
         self.decisions.append(Decision(name, value, why, figures or {}))
         self.config = replace(self.config, **{name: value})
+
+    def _batch_size(self) -> tuple[int, str, dict[str, float]]:
+        per_row = self._activation_bytes() / self._look().rows
+        free = _free_memory(self._learner.device)
+        rows = self._feed.source.num_samples
+        most = int(0.5 * free / max(per_row, 1.0))
+        limit = max(1, most if rows is None else min(most, rows // 32))
+        why = "the largest power of two within half of the free memory and a 32nd of the rows"
+        figures = {"bytes_per_row": per_row, "free_bytes": float(free)}
+        return 1 << (limit.bit_length() - 1), why, figures
+
+    def _activation_bytes(self) -> int:
+        """Bytes that the forward pass of a batch keeps for its backward pass, parameters apart."""
+        learner, batch = self._learner, self._look()
+        model = copy.deepcopy(learner.model).train()
+        own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        seen: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                seen[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+        with rng.isolated(learner.device, 0), hooks:
+            outputs = call(model, batch.x, batch.y)
+            kept = row_losses(learner.criterion, outputs, batch.y)  # alive, or addresses repeat
+        del kept
+        return sum(seen.values())
 
     def _compile(self) -> tuple[bool, str]:
         device = self._learner.device.type
@@ -156,6 +192,8 @@ class SettingsInUse:
 
     def _apply(self, config: TrainConfig) -> None:
         self.config = config
+        if isinstance(config.batch_size, int):
+            resized(self._feed.source, config.batch_size)
         self._feed.prefetch = config.prefetch is True
 
     def record(self) -> dict[str, Any]:
@@ -188,6 +226,13 @@ class SettingsInUse:
         self.system = state["system"]
         self._learner.adopt(self.config)
         self._learner.micro_batch = state["micro_batch"]
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = free_memory()
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if found is None else found
 
 
 def _precisions(wanted: str, device: str) -> tuple[list[str], str]:

@@ -37,7 +37,8 @@ class TrainConfig:
         compile: torch.compile for the training pass; "auto" is off on a CPU, on on CUDA.
         attention: back end of scaled_dot_product_attention; "auto" leaves it to torch.
         activation_checkpointing: forget activations and compute them again in the backward pass.
-        batch_size: rows a batch; ``None`` keeps the loader's.
+        batch_size: rows a batch; ``None`` keeps the loader's, "auto" takes the largest power of two
+            within half of the free memory and a 32nd of the rows.
         micro_batch: rows that are in the model at a time; ``None`` for the whole batch. Halved when
             memory runs out; without BatchNorm the gradients are the same.
         accumulation_steps: batches whose gradients are added up for one optimizer step.
@@ -65,7 +66,7 @@ class TrainConfig:
     compile: bool | Auto = False
     attention: str = "auto"
     activation_checkpointing: bool = False
-    batch_size: int | None = None
+    batch_size: int | Auto | None = None
     micro_batch: int | None = None
     accumulation_steps: int = 1
     threads: int | Auto = "auto"
@@ -133,7 +134,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "prefetch": _SWITCH,
 }
 _COUNTS: dict[str, tuple[object, ...]] = {
-    "batch_size": (None,),
+    "batch_size": ("auto", None),
     "micro_batch": (None,),
     "accumulation_steps": (),
     "threads": ("auto",),

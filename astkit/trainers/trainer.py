@@ -129,7 +129,8 @@ class Trainer(Resumable):
         self._open(checkpoints, resume)
 
     def _sources(self, train: Any, validation: Any) -> tuple[BatchSource, BatchSource | None]:
-        size = self.config.batch_size
+        wanted = self.config.batch_size
+        size = None if wanted == "auto" else wanted
         data = as_loader(train, self.device, size, seed=self.config.seed)
         if validation is None:
             return data, None

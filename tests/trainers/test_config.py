@@ -27,7 +27,7 @@ REFUSED = [
     ("deterministic", (0,), "choose one of True, False$"),
     ("allocator", (True,), "choose one of auto, on, off"),
     ("prefetch", (2,), "choose one of True, False, auto"),
-    ("batch_size", (0, "all", 32.0), f"{WHOLE}, or None"),
+    ("batch_size", (0, "all", 32.0), f"{WHOLE}, or 'auto', or None"),
     ("micro_batch", (0, "auto"), f"{WHOLE}, or None"),
     ("accumulation_steps", (0, True, None, 1.5), f"{WHOLE}$"),
     ("threads", (-1,), f"{WHOLE}, or 'auto'"),
