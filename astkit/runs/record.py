@@ -1,13 +1,13 @@
 """Record of a run: one folder that contains all inputs of sweeps and reports.
 
 <date>_<name>_<hash8>_s<seed>/
-        config.json     name and parameters of the run
+    config.json     name and parameters of the run
     env.json        the environment stamp
-        fig/            figures
+    fig/            figures
     notebook.ipynb  the executed notebook
-        error.json      reason of a failure
+    error.json      reason of a failure
     result.json     written last and atomically
-        .unfinished     exists while it runs, and after it was killed
+    .unfinished     exists while it runs, and after it was killed
 
 A run is complete if it has ``result.json``, but neither ``.unfinished`` nor ``error.json``.
 """

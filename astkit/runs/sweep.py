@@ -62,7 +62,7 @@ def run(
             ``jobs`` or ``threads``.
         FileNotFoundError: if the notebook does not exist.
         KeyboardInterrupt: after SIGINT, SIGTERM or SIGHUP, once the runs have ended; call it again
-                to resume.
+            to resume.
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}: give 1 or more")

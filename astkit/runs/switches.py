@@ -43,7 +43,7 @@ class Switch:
         name: name in tables.
         settings: arguments of `TrainConfig`, in addition to `PLAIN`.
         resident: keep the images on the device and normalise per batch; otherwise a
-                DataLoader that normalises per image.
+            DataLoader that normalises per image.
         workers: number of worker processes of that DataLoader.
         expected: speed-up on a CPU that the original expected, without measuring it.
     """
