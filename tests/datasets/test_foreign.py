@@ -2,15 +2,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from astkit.datasets import (
-    BatchSource,
-    ForeignLoader,
-    Images,
-    Loader,
-    as_loader,
-    indexed,
-    resized,
-)
+from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
+from astkit.datasets.foreign import ForeignLoader, resized
 from astkit.gating import RandomSubset
 
 X, Y = torch.randn(10, 3), torch.arange(10) % 3
