@@ -61,7 +61,7 @@ class Gate(Policy):
         source="this package; selective backpropagation (Jiang et al., 2019) with feedback control",
         cost="one forward pass per candidate row: speed-up over dense training at most 3",
         bias="towards high scores; not corrected",
-        avoid="with noisy labels (mislabelled samples score high); if forward is 1/3 of a step or more",
+        avoid="with noisy labels (mislabelled samples score high); if forward is 1/3 of a step",
     )
 
     def __init__(

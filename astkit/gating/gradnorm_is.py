@@ -15,7 +15,7 @@ from astkit.gating.uncertainty import gradient_norm
 
 
 class GradNormIS(Policy):
-    """Draws ``b = rate * B`` of B rows with probability ``p`` proportional to ``||softmax(z) - y||``.
+    """Draws ``b = rate * B`` of B rows with ``p`` proportional to ``||softmax(z) - y||``.
 
     Rows are drawn with replacement and weighted by ``1 / (B p)``, which makes the gradient an
     unbiased estimate of the batch gradient. ``tau = 1 / sqrt(1 - sum((p - 1 / B)**2) /

@@ -81,8 +81,8 @@ def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor
     """Draw ``count`` positions without replacement, in proportion to ``weight [n]``; sorted.
 
     Each draw takes one of the remaining positions with probability proportional to its weight.
-    Weights are clamped to at least 1e-30. Source: Efraimidis and Spirakis, "Weighted random sampling with a
-    reservoir" (2006).
+    Weights are clamped to at least 1e-30. Source: Efraimidis and Spirakis, "Weighted random
+    sampling with a reservoir" (2006).
     """
     keys = torch.empty(len(weight), dtype=torch.float64).exponential_(generator=random)
     keys /= weight.double().clamp_min(1e-30)
