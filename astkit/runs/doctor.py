@@ -147,7 +147,7 @@ def _gpu() -> Finding:
 def _energy() -> Iterator[Finding]:
     import torch
 
-    from astkit.profiling.counters import UnavailableError, open_counter
+    from astkit.profiling.energy_counters import UnavailableError, open_counter
 
     kinds = ["cpu"]
     if torch.accelerator.is_available():

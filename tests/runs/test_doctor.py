@@ -17,8 +17,8 @@ import torch
 
 from astkit.datasets import cifar10
 from astkit.export import gpu
-from astkit.profiling import counters
-from astkit.profiling.counters import UnavailableError
+from astkit.profiling import energy_counters
+from astkit.profiling.energy_counters import UnavailableError
 from astkit.runs import doctor
 from astkit.runs.doctor import Finding, text, verdict, works
 
@@ -136,7 +136,7 @@ def test_a_gpu_that_the_driver_has_and_torch_does_not_see(monkeypatch, tmp_path)
 @pytest.mark.parametrize("fault", [None, "torch 2.10 has no kernels for Tesla P100"])
 def test_a_gpu_counts_only_if_it_computes(monkeypatch, cuda, fault):
     monkeypatch.setattr(gpu, "trial", lambda: fault)
-    monkeypatch.setattr(counters, "open_counter", unreadable)
+    monkeypatch.setattr(energy_counters, "open_counter", unreadable)
     finding = found()["GPU"]
     assert finding.mark == ("ok" if fault is None else "!!")
     assert (fault or "Tesla P100, 1 of cuda") in finding.fact
@@ -147,7 +147,7 @@ def test_a_driver_that_does_not_start_is_told(monkeypatch, cuda):
         raise RuntimeError("CUDA driver initialization failed\nmore")
 
     monkeypatch.setattr(gpu, "trial", fails)
-    monkeypatch.setattr(counters, "open_counter", unreadable)
+    monkeypatch.setattr(energy_counters, "open_counter", unreadable)
     assert found()["GPU"].fact == "RuntimeError: CUDA driver initialization failed"
 
 
@@ -160,7 +160,7 @@ def test_joules_are_looked_for_on_cpu_and_gpu(monkeypatch, cuda):
     counter = SimpleNamespace(backend="rapl", scope="CPU", close=lambda: closed.append(True))
     monkeypatch.setattr(gpu, "trial", lambda: None)
     monkeypatch.setattr(
-        counters,
+        energy_counters,
         "open_counter",
         lambda device: counter if device.type == "cpu" else unreadable(device),
     )
