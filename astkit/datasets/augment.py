@@ -114,7 +114,7 @@ class Normalize:
         if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
             raise ValueError(
                 f"normalize has mean {mean.tolist()} and std {std.tolist()}; "
-                "pass finite means and positive deviations, such as Images.channel_stats()."
+                "pass finite means and positive deviations, as Images.channel_stats() gives them."
             )
         channels = channels or max(len(mean), len(std))
         if {len(mean), len(std)} - {1, channels}:

@@ -75,7 +75,7 @@ def condition(name: str, data: Any, seed: int = 0, **options: Any) -> Condition:
     labels = class_labels(data, len(data))
     if labels is None or not len(labels) or int(labels.min()) < 0:
         raise ValueError(
-            f"condition {name!r} needs class labels: pass Images, or a dataset with an attribute"
+            f"condition {name!r} needs class labels: pass Images, or a data set with an attribute"
             " labels or targets of one class number of 0 or more for each row"
         )
     rows, given = make(labels, seed, **options)
@@ -135,7 +135,7 @@ def duplicates(
     first, second = (each if count is None else count for count in (repeated, single))
     if min(first, second) < 0 or not 0 < first + second <= len(labels):
         raise ValueError(
-            f"repeated is {first} and single {second}: give numbers of 0 or more with a sum"
+            f"repeated is {first} and single {second}: give numbers of 0 or more that add up to"
             f" between 1 and the {len(labels)} rows of the data"
         )
     order = rng.permutation(len(labels), seed, "duplicates")
