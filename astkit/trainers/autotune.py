@@ -1,4 +1,4 @@
-"""Resolves "auto" settings on this machine: each once, recorded with its reason."""
+"""Resolves "auto" settings on this machine, once each, and records the reasons."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from astkit.trainers.config import TrainConfig
 from astkit.trainers.learner import Learner
 
 FASTER = 1.1
-"""A probe must be so many times as fast to be chosen: less may be drift of the machine."""
+"""Minimum speed-up for a probed setting to be chosen; smaller ones may be noise."""
 ROUNDS = 5
 _SETTLED_ELSEWHERE = {"fused", "attention", "allocator", "threads"}
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The value chosen for an "auto", and the reason. ``figures``: measurements, by name."""
+    """The value chosen for an "auto" setting, and why. ``figures``: measurements by name."""
 
     name: str
     value: Any
@@ -40,16 +40,16 @@ class Decision:
 
 
 def open_choices(config: TrainConfig) -> list[str]:
-    """The settings of ``config`` that are yet to be decided."""
+    """Names of the unresolved "auto" settings of ``config``."""
     names = [entry.name for entry in fields(config) if entry.name not in _SETTLED_ELSEWHERE]
     return [name for name in names if getattr(config, name) == "auto"]
 
 
 class SettingsInUse:
-    """Resolves a configuration on this machine, once for a run and all its resumptions.
+    """Resolves a configuration on this machine, once per run; resumed runs reuse the result.
 
     Attributes:
-        config: the settings in use; before the first step "auto" may stand in it.
+        config: the settings in use; may contain "auto" before the first step.
         decisions: the choices for "auto" settings.
         system: the record of `astkit.system.tuned`.
     """
@@ -58,13 +58,13 @@ class SettingsInUse:
         self.config, self._learner, self._feed = config, learner, feed
         self.decisions: list[Decision] = []
         self.system: dict[str, Any] = {}
-        self._batch: Batch | None = None  # that probes train on
+        self._batch: Batch | None = None  # batch used by probes
         if not open_choices(config):
             self._apply(config)
 
     @contextmanager
     def tuned(self, fixed_shapes: bool) -> Iterator[None]:
-        """Resolve "auto" settings, and run a block with the system set for them."""
+        """Resolve "auto" settings and run a block with the system settings applied."""
         learner = self._learner
         if open_choices(self.config):
             self._resolve()
@@ -76,7 +76,7 @@ class SettingsInUse:
             deterministic=config.deterministic,
             fixed_shapes=fixed_shapes,
         ) as self.system:
-            self._batch = None  # its memory is needed
+            self._batch = None  # free its memory
             yield
 
     def _resolve(self) -> None:
@@ -112,7 +112,7 @@ class SettingsInUse:
         return 1 << (limit.bit_length() - 1), why, figures
 
     def _activation_bytes(self) -> int:
-        """Bytes that the forward pass of a batch keeps for its backward pass, parameters apart."""
+        """Bytes saved for the backward pass of a batch, without parameters."""
         learner, batch = self._learner, self._look()
         model = copy.deepcopy(learner.model).train()
         own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
@@ -127,30 +127,30 @@ class SettingsInUse:
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with rng.isolated(learner.device, 0), hooks:
             outputs = call(model, batch.x, batch.y)
-            kept = row_losses(learner.criterion, outputs, batch.y)  # alive, or addresses repeat
+            kept = row_losses(learner.criterion, outputs, batch.y)  # kept alive: addresses repeat
         del kept
         return sum(seen.values())
 
     def _compile(self) -> tuple[bool, str]:
         device = self._learner.device.type
         if device == "cuda":
-            return True, "a CUDA device: kernels are fused once and used often"
-        return False, f"on {device} compiling takes longer than it saves in most runs"
+            return True, "a CUDA device: compilation fuses kernels"
+        return False, f"on {device}, compilation takes longer than it saves in most runs"
 
     def _prefetch(self) -> tuple[bool, str]:
         source = self._feed.source
         if getattr(source, "resident", False):
-            return False, "the data are on the device already"
+            return False, "the data are already on the device"
         if self._learner.device.type == "cpu":
-            return False, "on a CPU a loading thread competes with the training step"
+            return False, "on the CPU, a loading thread competes with the training step"
         if not getattr(source, "keyed", False):
-            return False, "the loader draws from torch's default generators: no thread may share it"
-        return True, "rows are fetched batch by batch, so a thread can load ahead"
+            return False, "the loader uses torch's default generators; no thread may share them"
+        return True, "a thread can load batches in advance"
 
     def _precision_and_layout(
         self, names: list[str]
     ) -> tuple[dict[str, Any], str, dict[str, float]]:
-        """Both at once, because bf16 gains most in NHWC: every pair is timed on training steps."""
+        """Time all pairs on training steps; jointly, since bf16 gains most with NHWC."""
         device, config = self._learner.device, self.config
         precisions, why = _precisions(config.precision, device.type)
         layouts = [bool(config.channels_last)]
@@ -177,7 +177,7 @@ class SettingsInUse:
         return self._batch
 
     def _probe(self, precision: str, channels_last: bool) -> Callable[[], object]:
-        """A function that trains a copy of the model on one batch, once more at each call."""
+        """A function that trains a copy of the model for one step on the probe batch."""
         learner, config = self._learner, self.config
         fixed = replace(config, precision=precision, channels_last=channels_last, compile=False)
         model = copy.deepcopy(learner.model).train()
@@ -197,7 +197,7 @@ class SettingsInUse:
         self._feed.prefetch = config.prefetch is True
 
     def record(self) -> dict[str, Any]:
-        """What was decided and set, as plain values, for results and reports."""
+        """Decisions and settings as plain values, for results and reports."""
         batch = getattr(self._feed.source, "batch_size", None)
         steps = self.config.accumulation_steps
         return {
@@ -209,7 +209,7 @@ class SettingsInUse:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Decisions that a resumed run takes over."""
+        """Decisions that a resumed run reuses."""
         return {
             "config": self.config.to_dict(),
             "micro_batch": self._learner.micro_batch,
@@ -218,7 +218,7 @@ class SettingsInUse:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the decisions of the resumed run."""
+        """Restore the decisions of the resumed run."""
         settled = TrainConfig.from_dict(state["config"])
         names = open_choices(self.config)
         self.decisions = [Decision(**decision) for decision in state["decisions"]]
@@ -236,7 +236,7 @@ def _free_memory(device: torch.device) -> int:
 
 
 def _precisions(wanted: str, device: str) -> tuple[list[str], str]:
-    """The precisions to try, and why others are not."""
+    """The precisions to probe, and the reason for excluding others."""
     if wanted != "auto":
         return [wanted], ""
     if device == "cuda":
