@@ -88,8 +88,8 @@ def count_rows(part: Any) -> int:
         if tensor.ndim:
             return len(tensor)
     raise ValueError(
-        f"a batch holds {type(part).__name__} without a tensor of shape [rows, ...]: collate it to"
-        " tensors whose first dimension is the row"
+        f"a batch contains {type(part).__name__} without a tensor of shape [rows, ...]: collate it"
+        " to tensors whose first dimension is the row"
     )
 
 

@@ -20,20 +20,20 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "compare",
         help="train several arms and save their results in a JSON file",
-        description="Train arms of a comparison; started again, it trains the arms that the"
-        f" file does not hold yet. Arms: {'; '.join(arms.ARMS)}.",
+        description="Train arms of a comparison; run again, it trains the arms that the"
+        f" file does not contain yet. Arms: {'; '.join(arms.ARMS)}.",
     )
     command.add_argument("arms", help="separated by ';', e.g. 'batched gate; dense'")
     command.add_argument("--out", type=Path, required=True, help="JSON file to write, or to resume")
     command.add_argument("--dataset", default="cifar10", choices=sorted(PRESETS))
-    command.add_argument("--root", help="folder of the data set (default: ASTKIT_DATA, then data/)")
+    command.add_argument("--root", help="folder of the dataset (default: ASTKIT_DATA, then data/)")
     command.add_argument("--target-rate", type=float, default=0.1)
     command.add_argument("--seeds", type=_seeds, default=[0], help="comma-separated")
     command.add_argument(
         "--time", type=int, default=0, metavar="ROUNDS", help="then time a batch of each arm"
     )
     command.add_argument("--threads", type=int, help="torch threads (default: chosen by torch)")
-    preset = command.add_argument_group("instead of the data set's preset")
+    preset = command.add_argument_group("instead of the dataset's preset")
     preset.add_argument("--model", choices=sorted(REGISTRIES["model"]))
     preset.add_argument("--epochs", type=float)
     preset.add_argument(

@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--tune-lr", action="store_true", help="also tune the learning rate")
     command.add_argument("--confirm", type=int, default=3, help="new seeds for the best settings")
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--root", help="folder of the data set (default: ASTKIT_DATA, then data/)")
+    command.add_argument("--root", help="folder of the dataset (default: ASTKIT_DATA, then data/)")
     command.add_argument("--model", choices=sorted(REGISTRIES["model"]))
     command.add_argument("--epochs", type=float, help="of dense training, which sets the FLOPs")
     command.add_argument("--threads", type=int, help="torch threads (default: chosen by torch)")

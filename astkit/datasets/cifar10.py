@@ -18,7 +18,7 @@ from astkit.datasets.sources import Parts, load_folders
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MOST_ROWS = 50_000  # per part
 AGAIN = "fetch CIFAR-10 again (remove the folder and pass download=True)"
-DATA = "ASTKIT_DATA"  # environment variable: a folder of data sets
+DATA = "ASTKIT_DATA"  # environment variable: a folder of datasets
 INPUT = "ASTKIT_INPUT"  # environment variable: input folder instead of Kaggle's
 DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain subfolders
 MOST_FOLDERS = 5000

@@ -115,7 +115,7 @@ def _opened(path: Path) -> Tensor:
             warnings.filterwarnings("ignore", "overflow encountered")
             array = torch.from_numpy(np.load(path, mmap_mode="r", allow_pickle=False))
         if not array.ndim:
-            raise ValueError("it holds a single number")
+            raise ValueError("it contains a single number")
         return array
     except Exception as error:  # numpy's header parser may raise any exception
         raise ValueError(f"{path} is not a complete .npy file ({error}); {AGAIN}.") from error
@@ -128,7 +128,7 @@ def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not JSON ({error}); {AGAIN}.") from error
         if not isinstance(names, list):
-            raise ValueError(f"{path} does not hold a list of names.")
+            raise ValueError(f"{path} does not contain a list of names.")
         return tuple(map(str, names))
     most = int(labels.max()) if len(labels) else 0
     if most >= MOST_UNNAMED:

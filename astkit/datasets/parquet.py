@@ -69,7 +69,7 @@ class ParquetLoader(Loader):
             files = [Path(paths)] if Path(paths).is_file() else shard_files(Path(paths), part)
             if not files:
                 raise ValueError(
-                    f"{paths} holds no file {part}-*.parquet; pass its folder or files."
+                    f"{paths} contains no file {part}-*.parquet; pass its folder or files."
                 )
         self.buffer_rows = buffer_rows
         self._parquet = ParquetImages(files, size)
@@ -128,8 +128,8 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
         if not len(self):
             raise ValueError(
                 f"paths contains no parquet file with rows ({', '.join(map(str, paths[:3]))}); pass"
-                " the files, or the folder that holds them and the part of their names before the"
-                " hyphen."
+                " the files, or the folder that contains them and the part of their names before"
+                " the hyphen."
             )
         self._read: OrderedDict[int, Table] = OrderedDict()
 
@@ -154,7 +154,7 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
             if picture.shape != items[0][0].shape:
                 raise ValueError(
                     f"{self.where(row)} is {list(picture.shape)} where {self.where(rows[0])} is "
-                    f"{list(items[0][0].shape)}; pass size= (pixels a side) to resize all images."
+                    f"{list(items[0][0].shape)}; pass size= (pixels per side) to resize all images."
                 )
         return items
 

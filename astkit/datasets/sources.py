@@ -100,7 +100,7 @@ def _pictures(paths: list[Path], size: int | None) -> list[Tensor]:
         if shape != first:
             raise ValueError(
                 f"{paths[0]} is {first[2]}x{first[1]} pixels and {path} is {shape[2]}x{shape[1]}; "
-                "pass size= (pixels a side) to resize all images."
+                "pass size= (pixels per side) to resize all images."
             )
     return pictures
 

@@ -60,7 +60,7 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
         raise ValueError(f"title is {title!r}: Kaggle accepts 5 to 50 characters, pass --title")
     for name in kernel.datasets:
         if not _SOURCE.fullmatch(name):
-            raise ValueError(f"dataset is {name!r}: pass OWNER/SLUG, as in the data set's address")
+            raise ValueError(f"dataset is {name!r}: pass OWNER/SLUG, as in the dataset's URL")
     return {
         "id": f"{kernel.user}/{_slug(title)}",
         "title": title,
@@ -85,7 +85,7 @@ def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
     """Summary of the written files and the next steps, in a few lines."""
     name = kernel.user == NOBODY and f'replace {NOBODY} in "id" by your Kaggle name, or pass --user'
     data = "dataset" in made.known and not kernel.datasets
-    add = data and "for CIFAR-10, add a data set that holds it: --dataset OWNER/SLUG"
+    add = data and "for CIFAR-10, add a dataset that contains it: --dataset OWNER/SLUG"
     steps = [step for step in (name, add, f"kaggle kernels push -p {path.parent}") if step]
     lines = [
         f"{path}: {len(made.modules)} modules, {path.stat().st_size / 1e3:.0f} kB, {made.stamp}",

@@ -164,5 +164,5 @@ def _bits(name: str, values: Tensor, shape: list[int] | None = None) -> Bits:
     array = values.detach().cpu().numpy()
     bits: Bits = array.astype(bool)
     if not np.array_equal(array, bits):
-        raise ValueError(f"{name} holds values other than 0 and 1: round them first")
+        raise ValueError(f"{name} contains values other than 0 and 1: round them first")
     return bits

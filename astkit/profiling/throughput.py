@@ -55,7 +55,7 @@ class Throughput:
         level: int | None = None,
     ) -> None:
         if every < 1:
-            raise ValueError(f"every is {every}, but a window holds batches: give 1 or more")
+            raise ValueError(f"every is {every}, but counts batches: give 1 or more")
         self.ledger, self.device = ledger, torch.device(device)
         self.every, self.level = every, level
         self.cores = allowed_cpus()

@@ -23,7 +23,7 @@ import astkit
 
 EXTRAS = {  # one package of each extra, and its purpose
     "notebooks": ("papermill", "notebooks, widgets and the digits"),
-    "data": ("pyarrow", "data sets in parquet files"),
+    "data": ("pyarrow", "datasets in parquet files"),
     "tune": ("optuna", "`astkit tune`"),
     "energy": ("pynvml", "joules of NVIDIA GPUs"),
     "test": ("pytest", "developers: make test"),

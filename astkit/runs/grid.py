@@ -67,7 +67,7 @@ def _column(notebook: Notebook, name: str, values: Any) -> list[Any]:
     counts = collections.Counter(map(repr, column))  # True is not 1, although they are equal
     for value in column:
         if counts[repr(value)] > 1:
-            raise ValueError(f"{name} holds {value!r} twice: give each value once")
+            raise ValueError(f"{name} contains {value!r} twice: give each value once")
     return column
 
 

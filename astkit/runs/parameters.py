@@ -123,7 +123,7 @@ def read(path: str | os.PathLike[str]) -> Notebook:
         code = digest({"code": ["".join(cell.source) for cell in sources]})
     except Exception as error:  # nbformat may raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} is no notebook: {reason[:300]}") from error
+        raise ValueError(f"{path} is not a notebook: {reason[:300]}") from error
     return Notebook(path, _assigned(tagged[0].source, path.name) if tagged else {}, code)
 
 

@@ -162,7 +162,7 @@ def collect(root: str | Path, name: str | None = None) -> Found:
             damaged.append({"run": path.parent.name, "status": "damaged", "why": str(error)})
     if not runs and not damaged:
         called = "" if name is None else f" called {name}"
-        raise FileNotFoundError(f"{root} holds no runs{called}: make some with astkit sweep")
+        raise FileNotFoundError(f"{root} contains no runs{called}: create some with astkit sweep")
     given = [config["parameters"] for _, config, _, _ in runs]
     varied = [
         key

@@ -82,8 +82,8 @@ class Tuning:
         )
         if study.user_attrs.get("settings", settings) != settings:
             raise ValueError(
-                f"{self.storage} holds a search with other settings of the task, lr or seed, whose"
-                " trials are not comparable: choose another file, or restore those settings"
+                f"{self.storage} contains a search with other settings of the task, lr or seed,"
+                " whose trials are not comparable: choose another file, or restore those settings"
             )
         study.set_user_attr("settings", settings)
         return study
@@ -96,7 +96,7 @@ class Tuning:
             backend = JournalFileBackend(str(file), JournalFileOpenLock(str(file)))
             return optuna.storages.JournalStorage(backend)
         except _WRONG as error:
-            raise ValueError(f"{file} holds no search: name another file") from error
+            raise ValueError(f"{file} contains no search: choose another file") from error
 
     @cached_property
     def _settings(self) -> str:
@@ -216,7 +216,7 @@ class Tuning:
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         if not complete:
             raise ValueError(
-                f"{self.storage} holds no completed trial of {arm!r}: run the search first"
+                f"{self.storage} contains no completed trial of {arm!r}: run the search first"
             )
         first = max(complete, key=lambda trial: trial.value or 0.0)
         counts = {"trials": len(trials)}

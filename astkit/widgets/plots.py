@@ -204,7 +204,7 @@ def cost_breakdown(results: Table) -> Picture:
     if measured:
         _joules(figure.axes[1], joules.groupby(table["arm"]).mean().reindex(means.index))
     else:
-        reasons = [*table.get("joules_reason", pd.Series()).dropna(), "the results hold none"]
+        reasons = [*table.get("joules_reason", pd.Series()).dropna(), "the results contain none"]
         figure.suptitle(fill(f"joules not measured: {reasons[0]}", 100), size=10)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure

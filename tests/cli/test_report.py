@@ -69,7 +69,7 @@ def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path, capsys) -> N
 
 def test_it_refuses_in_one_sentence(root: Path, capsys) -> None:
     for arguments, sentence in (
-        (["nowhere"], "nowhere holds no runs"),
+        (["nowhere"], "nowhere contains no runs"),
         ([root, "--metric", "speed"], "metric is 'speed'"),
         ([root, "--format", "html", "--control", "it"], "control is 'it'"),
     ):

@@ -94,7 +94,7 @@ def test_an_extra_that_is_missing_is_told_with_its_purpose_and_its_command(monke
     findings = found()
     expected = Finding("tune", "--", "no optuna, for `astkit tune`", "`pip install tune`")
     assert findings["tune"] == expected
-    assert findings["data"] == Finding("data", "ok", "installed, for data sets in parquet files")
+    assert findings["data"] == Finding("data", "ok", "installed, for datasets in parquet files")
     assert works(list(findings.values()))
 
 
