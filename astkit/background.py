@@ -133,7 +133,7 @@ class BackgroundWriter:
         if os.getpid() != self._process:
             raise ValueError(
                 "a BackgroundWriter was used in a forked process, where its thread does not exist:"
-                " make one in the process that writes"
+                " create one in the process that writes"
             )
 
 

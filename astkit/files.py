@@ -60,7 +60,7 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     link = path.is_symlink()
     if not _is_stream(path) and (link or (path.exists() and not path.is_file())):
         what = "a link and not a regular file" if link else "not a regular file"
-        raise ValueError(f"{path} is {what}, so it is not overwritten: name another")
+        raise ValueError(f"{path} is {what}, so it is not overwritten: choose another")
     return path
 
 

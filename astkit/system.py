@@ -97,7 +97,7 @@ def _threads(wanted: ThreadChoice, undo: ExitStack) -> Record:
 
 def _allocator(wanted: Switch, device: torch.device, undo: ExitStack) -> Record:
     if _raised:  # malloc settings are per process
-        return {"value": "on", "why": "a block around this one keeps memory already"}
+        return {"value": "on", "why": "an outer context already keeps memory"}
     if wanted == "off":
         return {"value": "off", "why": "as asked"}
     if obstacle := _obstacle():
@@ -136,7 +136,7 @@ def _cudnn(device: torch.device, fixed_shapes: bool, undo: ExitStack) -> Record:
         return {"value": False, "why": f"a run on {device.type} does not use cuDNN"}
     undo.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
     torch.backends.cudnn.benchmark = fixed_shapes
-    many = "many shapes, each to be timed anew, or deterministic"
+    many = "many shapes, each of which would be timed, or deterministic"
     return {"value": fixed_shapes, "why": "few shapes" if fixed_shapes else many}
 
 

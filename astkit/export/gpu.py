@@ -46,5 +46,5 @@ def trial() -> str | None:
             reason = str(error).splitlines()[0]
             return f"torch {torch.__version__} cannot compute on {name} ({reason})"
         if total != 64.0**3:
-            return f"{name} gets a matrix product wrong"
+            return f"{name} computes a wrong matrix product"
     return None

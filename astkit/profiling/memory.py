@@ -135,7 +135,7 @@ def _source(device: torch.device) -> _Source:
     accelerator = torch.accelerator
     seen = accelerator.current_accelerator() if accelerator.is_available() else None
     if seen is None or seen.type != device.type:
-        raise LookupError(f"torch sees no {device.type} device here")
+        raise LookupError(f"torch finds no {device.type} device")
     torch.empty(1, device=device)  # the allocator has no statistics before its first use
     if "allocated_bytes.all.peak" not in accelerator.memory_stats(device):
         raise LookupError(f"torch keeps no memory statistics for {device.type} devices")

@@ -184,7 +184,7 @@ def _cifar10() -> Finding:
 
     found = cifar10.find_layout(cifar10.search_places(None))
     if found is None:
-        return Finding("cifar10", "--", "not found", "data/README.md says how to get it")
+        return Finding("cifar10", "--", "not found", "see data/README.md to install it")
     if found[1] == "parquet" and not util.find_spec("pyarrow"):
         return Finding("cifar10", "--", "in parquet files", f"`{install_command('data')}`")
     return Finding("cifar10", "ok", f"{found[1]} layout")

@@ -52,7 +52,7 @@ def test_a_page_goes_through_pipes_and_replaces_no_device_or_link(
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("link", "."):
         said = refused(capsys, "report", root, "-o", tmp_path / name)
-        assert "not a regular file, so it is not overwritten: name another" in said
+        assert "not a regular file, so it is not overwritten: choose another" in said
     assert not (tmp_path / "elsewhere").exists()
 
 
