@@ -91,7 +91,7 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
     except FileNotFoundError:
         raise
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as JSON lines ({error}): write it again") from error
+        raise ValueError(f"{path} cannot be read as JSON lines ({error}): rewrite it") from error
     if not lines:
         raise ValueError(f"{path} contains no pair: give lines of the form {_FORM}")
     return [_pair(line, where) for where, line in lines.items()]
