@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         of(LOGITS, criterion=lambda o, t: (ROWS, torch.ones(3))),
         r"mask of shape \[3\] for losses of shape \[4\]: give both the same shape",
     ),
-    "None": (of(None), "model returned NoneType without logits or one loss a row"),
+    "None": (of(None), "model returned NoneType without logits or one loss per row"),
     "text": (of({"hidden": LOGITS}), "model returned dict without logits"),
     "three rows": (of(LOGITS[:3]), r"outputs of shape \[3, 5\] and targets of shape \[4\]"),
     "no rows": (of(torch.tensor(1.0)), r"outputs of shape \[\] and targets of shape \[4\]"),
