@@ -150,7 +150,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a mean": (of(LOGITS, criterion=nn.CrossEntropyLoss()), r"shape \[\] for 4 rows.*averag"),
     "a sum": (of(LOGITS, criterion=nn.CrossEntropyLoss(reduction="sum")), "reduction='none'"),
     "lost rows": (of(LOGITS, criterion=lambda o, t: ROWS[1:]), r"shape \[3\] for 4 rows"),
-    "a number": (of(LOGITS, criterion=lambda o, t: 1.0), "returned type float for 4 rows: let it"),
+    "a number": (of(LOGITS, criterion=lambda o, t: 1.0), "returned type float for 4 rows: return"),
     "a mask of another shape": (
         of(LOGITS, criterion=lambda o, t: (ROWS, torch.ones(3))),
         r"mask of shape \[3\] for losses of shape \[4\]: give both the same shape",
