@@ -128,7 +128,7 @@ def test_everything_is_put_back_after_an_error() -> None:
 
 @needs_glibc
 def test_memory_that_is_kept_costs_no_page_faults() -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a fork has the allocator of earlier tests
     answers = context.SimpleQueue()
     child = context.Process(target=measured, args=(answers,))
     child.start()
