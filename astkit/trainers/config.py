@@ -50,6 +50,10 @@ class TrainConfig:
             (0, 1]; its accuracy then has a stated interval.
         metrics_every: batches between two that report loss, rate and threshold; each report makes
             an accelerator wait.
+        switch_off: train on every row while that takes less time than the policy's selection; see
+            `astkit.trainers.switching`. Results then depend on the clock (``replay`` repeats a run
+            exactly), and each step makes an accelerator wait. Not for a policy that is used for its
+            accuracy.
         seed: of dropout; data order, augmentation and gate carry their own.
 
     Raises ``ValueError`` for a value outside its range.
@@ -74,6 +78,7 @@ class TrainConfig:
     prefetch: bool | Auto = False
     validation_fraction: float = 1.0
     metrics_every: int = 1
+    switch_off: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -131,6 +136,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "allocator": ALLOCATOR,
     "deterministic": (True, False),
     "prefetch": _SWITCH,
+    "switch_off": (True, False),
 }
 _COUNTS: dict[str, tuple[object, ...]] = {
     "batch_size": (None,),

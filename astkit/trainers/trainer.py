@@ -38,6 +38,7 @@ from astkit.trainers.state import (
     Steering,
 )
 from astkit.trainers.steps import DenseStep, GatedStep, Step
+from astkit.trainers.switching import Switch
 
 
 class Trainer(Resumable):
@@ -59,7 +60,7 @@ class Trainer(Resumable):
             name, or `Metric` objects. Integer labels bring accuracy by themselves.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
         observers: receive a record after each batch, while no clock runs.
-        replay: events of a steered run, to make the same changes again.
+        replay: events of a run that was steered or switched, to make the same changes again.
         meter: measures the energy of training and evaluation; none by default.
         evaluator: makes the evaluator; by default one of the loss and ``metrics``.
         costs: makes the counter of a sample's FLOPs; by default it traces the model's operations.
@@ -120,6 +121,11 @@ class Trainer(Resumable):
         self.costs = costs(self.learner)
         self.learner.book = self._book_helper
         self.visits = Visits([self.policy, getattr(self.step, "gate", None)], self.learner)
+        self.switch = None
+        switched = self.steering.take_switching()
+        if self.visits.policies and (self.config.switch_off or switched):
+            name = type(self.visits.policies[0]).__name__
+            self.switch = Switch(name, {event.step: event for event in switched})
         self.prepared = False
         make = evaluator or partial(Evaluator, metrics=metrics)
         self.evaluator = make(self.learner, self.ledger, self._cost)
