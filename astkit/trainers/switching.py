@@ -101,8 +101,9 @@ class Switch:
 
     def _change(self, event: Event) -> None:
         kind = "selection" if self.selecting else "dense"
-        if self.probing and self.since == WARMUP + PROBE:
-            self.times[kind] = self.times[kind][-PROBE:]  # without those before the probe
+        timed = self.since - WARMUP
+        if timed >= PROBE:
+            self.times[kind] = self.times[kind][-timed:]  # none from before this mode
         self.mode, self.since = event.value, 0
         if event.name == "selection":
             self.switched = event.value

@@ -329,6 +329,18 @@ def test_a_resumed_run_goes_on_as_it_was(make, kind):
         assert same(second.switch.state_dict(), whole.switch.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:Half is switched off")
+def test_a_checkpoint_holds_the_state_of_the_switch(make, tmp_path):
+    whole = finish(make())
+    leave_after(make(checkpoints=tmp_path), DECIDED - 5)
+    second = finish(make(checkpoints=tmp_path, resume=True))
+    assert second.history.events == whole.history.events
+    assert same(second.switch.state_dict(), whole.switch.state_dict())
+    assert same(second.model.state_dict(), whole.model.state_dict())
+    with pytest.raises(ValueError, match="switch_off was True and is False"):
+        make(checkpoints=tmp_path, resume=True, switch_off=False)
+
+
 @pytest.mark.parametrize("kind", [Half, Chooses])
 def test_a_replayed_run_makes_the_same_choices_on_any_clock(make, kind):
     first = finish(make(kind))
