@@ -1,6 +1,6 @@
-"""astkit: training networks on the samples that matter, and measuring whether it pays.
+"""astkit: sample selection for training neural networks, and measurement of its cost and benefit.
 
-Names are imported when first used, so that ``import astkit`` stays light.
+Names are imported lazily, on first use.
 """
 
 from __future__ import annotations

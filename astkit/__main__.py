@@ -3,7 +3,7 @@
 import sys
 
 if not sys.flags.safe_path:
-    # "-m" puts the current folder first, where a json.py would be imported in place of Python's
+    # "-m" puts the current folder first on the path, where a json.py would shadow Python's
     del sys.path[0]
 
 from astkit.cli import main

@@ -1,7 +1,7 @@
-"""Jobs that must not delay a training step, run one after another in a thread.
+"""Background jobs that must not delay a training step, run in order in one thread.
 
-Jobs write files or draw; training never waits for a result of theirs. A thread does not survive
-``os.fork``, so a writer refuses jobs from any process but the one that made it.
+Jobs write files or draw; training never waits for their results. A thread does not survive
+``os.fork``, so a writer rejects jobs from any process except its own.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class BackgroundError(RuntimeError):
 
 
 class BackgroundWriter:
-    """Runs jobs in the order of ``put``, in one thread beside the training thread.
+    """Runs jobs in the order of ``put``, in one thread.
 
-    ``put`` returns at once while fewer than ``limit`` jobs wait, and waits otherwise, so that
-    memory stays bounded. A waiting job is replaced by a newer one of the same ``key``, which goes
-    to the end of the queue: of checkpoints only the newest matters.
+    ``put`` returns immediately while fewer than ``limit`` jobs are queued, and blocks otherwise, to
+    bound memory. A queued job is replaced by a newer one with the same ``key``, which is appended
+    to the queue: for example, only the newest checkpoint is written.
 
-    An exception in a job is raised as a `BackgroundError` by the next ``put``, ``flush`` or
-    ``close``, once; later jobs still run. All accepted jobs run: by ``close``, and after a
-    ``KeyboardInterrupt`` or without ``close``, before the interpreter ends. Jobs must not call the
+    An exception in a job is raised once, as a `BackgroundError`, by the next ``put``, ``flush`` or
+    ``close``; later jobs still run. All accepted jobs run: by ``close``, and after a
+    ``KeyboardInterrupt`` or without ``close``, before the interpreter exits. Jobs must not use the
     writer. Raises ``ValueError`` for a job put after ``close`` or in a forked process.
     """
 
@@ -42,19 +42,19 @@ class BackgroundWriter:
         self._jobs: OrderedDict[Hashable, tuple[str, Job]] = OrderedDict()
         self._failed: list[tuple[str, BaseException]] = []
         self._changed = threading.Condition()
-        # the interpreter joins the executor's thread before it ends, after the last job
+        # the interpreter joins the executor's thread at exit, after the last job
         self._pool = ThreadPoolExecutor(1, "astkit-background")
         self._process = os.getpid()
         self._closed = False
 
     def put(self, job: Job, what: str = "a background job", key: Hashable = None) -> None:
-        """Accept ``job``; ``what`` names it in an error.
+        """Queue ``job``; ``what`` names it in error messages.
 
-        Raises `BackgroundError` when an earlier job has failed; ``job`` is accepted all the same.
+        Raises `BackgroundError` if an earlier job has failed; ``job`` is queued nevertheless.
         """
         self._check_process()
         if self._closed:
-            raise ValueError(f"{what} was put into a closed writer: make a new BackgroundWriter")
+            raise ValueError(f"{what} was put into a closed writer: create a new BackgroundWriter")
         key = object() if key is None else key
         with self._changed:
             fresh = key not in self._jobs
@@ -62,7 +62,7 @@ class BackgroundWriter:
                 self._changed.wait_for(lambda: len(self._jobs) < self.limit)
             self._jobs[key] = (what, job)
             self._jobs.move_to_end(key)
-            failed = bool(self._failed)  # before this job can have added to it
+            failed = bool(self._failed)  # before this job can fail
         if fresh:
             self._pool.submit(self._run_next)
         if failed:
@@ -71,7 +71,7 @@ class BackgroundWriter:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all accepted jobs are done, for at most ``timeout`` seconds.
 
-        Raises ``TimeoutError`` when they are not, and `BackgroundError` when one has failed.
+        Raises ``TimeoutError`` if they are not, and `BackgroundError` if one has failed.
         """
         self._check_process()
         if not self._closed:
@@ -79,13 +79,13 @@ class BackgroundWriter:
                 self._pool.submit(self._run_all).result(timeout)
             except Unfinished:
                 raise TimeoutError(
-                    f"{len(self._jobs)} background jobs still wait after {timeout} seconds: the"
-                    " disk or the front end is slow or hangs; wait longer or check it"
+                    f"{len(self._jobs)} background jobs are unfinished after {timeout} seconds: the"
+                    " disk or the front end is slow or hangs; increase timeout or check it"
                 ) from None
         self._raise_failed()
 
     def close(self) -> None:
-        """Run the accepted jobs, then end the thread; raises `BackgroundError` as ``flush``."""
+        """Run the queued jobs, then end the thread; raises `BackgroundError` as ``flush`` does."""
         self._check_process()
         if not self._closed:
             self._pool.submit(self._run_all)
@@ -100,7 +100,7 @@ class BackgroundWriter:
         self.close()
 
     def _run_all(self) -> None:
-        while self._jobs:  # an interrupted put has left a job that nothing was submitted for
+        while self._jobs:  # an interrupted put may leave a queued job without a submission
             self._run_next()
 
     def _run_next(self) -> None:
@@ -111,7 +111,7 @@ class BackgroundWriter:
             self._changed.notify_all()
         try:
             job()
-        except BaseException as error:  # SystemExit too is raised in the training thread
+        except BaseException as error:  # SystemExit is also raised in the training thread
             with self._changed:
                 self._failed.append((what, error))
 
@@ -133,17 +133,17 @@ class BackgroundWriter:
         if os.getpid() != self._process:
             raise ValueError(
                 "a BackgroundWriter was used in a forked process, where its thread does not exist:"
-                " make one in the process that writes"
+                " create one in the process that writes"
             )
 
 
 class Coalesced(Generic[T]):
-    """Items that a `BackgroundWriter` consumes together: many items, one waiting job.
+    """Items processed in batches by a `BackgroundWriter`: many items, one queued job.
 
-    Waking a thread delays the caller longer than a short line takes to write, so ``consume`` is
+    Waking a thread delays the caller longer than writing a short line, so ``consume`` is
     called at most once in ``pause`` seconds, in the thread of ``writer``, with all items so far, in
-    order. Call ``hand_over`` at the end. ``what`` names the job in an error; ``put`` waits while
-    more than ``limit`` items do.
+    order. Call ``hand_over`` at the end. ``what`` names the job in errors; ``put`` blocks while
+    more than ``limit`` items are queued.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Coalesced(Generic[T]):
         self._last = -math.inf
 
     def put(self, item: T) -> None:
-        """Have ``item`` consumed. Raises what ``BackgroundWriter.put`` raises; keeps the item."""
+        """Queue ``item``. Raises the errors of ``BackgroundWriter.put``; the item is kept."""
         self._items.append(item)
         full = len(self._items) > self.limit
         if full or time.perf_counter() - self._last >= self.pause:
@@ -169,12 +169,12 @@ class Coalesced(Generic[T]):
             self.writer.flush()
 
     def hand_over(self) -> None:
-        """Have all items so far consumed. Raises what ``BackgroundWriter.put`` raises."""
+        """Queue processing of all items so far. Raises the errors of ``BackgroundWriter.put``."""
         self._last = time.perf_counter()
         self.writer.put(self.drain, self.what, key=self)
 
     def drain(self) -> None:
-        """Consume all items so far; a job of the writer."""
+        """Process all items so far; runs as a job of the writer."""
         items = [self._items.popleft() for _ in range(len(self._items))]
         if items:
             self.consume(items)

@@ -1,7 +1,7 @@
-"""A batch of any structure, and how a model is called with it.
+"""Batches of any structure, and how a model is called with them.
 
-A data loader may yield pairs ``(x, y)``, longer tuples ``(x1, x2, ..., y)``, mappings, or a bare
-tensor; each part may be nested. Rows are the first dimension that its tensors share.
+A data loader may yield pairs ``(x, y)``, longer tuples ``(x1, x2, ..., y)``, mappings, or a
+tensor; all parts may be nested. Rows are the first dimension, which all tensors share.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch.utils import _pytree as pytree
 
 
 class Args(tuple[Any, ...]):
-    """Several inputs of one batch: ``model(*args)``."""
+    """Several inputs of a batch, passed as ``model(*args)``."""
 
 
 class Batch(NamedTuple):
-    """Rows of a data set, as a training loop sees them.
+    """Rows of a dataset in a training loop.
 
     Attributes:
-        index: int64 ``[rows]``, which samples of the data set these are; ``None`` if unknown.
-        x: what the model is called with.
-        y: what the criterion compares with the outputs; ``x`` itself where the batch came as a
-            whole (a mapping or a bare tensor).
+        index: int64 ``[rows]``, row numbers in the dataset; ``None`` if unknown.
+        x: input of the model.
+        y: target of the criterion; ``x`` itself if the batch is passed as a
+            single object (a mapping or a tensor).
     """
 
-    index: Tensor | None  # type: ignore[assignment]  # hides tuple.index, which is not needed here
+    index: Tensor | None  # type: ignore[assignment]  # shadows tuple.index
     x: Any
     y: Any
 
@@ -40,26 +40,26 @@ class Batch(NamedTuple):
         return count_rows(self.y)
 
     def take(self, rows: Tensor | slice) -> Batch:
-        """The rows ``rows``: int64 ``[n]``, which may repeat, or a slice."""
+        """The selected ``rows``: int64 ``[n]``, which may repeat, or a slice."""
         return self.map(lambda part: take_rows(part, rows, self.rows))
 
     def to(self, device: torch.device | str) -> Batch:
-        """Every tensor on ``device``."""
+        """The batch with all tensors on ``device``."""
         return self.map(
             lambda part: map_tensors(lambda tensor: tensor.to(device, non_blocking=True), part)
         )
 
     def map(self, change: Callable[[Any], Any]) -> Batch:
-        """``change`` applied to each part; a batch that came as a whole stays one."""
+        """``change`` applied to each part; a batch passed as a single object remains one."""
         x = change(self.x)
         y = x if self.y is self.x else change(self.y)
         return Batch(None if self.index is None else change(self.index), x, y)
 
 
 def as_batch(item: Any, index: Tensor | None = None) -> Batch:
-    """What a data loader yielded, as a `Batch`.
+    """Convert the output of a data loader to a `Batch`.
 
-    Raises ``ValueError`` where its parts have no rows, or different numbers of them.
+    Raises ``ValueError`` if its parts have no rows, or different numbers of rows.
     """
     if isinstance(item, tuple | list) and not hasattr(item, "_fields") and item:
         parts = list(item)
@@ -74,7 +74,7 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
         )
     if index is not None and len(index) != batch.rows:
         raise ValueError(
-            f"the loader yielded {len(index)} indices for {batch.rows} rows: give one a row"
+            f"the loader yielded {len(index)} indices for {batch.rows} rows: give one per row"
         )
     return batch
 
@@ -82,19 +82,19 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
 def count_rows(part: Any) -> int:
     """Length of the first dimension of the first tensor in ``part``.
 
-    Raises ``ValueError`` where there is no such tensor.
+    Raises ``ValueError`` if there is no such tensor.
     """
     for tensor in tensors(part):
         if tensor.ndim:
             return len(tensor)
     raise ValueError(
-        f"a batch holds {type(part).__name__} without a tensor of shape [rows, ...]: collate it to"
-        " tensors whose first dimension is the row"
+        f"a batch contains {type(part).__name__} without a tensor of shape [rows, ...]: collate it"
+        " to tensors whose first dimension is the row"
     )
 
 
 def tensors(part: Any) -> Iterator[Tensor]:
-    """The tensors in ``part``, in order."""
+    """The tensors in ``part``, in pytree order."""
     if isinstance(part, Tensor):
         yield part
         return
@@ -103,19 +103,19 @@ def tensors(part: Any) -> Iterator[Tensor]:
     else:
         children = list(part) if isinstance(part, tuple | list) else pytree.tree_leaves(part)
     for child in children:
-        if child is not part:  # pytree gives an object that it does not know as its own leaf
+        if child is not part:  # pytree returns unknown objects as leaves
             yield from tensors(child)
 
 
 def map_tensors(change: Callable[[Tensor], Any], part: Any) -> Any:
-    """``part`` with ``change`` applied to each of its tensors; a mapping becomes a dict."""
+    """``part`` with ``change`` applied to each tensor; mappings become dicts."""
     return _rebuilt(part, lambda child: map_tensors(change, child), change)
 
 
 def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
-    """The rows ``rows`` of every tensor and list of length ``count`` in ``part``.
+    """The selected ``rows`` of every tensor and list of length ``count`` in ``part``.
 
-    Everything else, such as a number that belongs to the whole batch, is passed through.
+    Everything else, such as a scalar of the whole batch, is unchanged.
     """
 
     def change(tensor: Tensor) -> Tensor:
@@ -138,17 +138,17 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
 
 
 def call(model: Callable[..., Any], x: Any, y: Any = None) -> Any:
-    """``model``'s outputs for the inputs ``x`` of a batch whose targets are ``y``.
+    """Outputs of ``model`` for the inputs ``x`` of a batch with targets ``y``.
 
-    A mapping that is a whole batch (``y is x``) is passed as keywords where ``forward`` names its
-    keys, else, like everything but `Args`, as one argument.
+    A mapping passed as a single object (``y is x``) is expanded to keywords if ``forward`` names
+    its keys; otherwise everything except `Args` is passed as one argument.
     """
     args, keywords = arguments(model, x, y)
     return model(*args, **keywords)
 
 
 def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[Any, ...], Any]:
-    """Positional arguments and keywords of `call`."""
+    """Positional and keyword arguments of `call`."""
     if isinstance(x, Args):
         return tuple(x), {}
     if isinstance(x, Mapping) and y is x:
@@ -159,10 +159,10 @@ def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[A
 
 
 def join(parts: list[Any]) -> Any:
-    """Outputs of consecutive parts of a batch as those of the whole: tensors are concatenated.
+    """Concatenate the outputs of consecutive parts of a batch.
 
-    Objects that are neither mappings, tuples nor known to torch's pytree keep their type; their
-    attributes are joined.
+    Objects that are neither mappings, tuples nor registered in torch's pytree keep their type;
+    their attributes are joined.
     """
     first = parts[0]
     if len(parts) == 1 or first is None:
@@ -210,13 +210,13 @@ def _plain_list(part: Any, count: int) -> bool:
 
 
 def _forward(model: Any) -> tuple[Any, bool]:
-    """The function that takes the inputs, and whether its first parameter is the model."""
+    """The function that receives the inputs, and whether its first parameter is the model."""
     while not hasattr(type(model), "forward") or hasattr(model, "_orig_mod"):
         inner = getattr(model, "_orig_mod", None) or getattr(model, "model", None)
         if inner is None or inner is model:
             return model, False
         model = inner
-    # DistributedDataParallel and its kind take anything and pass it on
+    # wrappers such as DistributedDataParallel accept and forward any arguments
     module = getattr(model, "module", None)
     wraps = isinstance(module, torch.nn.Module) and type(model).__module__.startswith("torch.")
     return _forward(module) if wraps else (type(model).forward, True)
@@ -224,7 +224,7 @@ def _forward(model: Any) -> tuple[Any, bool]:
 
 @lru_cache(maxsize=256)
 def _named(forward: Any, bound: bool, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of ``keys`` that ``forward`` takes by name; none where one that it needs is missing."""
+    """The ``keys`` that ``forward`` takes by name; none if a required one is missing."""
     try:
         found = list(inspect.signature(forward).parameters.values())[bound:]
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: atomic writes and checksums."""
+"""Atomic file writes, and checksums."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
-    """Write ``content`` to ``path`` so that a reader sees the old file or the new one whole.
+    """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
-    Temporary file in the same folder, fsync, rename, fsync of the folder; missing folders are made.
-    A new file has the mode that the umask leaves, an older one keeps its own. A stream such as
-    ``/dev/stdout`` is written to instead. Raises ``OSError`` when the disk refuses, with the old
-    file whole, and ``ValueError`` for a link, a device, a pipe or a folder.
+    Temporary file in the same folder, fsync, rename, fsync of the folder; missing folders are
+    created. A new file has the mode of the umask, an existing one keeps its mode. A stream such as
+    ``/dev/stdout`` is written directly. Raises ``OSError`` if writing fails, keeping the old
+    file, and ``ValueError`` for a link, a device, a pipe or a folder.
     """
     path = check_target(path)
     data = content.encode() if isinstance(content, str) else content
     if _is_stream(path):
-        with open(path, "ab") as stream:  # append: the stream may be a file that has content
+        with open(path, "ab") as stream:  # append: the stream may be a non-empty file
             stream.write(data)
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,12 +36,12 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
             os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)
     except BaseException as error:
-        if isinstance(error, OSError):  # a full disk names no file, other errors the temporary one
+        if isinstance(error, OSError):  # errors may name no file or the temporary one
             error.filename, error.filename2 = str(path), None
         with suppress(OSError):
             temporary.unlink()
         raise
-    # the rename itself is durable only once its folder is; Windows cannot open folders
+    # the rename is durable only after an fsync of the folder; Windows cannot open folders
     if os.name == "posix":
         descriptor = os.open(path.parent, os.O_RDONLY)
         try:
@@ -60,7 +60,7 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     link = path.is_symlink()
     if not _is_stream(path) and (link or (path.exists() and not path.is_file())):
         what = "a link and not a regular file" if link else "not a regular file"
-        raise ValueError(f"{path} is {what}, so it is not overwritten: name another")
+        raise ValueError(f"{path} is {what}, so it is not overwritten: choose another")
     return path
 
 

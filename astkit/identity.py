@@ -1,4 +1,4 @@
-"""The configuration of an object as plain values: what a resumed run must have in common."""
+"""Configuration of an object as plain values, to check that a resumed run matches."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor
 def configuration(value: Any) -> Any:
     """``value`` as plain values: numbers, strings, lists and mappings of them.
 
-    An object is identified by its class and its constructor's arguments, which its method
-    ``config`` returns or attributes of the same names hold; a function by its name; a tensor by a
+    An object is identified by its class and its constructor's arguments, returned by its method
+    ``config`` or read from attributes of the same names; a function by its name; a tensor by a
     hash of its values.
     """
     if value is None or isinstance(value, bool | int | float | str):
@@ -32,7 +32,7 @@ def configuration(value: Any) -> Any:
     if isinstance(value, functools.partial):
         inner = [configuration(value.func), configuration(value.args)]
         return {"partial": inner, **configuration(value.keywords)}
-    if isinstance(value, torch.nn.Module):  # its weights change; its structure is compared apart
+    if isinstance(value, torch.nn.Module):  # weights change; structure is compared elsewhere
         return {"module": type(value).__qualname__}
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}"
@@ -42,7 +42,7 @@ def configuration(value: Any) -> Any:
 
 
 def arguments(value: Any) -> dict[str, Any]:
-    """The constructor's arguments of ``value``, by name, as far as attributes hold them."""
+    """The constructor's arguments of ``value``, by name, as far as stored in attributes."""
     if is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     names = inspect.signature(type(value).__init__).parameters

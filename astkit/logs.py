@@ -1,6 +1,6 @@
 """Log levels for metrics that are computed only on request; below INFO, above DEBUG.
 
-astkit adds no handler and sets no level; the standard ``logging`` module does the rest::
+astkit adds no handler and sets no level; configure the standard ``logging`` module::
 
     logging.basicConfig()
     logging.getLogger("astkit").setLevel("PERFORMANCE")  # includes TRAINING and INFO
@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 TRAINING = 15
-"""Metrics of single batches: loss, rate, threshold."""
+"""Metrics per batch: loss, rate, threshold."""
 PERFORMANCE = 13
-"""Throughput, utilisation and memory by windows of steps."""
+"""Throughput, utilisation and memory per window of steps."""
 PROFILING = 11
 """Operators of a profiled window."""
 
@@ -30,10 +30,10 @@ enabled = logger.isEnabledFor
 
 
 def record(level: int, what: str, metrics: Callable[[], Mapping[str, Any]]) -> None:
-    """Log ``what`` and its metrics; ``metrics`` is called only where ``level`` is enabled.
+    """Log ``what`` and its metrics; ``metrics`` is called only if ``level`` is enabled.
 
-    The message is ``what name=value ...``, floats with four significant digits; handlers find the
-    values as the record's attribute ``metrics``.
+    The message is ``what name=value ...``, floats with four significant digits; handlers can
+    access the values as the record's attribute ``metrics``.
     """
     if not enabled(level):
         return

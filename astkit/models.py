@@ -1,4 +1,4 @@
-"""Small networks; input shape and number of classes are arguments.
+"""Small networks with configurable input shape and number of classes.
 
 `SimpleCNN` and `SimplifiedViT` have the layers of the original's networks (examples/cifar10_demo.py
 and KAGGLE_VIT_BATCHED_STANDALONE.py in oluwafemidiakhoa/adaptive-sparse-training at 3e66290).
@@ -20,8 +20,8 @@ Shape = tuple[int, int, int]
 def build(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) -> nn.Module:
     """The model registered as ``name``, for inputs ``shape = (channels, height, width)``.
 
-    Weights depend on ``seed`` alone; the global RNG is left as it is. Raises ``ValueError`` for an
-    unknown name or a shape that the model cannot take.
+    Weights depend only on ``seed``; the global RNG is unchanged. Raises ``ValueError`` for an
+    unknown name or an unsupported shape.
     """
     with rng.isolated("cpu", seed, "model"):
         return cast(nn.Module, resolve("model", name)(shape, classes, **options))
@@ -45,7 +45,7 @@ def _convolution(inputs: int, outputs: int, batch_norm: bool, stride: int = 1) -
 
 
 class DigitsCNN(nn.Sequential):
-    """Two convolutions, the second of stride 2, and a linear layer, for images of 8x8 or so."""
+    """Two convolutions, the second with stride 2, and a linear layer; for images of about 8x8."""
 
     def __init__(self, shape: Shape = (1, 8, 8), classes: int = 10, batch_norm: bool = False):
         channels, height, width = _divisible(shape, 2, "DigitsCNN")
@@ -77,7 +77,7 @@ class SimpleCNN(nn.Sequential):
 
 
 class SimplifiedViT(nn.Module):
-    """The original's vision transformer: patch 4, width 256, depth 6, 8 heads, class token.
+    """The original's vision transformer: patch size 4, width 256, depth 6, 8 heads, class token.
 
     Post-norm encoder layers with GELU, a feed-forward width of twice the model's and dropout 0.1.
     """

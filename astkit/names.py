@@ -1,7 +1,7 @@
-"""The one table from a name to the module that defines it.
+"""Table from names to the modules that define them.
 
-Lazy imports, the registries and the exporter read it. It is a literal, so it can be read without
-importing.
+Used by lazy imports, the registries and the exporter. It is a literal, so it can be parsed
+without importing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def resolve(kind: str, name: str) -> Any:
     """The object registered as ``name`` under ``kind`` ("policy", "score", "controller", "model",
     "condition", "dataset").
 
-    Raises ``ValueError`` for a name that the table does not hold.
+    Raises ``ValueError`` for an unknown name.
     """
     table = REGISTRIES[kind]
     if name not in table:

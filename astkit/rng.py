@@ -1,7 +1,7 @@
-"""Random numbers that are functions of a key, so that nothing but the key has to be saved.
+"""Counter-based random numbers: functions of a key, without state to save.
 
-A key is a seed followed by what distinguishes two draws: a purpose, an epoch, a step. The global
-generators of torch, numpy and Python are never used.
+A key is a seed followed by identifiers of the draw: a purpose, an epoch, a step. The global
+generators of torch, numpy and Python are not used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MASK = 0xFFFFFFFF
 
 
 def derive(*key: int | str) -> int:
-    """A 63-bit seed that depends on every part of ``key`` and on their order."""
+    """A 63-bit seed that depends on all parts of ``key`` and their order."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -33,10 +33,10 @@ def permutation(n: int, *key: int | str) -> Tensor:
 
 
 def uniform(index: Tensor, *key: int | str) -> Tensor:
-    """One number in [0, 1) for each element of ``index``: float32, same shape and device.
+    """A number in [0, 1) for each element of ``index``: float32, same shape and device.
 
-    Each number depends on the key and on its own index alone, so it does not matter in which batch,
-    order or process an index is drawn. The mixer is the 32-bit ``lowbias32`` of Chris Wellons'
+    Each number depends only on the key and its index, independent of batch, order and
+    process. The mixer is the 32-bit ``lowbias32`` of Chris Wellons'
     hash-prospector, applied to both halves of the index.
     """
     seed = derive(*key)
@@ -46,7 +46,7 @@ def uniform(index: Tensor, *key: int | str) -> Tensor:
 
 
 def _mix(bits: Tensor) -> Tensor:
-    # int64 products wrap modulo 2**64, so their low 32 bits are right
+    # int64 products wrap modulo 2**64, so the low 32 bits are correct
     bits = bits ^ (bits >> 16)
     bits = (bits * 0x7FEB352D) & _MASK
     bits = bits ^ (bits >> 15)
@@ -56,10 +56,10 @@ def _mix(bits: Tensor) -> Tensor:
 
 @contextmanager
 def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
-    """Run a block with torch's default generators seeded from ``key``; put them back afterwards.
+    """Seed torch's default generators from ``key`` in a context; restore them afterwards.
 
-    For code that can only draw from the default generators: dropout, weight initialisation.
-    With an empty key the block starts from the generators as they are.
+    For code that uses the default generators: dropout, weight initialisation.
+    With an empty key, the generators keep their current state.
     """
     device = torch.device(device)
     devices = [] if device.type == "cpu" else [device]

@@ -1,4 +1,4 @@
-"""The exact source of a result: a hash over named contents, and the state of a git checkout."""
+"""Exact source of a result: a hash over named contents, and the state of a git checkout."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 def hash_of(contents: Mapping[str, bytes]) -> str:
-    """SHA-256 over names and contents in the order of the names, hexadecimal."""
+    """Hexadecimal SHA-256 over names and contents, sorted by name."""
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
-        # the length keeps a name from running into the content before it
+        # the length separates a name from the content before it
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
 def git(root: Path, *arguments: str, seconds: float = 2.0) -> str | None:
-    """Output of git in ``root``; ``None`` when it fails, is missing, or takes over ``seconds``."""
-    # no lock: another git may run in the same checkout
+    """Output of git in ``root``; ``None`` if it fails, is missing, or takes over ``seconds``."""
+    # no lock: another git process may run in the same checkout
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         result = subprocess.run(

@@ -1,6 +1,6 @@
-"""What a result was measured on: versions, machine, settings and the exact source.
+"""Environment of a measurement: versions, machine, settings and the exact source.
 
-A stamp is part of every run folder and notebook, so it holds no host name, user name or path.
+A stamp is part of every run folder and notebook, so it contains no host name, user name or path.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 
 def stamp() -> dict[str, object]:
-    """The environment as values that JSON can hold; ``None`` where the machine does not say.
+    """The environment as JSON-compatible values; ``None`` if unknown.
 
-    ``cpus`` are the logical processors this process may run on and ``cores`` the physical ones
-    among them; ``bf16_native`` says whether the processor multiplies bfloat16 itself
-    (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty`` belong to the
-    checkout that holds the package, if any; ``source`` is ``source_hash()``; ``cuda`` is what torch
-    was built for; ``time`` is UTC.
+    ``cpus``: logical processors available to this process; ``cores``: physical ones
+    among them; ``bf16_native``: whether the processor has bfloat16 instructions
+    (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty``: state of the
+    checkout that contains the package, if any; ``source``: ``source_hash()``; ``cuda``: the version
+    torch was built for; ``time``: UTC.
     """
     folder = Path(__file__).parent
     commit, dirty = _checkout(folder.parent)
@@ -50,7 +50,7 @@ def stamp() -> dict[str, object]:
 
 
 def describe(values: Mapping[str, object]) -> str:
-    """A stamp in one line, for the top of a notebook or under a table."""
+    """A stamp in one line, for the top of a notebook or a table's caption."""
     source = f"source {str(values['source'])[:8]}"
     if values["commit"]:
         changed = " with changes" if values["dirty"] else ""
@@ -72,7 +72,7 @@ def describe(values: Mapping[str, object]) -> str:
 def source_hash(folder: str | os.PathLike[str]) -> str | None:
     """SHA-256 over names and contents of the files in ``folder`` in sorted order, hexadecimal.
 
-    Without caches and hidden files; ``None`` when there is no such folder.
+    Excludes caches and hidden files; ``None`` if the folder does not exist.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -124,7 +124,7 @@ def _read(path: Path) -> str | None:
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Commit and dirty flag of the checkout at ``root`` itself, not of one around it."""
+    """Commit and dirty flag of the checkout at ``root``, not of a parent folder's."""
     commit = git(root, "rev-parse", "--verify", "HEAD") if (root / ".git").exists() else None
     changes = None if commit is None else git(root, "status", "--porcelain")
     return commit, None if changes is None else bool(changes)

@@ -1,6 +1,6 @@
-"""System settings of a run: threads, allocator, cuDNN, determinism; each is recorded, with why.
+"""System settings of a run: threads, allocator, cuDNN, determinism; with the reason of each.
 
-`tuned` sets them for the length of a block and restores what the system lets it restore.
+`tuned` applies them in a context and restores them where possible.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ ThreadChoice = Literal["auto"] | int
 Switch = Literal["auto", "on", "off"]
 Record = dict[str, Any]
 
-# glibc, malloc.h: the numbers of the options that mallopt(3) takes
+# option numbers of mallopt(3), from glibc's malloc.h
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
-# the maximum of either threshold on 64 bits, also where glibc adapts them: mallopt(3)
+# maximum of both thresholds on 64 bits, also when glibc adapts them: mallopt(3)
 _CEILING = 4 * 1024 * 1024 * 8
 _OFF = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: 2 * _CEILING, _MMAP_MAX: 65_536}
-# never trim, never map: tensors above 32 MiB would be mapped anew each time whatever the threshold
+# never trim, never map: otherwise tensors above 32 MiB are mapped anew at each allocation
 _ON = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
-# what this process was last told: mallopt cannot be asked, and blocks may nest
+# current setting of this process: mallopt cannot be queried, and contexts may nest
 _raised = False
 
 
@@ -41,24 +41,24 @@ def tuned(
     deterministic: bool = False,
     fixed_shapes: bool = False,
 ) -> Iterator[Record]:
-    """Run a block with the system set for training on ``device``; yields what was set, and why.
+    """Configure the system for training on ``device``; yields the settings and their reasons.
 
-    The record holds plain values only: one entry each for "threads", "allocator",
+    The record has plain values only: one entry each for "threads", "allocator",
     "cudnn_benchmark" and "deterministic", with ``value`` and ``why``.
 
     Args:
-        device: where the run trains.
-        threads: of torch, never more than the processors this process may run on, since excess
-            threads wait for each other; "auto" keeps torch's own number within them.
-        allocator: "on" lets glibc keep the memory of freed tensors, which otherwise returns to the
+        device: device of the training.
+        threads: number of torch threads, limited to the processors available, since excess
+            threads wait for each other; "auto" uses torch's number within that limit.
+        allocator: "on" makes glibc keep the memory of freed tensors, which otherwise returns to the
             system and is zeroed page by page at every step; memory then stays at its peak until
-            the block ends, and glibc no longer adapts its thresholds afterwards. "auto" is "on" for
-            runs on the CPU.
-        deterministic: use only algorithms that give the same bits each time; others raise.
-        fixed_shapes: whether all batches have one size, so that cuDNN may time its algorithms once
-            (on CUDA, unless ``deterministic``).
+            exit, and glibc no longer adapts its thresholds afterwards. "auto" is "on" for
+            the CPU.
+        deterministic: use only deterministic algorithms; others raise.
+        fixed_shapes: whether all batches have one shape, so that cuDNN may benchmark its algorithms
+            once (on CUDA, unless ``deterministic``).
 
-    Raises ``ValueError`` for another setting.
+    Raises ``ValueError`` for invalid settings.
     """
     device = torch.device(device)
     whole = isinstance(threads, int) and not isinstance(threads, bool) and threads >= 1
@@ -76,7 +76,7 @@ def tuned(
 
 
 def allowed_cpus() -> int:
-    """How many logical processors this process may run on."""
+    """Number of logical processors available to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -96,8 +96,8 @@ def _threads(wanted: ThreadChoice, undo: ExitStack) -> Record:
 
 
 def _allocator(wanted: Switch, device: torch.device, undo: ExitStack) -> Record:
-    if _raised:  # a process has one malloc
-        return {"value": "on", "why": "a block around this one keeps memory already"}
+    if _raised:  # malloc settings are per process
+        return {"value": "on", "why": "an outer context already keeps memory"}
     if wanted == "off":
         return {"value": "off", "why": "as asked"}
     if obstacle := _obstacle():
@@ -110,7 +110,7 @@ def _allocator(wanted: Switch, device: torch.device, undo: ExitStack) -> Record:
 
 
 def _obstacle() -> str | None:
-    """Why the settings of this process's malloc must stay; ``None`` where they may be changed."""
+    """Why this process's malloc settings cannot be changed; ``None`` if they can."""
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return f"only glibc on Linux has these thresholds, and this is {platform.system()}"
     if "malloc" in os.environ.get("LD_PRELOAD", ""):
@@ -127,7 +127,7 @@ def _keep_memory(keep: bool) -> None:
     for option, value in (_ON if keep else _OFF).items():
         libc.mallopt(option, value)
     if not keep:
-        libc.malloc_trim(0)  # return what was kept
+        libc.malloc_trim(0)  # return cached memory
     _raised = keep
 
 
@@ -136,7 +136,7 @@ def _cudnn(device: torch.device, fixed_shapes: bool, undo: ExitStack) -> Record:
         return {"value": False, "why": f"a run on {device.type} does not use cuDNN"}
     undo.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
     torch.backends.cudnn.benchmark = fixed_shapes
-    many = "many shapes, each to be timed anew, or deterministic"
+    many = "many shapes, each of which would be timed, or deterministic"
     return {"value": fixed_shapes, "why": "few shapes" if fixed_shapes else many}
 
 
@@ -146,7 +146,7 @@ def _deterministic(wanted: bool, device: torch.device, undo: ExitStack) -> Recor
         return {"value": enabled, "why": "unchanged"}
     why = "as asked"
     if device.type == "cuda" and _CUBLAS not in os.environ:
-        # cuBLAS gives the same bits each time only with a workspace of its own
+        # cuBLAS is deterministic only with a fixed workspace
         os.environ[_CUBLAS] = ":4096:8"
         undo.callback(os.environ.pop, _CUBLAS, None)
         if torch.cuda.is_initialized():

@@ -174,7 +174,7 @@ def test_even_a_job_that_wants_to_exit_is_heard_of():
 def test_flush_gives_up_in_time_and_loses_nothing(writer, disk):
     occupy(writer, disk)
     writer.put(lambda: disk.write("second"))
-    with pytest.raises(TimeoutError, match=r"^1 background jobs still wait after 0.01 seconds"):
+    with pytest.raises(TimeoutError, match=r"^1 background jobs are unfinished after 0.01 seconds"):
         writer.flush(0.01)
     disk.ready.set()
     writer.flush()
@@ -190,7 +190,7 @@ def test_close_does_what_waits_and_ends_the_thread(disk):
     writer.close()
     assert disk.written == ["first", "second"]
     writer.flush()  # nothing to wait for
-    with pytest.raises(ValueError, match=r"metrics was put into a closed writer: make a new"):
+    with pytest.raises(ValueError, match=r"metrics was put into a closed writer: create a new"):
         writer.put(fail, "metrics")
 
 

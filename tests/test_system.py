@@ -151,7 +151,7 @@ def test_blocks_may_nest(told: list[bool]) -> None:
     with tuned(allocator="on"):
         with tuned(allocator="off") as record:  # one process has one malloc
             assert record["allocator"]["value"] == "on"
-            assert "around this one" in record["allocator"]["why"]
+            assert "outer context" in record["allocator"]["why"]
         assert told == [True]
     assert told == [True, False]
 

@@ -1,4 +1,4 @@
-"""The command line: ``astkit COMMAND``, or ``python -m astkit COMMAND``. One module a command."""
+"""Command line: ``astkit COMMAND``, or ``python -m astkit COMMAND``. One module per command."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    0: done; 1: a run failed; 2: the arguments, or what they name, cannot be; 130: interrupted.
+    0: success; 1: a run failed; 2: invalid arguments or files; 130: interrupted.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a path may not be encodable where the locale is C
+        if isinstance(stream, TextIOWrapper):  # paths may not be encodable in the C locale
             stream.reconfigure(errors="backslashreplace")
     try:
         options = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def say(text: object = "") -> None:
-    """Print ``text``, `printable`, at once."""
+    """Print ``text`` as `printable`, and flush."""
     print(printable(str(text)), flush=True)
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters as escapes: text from files must not control a terminal."""
+    """``text`` with control characters escaped: text from files must not control a terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
@@ -54,7 +54,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         epilog="astkit COMMAND --help shows a command's options, with examples.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    # one command alone where it is named: doctor must start even where others cannot be imported
+    # import only the named command: doctor must start even if the others cannot be imported
     named = [name for name in arguments[:1] if name in COMMANDS]
     for name in named or COMMANDS:
         import_module(f"astkit.cli.{name}").add(commands)

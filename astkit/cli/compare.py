@@ -1,4 +1,4 @@
-"""`astkit compare`: train several arms and keep their results in a JSON file."""
+"""`astkit compare`: train several arms and save their results in a JSON file."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "compare",
-        help="train several arms and keep their results in a JSON file",
-        description="Train arms of a comparison; started again, it trains the arms that the"
-        f" file does not hold yet. Arms: {'; '.join(arms.ARMS)}.",
+        help="train several arms and save their results in a JSON file",
+        description="Train arms of a comparison; run again, it trains the arms that the"
+        f" file does not contain yet. Arms: {'; '.join(arms.ARMS)}.",
     )
     command.add_argument("arms", help="separated by ';', e.g. 'batched gate; dense'")
     command.add_argument("--out", type=Path, required=True, help="JSON file to write, or to resume")
     command.add_argument("--dataset", default="cifar10", choices=sorted(PRESETS))
-    command.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
+    command.add_argument("--root", help="folder of the dataset (default: ASTKIT_DATA, then data/)")
     command.add_argument("--target-rate", type=float, default=0.1)
     command.add_argument("--seeds", type=_seeds, default=[0], help="comma-separated")
     command.add_argument(
-        "--time", type=int, default=0, metavar="ROUNDS", help="then time one batch of each in turn"
+        "--time", type=int, default=0, metavar="ROUNDS", help="then time a batch of each arm"
     )
-    command.add_argument("--threads", type=int, help="torch threads (else torch's choice)")
-    preset = command.add_argument_group("instead of the data set's preset")
+    command.add_argument("--threads", type=int, help="torch threads (default: chosen by torch)")
+    preset = command.add_argument_group("instead of the dataset's preset")
     preset.add_argument("--model", choices=sorted(REGISTRIES["model"]))
     preset.add_argument("--epochs", type=float)
     preset.add_argument(
@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
     preset.add_argument(
         "--fast",
         action="store_true",
-        help=f"leave {', '.join(AUTO)} to a short probe, unless set otherwise here",
+        help=f"choose {', '.join(AUTO)} by a short probe, unless set here",
     )
     command.set_defaults(command=_run)
 
@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
 def _score(text: str) -> str:
     try:
         named_score(text)
-    except ValueError as error:  # argparse would leave out what a ValueError says
+    except ValueError as error:  # argparse would drop the message of a ValueError
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
 

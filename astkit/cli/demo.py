@@ -14,14 +14,14 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_baseline_vs_gated.ipynb
 def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser("demo", help="run notebook 01 on the digits, print its tables")
-    command.add_argument("--out", type=Path, default=Path("out"), help="folder for what it makes")
+    command.add_argument("--out", type=Path, default=Path("out"), help="output folder")
     command.set_defaults(command=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
     if not NOTEBOOK.exists():
         raise FileNotFoundError(
-            f"{NOTEBOOK.name} is not beside the package: run the demo from a clone of the"
+            f"{NOTEBOOK.name} was not found next to the package: run the demo from a clone of the"
             " repository"
         )
     try:

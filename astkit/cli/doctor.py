@@ -1,4 +1,4 @@
-"""`astkit doctor`: what this machine has, what is missing and how to get it."""
+"""`astkit doctor`: what is installed, what is missing and how to install it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # it imports torch, which may be what is broken
+if TYPE_CHECKING:  # it imports torch, which may be broken
     from astkit.cli.options import Commands
 
 EXAMPLE = """\
@@ -16,8 +16,8 @@ examples:
   astkit doctor
   astkit doctor --json > doctor.json
 
-Nothing is changed or sent. The exit code is 0 when the core works and 1 when it
-does not; what is missing beside the core leaves it at 0.
+Nothing is changed or sent. The exit code is 0 if the required packages work,
+else 1; missing optional packages do not change it.
 """
 
 
@@ -25,13 +25,13 @@ def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "doctor",
-        help="say what this machine has, what is missing and how to get it",
-        description="Say what this machine has, what is missing, what that is for and how to\n"
-        "get it.",
+        help="check the environment: what works, what is missing, how to install it",
+        description="Check the environment: what works, what is missing, its purpose and how to\n"
+        "install it.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("--json", action="store_true", help="print the same as JSON")
+    command.add_argument("--json", action="store_true", help="print as JSON")
     command.set_defaults(command=_run)
 
 

@@ -12,8 +12,8 @@ from astkit.cli.options import Commands
 
 ABOUT = """\
 Write a notebook and the modules of astkit that it needs as one file, with the
-kernel-metadata.json that `kaggle kernels push` needs. The file verifies its own
-source as it starts. Imports that Kaggle's image lacks are refused here.
+kernel-metadata.json that `kaggle kernels push` requires. The file verifies its
+source when it starts. Imports that Kaggle's image does not provide are errors.
 """
 EXAMPLE = """\
 example:
@@ -25,7 +25,7 @@ example:
 
 def add(commands: Commands) -> None:
     """Add the command to the parser."""
-    export = commands.add_parser("export", help="make one file of a notebook, for Kaggle")
+    export = commands.add_parser("export", help="write a notebook as one file for Kaggle")
     targets = export.add_subparsers(required=True, metavar="TARGET")
     command = targets.add_parser(
         "kaggle",
@@ -42,14 +42,14 @@ def add(commands: Commands) -> None:
         "-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE", type=_pair
     )
     settings.add_argument(
-        "-t", "--time-budget-h", type=float, metavar="HOURS", help="save and exit after these"
+        "-t", "--time-budget-h", type=float, metavar="HOURS", help="save and exit after HOURS"
     )
     kernel = command.add_argument_group("at Kaggle")
-    kernel.add_argument("--user", help="your name there (else KAGGLE_USERNAME)")
-    kernel.add_argument("--title", default="", help="else made from the notebook's name")
+    kernel.add_argument("--user", help="Kaggle user name (default: KAGGLE_USERNAME)")
+    kernel.add_argument("--title", default="", help="default: from the notebook's name")
     kernel.add_argument("--dataset", action="append", default=[], metavar="OWNER/SLUG")
     kernel.add_argument("--gpu", action="store_true", help="run on a T4")
-    kernel.add_argument("--public", action="store_true", help="let others see it")
+    kernel.add_argument("--public", action="store_true", help="make it public")
     command.set_defaults(command=_run)
 
 
@@ -87,4 +87,4 @@ def _pair(text: str) -> tuple[str, Any]:
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
-        return name, value  # a word needs no quotes
+        return name, value  # words need no quotes

@@ -1,4 +1,4 @@
-"""What several commands share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def use_threads(options: argparse.Namespace) -> None:
-    """Set torch's threads to ``--threads``, if given; raises ``ValueError`` below 1."""
+    """Set torch's number of threads to ``--threads``, if given; ``ValueError`` below 1."""
     if options.threads is not None:
         if options.threads < 1:
             raise ValueError(f"--threads is {options.threads}: give 1 or more")

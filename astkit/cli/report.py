@@ -1,4 +1,4 @@
-"""`astkit report`: tables over runs, in the terminal or as an HTML page with pictures."""
+"""`astkit report`: tables of runs, in the terminal or as an HTML page with figures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from astkit.cli.options import Commands
 
 EXAMPLES = """examples:
   astkit report                                  tables of all runs in runs/
-  astkit report --metric flops --by arm          another number, other groups
-  astkit report --format html -o report.html     a page with pictures
+  astkit report --metric flops --by arm          another metric, other groups
+  astkit report --format html -o report.html     a page with figures
 """
 
 
@@ -20,19 +20,19 @@ def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "report",
-        help="tables and pictures over runs",
-        description="One table over the runs of a folder: parameters, n, mean, interval, and the"
-        " difference to the control, paired by seed. Failed runs are shown.",
+        help="tables and figures of runs",
+        description="One table of the runs in a folder: parameters, n, mean, interval, and the"
+        " difference to the control, paired by seed. Failed runs are listed.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("runs", type=Path, nargs="?", default=Path("runs"), help="default: runs")
-    command.add_argument("--name", help="only runs of this name (of one notebook)")
-    command.add_argument("--metric", help="column of numbers (default: test_accuracy)")
-    command.add_argument("--by", metavar="COLUMNS", help="columns of the groups, comma-separated")
-    command.add_argument("--control", help="group that others are compared with (default: dense)")
-    command.add_argument("--format", choices=["html"], help="write a page with pictures")
-    command.add_argument("-o", "--out", type=Path, help="file of the page (default: report.html)")
+    command.add_argument("--name", help="only runs with this name (of one notebook)")
+    command.add_argument("--metric", help="numeric column (default: test_accuracy)")
+    command.add_argument("--by", metavar="COLUMNS", help="columns to group by, comma-separated")
+    command.add_argument("--control", help="group to compare with (default: dense)")
+    command.add_argument("--format", choices=["html"], help="write a page with figures")
+    command.add_argument("-o", "--out", type=Path, help="output file (default: report.html)")
     command.set_defaults(command=_run)
 
 
@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace) -> None:
 def _write(out: Path, body: str) -> None:
     if str(out) in ("-", "/dev/stdout"):
         print(body)
-    elif out.is_fifo() or out.is_char_device():  # such as >(...) of a shell
+    elif out.is_fifo() or out.is_char_device():  # such as >(...) in a shell
         out.write_text(body, encoding="utf-8")
     else:
         say(files.write_atomic(out, body))

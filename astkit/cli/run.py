@@ -1,4 +1,4 @@
-"""`astkit run`: run one notebook with given parameters into a run folder."""
+"""`astkit run`: run a notebook with given parameters in a run folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ examples:
 The run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds the parameters
 (config.json), the environment (env.json), the executed notebook
 (notebook.ipynb), and result.json once the run is complete or error.json if it
-failed. The same parameters lead to the same folder.
+failed. The same parameters use the same folder.
 """
 
 
@@ -30,21 +30,21 @@ def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "run",
-        help="run one notebook with given parameters into a run folder",
-        description="Run a notebook with given parameters into a run folder. A run that is\n"
-        "complete is not run again; one that is not resumes in its folder.",
+        help="run a notebook with given parameters in a run folder",
+        description="Run a notebook with given parameters in a run folder. A complete\n"
+        "run is not run again; an incomplete one resumes in its folder.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_notebook(command, "name=value", "a parameter; texts need no quotes; may be repeated")
+    add_notebook(command, "name=value", "a parameter; strings need no quotes; may be repeated")
     command.add_argument(
-        "--again", action="store_true", help="mark an earlier run stale, and start over"
+        "--again", action="store_true", help="mark an earlier run stale, and start a new one"
     )
     command.set_defaults(command=_run)
 
 
 def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None:
-    """Add the options that `astkit sweep` has, too."""
+    """Add the options shared with `astkit sweep`."""
     command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
     command.add_argument(
         "-p", dest="parameters", action="append", default=[], metavar=form, help=what
@@ -54,26 +54,26 @@ def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None
         type=Path,
         default=Path("runs"),
         metavar="DIR",
-        help="folder of the run folders (default: runs)",
+        help="parent folder of the run folders (default: runs)",
     )
     command.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="CPU threads of a run (OMP_NUM_THREADS and the"
-        " like; a notebook's own parameter comes after it)",
+        help="CPU threads of a run (sets OMP_NUM_THREADS and"
+        " similar variables; a notebook's own parameter overrides it)",
     )
 
 
 def missing(error: ModuleNotFoundError) -> ValueError:
-    """The sentence for a missing package."""
+    """The error message for a missing package."""
     return ValueError(f"{error.name} is not installed: pip install 'astkit[notebooks]'")
 
 
 def start(
     plan: Notebook, given: Mapping[str, Any], root: Path, **options: Any
 ) -> tuple[Outcome, int]:
-    """Run a notebook and print its outcome; returns it with the exit code."""
+    """Run a notebook and print its outcome; returns the outcome and the exit code."""
     from astkit.runs import execute, notebook
 
     with execute.interruptible():

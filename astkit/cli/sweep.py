@@ -22,13 +22,13 @@ examples:
   astkit sweep NOTEBOOK -p seed=0..99 --print | parallel -j 8
 
 values:
-  0.05,0.1,0.2   each in turn; commas inside brackets and quotes do not count
+  0.05,0.1,0.2   three values; commas inside brackets and quotes do not separate
   0..4           0, 1, 2, 3 and 4
-  '[0,1],[2,3]'  two lists; a parameter that is a list takes 0,1 as [0] and [1]
+  '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
 
-Each combination is run in a process and a folder of its own. Ctrl-C ends
-the runs. Started again, the sweep skips what is complete and runs the rest,
-failed runs included. Sweeps at the same time share the work.
+Each combination runs in its own process and folder. Ctrl-C ends the runs. A
+sweep that is run again skips complete runs and runs the rest, including
+failed runs. Concurrent sweeps share the work.
 """
 
 _WHERE = {
@@ -42,19 +42,18 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "sweep",
         help="run a notebook with every combination of a grid of parameters",
-        description="Run a notebook with every combination of a grid of parameters, each into a\n"
-        "run folder of its own, and print a table.",
+        description="Run a notebook with every combination of a grid of parameters, each in its\n"
+        "own run folder, and print a table.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_notebook(command, "name=values", "values of a parameter, see below; may be repeated")
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time")
+    add_notebook(command, "name=values", "values of a parameter (see below); may be repeated")
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="concurrent runs")
     command.add_argument(
         "--print",
         dest="only_print",
         action="store_true",
-        help="run nothing: print a command line"
-        " for each run that is not complete, for any scheduler",
+        help="run nothing; print a command line for each incomplete run, for use with a scheduler",
     )
     command.set_defaults(command=_run)
 

@@ -16,19 +16,19 @@ def add(commands: Commands) -> None:
     command = commands.add_parser(
         "tune",
         help="search target rate, schedule and gain of a gate with Optuna",
-        description="Search by validation accuracy at the FLOPs that dense training spends over"
-        " the epochs; several processes may share one storage file, and started again, it resumes.",
+        description="Maximise validation accuracy at the FLOPs of dense training over"
+        " the epochs; several processes may share one storage file; run it again to resume.",
     )
     command.add_argument("--dataset", default="digits", choices=sorted(PRESETS))
-    command.add_argument("--trials", type=int, default=20, help="of all processes together")
-    command.add_argument("--storage", type=Path, required=True, help="file to make, or to resume")
-    command.add_argument("--tune-lr", action="store_true", help="search the learning rate, too")
+    command.add_argument("--trials", type=int, default=20, help="total over all processes")
+    command.add_argument("--storage", type=Path, required=True, help="file to create or resume")
+    command.add_argument("--tune-lr", action="store_true", help="also tune the learning rate")
     command.add_argument("--confirm", type=int, default=3, help="new seeds for the best settings")
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--root", help="folder of the data set (else ASTKIT_DATA, else data/)")
+    command.add_argument("--root", help="folder of the dataset (default: ASTKIT_DATA, then data/)")
     command.add_argument("--model", choices=sorted(REGISTRIES["model"]))
-    command.add_argument("--epochs", type=float, help="of dense training, whose FLOPs are spent")
-    command.add_argument("--threads", type=int, help="torch threads (else torch's choice)")
+    command.add_argument("--epochs", type=float, help="of dense training, which sets the FLOPs")
+    command.add_argument("--threads", type=int, help="torch threads (default: chosen by torch)")
     command.set_defaults(command=_run)
 
 

@@ -1,4 +1,4 @@
-"""Pixels of whole batches: random crops and flips drawn from (seed, epoch, row), normalisation."""
+"""Batched augmentation: crops and flips drawn from (seed, epoch, row), and normalisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Statistic = float | Sequence[float] | Tensor
 
 
 class Moves(NamedTuple):
-    """What happens to each row; ``None`` where it was not asked for.
+    """Augmentations of each row; ``None`` if not requested.
 
     ``top``, ``left``: int64 ``[N]``, the crop's corner in the padded image, ``0..2*pad`` pixels;
     ``flip``: bool ``[N]``, mirrored left to right after the crop.
@@ -49,11 +49,11 @@ class Augment:
         self.pad, self.seed = pad, seed
 
     def draw(self, index: Tensor, epoch: int) -> Moves:
-        """The moves of rows ``index`` (int64 ``[N]``); a whole pass at once costs forty kernels."""
+        """Draw augmentations of rows ``index`` (int64 ``[N]``); one call per pass is cheapest."""
         top = left = flip = None
         if "crop" in self.names:
             top, left = (
-                # float32 rounding could lift the largest draw to 2*pad+1 exactly
+                # float32 rounding could turn the largest draw into 2*pad+1
                 (uniform(index, self.seed, key, epoch) * (2 * self.pad + 1))
                 .long()
                 .clamp_(max=2 * self.pad)
@@ -64,9 +64,9 @@ class Augment:
         return Moves(top, left, flip)
 
     def apply(self, x: Tensor, moves: Moves) -> Tensor:
-        """``x`` ``[B, channels, height, width]`` after its moves; same shape and dtype.
+        """``x`` ``[B, channels, height, width]`` augmented by ``moves``; same shape and dtype.
 
-        Raises ``ValueError`` where ``x`` is not a batch of images.
+        Raises ``ValueError`` if ``x`` is not a batch of images.
         """
         if self.names and x.ndim != 4:
             raise ValueError(
@@ -81,10 +81,10 @@ class Augment:
 
 
 def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
-    """The window of ``x`` ``[B, C, H, W]`` at ``top``, ``left`` ``[B]`` of its zero-padded image.
+    """The window of the zero-padded ``x`` ``[B, C, H, W]`` at ``top``, ``left`` ``[B]``.
 
-    One ``index_select`` of whole rows of W pixels from an overlapping view: one index read for W
-    pixels, where an elementwise gather reads W.
+    One ``index_select`` of rows of W pixels from an overlapping view: it reads one index per W
+    pixels, while an elementwise gather reads W.
     """
     batch, channels, height, width = x.shape
     padded = F.pad(x, (pad, pad, pad, pad)).contiguous()
@@ -100,8 +100,8 @@ def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
 class Normalize:
     """``(x / 255 - mean) / std`` for uint8 ``x``, in one multiplication and one addition.
 
-    ``normalize``: ``(mean, std)``, numbers or ``[C]``, units 0..1; None for ``x / 255``.
-    ``channels``: C, None when unknown. Raises ``ValueError`` for statistics that do not fit.
+    ``normalize``: ``(mean, std)``, numbers or ``[C]``, units 0..1; `None` for ``x / 255``.
+    ``channels``: C, `None` if unknown. Raises ``ValueError`` for statistics that do not fit.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Normalize:
         return other
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``x`` ``[B, C, H, W]`` as float32 when it is uint8, else unchanged."""
+        """``x`` ``[B, C, H, W]`` as float32 if it is uint8, else unchanged."""
         if x.dtype != torch.uint8:
             return x
         x = x.float().mul_(self._scale)

@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009), in whichever folder and usual layout it is stored."""
+"""CIFAR-10 (Krizhevsky 2009), searched in several folders and read from any usual layout."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from astkit.datasets.parquet import ParquetImages, shard_files
 from astkit.datasets.sources import Parts, load_folders
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-MOST_ROWS = 50_000  # in a part
+MOST_ROWS = 50_000  # per part
 AGAIN = "fetch CIFAR-10 again (remove the folder and pass download=True)"
-DATA = "ASTKIT_DATA"  # environment variable: a folder of data sets
-INPUT = "ASTKIT_INPUT"  # environment variable: another input folder than Kaggle's
-DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and owners pack their data into folders
+DATA = "ASTKIT_DATA"  # environment variable: a folder of datasets
+INPUT = "ASTKIT_INPUT"  # environment variable: input folder instead of Kaggle's
+DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain subfolders
 MOST_FOLDERS = 5000
 MOST_LISTED = 30
 
@@ -29,14 +29,14 @@ PATTERNS = {
     "parquet": ("train-*.parquet", "plain_text/train-*.parquet"),
     "folders": ("train/airplane", "train/truck"),
 }
-"""A file or folder of any of these names identifies a layout."""
+"""Names of files or folders that identify a layout."""
 
 
 def load_cifar10(root: Path | None, download: bool, size: int | None) -> Parts:
-    """Training and test part, uint8 ``[N, 3, 32, 32]``, from the first place that holds them.
+    """Training and test part, uint8 ``[N, 3, 32, 32]``, from the first place that contains them.
 
-    Raises ``FileNotFoundError`` with every folder searched when there is none, and ``ValueError``
-    for files that are damaged or incomplete.
+    Raises ``FileNotFoundError``, listing every folder searched, if not found, and ``ValueError``
+    for damaged or incomplete files.
     """
     places = search_places(root)
     found = find_layout(places)
@@ -60,7 +60,7 @@ def load_cifar10(root: Path | None, download: bool, size: int | None) -> Parts:
 
 
 def search_places(root: Path | None) -> list[Path]:
-    """``root``, else ``ASTKIT_DATA``, ``data/`` of the checkout and here, and Kaggle's input."""
+    """``root``, else ``ASTKIT_DATA``, ``data/`` of the checkout and of ``.``, Kaggle's input."""
     places = [] if root is None else [root]
     if os.environ.get(DATA):
         places.append(Path(os.environ[DATA]).expanduser())
@@ -72,10 +72,10 @@ def search_places(root: Path | None) -> list[Path]:
 
 
 def find_layout(places: list[Path]) -> tuple[Path, str] | None:
-    """The folder at or below ``places`` that holds CIFAR-10, and its layout.
+    """The folder at or below ``places`` that contains CIFAR-10, and its layout.
 
-    Of several below one place it is the first in the order of ``PATTERNS``, then the least deep.
-    Files train-*.parquet may be of any data set: below a place, "cifar" must be in their path.
+    Ties below one place are resolved by the order of ``PATTERNS``, then by the smallest depth.
+    Files train-*.parquet may be of any dataset: below a place, "cifar" must be in their path.
     """
     for place in places:
         ranks = [
@@ -92,14 +92,14 @@ def find_layout(places: list[Path]) -> tuple[Path, str] | None:
 
 
 def _listed(place: Path) -> str:
-    """The folders at and below ``place``, one a line."""
+    """The folders at and below ``place``, one per line."""
     lines = [f"\n  {folder}" for folder, _ in islice(_folders(place), MOST_LISTED + 1)]
     lines[MOST_LISTED:] = ["\n  ..."] * (len(lines) > MOST_LISTED)
     return "".join(lines) or f"\n  {place} (no such folder)"
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, int]]:
-    """``root`` and the folders below it with their depths, the least deep first."""
+    """``root`` and the folders below it with their depths, by increasing depth."""
     queue = [(root, 0)] if root.is_dir() else []
     for folder, depth in queue:
         yield folder, depth
@@ -125,7 +125,7 @@ def _download(place: Path) -> None:
         )
     except (OSError, RuntimeError) as error:
         raise FileNotFoundError(
-            f"CIFAR-10 is not on this machine and its download to {place} failed ({error}); "
+            f"CIFAR-10 was not found locally and its download to {place} failed ({error}); "
             f"fetch {CIFAR10.url} by other means and unpack it there."
         ) from error
 
@@ -138,9 +138,9 @@ def _read_python(folder: Path) -> Parts:
         base_folder = ""
 
         def _load_meta(self) -> None:
-            """Reads no batches.meta: it holds the names of the classes only."""
+            """Skip batches.meta, which contains only the names of the classes."""
 
-    # torchvision unpickles nothing but the published bytes; this says which file differs
+    # torchvision unpickles only the published bytes; this names the file that differs
     for name, md5 in CIFAR10.train_list + CIFAR10.test_list:
         if not check_integrity(folder / name, md5):
             raise ValueError(
@@ -154,7 +154,7 @@ def _read_python(folder: Path) -> Parts:
 
 
 def _read_parquet(folder: Path) -> Parts:
-    # a clone of the Hugging Face repository keeps its shards one level down
+    # a clone of the Hugging Face repository has its shards one level down
     inner = folder / "plain_text" if shard_files(folder / "plain_text", "train") else folder
     tested = shard_files(inner, "test")
     return _shards(shard_files(inner, "train")), _shards(tested) if tested else None

@@ -1,4 +1,4 @@
-"""Conditions of the training data: wrong labels, duplicates, a long tail, few samples."""
+"""Conditions of the training data: wrong labels, duplicates, long tail, few samples."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from astkit.names import resolve
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """A training set made from another one.
+    """A training set derived from another one.
 
-    Each of its N rows is a sample of its own, also where two rows hold the same image.
+    Each of its N rows is a separate sample, even if two rows contain the same image.
 
     Attributes:
-        data: what to train on; ``Images`` where it was made from ``Images``.
-        labels: int64 ``[N]``, those in ``data``.
-        true_labels: int64 ``[N]``, those of the original.
-        rows: int64 ``[N]``, the row of the original that each sample is.
+        data: the derived training set; ``Images`` if derived from ``Images``.
+        labels: int64 ``[N]``, the labels in ``data``.
+        true_labels: int64 ``[N]``, the labels of the original.
+        rows: int64 ``[N]``, each sample's row in the original.
     """
 
     data: Any
@@ -37,12 +37,12 @@ class Condition:
 
     @property
     def wrong(self) -> Tensor:
-        """Whether each label was replaced, bool ``[N]``."""
+        """Bool ``[N]``: whether the label was replaced."""
         return self.labels != self.true_labels
 
 
 class Relabelled(Dataset[Any]):
-    """The ``rows`` of a data set of pairs (input, label), with other labels."""
+    """The ``rows`` of a dataset of pairs (input, label), with other labels."""
 
     def __init__(self, data: Any, rows: Tensor, labels: Tensor) -> None:
         self.data, self.rows, self.labels = data, rows, labels
@@ -56,16 +56,16 @@ class Relabelled(Dataset[Any]):
 
 
 def condition(name: str, data: Any, seed: int = 0, **options: Any) -> Condition:
-    """``data`` under the condition ``name``, fixed by ``seed``.
+    """``data`` under the condition ``name``; deterministic for a ``seed``.
 
     Args:
         name: "clean", "wrong_labels", "duplicates", "long_tail" or "small".
-        data: ``Images``, or a map-style data set of pairs (input, label) that holds its class
-            numbers as ``labels`` or ``targets``.
-        options: arguments of the function of that name in this module.
+        data: ``Images``, or a map-style dataset of pairs (input, label) with class
+            numbers in its attribute ``labels`` or ``targets``.
+        options: arguments of the function ``name`` in this module.
 
     Raises ``ValueError`` for an unknown name or option, for data without class labels, and for
-    numbers that the data cannot meet.
+    values that are impossible with this data.
     """
     make = resolve("condition", name)
     known = list(inspect.signature(make).parameters)[2:]
@@ -91,19 +91,19 @@ def condition(name: str, data: Any, seed: int = 0, **options: Any) -> Condition:
 
 
 Made = tuple[Tensor, Tensor | None]
-"""Rows of the original, int64 ``[N]``, and their labels where they differ from its own."""
+"""Rows of the original, int64 ``[N]``, and their labels if they differ from the original's."""
 
 
 def clean(labels: Tensor, seed: int) -> Made:
-    """The data as they are."""
+    """The unchanged data."""
     return torch.arange(len(labels)), None
 
 
 def wrong_labels(labels: Tensor, seed: int, share: float = 0.4) -> Made:
-    """``round(share * N)`` random labels replaced, each by one of the other classes that occur.
+    """``round(share * N)`` random labels replaced, each by one of the other classes.
 
-    Every other class is equally likely: symmetric noise without the true class, so that ``share``
-    of the labels is wrong.
+    Other classes are equally likely: symmetric noise that excludes the true class, so exactly
+    ``share`` of the labels is wrong.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"share is {share}: give a number from 0 to 1")
@@ -127,7 +127,7 @@ def duplicates(
 ) -> Made:
     """``repeated`` random rows ``copies`` times each, and ``single`` other rows once.
 
-    By default as many of either as keep the size of the data: 10,000 each of 50,000 rows.
+    By default, equally many of both, keeping the size of the data: 10,000 each of 50,000 rows.
     """
     if copies < 1:
         raise ValueError(f"copies is {copies}: give 1 or more")
@@ -143,9 +143,9 @@ def duplicates(
 
 
 def long_tail(labels: Tensor, seed: int, factor: float = 100.0) -> Made:
-    """Random rows of each class, so that class sizes fall geometrically, in order of the labels.
+    """Random rows of each class, with geometrically decreasing class sizes, in order of labels.
 
-    The first class is ``factor`` times as large as the last, and all are as large as the data
+    The first class is ``factor`` times as large as the last; sizes are the largest that the data
     allow. Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples", CVPR
     2019.
     """
@@ -167,21 +167,21 @@ def long_tail(labels: Tensor, seed: int, factor: float = 100.0) -> Made:
 
 
 def small(labels: Tensor, seed: int, rows: int = 8000) -> Made:
-    """About ``rows`` random rows, of each class the same share of its own."""
+    """About ``rows`` random rows, the same share of each class."""
     if not 0 < rows < len(labels):
         raise ValueError(f"rows is {rows}: give between 1 and {len(labels) - 1}, not all of them")
     return stratified(labels, rows / len(labels), seed, "small")[0], None
 
 
 def class_scores(recalls: Tensor, train_labels: Tensor) -> dict[str, float]:
-    """What a classifier scores on a balanced test set and on one distributed as the training data.
+    """Accuracies on a balanced test set and on one with the training data's distribution.
 
     Args:
-        recalls: share of the test samples of each class that it classifies correctly, ``[C]``.
+        recalls: per-class recall on the test set, ``[C]``.
         train_labels: int64 ``[N]``, the true labels of the training data.
 
     Returns ``balanced``, the mean over classes; ``natural``, the mean weighted by the classes'
-    shares of the training data; ``worst``, the lowest of a class.
+    shares of the training data; ``worst``, the lowest recall of a class.
     """
     recalls = recalls.double()
     shares = train_labels.bincount(minlength=len(recalls)).double() / len(train_labels)

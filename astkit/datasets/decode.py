@@ -1,4 +1,4 @@
-"""JPEG and PNG files to pixels, with Pillow, which torchvision requires."""
+"""Decode JPEG and PNG files to pixels, with Pillow, which torchvision requires."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FORMATS = ("PNG", "JPEG")  # Pillow would open any other format under these names, too
-MOST_PIXELS = 64 * 2**20  # in one image, which takes 1 GB: a small file may hold any number
+FORMATS = ("PNG", "JPEG")  # otherwise Pillow would also open other formats with these suffixes
+MOST_PIXELS = 64 * 2**20  # per image, which takes 1 GB: small files may decode to any size
 
 
 def regular(path: Path, remedy: str) -> Path:
-    """``path``; raises ``ValueError`` with ``remedy`` unless it is a regular file, or links to one.
+    """``path``; raises ``ValueError`` with ``remedy`` unless it is, or links to, a regular file.
 
-    Reading a device or a pipe may never end.
+    Reading a device or a pipe may block forever.
     """
     if not path.is_file():
         fault = "not a regular file" if path.exists() else "missing"
@@ -28,8 +28,8 @@ def regular(path: Path, remedy: str) -> Path:
 def decode(data: bytes, where: str, remedy: str) -> Tensor:
     """One encoded PNG or JPEG as uint8 ``[3, height, width]``.
 
-    Raises ``ValueError`` naming ``where`` and ``remedy`` for bytes that are not a whole image of at
-    most ``MOST_PIXELS`` pixels.
+    Raises ``ValueError`` naming ``where`` and ``remedy`` for bytes that are not a complete image of
+    at most ``MOST_PIXELS`` pixels.
     """
     from PIL import Image, UnidentifiedImageError
 

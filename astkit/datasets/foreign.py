@@ -1,4 +1,4 @@
-"""Loaders and data sets of other libraries as a `BatchSource`."""
+"""Wrap loaders and datasets of other libraries as a `BatchSource`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BATCH_SIZE = 128
 
 
 class Indexed(Dataset[Any]):
-    """A data set whose item ``i`` is ``(i, data[i])``; see `indexed`."""
+    """A dataset whose item ``i`` is ``(i, data[i])``; see `indexed`."""
 
     def __init__(self, data: Any) -> None:
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
             raise ValueError(
                 f"data is a {type(data).__name__}, which has no length, so its rows have no index:"
-                " pass a map-style data set"
+                " pass a map-style dataset"
             )
         self.indexed_data = data
 
@@ -41,15 +41,15 @@ class Indexed(Dataset[Any]):
         return list(zip(rows, items, strict=True))
 
     def collate(self, collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-        """``collate_fn``, written for items without an index, for a DataLoader of this data set."""
+        """Adapt ``collate_fn``, written for items without an index, to this dataset's items."""
         return partial(_collate_indexed, collate_fn)
 
 
 def indexed(data: Any) -> Indexed:
-    """``data`` with each item's index: a DataLoader of it yields ``(index, batch)``.
+    """``data`` with each item's index: its DataLoader yields ``(index, batch)``.
 
-    For policies that remember samples, in your own loop and in `Trainer`. ``data`` is anything with
-    a length and ``[i]``; raises ``ValueError`` for others.
+    For policies that keep per-sample state, in custom training loops and in `Trainer`. ``data``
+    must have a length and ``[i]``, otherwise ``ValueError`` is raised.
     """
     return Indexed(data)
 
@@ -60,11 +60,11 @@ def _collate_indexed(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -
 
 
 class ForeignLoader:
-    """An ordinary loader of batches of any structure, such as a torch DataLoader.
+    """Wraps a loader of batches of any structure, such as a torch DataLoader.
 
-    The samples' indices are known where its data set is `indexed`, else ``None``. Tensors are moved
-    to ``device`` and not changed otherwise; the loader decides the order. Raises ``ValueError``
-    when ``loader`` cannot be iterated.
+    Sample indices are known if its dataset is `indexed`, else ``None``. Tensors are only moved to
+    ``device``; the loader determines the order. Raises ``ValueError``
+    if ``loader`` is not iterable.
     """
 
     def __init__(self, loader: Iterable[Any], device: torch.device | str = "cpu") -> None:
@@ -79,13 +79,13 @@ class ForeignLoader:
         self._outputs: int | None = None
 
     def to(self, device: torch.device | str) -> ForeignLoader:
-        """Deliver on ``device`` from now on."""
+        """Deliver batches on ``device`` from now on."""
         self.device = torch.device(device)
         return self
 
     @property
     def num_samples(self) -> int | None:
-        """Rows of the loader's data set, ``None`` if unknown."""
+        """Rows in the loader's dataset, ``None`` if unknown."""
         try:
             return len(self.loader.dataset)  # type: ignore[attr-defined]
         except (AttributeError, TypeError):
@@ -104,19 +104,19 @@ class ForeignLoader:
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
         """One pass; the first ``start`` batches are loaded and dropped.
 
-        Raises ``ValueError`` for an ``order`` and, while iterating, for a batch without rows, a
-        label out of range, or a loader that yields nothing.
+        Raises ``ValueError`` if ``order`` is given and, during iteration, for a batch without rows,
+        a label out of range, or a loader that yields no batch.
         """
         if order is not None:
             raise ValueError(
                 "an ordinary loader loads every row, so none can be chosen before loading: pass its"
-                " data set instead, with batch_size=..."
+                " dataset instead, with batch_size=..."
             )
         check_start(start)
         return self._deliver(start)
 
     def check_labels(self, num_outputs: int) -> None:
-        """From now on raise ``ValueError`` at a batch with a label outside ``0..num_outputs-1``."""
+        """Raises during subsequent iteration for a label outside ``0..num_outputs-1``."""
         self._outputs = num_outputs
 
     def _deliver(self, start: int) -> Iterator[Batch]:
@@ -131,7 +131,7 @@ class ForeignLoader:
             yield batch.to(self.device)
         if number < 0:
             raise ValueError(
-                "The loader yielded no batch; check that its data set is not empty and that it can "
+                "The loader yielded no batch; check that its dataset is not empty and that it can "
                 "be iterated more than once (a generator cannot)."
             )
 
@@ -144,10 +144,10 @@ def as_loader(
     shuffle: bool = True,
     seed: int = 0,
 ) -> BatchSource:
-    """``obj`` as a source of batches on ``device``; ``obj`` itself stays as it is.
+    """Convert ``obj`` to a source of batches on ``device``; ``obj`` is not modified.
 
-    A `Loader` or another source of batches is used as it is, an iterable of batches is wrapped,
-    and a data set gets batches of ``batch_size`` (128) rows, shuffled with ``seed``.
+    A `Loader` or another source of batches is returned unchanged, an iterable of batches is
+    wrapped, and a dataset is batched in ``batch_size`` (128) rows, shuffled with ``seed``.
 
     Raises ``ValueError`` for anything else, and for a loader with a policy's sampler.
     """
@@ -158,21 +158,21 @@ def as_loader(
         return resized(source, batch_size)
     if isinstance(obj, IterableDataset):
         return ForeignLoader(DataLoader(obj, batch_size=batch_size or BATCH_SIZE), device)
-    if isinstance(obj, Indexed):  # a Loader knows the rows of its batches
+    if isinstance(obj, Indexed):  # Loader provides row indices itself
         obj = obj.indexed_data
     if is_dataset(obj):
         size = batch_size or BATCH_SIZE
         return Loader(obj, size, device=device, shuffle=shuffle, seed=seed)
     if hasattr(getattr(obj, "sampler", None), "policy"):
         raise ValueError(
-            "the loader has a policy's sampler, which is for your own loop: give the trainer the"
-            " data set, batch_size=... and policy=..."
+            "the loader has a policy's sampler, for custom training loops: give the trainer the"
+            " dataset, batch_size=... and policy=..."
         )
     return resized(ForeignLoader(obj, device), batch_size)
 
 
 def is_dataset(obj: Any) -> bool:
-    """Whether ``obj`` holds rows, not batches: a data set, or anything with rows by number."""
+    """Whether ``obj`` contains rows, not batches: a dataset, or anything with integer indexing."""
     by_number = hasattr(obj, "__getitem__") and hasattr(obj, "__len__")
     return isinstance(obj, Images | Dataset) or (
         by_number and not isinstance(obj, list | tuple | Mapping | BatchSource)
@@ -180,13 +180,13 @@ def is_dataset(obj: Any) -> bool:
 
 
 def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
-    """``source`` with its batch size set; ``ValueError`` where it makes batches of its own."""
+    """``source`` with its batch size set; ``ValueError`` if the source forms its own batches."""
     if batch_size is None or batch_size == getattr(source, "batch_size", None):
         return source
     if not isinstance(source, Loader):
         raise ValueError(
-            f"batch_size is {batch_size}, but the training data's own loader makes the batches:"
-            " leave batch_size None, or pass the data set itself"
+            f"batch_size is {batch_size}, but the training data's own loader forms the batches:"
+            " leave batch_size None, or pass the dataset itself"
         )
     source.batch_size = batch_size
     return source

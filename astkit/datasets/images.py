@@ -1,4 +1,4 @@
-"""Images in memory: pixels, labels and the names of the classes."""
+"""Labelled images in memory: pixels, labels and class names."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-STATS_ROWS = 1024  # images whose statistics are taken at a time
+STATS_ROWS = 1024  # images per chunk of the statistics
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """A labelled set of equally sized images.
+    """A labelled set of images of equal size.
 
     ``images``: uint8 ``[N, channels, height, width]``, 0 black to 255 full intensity;
-    ``labels``: int64 ``[N]``, each in ``0..len(classes)-1``; ``classes``: one name a label;
-    ``name``: used in messages. Raises ``ValueError`` when one of these does not hold.
+    ``labels``: int64 ``[N]``, each in ``0..len(classes)-1``; ``classes``: one name per label;
+    ``name``: used in messages. Raises ``ValueError`` if one of these is violated.
     """
 
     images: Tensor
@@ -51,13 +51,13 @@ class Images:
         return len(self.labels)
 
     def __getitem__(self, rows: int | Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Images and labels of one row or of several."""
+        """Images and labels of one or several rows."""
         index = torch.as_tensor(rows, device=self.labels.device)
         return self.images[index], self.labels[index]
 
     @property
     def num_classes(self) -> int:
-        """The number of named classes, whether or not each occurs."""
+        """The number of named classes, including classes without samples."""
         return len(self.classes)
 
     @property
@@ -69,7 +69,7 @@ class Images:
     def subset(self, index: Tensor | Sequence[int]) -> Images:
         """The rows ``index`` (int64 ``[K]`` or a bool mask ``[N]``), copied, in the order given.
 
-        Raises ``IndexError`` for a row that does not exist, ``ValueError`` for no rows at all.
+        Raises ``IndexError`` for a row out of range, ``ValueError`` for an empty selection.
         """
         rows = torch.as_tensor(index, device=self.labels.device)
         if rows.numel() == 0:
@@ -78,7 +78,7 @@ class Images:
 
     def channel_stats(self) -> tuple[Tensor, Tensor]:
         """Mean and population standard deviation of each channel: float32 ``[C]``, units 0..1."""
-        # histograms give exact sums without a float copy; part by part, because images on disk
+        # histograms give exact sums without a float copy; in chunks, since memory-mapped images
         # need not fit into memory
         counts = torch.zeros(self.images.shape[1], 256, dtype=torch.int64)
         for part in self.images.split(STATS_ROWS):
@@ -96,8 +96,8 @@ def check_label_range(
 ) -> None:
     """Raise ``ValueError`` unless every label lies in ``0..outputs-1``.
 
-    The sentence names the lowest or highest offending label, how often it occurs in ``where``, and
-    the remedy; ``what`` says who provides the ``outputs``.
+    The message contains the lowest or highest invalid label, its count in ``where``, and the
+    remedy; ``what`` names the provider of the ``outputs``.
     """
     low, high = int(labels.min()), int(labels.max())
     if low >= 0 and high < outputs:

@@ -1,4 +1,4 @@
-"""Batches for training: rows chosen before loading, augmented and normalised on the device."""
+"""Batches for training: rows selected before loading; augmented and normalised on the device."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from astkit.rng import permutation
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """What a training loop needs of its data.
+    """Data interface of the training loop.
 
-    A source that can visit chosen rows also has ``order(epoch)``, the rows of an epoch.
+    A source that supports an ``order`` of rows also has ``order(epoch)``, the rows of an epoch.
     """
 
     @property
     def num_samples(self) -> int | None:
-        """Samples in a full pass, ``None`` when the source cannot tell."""
+        """Samples in a full pass, ``None`` if unknown."""
 
     def __len__(self) -> int:
-        """Batches in a full pass; raises ``TypeError`` when the source cannot tell."""
+        """Batches in a full pass; raises ``TypeError`` if unknown."""
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, visiting rows ``order``, without the first ``start``."""
+        """Batches of an epoch over rows ``order``, skipping the first ``start``."""
 
     def check_labels(self, num_outputs: int) -> None:
         """Raise ``ValueError``, now or at the batch, for a label outside ``0..num_outputs-1``."""
 
 
 class Loader:
-    """Batches of ``data`` whose order and augmentation depend on (seed, epoch, row) alone.
+    """Batches of ``data`` whose order and augmentation depend only on (seed, epoch, row).
 
-    Resident, streamed and fetched by workers, the batches are the same, bit for bit.
+    Batches are bitwise identical with resident data, with streaming and with workers.
 
     Args:
-        data: ``Images``, or a map-style torch dataset of items of any structure, see
+        data: ``Images``, or a map-style torch dataset with items of any structure, see
             `astkit.batch.as_batch`.
-        augment: of ``"crop"`` (``pad`` black pixels on each side) and ``"flip"``.
-        device: where batches are delivered.
-        resident: keep all images on ``device`` as uint8; ``"auto"`` does so when they are there
-            already or take at most a quarter of its free memory.
-        num_workers: processes that fetch rows when the data are not resident; ``"auto"`` decides
-            from cores, free memory and the size of a row, see ``settings``.
+        augment: any of ``"crop"`` (``pad`` black pixels on each side) and ``"flip"``.
+        device: device of the batches.
+        resident: keep all images on ``device`` as uint8; ``"auto"`` does so if they are already
+            there or take at most a quarter of its free memory.
+        num_workers: worker processes if the data are not resident; ``"auto"`` chooses by
+            cores, free memory and the size of a row, see ``settings``.
         normalize: ``(mean, std)``, numbers or ``[C]``, units 0..1. A uint8 image tensor ``x``
             becomes float32 ``(x / 255 - mean) / std``, or ``x / 255`` with None; any other ``x``
             is unchanged.
-        timeout_s: seconds after which a worker that delivers nothing is an error.
-        collate_fn: makes a batch of items; torch's own by default.
+        timeout_s: seconds without a batch from a worker after which an error is raised.
+        collate_fn: forms a batch from items; torch's default_collate by default.
 
-    Raises ``ValueError`` for impossible arguments.
+    Raises ``ValueError`` for invalid arguments.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Loader:
         self.to(device)
 
     def to(self, device: torch.device | str) -> Self:
-        """Deliver on ``device`` from the next pass on; chooses the settings again."""
+        """Deliver batches on ``device`` from the next pass on; recomputes automatic settings."""
         self.device = torch.device(device)
         self.settings = self._choose(self.device)
         self._stored = self._stream = None
@@ -116,17 +116,17 @@ class Loader:
 
     @property
     def resident(self) -> bool:
-        """Whether all images stay on the device."""
+        """Whether all images are kept on the device."""
         return self.settings.resident
 
     @property
     def keyed(self) -> bool:
-        """Whether making a batch draws nothing from the default generators of this process."""
+        """Whether forming a batch leaves this process's default random generators unchanged."""
         return isinstance(self.data, Images) or self.settings.num_workers > 0
 
     @property
     def num_samples(self) -> int:
-        """Rows in the data set."""
+        """Rows in the dataset."""
         return len(self.data)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
@@ -136,9 +136,9 @@ class Loader:
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
         """The batches of pass ``epoch``.
 
-        ``order``: int64 ``[K]``, rows to visit; others are not loaded. Default: ``order(epoch)``.
-        ``start``: batches to leave out without loading them, to resume an interrupted pass.
-        Raises ``ValueError`` for rows that do not exist and, while iterating, for unusable items.
+        ``order``: int64 ``[K]``, rows to load; default: ``order(epoch)``.
+        ``start``: batches to skip without loading them, to resume an interrupted pass.
+        Raises ``ValueError`` for rows out of range and, during iteration, for invalid items.
         """
         check_start(start)
         order = self.order(epoch) if order is None else order
@@ -148,9 +148,9 @@ class Loader:
         return self._deliver(order[start * self.batch_size :], epoch)
 
     def check_labels(self, num_outputs: int) -> None:
-        """Raise ``ValueError`` for a label that a model with ``num_outputs`` outputs cannot learn.
+        """Raise ``ValueError`` for a label out of range for a model with ``num_outputs`` outputs.
 
-        ``Images`` are checked now, other data sets batch by batch as they are loaded.
+        ``Images`` are checked immediately, other datasets batch by batch during loading.
         """
         self._outputs = num_outputs
         if isinstance(self.data, Images):
@@ -191,7 +191,7 @@ class Loader:
 
 
 def check_labels_of(item: Any, outputs: int, where: str) -> None:
-    """Raise ``ValueError`` where class labels in a collated batch exceed ``outputs``."""
+    """Raise ``ValueError`` if class labels in a collated batch exceed ``outputs``."""
     y = as_batch(item).y
     labels = y.get("labels") if isinstance(y, Mapping) else y
     if isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point():
@@ -206,7 +206,7 @@ def _check_order(order: Tensor, samples: int) -> None:
         )
     if len(order) and (int(order.min()) < 0 or int(order.max()) >= samples):
         raise ValueError(
-            f"order reaches from {int(order.min())} to {int(order.max())}, but the data set has "
+            f"order reaches from {int(order.min())} to {int(order.max())}, but the dataset has "
             f"{samples} rows; pass rows 0 to {samples - 1}."
         )
 

@@ -1,4 +1,4 @@
-"""Images that stay on disk: memory-mapped .npy files, read batch by batch."""
+"""Images on disk: memory-mapped .npy files, read batch by batch."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ AGAIN = "write the folder again with write_mapped"
 
 @dataclass(frozen=True, eq=False)
 class MappedImages(Images):
-    """``Images`` in the files of ``folder``, whose pixels are read when a batch needs them.
+    """``Images`` stored in the files of ``folder``; pixels are read when a batch needs them.
 
-    Used like any ``Images``, but ``images`` must not be written to. Pages that were read are in the
-    system's page cache, which shrinks when memory runs short. A worker process opens the files
-    again instead of receiving a copy. ``subset`` copies its rows into memory.
+    ``images`` is read-only. Pages that were read stay in the
+    system's page cache, which shrinks when memory is short. A worker process reopens the files
+    instead of receiving a copy. ``subset`` copies its rows into memory.
     """
 
     folder: Path
@@ -43,13 +43,13 @@ def open_mapped(folder: str | Path) -> MappedImages:
     """The images in ``folder``, as written by ``write_mapped``.
 
     ``images.npy``: uint8 ``[N, channels, height, width]``; ``labels.npy``: integers ``[N]``;
-    ``classes.json``: a list of names, the label numbers themselves where the file is missing.
-    Raises ``ValueError`` for missing or unusable files.
+    ``classes.json``: a list of names; without the file, label numbers serve as names.
+    Raises ``ValueError`` for missing or invalid files.
     """
     folder = Path(folder).absolute()
     pixels, labels = _opened(folder / IMAGES), _opened(folder / LABELS)
     try:
-        if not (labels.is_floating_point() or labels.is_complex()):  # Images refuses these
+        if not (labels.is_floating_point() or labels.is_complex()):  # Images rejects these
             labels = labels[: len(pixels) + 1].to(torch.int64, copy=True)
         named = _class_names(folder / CLASSES, labels)
         return MappedImages(pixels, labels, named, folder.name, folder)
@@ -62,10 +62,10 @@ def write_mapped(
 ) -> MappedImages:
     """Write the rows of ``data`` to the new ``folder`` and open it.
 
-    ``data``: a map-style data set of (image, label): uint8 ``[channels, height, width]`` and an
-    integer; one row at a time is held in memory. The folder appears when it is complete, and not at
-    all after an error. Raises ``ValueError`` for rows of other types or of different shapes, for
-    labels that ``classes`` does not name, and for a folder that exists already.
+    ``data``: a map-style dataset of (image, label): uint8 ``[channels, height, width]`` and an
+    integer; rows are read one at a time. The folder is created atomically, and not created
+    after an error. Raises ``ValueError`` for rows of other types or different shapes, for
+    labels without a name in ``classes``, and for an existing folder.
     """
     folder = Path(folder).absolute()
     if folder.exists():
@@ -77,7 +77,7 @@ def write_mapped(
         _write_rows(temporary, data)
         if classes is not None:
             (temporary / CLASSES).write_text(json.dumps(list(classes)))
-        open_mapped(temporary)  # refuses bad labels before the folder appears
+        open_mapped(temporary)  # rejects invalid labels before the folder is created
         temporary.rename(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -87,7 +87,7 @@ def write_mapped(
 
 def _write_rows(folder: Path, data: Any) -> None:
     if not len(data):
-        raise ValueError("data is empty; pass a data set with at least one row.")
+        raise ValueError("data is empty; pass a dataset with at least one row.")
     shape = tuple(data[0][0].shape)
     mode, size = "w+", (len(data), *shape)
     pixels = np.lib.format.open_memmap(folder / IMAGES, mode, np.uint8, size)
@@ -109,15 +109,15 @@ def _opened(path: Path) -> Tensor:
     regular(path, AGAIN)
     try:
         with warnings.catch_warnings():
-            # a writable mapping of more than the memory would be refused, hence torch's warning;
-            # numpy warns of an impossible shape before it refuses it
+            # a writable mapping larger than memory would fail, hence torch's warning;
+            # numpy warns of an invalid shape before it raises
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             warnings.filterwarnings("ignore", "overflow encountered")
             array = torch.from_numpy(np.load(path, mmap_mode="r", allow_pickle=False))
         if not array.ndim:
-            raise ValueError("it holds a single number")
+            raise ValueError("it contains a single number")
         return array
-    except Exception as error:  # numpy raises whatever its parser of the header stumbles over
+    except Exception as error:  # numpy's header parser may raise any exception
         raise ValueError(f"{path} is not a complete .npy file ({error}); {AGAIN}.") from error
 
 
@@ -128,7 +128,7 @@ def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not JSON ({error}); {AGAIN}.") from error
         if not isinstance(names, list):
-            raise ValueError(f"{path} does not hold a list of names.")
+            raise ValueError(f"{path} does not contain a list of names.")
         return tuple(map(str, names))
     most = int(labels.max()) if len(labels) else 0
     if most >= MOST_UNNAMED:

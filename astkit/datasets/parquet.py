@@ -1,4 +1,4 @@
-"""Parquet files of encoded images, in the layout of Hugging Face: img {bytes, path} and label."""
+"""Parquet files of encoded images, in Hugging Face's layout: img {bytes, path} and label."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 AGAIN = "fetch the file again"
 READ_ROWS = 256  # rows that pyarrow decompresses at a time
-MOST_BYTES = 2**30  # of a row group in memory: a small file may expand to any size
+MOST_BYTES = 2**30  # per row group in memory: small files may expand to any size
 
 
 class ParquetLoader(Loader):
     """A ``Loader`` of parquet files with the columns img (or image) {bytes, path} and label.
 
     An epoch reads the row groups of all files in random order and shuffles windows of
-    ``buffer_rows`` rows, whose row groups are kept in memory, encoded; both orders depend on
-    (seed, epoch) alone. Rows further apart in that order are never in one batch: raise
+    ``buffer_rows`` rows, whose row groups are kept in memory, encoded; both orders depend only on
+    (seed, epoch). Rows further apart in that order are never in one batch: increase
     ``buffer_rows``, or store the rows in random order. ``index`` numbers the rows in the order of
     ``paths``.
 
     Args:
         paths: a folder with files ``<part>-*.parquet``, or the files themselves.
-        batch_size: rows in a batch.
-        part: which files of a folder.
-        buffer_rows: rows that are shuffled together.
-        size: resize to ``size`` x ``size`` pixels; needed where the images differ in shape.
-        options: those of a ``Loader``; ``num_workers`` decode images in parallel.
+        batch_size: rows per batch.
+        part: prefix of the files in a folder.
+        buffer_rows: rows per shuffling window.
+        size: resize to ``size`` x ``size`` pixels; required if the images differ in shape.
+        options: arguments of ``Loader``; ``num_workers`` decode images in parallel.
 
     Raises:
-        ValueError: for missing or damaged files, row groups of more than 1 GiB and impossible
-            arguments; while iterating, for a value that is not an image, images of different
+        ValueError: for missing or damaged files, row groups of more than 1 GiB and invalid
+            arguments; during iteration, for a value that is not an image, images of different
             shapes, and labels out of range.
     """
 
@@ -69,18 +69,18 @@ class ParquetLoader(Loader):
             files = [Path(paths)] if Path(paths).is_file() else shard_files(Path(paths), part)
             if not files:
                 raise ValueError(
-                    f"{paths} holds no file {part}-*.parquet; pass its folder or files."
+                    f"{paths} contains no file {part}-*.parquet; pass its folder or files."
                 )
         self.buffer_rows = buffer_rows
         self._parquet = ParquetImages(files, size)
-        # the first and the last group of a window may lie in it only partly
+        # a window may contain only parts of its first and last group
         largest = max(group.rows for group in self._parquet.groups)
         self._parquet.cached = buffer_rows + 2 * largest
         super().__init__(self._parquet, batch_size, **options)
 
     @property
     def keyed(self) -> bool:
-        """Always true: making a batch draws nothing from the default generators."""
+        """Always true: forming a batch does not use the default random generators."""
         return True
 
     def order(self, epoch: int) -> Tensor:
@@ -99,9 +99,9 @@ class ParquetLoader(Loader):
 
 
 class Group(NamedTuple):
-    """Row group ``number`` of a file; its first row is row ``first`` of all files.
+    """Row group ``number`` of a file; its first row is row ``first`` over all files.
 
-    ``size``: bytes by the file's metadata.
+    ``size``: bytes according to the file's metadata.
     """
 
     path: Path
@@ -114,8 +114,8 @@ class Group(NamedTuple):
 class ParquetImages(Dataset[tuple[Tensor, int]]):
     """Images (uint8 ``[3, height, width]``) and labels, numbered in the order of ``paths``.
 
-    A row group is read when one of its rows is asked for; the last ones read stay in memory,
-    encoded, ``cached`` rows at most. ``size``: resize to ``size`` x ``size`` pixels.
+    A row group is read when one of its rows is requested; the most recent ones stay in memory,
+    encoded, up to ``cached`` rows. ``size``: resize to ``size`` x ``size`` pixels.
     """
 
     channels = 3
@@ -127,9 +127,9 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
             self._add(path)
         if not len(self):
             raise ValueError(
-                f"paths leads to no parquet file with rows ({', '.join(map(str, paths[:3]))}); pass"
-                " the files, or the folder that holds them and the part of their names before the"
-                " hyphen."
+                f"paths contains no parquet file with rows ({', '.join(map(str, paths[:3]))}); pass"
+                " the files, or the folder that contains them and the part of their names before"
+                " the hyphen."
             )
         self._read: OrderedDict[int, Table] = OrderedDict()
 
@@ -154,19 +154,19 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
             if picture.shape != items[0][0].shape:
                 raise ValueError(
                     f"{self.where(row)} is {list(picture.shape)} where {self.where(rows[0])} is "
-                    f"{list(items[0][0].shape)}; pass size= (pixels a side) to resize all images."
+                    f"{list(items[0][0].shape)}; pass size= (pixels per side) to resize all images."
                 )
         return items
 
     def where(self, row: int) -> str:
-        """``row`` and its file, for messages."""
+        """``row`` and its file, for error messages."""
         return f"Row {row} (in {self.groups[self._group_of(row)].path})"
 
     def _group_of(self, row: int) -> int:
         return bisect_right(self.groups, row, key=lambda group: group.first) - 1
 
     def _add(self, path: Path) -> None:
-        """Append the row groups of ``path``, from its metadata alone."""
+        """Append the row groups of ``path``, using only its metadata."""
         first = len(self)
         with _opened(path) as file:
             _columns(path, file)
@@ -190,7 +190,7 @@ class ParquetImages(Dataset[tuple[Tensor, int]]):
 def shard_files(folder: Path, part: str) -> list[Path]:
     """The files ``part-*.parquet`` of ``folder``, sorted by name.
 
-    Raises ``ValueError`` when their names say how many there are and some are missing.
+    Raises ``ValueError`` if files are missing according to the number in their names.
     """
     paths = sorted(folder.glob(f"{part}-*.parquet"))
     for path in paths:
@@ -207,9 +207,9 @@ def _read_group(group: Group) -> Table:
     import pyarrow
 
     pool = pyarrow.default_memory_pool()
-    pool.release_unused()  # it would keep several times what it holds
+    pool.release_unused()  # otherwise it keeps several times its content
     parts, size = [], 0
-    # a dictionary may repeat its largest value in every row, which no metadata tells
+    # a dictionary may repeat its largest value in every row, which the metadata do not show
     step = max(1, min(READ_ROWS, MOST_BYTES // max(1, group.size)))
     with _opened(group.path) as file:
         columns = _columns(group.path, file)
@@ -233,7 +233,7 @@ def _check_size(group: Group, size: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[ParquetFile]:
-    """The file, memory-mapped; pyarrow's errors become a ``ValueError`` that names it."""
+    """The memory-mapped file; pyarrow's errors become a ``ValueError`` that names it."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -244,7 +244,7 @@ def _opened(path: Path) -> Iterator[ParquetFile]:
 
     regular(path, AGAIN)
     try:
-        # pre_buffer would hold whole row groups in memory
+        # pre_buffer would keep whole row groups in memory
         with pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             yield file
     except (pyarrow.ArrowException, OSError) as error:

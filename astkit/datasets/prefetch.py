@@ -1,4 +1,4 @@
-"""Prefetching: a thread makes the next batches while the present one is trained on."""
+"""Prefetching: a thread prepares the next batches during the training step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Made = tuple[Batch | None, torch.cuda.Event | None]
 def prefetched(
     batches: Iterator[Batch], device: torch.device | str = "cpu", depth: int = 2
 ) -> Iterator[Batch]:
-    """The same ``batches``, made by a thread up to ``depth`` ahead of their consumer.
+    """The same ``batches``, prepared by a thread up to ``depth`` batches ahead.
 
-    They must not draw from the default generators, since the consumer's random numbers would
-    change: see `Loader.keyed`. On CUDA the thread works on a separate stream, so that copies from
-    pinned memory overlap with computing. Closing the iterator early waits for the batch being made
-    and ends the thread. An error is raised in place of its batch, with its traceback. Raises
-    ``ValueError`` for an impossible ``depth``.
+    ``batches`` must not use the default random generators, since that would change the consumer's
+    random numbers: see `Loader.keyed`. On CUDA the thread uses a separate stream, so that copies
+    from pinned memory overlap with computation. Closing the iterator early waits for the current
+    batch and ends the thread. An error is raised in place of its batch, with its traceback. Raises
+    ``ValueError`` for an invalid ``depth``.
     """
     if depth < 1:
         raise ValueError(f"depth is {depth}; pass 1 batch or more.")
@@ -45,8 +45,8 @@ def _ahead(batches: Iterator[Batch], device: torch.device, depth: int) -> Iterat
     ahead: deque[Future[Made]] = deque()
     pool = ThreadPoolExecutor(1, thread_name_prefix=THREAD)
     try:
-        # the first is made and used before the thread starts: workers are best started in the
-        # consumer's thread, and a trainer has checked the labels by then
+        # the first batch is prepared before the thread starts: workers are best started in the
+        # consumer's thread, and the trainer has checked the labels by then
         batch, ready = make()
         while batch is not None:
             yield _handed_over(batch, ready, device)
@@ -57,15 +57,15 @@ def _ahead(batches: Iterator[Batch], device: torch.device, depth: int) -> Iterat
     finally:
         for future in ahead:
             future.cancel()
-        # the garbage collector may run this in the thread itself
+        # the garbage collector may run this in the prefetching thread
         outside = not threading.current_thread().name.startswith(THREAD)
-        pool.shutdown(wait=outside)  # after the batch being made
+        pool.shutdown(wait=outside)  # after the current batch
         if outside and isinstance(batches, Generator):
             batches.close()
 
 
 def _handed_over(batch: Batch, ready: torch.cuda.Event | None, device: torch.device) -> Batch:
-    """The batch, safe to use on the consumer's stream."""
+    """Make the batch safe to use on the consumer's stream."""
     if ready is not None:
         stream = torch.cuda.current_stream(device)
         stream.wait_event(ready)

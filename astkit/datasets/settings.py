@@ -1,4 +1,4 @@
-"""Loader settings chosen for this machine, from cores, memory, device and the size of a row."""
+"""Automatic loader settings from cores, memory, device and the size of a row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from astkit.datasets.mapped import MappedImages
 from astkit.rng import isolated
 from astkit.system import allowed_cpus
 
-FREE_SHARE = 0.25  # of the device's free memory that a resident data set may take
+FREE_SHARE = 0.25  # of the device's free memory that a resident dataset may take
 WAITING_SHARE = 0.1  # of the free memory that prefetched batches may take
 MOST_WORKERS = {True: 4, False: 8}  # True: the device is the CPU and computes on the same cores
 TIMEOUT_S = 300.0
@@ -32,12 +32,12 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class LoaderSettings:
-    """How rows are fetched.
+    """Settings for loading rows.
 
-    ``num_workers``: processes that fetch, kept from epoch to epoch; ``prefetch_factor``: batches
-    that each keeps ready, ``None`` without workers; ``pin_memory``: page-locked batches, whose
-    copies to a GPU overlap with computing; ``timeout_s``: seconds to wait for a batch of the
-    workers; ``resident``: all images stay on the device.
+    ``num_workers``: worker processes, kept between epochs; ``prefetch_factor``: batches
+    prefetched per worker, ``None`` without workers; ``pin_memory``: page-locked batches, whose
+    copies to a GPU overlap with computation; ``timeout_s``: seconds to wait for a batch from
+    workers; ``resident``: all images are kept on the device.
     """
 
     num_workers: int
@@ -56,11 +56,11 @@ def loader_settings(
     resident: bool | Auto = "auto",
     timeout_s: float = TIMEOUT_S,
 ) -> LoaderSettings:
-    """The settings for batches of ``batch_size`` rows of ``data`` on ``device``.
+    """Settings for batches of ``batch_size`` rows of ``data`` on ``device``.
 
-    A value other than ``"auto"`` is used unchanged. To choose workers for a data set other than
-    ``Images``, one row is fetched to learn its size; random generators are restored.
-    Raises ``ValueError`` for impossible arguments.
+    Values other than ``"auto"`` are used unchanged. To choose workers for a dataset other than
+    ``Images``, one row is loaded to measure its size; random generators are restored.
+    Raises ``ValueError`` for invalid arguments.
     """
     _check_arguments(data, batch_size, num_workers, resident, timeout_s)
     device = torch.device(device)
@@ -70,7 +70,7 @@ def loader_settings(
     if num_workers != "auto":
         ahead = 2
     elif resident or isinstance(data, Images):
-        num_workers = ahead = 0  # a batch of Images is one copy; a worker would add a second one
+        num_workers = ahead = 0  # a batch of Images is one copy; workers would add a second
     else:
         num_workers, ahead = _workers(batch_size * _row_bytes(data), device)
     return LoaderSettings(
@@ -83,20 +83,20 @@ def loader_settings(
 
 
 def fits(images: Tensor, device: torch.device) -> bool:
-    """Whether ``images`` may stay on ``device``: already there, or small beside its free memory."""
+    """Whether ``images`` may be kept on ``device``: already there, or small vs. its free memory."""
     if images.device.type == device.type:
         return True
     module = torch.get_device_module(device)
-    if not hasattr(module, "mem_get_info"):  # such a device does not say what is free
+    if not hasattr(module, "mem_get_info"):  # the device does not report free memory
         return False
     free: int = module.mem_get_info(device)[0]
     return images.numel() * images.element_size() <= FREE_SHARE * free
 
 
 def free_memory() -> int | None:
-    """Bytes this process may still take, of the machine or of its control group; None if unknown.
+    """Bytes this process may still allocate, in the machine or its control group; None if unknown.
 
-    The page cache counts as free: MemAvailable of proc(5), and memory.max less the anon and shmem
+    The page cache counts as free: MemAvailable of proc(5), and memory.max minus anon and shmem
     of memory.stat in the kernel's cgroup-v2 document.
     """
     free = []
@@ -110,7 +110,7 @@ def free_memory() -> int | None:
 
 
 def _workers(batch_bytes: int, device: torch.device) -> tuple[int, int]:
-    """Workers, and batches that each keeps ready; a core is left for training on the CPU."""
+    """Number of workers, and batches per worker; one core is reserved for training on the CPU."""
     on_cpu = device.type == "cpu"
     workers = min(MOST_WORKERS[on_cpu], allowed_cpus() - on_cpu)
     ahead, room = 2 if on_cpu else 4, _room()
@@ -120,7 +120,7 @@ def _workers(batch_bytes: int, device: torch.device) -> tuple[int, int]:
 
 
 def _room() -> int | None:
-    """Bytes that prefetched batches may take; they lie in shared memory, which may be small."""
+    """Bytes available for prefetched batches in shared memory, which may be small."""
     free = free_memory()
     room = [] if free is None else [int(WAITING_SHARE * free)]
     if _SHARED.is_dir():
@@ -141,7 +141,7 @@ def _row_bytes(data: Dataset[Any]) -> int:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """The lines ``name number ...`` of a file; empty where it cannot be read."""
+    """The lines ``name number ...`` of a file; empty if it cannot be read."""
     lines = (line.split() for line in _read(path).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
 
@@ -175,11 +175,11 @@ def _check_arguments(
         ),
         (
             resident is True and not isinstance(data, Images),
-            f"resident is True, but data is a {kind}; only Images can stay on the device, so pass "
+            f"resident is True, but data is a {kind}; only Images can be kept there, so pass "
             "Images or resident='auto'.",
         ),
     ):
         if refused:
             raise ValueError(message)
     if len(data) == 0:
-        raise ValueError("data is empty; pass a data set with at least one row.")
+        raise ValueError("data is empty; pass a dataset with at least one row.")

@@ -1,4 +1,4 @@
-"""The data sets by name."""
+"""Datasets by name."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def load(
     *,
     size: int | None = None,
 ) -> Parts:
-    """The training and test part of data set ``name``; the test part is ``None`` where it has none.
+    """Training and test part of dataset ``name``; the test part is ``None`` if there is none.
 
-    ``"digits"``: 1,797 images of 8x8 pixels that come with scikit-learn. ``"cifar10"``: searched in
-    ``root``, the folder that ``ASTKIT_DATA`` names, and ``data/``; with ``download`` fetched when
-    absent. ``"folders"``: ``root/<class>/*`` or ``root/train|test/<class>/*``; ``size`` resizes to
-    that many pixels a side. Raises ``FileNotFoundError`` for absent data, with every path tried,
+    ``"digits"``: 1,797 images of 8x8 pixels, included in scikit-learn. ``"cifar10"``: searched in
+    ``root``, the folder named by ``ASTKIT_DATA``, and ``data/``; downloaded with ``download`` if
+    missing. ``"folders"``: ``root/<class>/*`` or ``root/train|test/<class>/*``; ``size`` resizes to
+    that many pixels per side. Raises ``FileNotFoundError`` for missing data, with every path tried,
     and ``ValueError`` for damaged files, unknown names and arguments that do not apply.
     """
     read: Callable[[Path | None, bool, int | None], Parts] = resolve("dataset", name)
@@ -40,12 +40,12 @@ def load(
 
 
 def load_digits(root: Path | None, download: bool, size: int | None) -> Parts:
-    """scikit-learn's digits: uint8 ``[1797, 1, 8, 8]``, 0..16 stretched to 0..255; no test part."""
+    """scikit-learn's digits: uint8 ``[1797, 1, 8, 8]``, 0..16 scaled to 0..255; no test part."""
     try:
         from sklearn.datasets import load_digits as embedded
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "The digits come with scikit-learn; install it: pip install 'astkit[notebooks]'."
+            "The digits are part of scikit-learn; install it: pip install 'astkit[notebooks]'."
         ) from error
 
     bunch = embedded()
@@ -55,9 +55,9 @@ def load_digits(root: Path | None, download: bool, size: int | None) -> Parts:
 
 
 def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
-    """One folder a class, in ``root`` or in ``root/train`` and ``root/test``."""
+    """One folder per class, in ``root`` or in ``root/train`` and ``root/test``."""
     if root is None:
-        raise ValueError("root is None; pass the folder that holds one folder of images a class.")
+        raise ValueError("root is None; pass the folder with one folder of images per class.")
     inner, test = root / "train", root / "test"
     train = inner if _class_names(inner) else root
     classes = _class_names(train)
@@ -70,7 +70,7 @@ def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
     unknown = [name for name in tested if name not in classes]
     if unknown:
         raise ValueError(
-            f"{test} has the class {unknown[0]!r}, which {train} lacks; "
+            f"{test} has the class {unknown[0]!r}, which is missing in {train}; "
             "use the same class folders in both."
         )
     parts = [train, test] if tested else [train]
@@ -100,7 +100,7 @@ def _pictures(paths: list[Path], size: int | None) -> list[Tensor]:
         if shape != first:
             raise ValueError(
                 f"{paths[0]} is {first[2]}x{first[1]} pixels and {path} is {shape[2]}x{shape[1]}; "
-                "pass size= (pixels a side) to resize all images."
+                "pass size= (pixels per side) to resize all images."
             )
     return pictures
 

@@ -1,4 +1,4 @@
-"""Training, validation and test parts, stratified by class and fixed by a seed."""
+"""Training, validation and test parts, stratified by class, deterministic for a seed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from astkit.datasets.images import Images
 from astkit.datasets.sources import load
 from astkit.rng import permutation
 
-HASHED_ROWS = 1024  # images that are hashed at a time
+HASHED_ROWS = 1024  # images per chunk of the hash
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Three disjoint parts: learn on ``train``, choose on ``validation``, read ``test`` once."""
+    """Three disjoint parts: fit on ``train``, select on ``validation``, evaluate ``test`` once."""
 
     train: Images
     validation: Images
     test: Images
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 over images and labels of each part, hexadecimal: which data a result is of."""
+        """Hexadecimal SHA-256 over images and labels of each part, to identify a result's data."""
         return {part: _hash(images) for part, images in vars(self).items()}
 
 
@@ -38,11 +38,11 @@ def split(
     seed: int = 0,
     size: int | None = None,
 ) -> Splits:
-    """Load ``name`` (see ``load``) and divide it.
+    """Load dataset ``name`` (see ``load``) and split it.
 
-    ``validation``: share of the training part; ``test``: share of the whole, used only where the
-    source has no test part of its own. Each class gives the same share of its rows, to the nearest
-    row. Raises what ``load`` raises; ``ValueError`` for a share outside (0, 1) or an empty part.
+    ``validation``: share of the training part; ``test``: share of the whole, used only if the
+    source has no test part. Each class contributes the same share of its rows, to the nearest
+    row. Raises the errors of ``load``; ``ValueError`` for a share outside (0, 1) or an empty part.
     """
     for argument, fraction in (("validation", validation), ("test", test)):
         _check_fraction(argument, fraction)
@@ -62,9 +62,9 @@ def _hash(data: Images) -> str:
 
 
 def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor, Tensor]:
-    """Rows of ``labels`` (int64 ``[N]``) in two parts: ``(chosen, rest)``, int64, each sorted.
+    """Split rows of ``labels`` (int64 ``[N]``) into ``(chosen, rest)``, int64, each sorted.
 
-    Of each class ``round(fraction * count)`` rows are chosen, at random but fixed by ``key``.
+    From each class ``round(fraction * count)`` rows are drawn, deterministically for a ``key``.
     Raises ``ValueError`` for a ``fraction`` outside (0, 1).
     """
     _check_fraction("fraction", fraction)

@@ -1,4 +1,4 @@
-"""Rows of a data set, fetched batch by batch through torch's DataLoader."""
+"""Loads rows of a dataset batch by batch with torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from astkit.rng import derive
 
 
 class Stream:
-    """Fetches given rows in the given order, in this process or in workers.
+    """Loads given rows in the given order, in this process or in workers.
 
-    Workers are kept from epoch to epoch. torch's global generators are neither read nor advanced.
+    Workers are kept between epochs. torch's global generators are not used.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Stream:
     def batches(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[Any]:
         """The collated items, on the CPU, of each int64 tensor of rows in ``chunks``.
 
-        Raises ``RuntimeError`` when a later pass has taken the workers over, when a worker died,
-        and when no worker has delivered the next batch in ``timeout_s`` seconds.
+        Raises ``RuntimeError`` if a later pass uses the workers, if a worker died,
+        and if no worker has delivered the next batch in ``timeout_s`` seconds.
         """
         self._passes += 1
         mine = self._passes
         self._chunks.rows = chunks
-        # an iterator draws its workers' base seed here instead of from the global generator
+        # an iterator draws its workers' base seed from here instead of the global generator
         self._generator.manual_seed(derive(self._seed, "workers", epoch))
         self._loader = self._loader or self._new_loader()
         iterator = iter(self._loader)
@@ -52,7 +52,7 @@ class Stream:
                 batch = next(iterator, None)
             except (RuntimeError, EOFError, OSError) as error:
                 self._loader = None  # the next pass starts new workers
-                # errors of the data set itself arrive as "Caught ..."
+                # errors of the dataset itself start with "Caught ..."
                 if not self._settings.num_workers or str(error).startswith("Caught "):
                     del iterator
                     raise
@@ -63,19 +63,19 @@ class Stream:
             yield batch
             if self._settings.num_workers and mine != self._passes:
                 raise RuntimeError(
-                    "Another pass over this loader has begun and taken its workers; finish one "
+                    "Another pass over this loader has started and uses its workers; finish one "
                     "pass before the next, or use num_workers=0."
                 )
-        del iterator  # ends its workers now, however long the error is kept
+        del iterator  # ends its workers now, even if the error is kept
         raise RuntimeError(
             f"The loader's workers failed ({failure}). Run with num_workers=0 to see where the "
-            "data set fails or hangs; if memory ran out, lower num_workers or batch_size; if rows "
+            "dataset fails or hangs; if memory ran out, lower num_workers or batch_size; if rows "
             "are slow, raise timeout_s."
         )
 
     def _new_loader(self) -> DataLoader[Any]:
         settings = self._settings
-        # Images gather the rows of a batch at once, so nothing is left to collate
+        # Images gather the rows of a batch at once, so no collation is needed
         whole: dict[str, Any] = {"sampler": self._chunks, "batch_size": None}
         rows: dict[str, Any] = {"batch_sampler": self._chunks, "collate_fn": self._collate}
         return DataLoader(
@@ -95,7 +95,7 @@ class _Chunks:
         self.rows: Sequence[Tensor] = ()
 
     def __iter__(self) -> Iterator[list[int]]:
-        rows = self.rows  # a pass keeps the rows it began with
+        rows = self.rows  # a pass keeps its initial rows
         return (chunk.tolist() for chunk in rows)
 
     def __len__(self) -> int:

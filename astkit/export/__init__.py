@@ -1,1 +1,1 @@
-"""Exports a notebook as one file that needs no installed astkit."""
+"""Exports a notebook as one self-contained file that does not require astkit."""

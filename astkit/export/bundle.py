@@ -1,4 +1,4 @@
-"""What both kinds of export contain: cells, modules, and the hash that is checked at the start."""
+"""Contents of both export formats: cells, modules, and a hash that is verified at the start."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from astkit.export.imports import PACKAGE
 from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
-# names that the export binds, beside those of its functions and imports
+# names that the export defines, in addition to those of its functions and imports
 _OWN = {"FOLDER", "HOME", "MODULES", "PACKAGE", "SOURCE", "STAGE", "UNKNOWN", "VALUES", "shutil"}
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A notebook and all it needs, in the order in which it is written.
+    """A notebook and everything it needs, in the order of writing.
 
     ``values`` replace parameters; ``modules`` maps paths below the package's parent to sources;
-    ``source`` is their SHA-256 as by ``astkit.stamp.source_hash``; ``commit`` the last one that
-    changed any of them, ``None`` outside a checkout and where files differ from it.
+    ``source`` is their SHA-256 as in ``astkit.stamp.source_hash``; ``commit`` the last commit that
+    changed any of them, ``None`` outside a checkout or if files differ from it.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Bundle:
 
     @property
     def stamp(self) -> str:
-        """Version, source and commit in a line."""
+        """Version, source and commit in one line."""
         commit = f", commit {self.commit[:8]}" if self.commit else ""
         return f"astkit {__version__} (source {self.source[:8]}{commit})"
 
@@ -54,11 +54,11 @@ class Bundle:
 def bundle(
     path: Path, values: dict[str, Any] | None = None, as_script: bool = False, root: Path = ROOT
 ) -> Bundle:
-    """The notebook at ``path`` with all modules that it needs.
+    """The notebook at ``path`` with all required modules.
 
-    ``values``: parameters to replace. The same sources, values and commit give the same bundle.
-    Raises ``FileNotFoundError`` for an absent notebook, ``ValueError`` for one that cannot be
-    exported and for values that it cannot take.
+    ``values``: parameters to replace. Equal sources, values and commit give an equal bundle.
+    Raises ``FileNotFoundError`` for a missing notebook, ``ValueError`` for one that cannot be
+    exported and for invalid values.
     """
     parts = cells.open_notebook(path)
     known = cells.names(parts.parameters.source)
@@ -85,7 +85,7 @@ def bundle(
 
 
 def source_hash(modules: Mapping[str, str]) -> str:
-    """SHA-256 over names and contents, as by ``astkit.stamp.source_hash``."""
+    """SHA-256 over names and contents, as in ``astkit.stamp.source_hash``."""
     return hash_of(
         {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
     )
@@ -97,13 +97,13 @@ def guard(made: Bundle) -> str:
 
 
 def module_source(name: str) -> str:
-    """Source, without docstring, of a module of this package that is copied into the export."""
+    """Source, without docstring, of a module of this package to copy into the export."""
     text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
     return text.partition('"""\n\n')[2].rstrip("\n")
 
 
 def _start(script: str | None) -> str:
-    """Source of what follows the check; ``script``: stem of the figures that a script saves."""
+    """Source that follows the check; ``script``: stem of the figures that a script saves."""
     lines = ["from astkit.export.start import begin", "", f"begin({cells.BUDGET})"]
     if script is not None:
         lines.insert(1, "from astkit.export.headless import Stage")
@@ -112,7 +112,7 @@ def _start(script: str | None) -> str:
 
 
 def _check_free(known: set[str], added: str) -> None:
-    """Refuse parameters whose names the export's own code binds."""
+    """Reject parameters with names that the export defines."""
     bound = set(_OWN)
     for node in ast.parse(added).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -126,10 +126,10 @@ def _check_free(known: set[str], added: str) -> None:
 
 
 def _check_fits(name: str, text: str) -> None:
-    """Refuse a text that a ``%%writefile`` cell would change; IPython adds the last newline."""
+    """Reject text that a ``%%writefile`` cell would change; IPython adds the last newline."""
     if "\r" in text or (text and not re.search(r"[^\n]\n\Z", text)):
         raise ValueError(f"{name} must end in one newline and have no carriage returns")
-    # IPython takes away what looks like a prompt: these anywhere, the others at the top
+    # IPython removes text that looks like a prompt: these anywhere, the others at the top
     prompt = re.search(r"^\s*>>>|\A\s*(\.\.\.|In \[)", text, re.MULTILINE)
     if prompt:
         raise ValueError(
@@ -139,7 +139,7 @@ def _check_fits(name: str, text: str) -> None:
 
 
 def _commit(paths: Sequence[Path], root: Path) -> str | None:
-    # the last commit of these files, not HEAD: other changes do not change the export
+    # the last commit of these files, not HEAD: unrelated changes do not change the export
     changed = git(root, "status", "--porcelain", "--", *map(str, paths), seconds=_GIT_SECONDS)
     if changed != "":
         return None

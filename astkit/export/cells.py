@@ -1,4 +1,4 @@
-"""The parts of a notebook: its parameters, and its cells as plain Python."""
+"""Parts of a notebook: its parameters, and its cells as plain Python."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Parts(NamedTuple):
 
 
 def open_notebook(path: Path) -> Parts:
-    """The notebook at ``path``, with the time budget among its parameters.
+    """The notebook at ``path``, with the time budget added to its parameters.
 
-    Raises ``FileNotFoundError`` where there is none, and ``ValueError`` for a file that is not a
+    Raises ``FileNotFoundError`` if it does not exist, and ``ValueError`` for a file that is not a
     notebook and for code before the parameters.
     """
     if not path.is_file():
@@ -40,7 +40,7 @@ def open_notebook(path: Path) -> Parts:
         first_code = (i for i, cell in enumerate(cells) if cell.cell_type == "code")
         place, first = next(tagged, None), next(first_code, len(cells))
         known = set() if place is None else names(cells[place].source)
-    except Exception as error:  # nbformat raises whatever its reader stumbles over
+    except Exception as error:  # nbformat may raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a notebook: {reason[:300]}") from error
     if place is None:
@@ -55,7 +55,7 @@ def open_notebook(path: Path) -> Parts:
 
 
 def names(parameters: str) -> set[str]:
-    """The names that a parameters cell assigns."""
+    """The names assigned in a parameters cell."""
     found: set[str] = set()
     for node in ast.parse(parameters).body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
@@ -65,10 +65,10 @@ def names(parameters: str) -> set[str]:
 
 
 def plain(body: list[NotebookNode], first: int) -> dict[str, str]:
-    """Label (counted from ``first``) to Python source of each code cell; magics become comments.
+    """Label (counted from ``first``) to Python source per code cell; magics become comments.
 
-    Raises ``ValueError`` for a cell that runs a shell command or another language, or cannot be
-    parsed.
+    Raises ``ValueError`` for a cell with a shell command or another language, or with invalid
+    syntax.
     """
     sources = {}
     for number, cell in enumerate((c for c in body if c.cell_type == "code"), first):
@@ -85,7 +85,7 @@ def _plain(source: str, label: str) -> str:
     lines = source.splitlines()
     try:
         ast.parse(source)
-    except SyntaxError:  # a magic, perhaps; a % that begins a line of an expression parses
+    except SyntaxError:  # possibly a magic; a % at the start of a continued line parses
         if any(line.lstrip().startswith("!") for line in lines):
             raise ValueError(
                 f"{label} runs a shell command (!), which cannot be exported: remove it"
@@ -113,11 +113,11 @@ globals().update(VALUES)"""
 
 
 def check_values(values: dict[str, Any], known: set[str]) -> None:
-    """Raise ``ValueError`` for a value that is not a literal or not of a ``known`` parameter."""
+    """Raise ``ValueError`` for a value that is not a literal or not in ``known``."""
     for name, value in values.items():
         if name not in known:
             raise ValueError(
-                f"values has {name!r}, which is no parameter of the notebook: it has"
+                f"values has {name!r}, which is not a parameter of the notebook: choose from"
                 f" {', '.join(sorted(known))}"
             )
         try:
@@ -125,4 +125,4 @@ def check_values(values: dict[str, Any], known: set[str]) -> None:
         except (ValueError, SyntaxError):
             same = False
         if not same:
-            raise ValueError(f"{name} is {value!r}: pass a number, a text, a list or None")
+            raise ValueError(f"{name} is {value!r}: pass a number, a string, a list or None")

@@ -1,4 +1,4 @@
-"""The modules of astkit that a notebook needs; imports that Kaggle's image lacks are refused."""
+"""Modules of astkit that a notebook requires; raises for imports missing in Kaggle's image."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 
 from astkit.export.imports import ALL, PACKAGE, TABLE, Import, Uses, read
 
-ROOT = Path(__file__).parents[2]  # the folder that holds the package
+ROOT = Path(__file__).parents[2]  # parent folder of the package
 # packages of Kaggle's image; anywidget, optuna, papermill and NVML are not in all of its versions
 IMAGE = {"IPython", "PIL", "filelock", "ipywidgets", "matplotlib", "numpy", "pandas", "psutil"}
 IMAGE |= {"pyarrow", "safetensors", "scipy", "sklearn", "torch", "torchvision", "tqdm"}
 
 
 def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
-    """Path below ``root`` (with "/") to source, for all modules that ``cells`` need, sorted.
+    """Path below ``root`` (with "/") to source, for all modules required by ``cells``, sorted.
 
     ``cells`` maps a label for messages to plain Python. Imports are followed through functions,
-    packages and the table of names. Raises ``ValueError`` for an import that neither Python, nor
-    Kaggle's image, nor the package has, unless it is optional or only needed by an optional one.
+    packages and the table of names. Raises ``ValueError`` for an import not found in Python,
+    Kaggle's image or the package, unless it is optional or only required by an optional one.
     """
     return _Closure(root, cells).sources()
 
 
 def has(module: str) -> bool:
-    """Whether ``module`` (dotted) comes with Python or with Kaggle's image."""
+    """Whether ``module`` (dotted) is part of Python or of Kaggle's image."""
     top = module.partition(".")[0]
     return top in IMAGE or top in sys.stdlib_module_names
 
@@ -37,7 +37,7 @@ class _Closure:
         self.root = root
         self.tables = _tables(root)
         self.found: dict[str, Path] = {}
-        self.required: set[str] = set()  # reached without passing an optional import
+        self.required: set[str] = set()  # reached without an optional import
         self.waiting: list[tuple[str, str, bool]] = []
         for label, source in cells.items():
             self._follow(read(source, label), label, True)
@@ -59,7 +59,7 @@ class _Closure:
         self.found[module] = path
         if required:
             self.required.add(module)
-        if module in (PACKAGE, TABLE):  # they import by table, and what is used of it is followed
+        if module in (PACKAGE, TABLE):  # they import by table; used entries are followed
             self._want([TABLE], module, required)
             return
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -87,7 +87,7 @@ class _Closure:
 
     def _modules(self, each: Import) -> Iterable[str]:
         yield each.module
-        # a name may be a module, or something that a module defines
+        # a name may be a module, or an attribute of a module
         inner = (f"{each.module}.{name}" for name in each.names)
         yield from (module for module in inner if self._path(module) is not None)
 
@@ -104,7 +104,7 @@ class _Closure:
 
 
 def _tables(root: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """PUBLIC and REGISTRIES of astkit.names, read as literals."""
+    """PUBLIC and REGISTRIES of astkit.names, parsed as literals."""
     values: dict[str, Any] = {}
     for node in ast.parse((root / PACKAGE / "names.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:

@@ -1,4 +1,4 @@
-"""Display and ``await`` for a notebook's cells that run as a script."""
+"""Display and ``await`` for notebook cells that run as a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Stage:
-    """Shows results of cells as text and as files ``<stem>_1.png``, ...; runs what they await."""
+    """Shows cell results as text and as files ``<stem>_1.png``, ...; runs awaitables."""
 
     def __init__(self, stem: str) -> None:
         self.stem = stem
@@ -21,11 +21,11 @@ class Stage:
         self._runner = asyncio.Runner()
 
     def set(self) -> None:
-        """Redirect ``display`` to `show`, and keep worker processes from running the cells."""
+        """Redirect ``display`` to `show`, and prevent worker processes from running the cells."""
         from IPython import display
 
         display.display = self.show
-        # a spawned worker imports the main module anew unless its spec is such
+        # a spawned worker re-imports the main module unless it has this spec
         sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("__main__", None)
 
     def show(self, *values: Any, **_: Any) -> None:

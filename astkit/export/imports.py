@@ -1,4 +1,4 @@
-"""The imports of a source, read from its syntax tree."""
+"""Imports of a source, parsed from its syntax tree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 PACKAGE = "astkit"
 TABLE = "astkit.names"
-ALL = "*"  # the source does not tell which
+ALL = "*"  # names unknown from the source
 
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
@@ -26,7 +26,7 @@ class Import(NamedTuple):
 
 @dataclass
 class Uses:
-    """Imports, names of ``astkit`` itself, and kinds of registered names that a source uses."""
+    """Imports, names of ``astkit`` itself, and kinds of registries used by a source."""
 
     imports: list[Import] = field(default_factory=list)
     public: set[str] = field(default_factory=set)
@@ -34,10 +34,10 @@ class Uses:
 
 
 def read(source: str, label: str, package: str = "") -> Uses:
-    """What ``source``, a module of ``package``, uses; ``label`` names it in messages.
+    """Names used by ``source``, a module of ``package``; ``label`` names it in messages.
 
     Imports within functions count, those under ``if TYPE_CHECKING`` do not. An import is optional
-    where a ``try`` or a ``suppress`` around it catches the ImportError. ``resolve(kind, ...)`` and
+    if a surrounding ``try`` or ``suppress`` catches ImportError. ``resolve(kind, ...)`` and
     ``REGISTRIES[kind]`` of astkit.names use that kind. Raises ``ValueError`` for an
     ``import_module`` whose argument is not a literal.
     """
@@ -51,8 +51,8 @@ class _Reader(ast.NodeVisitor):
         self.label, self.package = label, package
         self.uses = Uses()
         self._caught = False
-        self._kits: set[str] = set()  # names that are bound to the package itself
-        self._tables: set[str] = set()  # names that are bound to resolve and REGISTRIES
+        self._kits: set[str] = set()  # names bound to the package
+        self._tables: set[str] = set()  # names bound to resolve and REGISTRIES
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -144,7 +144,7 @@ class _Reader(ast.NodeVisitor):
 
 
 def _catches(kind: ast.expr | None) -> bool:
-    """Whether ``except kind`` catches an ImportError."""
+    """Whether ``except kind`` catches ImportError."""
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
     return any(each is None or ast.unparse(each) in _CAUGHT for each in kinds)
 

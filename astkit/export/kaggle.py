@@ -1,4 +1,4 @@
-"""The files of `kaggle kernels push`: the exported one and kernel-metadata.json."""
+"""Files for `kaggle kernels push`: the exported file and kernel-metadata.json."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from astkit.files import write_atomic
 
 METADATA = "kernel-metadata.json"
 NOBODY = "YOUR-KAGGLE-NAME"
-TITLE_LENGTH = range(5, 51)  # what Kaggle takes
+TITLE_LENGTH = range(5, 51)  # limits of Kaggle
 _SOURCE = re.compile(r"[\w-]+/[\w-]+(/\d+)?")
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """How the export runs on Kaggle.
+    """Settings of the export on Kaggle.
 
     Args:
-        user: name at Kaggle.
-        title: made from the notebook's name where it is empty.
-        datasets: ``owner/slug`` of each data set to mount.
+        user: Kaggle user name.
+        title: derived from the notebook's name if empty.
+        datasets: ``owner/slug`` of each dataset to mount.
         gpu: use a T4 (Kaggle's torch has no kernels for the P100).
     """
 
@@ -40,7 +40,7 @@ class Kernel:
 def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
     """Write the exported file and its metadata into ``folder``; returns the file's path.
 
-    Raises ``ValueError`` for a title or a data set that Kaggle would refuse.
+    Raises ``ValueError`` for a title or a dataset that Kaggle would reject.
     """
     code_file = f"{made.name}.{'py' if made.as_script else 'ipynb'}"
     described = metadata(made, kernel, code_file)
@@ -50,9 +50,9 @@ def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
 
 
 def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
-    """kernel-metadata.json with every field that Kaggle's program reads.
+    """kernel-metadata.json with all fields that Kaggle's client reads.
 
-    Defaults differ from their documentation (`enable_internet` is sent as true): see
+    Defaults differ from the documentation (`enable_internet` is sent as true): see
     docs/kernels_metadata.md of Kaggle/kaggle-cli.
     """
     title = kernel.title or _words(f"astkit {made.name}")
@@ -60,7 +60,7 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
         raise ValueError(f"title is {title!r}: Kaggle accepts 5 to 50 characters, pass --title")
     for name in kernel.datasets:
         if not _SOURCE.fullmatch(name):
-            raise ValueError(f"dataset is {name!r}: pass OWNER/SLUG, as in the data set's address")
+            raise ValueError(f"dataset is {name!r}: pass OWNER/SLUG, as in the dataset's URL")
     return {
         "id": f"{kernel.user}/{_slug(title)}",
         "title": title,
@@ -72,7 +72,7 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
         "enable_tpu": False,
         "enable_internet": False,
         "machine_shape": "NvidiaTeslaT4" if kernel.gpu else "",
-        "docker_image_pinning_type": "original",  # the image of the first run, so runs repeat
+        "docker_image_pinning_type": "original",  # the image of the first run, for reproducibility
         "keywords": [],
         "dataset_sources": list(kernel.datasets),
         "competition_sources": [],
@@ -82,10 +82,10 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
 
 
 def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
-    """What was written, and what to do next, in a few lines."""
+    """Summary of the written files and the next steps, in a few lines."""
     name = kernel.user == NOBODY and f'replace {NOBODY} in "id" by your Kaggle name, or pass --user'
     data = "dataset" in made.known and not kernel.datasets
-    add = data and "for CIFAR-10, add a data set that holds it: --dataset OWNER/SLUG"
+    add = data and "for CIFAR-10, add a dataset that contains it: --dataset OWNER/SLUG"
     steps = [step for step in (name, add, f"kaggle kernels push -p {path.parent}") if step]
     lines = [
         f"{path}: {len(made.modules)} modules, {path.stat().st_size / 1e3:.0f} kB, {made.stamp}",

@@ -1,4 +1,4 @@
-"""The export as one notebook."""
+"""Export as one notebook."""
 
 from __future__ import annotations
 
@@ -104,19 +104,19 @@ def _folders(made: Bundle) -> str:
 
 
 def _module(name: str, source: str) -> NotebookNode:
-    # IPython ends what it writes with a newline, so the cell does without
+    # IPython appends a newline to the file, so the cell has none
     return new_code_cell(f"%%writefile {name}\n{source}".rstrip("\n"), metadata=FOLDED)
 
 
 def _stripped(cell: NotebookNode) -> NotebookNode:
-    """The cell without outputs and without metadata other than its tags."""
+    """The cell without outputs and without metadata except tags."""
     make = {"code": new_code_cell, "raw": new_raw_cell}.get(cell.cell_type, new_markdown_cell)
     tags = cell.metadata.get("tags")
     return make(cell.source, metadata={"tags": tags} if tags else {})
 
 
 def _ids(written: list[NotebookNode]) -> list[str]:
-    """Ids derived from the content, so that the same source gives the same bytes."""
+    """Ids derived from the content, so that equal sources give equal bytes."""
     seen: Counter[str] = Counter()
     ids = []
     for cell in written:

@@ -1,4 +1,4 @@
-"""The export as one Python file: settings, modules, start, and the cells as plain code."""
+"""Export as one Python file: settings, modules, start, and the cells as plain code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def text(made: Bundle) -> str:
 
     The modules are unpacked into a folder named by their hash and verified there, so that
     tracebacks and ``inspect.getsource`` find them. The last expression of a cell is shown as in a
-    notebook, ``await`` waits, line magics are comments. Raises ``ValueError`` for asynchronous code
-    other than ``await`` at the top level of a cell.
+    notebook, ``await`` blocks, line magics are comments. Raises ``ValueError`` for asynchronous
+    code other than ``await`` at the top level of a cell.
     """
     about = f"{made.name}, from {made.stamp}, in one file: edit its settings, run it."
     parts = [
-        repr(about),  # a literal whatever the file's name holds
+        repr(about),  # a valid literal for any file name
         f"# %% Settings\n{made.parameters}",
         f"{_VALUES}\n{cells.override(made.values)}",
         f"# %% The package: one entry a module\nMODULES = {{}}\n{_modules(made)}",
@@ -40,7 +40,7 @@ def _modules(made: Bundle) -> str:
 
 
 def _literal(source: str) -> str:
-    """``source`` as a literal, raw and triple-quoted where that is possible."""
+    """``source`` as a literal, raw and triple-quoted if possible."""
     for quotes in ("'''", '"""'):
         if quotes not in source and not source.endswith((quotes[0], "\\")):
             return f"r{quotes}{source}{quotes}"
@@ -64,14 +64,14 @@ def _body(made: Bundle) -> Iterator[str]:
             label = next(labels)
             yield f"# %%\n{_as_script(sources[label], label)}"
         elif cell.cell_type == "markdown":
-            # at every character that ends a line for Python, which "\\n" alone is not
+            # split at all line ends of Python, not only "\\n"
             yield "\n".join(
                 ["# %% [markdown]", *(f"# {x}".rstrip() for x in cell.source.splitlines())]
             )
 
 
 def _as_script(source: str, label: str) -> str:
-    """``source`` with its awaits replaced by waiting, and its last expression shown."""
+    """``source`` with awaits replaced by blocking calls, and its last expression displayed."""
     edits: list[tuple[tuple[int, int], tuple[int, int], str]] = []
     tree = ast.parse(source)
     for node in _top_level(tree):
@@ -116,7 +116,7 @@ def _end(node: ast.stmt | ast.expr) -> tuple[int, int]:
 
 
 def _edited(source: str, edits: list[tuple[tuple[int, int], tuple[int, int], str]]) -> str:
-    """``source`` with the text between each pair of (line, byte) places replaced."""
+    """``source`` with the text between each pair of (line, byte) positions replaced."""
     lines = source.encode().splitlines(keepends=True)
     starts = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
     pieces, done = [], 0

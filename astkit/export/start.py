@@ -1,4 +1,4 @@
-"""The start of an exported notebook, after its modules are verified."""
+"""Start of an exported notebook, after its modules are verified."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def begin(time_budget_h: float = 0.0) -> None:
     """Check torch and the GPU, set the time budget, and print both.
 
     ``time_budget_h``: hours after which a run is saved and ended, for ``ASTKIT_TIME_BUDGET_H``; 0
-    does not set the variable. Raises ``RuntimeError`` for a torch that is too old and
-    ``ValueError`` for a budget below 0.
+    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old and
+    ``ValueError`` for a negative budget.
     """
     version = torch.__version__.split("+")[0].split(".")
     if tuple(map(int, version[:2])) < LOWEST_TORCH:

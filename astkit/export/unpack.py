@@ -1,4 +1,4 @@
-"""Writes the modules in a script to files. Copied into the script, so it imports no astkit."""
+"""Writes the modules in a script to files. Copied into the script; must not import astkit."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Checks the modules of an exported file. Copied into the file, so it imports no astkit."""
+"""Verifies the modules of an exported file. Copied into the file; must not import astkit."""
 
 import hashlib
 import importlib
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def use(folder: Path, source: str) -> None:
-    """Import the package in ``folder`` from now on, if it is, byte for byte, the exported one.
+    """Import the package from ``folder`` if it is identical to the exported one.
 
-    ``source``: hexadecimal SHA-256 as by ``astkit.stamp.source_hash``. Raises ``RuntimeError``,
-    also where another package of that name was imported before.
+    ``source``: hexadecimal SHA-256 as in ``astkit.stamp.source_hash``. Raises ``RuntimeError``,
+    also if another package of that name was already imported.
     """
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     digest = hashlib.sha256()
@@ -25,7 +25,7 @@ def use(folder: Path, source: str) -> None:
         )
     home = str(folder.resolve().parent)
     sys.path[:] = [home, *(path for path in sys.path if path != home)]
-    importlib.invalidate_caches()  # the files are younger than the interpreter
+    importlib.invalidate_caches()  # the files are newer than the finder caches
     package = importlib.import_module(folder.name)
     if Path(package.__file__ or "").resolve().parent != folder.resolve():
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Deciding which samples are trained on: scores, controllers, gates and policies."""
+"""Sample selection: scores, controllers, gates and policies."""
 
 from astkit.gating.bls import BatchLossScore
 from astkit.gating.cached_loss import CachedLoss

@@ -1,4 +1,4 @@
-"""Batch loss score: a score for each sample from nothing but the mean losses of its batches."""
+"""Batch loss score: per-sample scores computed from mean batch losses only."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from astkit.gating.seta import SeTa
 
 
 class BatchLossScore(Policy):
-    """Another policy, planning from ``s = alpha * s + (1 - alpha) * L`` in place of the loss.
+    """Runs another policy on ``s = alpha * s + (1 - alpha) * L`` instead of the sample's loss.
 
-    L is the mean loss of the batch that a sample was in; scores begin at 0. In a loop of your own
-    that only has this mean, pass it in place of the losses: ``policy.mean(loss, index)`` multiplies
-    it by the mean weight of the batch. Source: Zhou et al., "Batch Loss Score for Dynamic Data
-    Pruning", CVPR 2026.
+    L is the mean loss of the sample's batch; scores start at 0. In a custom training loop that only
+    has this mean, pass it instead of the losses: ``policy.mean(loss, index)`` multiplies it by the
+    mean weight of the batch. Source: Zhou et al., "Batch Loss Score for Dynamic Data Pruning",
+    CVPR 2026.
 
     Args:
-        policy: plans from the scores: InfoBatch or SeTa, by name, by mapping or as an object.
-        alpha: share of the old score that a visit keeps, in [0, 1).
-        seed: of a policy that is given by name.
+        policy: InfoBatch or SeTa, as name, mapping or object; plans from the scores.
+        alpha: decay of the exponential moving average, in [0, 1).
+        seed: random seed of a policy given by name.
 
-    Raises ``ValueError`` for an impossible ``alpha`` or another policy.
+    Raises ``ValueError`` for an invalid ``alpha`` or any other policy.
     """
 
     card = PolicyCard(
         law="InfoBatch or SeTa on s = alpha * s + (1 - alpha) * mean loss of the batch",
         source="Zhou et al., Batch Loss Score (BLS), CVPR 2026",
-        cost="nothing: a sample that is left out is never loaded",
-        bias="that of the policy that plans; with a mean loss alone, its weights act as their mean"
-        " over the batch",
-        avoid="where each sample's own loss is known: it says more after one visit",
+        cost="none: skipped samples are not loaded",
+        bias="that of the inner policy; given only mean losses, the mean weight of each batch is"
+        " applied",
+        avoid="if per-sample losses are available: they are more informative",
     )
     needs_index = True
 
@@ -73,7 +73,7 @@ class BatchLossScore(Policy):
     def mean(
         self, losses: Tensor, index: Tensor, outputs: Any = None, targets: Any = None
     ) -> Tensor:
-        """The loss of a batch, 0-dim: of one loss a row, or of their mean, 0-dim."""
+        """The loss of a batch, 0-dim, from per-row losses or from their mean (0-dim)."""
         losses = losses.expand(len(index)) if losses.ndim == 0 else losses
         return super().mean(losses, index, outputs, targets)
 

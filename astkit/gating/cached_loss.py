@@ -1,4 +1,4 @@
-"""Cached losses: each round is drawn by the square root of the losses of the last visits."""
+"""Cached losses: samples are drawn in proportion to the square root of their latest loss."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from astkit.gating.selection import Selection
 
 
 class CachedLoss(LastLoss):
-    """``rate`` of the samples each epoch, without repeats, in proportion to the root of their loss.
+    """Draws ``rate * N`` samples per epoch without replacement, with p proportional to sqrt(loss).
 
-    The loss is that of a sample's last visit, and nothing is scored; a sample without a visit comes
-    before all others. An epoch, one iteration of the loader, is a round of ``rate * N`` samples, so
-    that ``1 / rate`` epochs cost one pass over the data. With ``guard``, a sample whose loss l
-    exceeds ``c = guard * ln(classes)`` is drawn in proportion to ``sqrt(c) * (c / l)**2`` instead:
-    a loss far above that of guessing speaks for a wrong label. Source: this kit.
+    The loss is the one recorded when the sample was last trained on; there is no scoring pass.
+    Samples without a recorded loss are drawn first. An epoch is one iteration of the loader, over
+    ``rate * N`` samples, so ``1 / rate`` epochs cost one pass over the data. With ``guard``, a
+    sample whose loss l exceeds ``c = guard * ln(classes)`` gets the weight ``sqrt(c) * (c / l)**2``
+    instead, since a loss far above chance level suggests a wrong label. Source: this package.
 
     Args:
-        rate: share of the samples that an epoch trains on, in (0, 1].
-        guard: in units of the loss of guessing, ln(classes); ``None``: no guard.
-        seed: of the draws.
+        rate: fraction of the samples trained on per epoch, in (0, 1].
+        guard: loss limit in units of the chance-level loss ln(classes); ``None`` disables it.
+        seed: random seed.
 
-    Raises ``ValueError`` for an impossible rate or guard, and in training for a guard without class
-    labels.
+    Raises ``ValueError`` for an invalid rate or guard; during training if ``guard`` is set and the
+    data set has no class labels.
     """
 
     card = PolicyCard(
-        law="rate * N samples without repeats, in proportion to the square root of the last loss",
-        source="this kit",
-        cost="nothing: a sample that is left out is never loaded",
-        bias="towards high losses, uncorrected",
-        avoid="in long trainings on small data; where labels are wrong, use the guard",
+        law="rate * N samples without replacement, p proportional to the root of the latest loss",
+        source="this package",
+        cost="none: skipped samples are not loaded",
+        bias="towards samples with a high loss; not corrected",
+        avoid="for long training on small data sets; with noisy labels, set `guard`",
     )
 
     def __init__(self, rate: float = 0.3, guard: float | None = None, seed: int = 0) -> None:

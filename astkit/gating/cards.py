@@ -1,4 +1,4 @@
-"""Cards: what each registered controller and policy does, as rows of a table."""
+"""Cards: descriptions of the registered controllers and policies, as table rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from astkit.names import REGISTRIES, resolve
 
 
 class Card(NamedTuple):
-    """A controller in words.
+    """Description of a controller.
 
     Attributes:
-        law: how the threshold moves, one line.
-        good_for: when to take it, and when not.
-        stability: the condition under which it settles, and what it assumes.
-        source: where the law comes from.
+        law: update rule of the threshold, one line.
+        good_for: when to use it, and when not to.
+        stability: stability condition and its assumptions.
+        source: reference of the update rule.
     """
 
     law: str
@@ -24,7 +24,7 @@ class Card(NamedTuple):
 
 
 def controllers() -> list[dict[str, str]]:
-    """A row for each registered controller: its name, the gains that can be changed, its card."""
+    """One row per registered controller: name, adjustable gains and card."""
     found = {name: resolve("controller", name) for name in REGISTRIES["controller"]}
     return [
         {"controller": name, "gains": ", ".join(kind.gains), **kind.card._asdict()}
@@ -33,6 +33,6 @@ def controllers() -> list[dict[str, str]]:
 
 
 def policies() -> list[dict[str, str]]:
-    """A row for each registered policy: its name and its card."""
+    """One row per registered policy: name and card."""
     found = {name: resolve("policy", name) for name in REGISTRIES["policy"]}
     return [{"policy": name, **kind.card._asdict()} for name, kind in found.items()]

@@ -1,4 +1,4 @@
-"""Class-balanced sampling: every class has the same share of each epoch."""
+"""Class-balanced sampling: each epoch contains equally many samples of every class."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from astkit.gating.selection import Selection
 
 
 class ClassBalanced(Policy):
-    """The same number of samples of each class: those of rare classes repeat.
+    """Draws the same number of samples from each class; samples of rare classes are repeated.
 
-    Within a class every sample comes equally often, up to one visit; what does not divide by the
-    number of classes goes to classes at random. Source: class-balanced sampling in Kang et al.,
-    "Decoupling Representation and Classifier for Long-Tailed Recognition", ICLR 2020.
+    Within a class, the sample counts differ by at most one; a remainder that does not divide by
+    the number of classes is assigned to random classes. Source: class-balanced sampling in Kang et
+    al., "Decoupling Representation and Classifier for Long-Tailed Recognition", ICLR 2020.
 
     Args:
-        rate: samples of an epoch over those of the data set, in (0, 1].
-        seed: of the draws.
+        rate: samples per epoch, as a fraction of the data set, in (0, 1].
+        seed: random seed.
 
-    Raises ``ValueError`` for an impossible rate, and in training for data without class labels.
+    Raises ``ValueError`` for an invalid rate; during training if the data have no class labels.
     """
 
     card = PolicyCard(
-        law="rate * N samples an epoch, equally many of each class; rare ones repeat",
+        law="rate * N samples per epoch, equally many per class; rare classes are repeated",
         source="class-balanced sampling in Kang et al., Decoupling, ICLR 2020",
-        cost="nothing: a sample that is left out is never loaded",
-        bias="towards rare classes, uncorrected: the loss is the mean of the classes' losses",
-        avoid="where the classes of the test data are as unequal as those of the training data",
+        cost="none: skipped samples are not loaded",
+        bias="towards rare classes; not corrected: the loss is the mean over classes",
+        avoid="if the test data are as imbalanced as the training data",
     )
 
     def __init__(self, rate: float = 1.0, seed: int = 0) -> None:
@@ -41,7 +41,7 @@ class ClassBalanced(Policy):
         key, n = (run.seed, "class_balanced", run.epoch, run.round), len(run.rows)
         rows = run.rows[rng.permutation(n, *key)]
         labels = labels_of_run(self, run)[rows]
-        rows = rows[labels.argsort(stable=True)]  # one class after the other, each in random order
+        rows = rows[labels.argsort(stable=True)]  # grouped by class, in random order within it
         sizes = labels.bincount()
         sizes = sizes[sizes > 0]
         classes, total = len(sizes), max(1, round(self.rate * n))

@@ -1,4 +1,4 @@
-"""Weighted sums of scores, built in Python or from text such as "0.7*loss + 0.3*contrast"."""
+"""Weighted sums of scores, from objects or from text such as "0.7*loss + 0.3*contrast"."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
 
 
 def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
-    """The score that ``text`` names: a registered one, or a weighted sum such as "loss + 0.5*el2n".
+    """Builds a score from a registered name or a weighted sum such as "loss + 0.5*el2n".
 
-    A term of a sum is a name, or a number of 0 or more, ``*`` and a name. See `WeightedSum`.
+    A term is ``name`` or ``weight*name`` with a weight of 0 or more. See `WeightedSum`.
 
-    Raises ``ValueError`` for an unknown name or an impossible sum.
+    Raises ``ValueError`` for an unknown name or an invalid sum.
     """
     if not set(text) & set("+*-"):
         return _registered(text, criterion)
@@ -47,24 +47,24 @@ def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
 
 def _registered(name: str, criterion: Criterion) -> Score:
     made = resolve("score", name)
-    if not isinstance(made, type):  # a function is a score as it is
+    if not isinstance(made, type):  # a plain function needs no construction
         return cast(Score, made)
     options = {"criterion": criterion} if "criterion" in signature(made).parameters else {}
     return cast(Score, made(**options))
 
 
 class WeightedSum(MeanRelative):
-    """``sum(weight * score / mean of the score)``, each mean over the finite rows of the batch.
+    """``sum(weight * score / mean(score))``; means are taken over the finite rows of the batch.
 
-    So a weight is the term's share in the score of an average row, whatever the term's scale; where
-    the mean is 0, the rows above it count as average. Rows where a term is not finite have no
-    score. Unlike the original's rule (`LossAndContrast`) nothing is clamped.
+    Dividing by the mean makes the weights independent of the scale of each term. If a mean is 0,
+    the normalised score of rows above 0 is 1. Rows with a non-finite term get the score NaN. Unlike
+    the original's rule (`LossAndContrast`), values are not clamped.
 
     Args:
-        terms: weights of 0 or more, with scores that are never negative and that compare no rows
-            themselves. Terms of weight 0 are dropped.
+        terms: pairs of a weight (0 or more) and a non-negative score that is not a `RelativeScore`.
+            Terms with weight 0 are dropped.
 
-    Raises ``ValueError`` for impossible weights or terms, and when a term gives a negative value.
+    Raises ``ValueError`` for invalid weights or terms, and for a term with negative values.
     """
 
     def __init__(self, terms: Sequence[tuple[float, Score]]) -> None:

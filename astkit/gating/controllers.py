@@ -1,7 +1,7 @@
-"""Controllers: they move a threshold so that the wanted share of samples exceeds it.
+"""Controllers: adapt the threshold so that a target rate of samples exceeds it.
 
-The interface, the exact `TopK`, and the base class of those in `astkit.gating.tracking`; the
-original's are in `astkit.gating.origin`.
+Defines the interface, `TopK`, and the base class of the controllers in `astkit.gating.tracking`.
+The original's controllers are in `astkit.gating.origin`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RULES: dict[str, Callable[[float], bool]] = {  # comparisons also refuse NaN
 
 
 def checked(rule: str, advice: str) -> Any:
-    """A numeric attribute of a class; setting a value outside ``rule`` raises ``ValueError``."""
+    """Descriptor of a numeric attribute; raises ``ValueError`` for values that violate ``rule``."""
     return _Checked(rule, advice)
 
 
@@ -56,17 +56,17 @@ class _Checked:
 
 
 class Controller(ABC):
-    """A threshold that follows a target rate.
+    """Base class of threshold controllers.
 
     Args:
-        target_rate: set point: wanted share of samples, in (0, 1]; may be changed while training.
+        target_rate: set point: fraction of active samples, in (0, 1]; may be changed in training.
 
     Attributes:
-        held: whether the threshold is known before a batch is scored, so that samples can be
-            decided one by one.
-        gains: attributes that may be changed while training, besides the target rate.
-        state: attributes that make up the saved state, besides these.
-        card: the controller in words.
+        held: whether the threshold is known before the batch is scored, which sample-by-sample
+            decisions require.
+        gains: attributes, besides the target rate, that may be changed during training.
+        state: further attributes to include in ``state_dict``.
+        card: description of the controller.
     """
 
     held: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class Controller(ABC):
 
     @property
     def target_rate(self) -> float:
-        """The set point: wanted share of samples, in (0, 1]."""
+        """Set point: fraction of active samples, in (0, 1]."""
         return self._target_rate
 
     @target_rate.setter
@@ -88,40 +88,40 @@ class Controller(ABC):
 
     @abstractmethod
     def threshold(self, scores: Tensor, quota: int) -> float:
-        """The threshold for this batch of finite ``scores [batch]``; ``quota`` rows are wanted."""
+        """Threshold for finite ``scores [batch]``; the target is ``quota`` active rows."""
 
     def decide(self, scores: Tensor, threshold: float, draw: Draw) -> Tensor | None:
-        """Which rows of finite ``scores [batch]`` are active, bool ``[batch]``.
+        """Mask of active rows for finite ``scores [batch]``, bool ``[batch]``, or ``None``.
 
-        ``None``, the default, leaves it to the gate: active above the threshold, ties drawn up to
-        the quota. ``draw(purpose)`` gives one uniform number in [0, 1) a row, float32 ``[batch]``,
-        that depends on the purpose, the batch and the gate's seed alone.
+        With ``None``, the default, the gate activates rows above the threshold and breaks ties at
+        random up to the quota. ``draw(purpose)`` returns uniform numbers in [0, 1), float32
+        ``[batch]``, that depend only on the purpose, the batch number and the gate's seed.
         """
         return None
 
     @abstractmethod
     def update(self, rate: float, scores: Tensor) -> None:
-        """Learn that ``rate`` of ``scores`` exceeded the threshold."""
+        """Update the controller; ``rate`` is the fraction of ``scores`` above the threshold."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next decision depends on, as plain numbers."""
+        """State that determines the next decision, as plain numbers."""
         names = ("target_rate", *self.gains, *self.state)
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; ``KeyError`` if it lacks a number."""
+        """Restore ``state``; raises ``KeyError`` for a missing entry."""
         for name in ("target_rate", *self.gains, *self.state):
             setattr(self, name, state[name])
 
 
 class TopK(Controller):
-    """The best ``quota`` rows of every batch: the exact rate, no memory, nothing to tune."""
+    """Selects the ``quota`` highest scores of each batch: exact rate, stateless, no gains."""
 
     held = False
     card = Card(
         law="t = the quota-th largest score of the batch",
-        good_for="an exact rate in every batch; not for row-by-row use, and blind across batches",
-        stability="none needed: there is no feedback",
+        good_for="an exact rate in every batch; not for sample-by-sample use",
+        stability="not applicable: no feedback",
         source="as in selective backprop of mosaicml/composer and airbench96_faster",
     )
 
@@ -131,17 +131,17 @@ class TopK(Controller):
         return float(scores.topk(quota, sorted=True).values[-1])
 
     def update(self, rate: float, scores: Tensor) -> None:
-        """Nothing to learn: the next batch has its own threshold."""
+        """Does nothing: the threshold is computed from each batch."""
 
 
 class ScaleFree(Controller):
-    """A threshold that starts at the first batch's quantile and adapts to the scale of the scores.
+    """Base class of threshold controllers that adapt to the scale of the scores.
 
-    For non-negative scores it moves on a log scale. From the first batch with a negative score on,
-    the threshold itself moves, in units of a running mean absolute deviation of the scores.
+    Starts at the quantile of the first batch. Updates the logarithm of the threshold; from the
+    first negative score on, the threshold itself, in units of a running mean absolute deviation.
 
     Attributes:
-        additive: whether the threshold itself moves, not its logarithm.
+        additive: whether updates are added to the threshold rather than to its logarithm.
     """
 
     state: ClassVar[tuple[str, ...]] = ("value", "spread", "additive")
@@ -154,7 +154,7 @@ class ScaleFree(Controller):
         self.spread = 0.0
 
     def threshold(self, scores: Tensor, quota: int) -> float:
-        # batches of zeros have no scale, so the first batch with a positive score is the start
+        # a batch of zeros has no scale: initialise at the first batch with a positive score
         if self.value is None or (
             self.value == self.smallest and least_positive(scores) < math.inf
         ):
@@ -165,11 +165,11 @@ class ScaleFree(Controller):
 
     def quantile(self, scores: Tensor) -> float:
         """The quantile of ``scores [batch]`` at ``1 - target_rate``."""
-        # float64, because float32 rounding could lift the quantile above its own score
+        # float64: with float32, rounding can place the quantile above its own score
         return float(torch.quantile(scores.double(), 1 - self.target_rate))
 
     def wanted(self, scores: Tensor) -> float:
-        """The threshold that would have suited ``scores [batch]``; above 0 unless additive."""
+        """Quantile threshold of ``scores [batch]``; above 0 unless additive."""
         found = self.quantile(scores)
         if self.additive:
             return found
@@ -184,28 +184,28 @@ class ScaleFree(Controller):
 
     @abstractmethod
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
-        """The threshold that follows ``value``, which ``rate`` of ``scores`` exceeded."""
+        """Next threshold after ``value``, which a fraction ``rate`` of ``scores`` exceeded."""
 
     def _check_sign(self, scores: Tensor) -> None:
         if not self.additive and float(scores.amin()) < 0:
             self.become_additive(scores)
 
     def become_additive(self, scores: Tensor) -> None:
-        """Move the threshold itself from now on; the spread of ``scores`` is the first unit."""
+        """Switch to additive updates; the initial unit is the spread of ``scores``."""
         self.additive, self.spread = True, _deviation(scores)
 
     def stuck(self, value: float, step: float, scores: Tensor) -> bool:
-        """Whether ``value`` cannot or should not move in the direction of ``step``."""
+        """Whether ``value`` is at a limit in the direction of ``step``."""
         if self.additive:
             return False
-        if step > 0:  # batches of zeros have no scale to move on
+        if step > 0:  # a batch of zeros has no scale
             lowest = value <= self.smallest and least_positive(scores) == math.inf
             return lowest or value >= 1 / self.smallest
-        # where every positive score is active, a lower threshold would only wind up
+        # if all positive scores are active, lowering the threshold further would only cause windup
         return value <= self.smallest or value < least_positive(scores)
 
     def shifted(self, value: float, step: float, scores: Tensor) -> float:
-        """``value`` with ``step`` added to its logarithm, or ``step`` spreads if additive."""
+        """``value * exp(step)``, or ``value + step * spread`` if additive."""
         if self.additive:
             self.spread += 0.1 * (_deviation(scores) - self.spread)
             return value + step * self.spread
@@ -215,7 +215,7 @@ class ScaleFree(Controller):
 
 
 def least_positive(scores: Tensor) -> float:
-    """The smallest of ``scores [batch]`` above 0; infinite where there is none."""
+    """Smallest positive value of ``scores [batch]``; infinity if there is none."""
     least = float(scores.amin())
     if least > 0:
         return least
@@ -224,5 +224,5 @@ def least_positive(scores: Tensor) -> float:
 
 
 def _deviation(scores: Tensor) -> float:
-    scores = scores.double()  # a mean of integers is an error, one of half precision is inexact
+    scores = scores.double()  # integer tensors have no mean; half precision is inexact
     return float((scores - scores.mean()).abs().mean())

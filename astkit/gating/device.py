@@ -1,7 +1,7 @@
-"""A gate that never waits for the accelerator: its decisions and counters stay on the device.
+"""A gate without device synchronisation: decisions and counters stay on the device.
 
-`Gate` copies its scores to the host for every batch, which on a GPU waits for all queued work.
-`DeviceGate` reads nothing until it is asked for; shapes follow from batch sizes alone.
+`Gate` copies the scores of every batch to the host, which synchronises with the GPU. `DeviceGate`
+transfers nothing unless a value is read; all shapes depend only on the batch size.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from astkit.gating.significance import Score
 
 
 class DeviceGate(Gate):
-    """A `Gate` that never synchronises with the accelerator; it runs on the CPU just the same.
+    """A `Gate` that does not synchronise with the accelerator; also runs on the CPU.
 
-    It takes the best rows of every batch, as many as the target rate grants: the decisions of
-    ``Gate(controller="top_k")``, except that among ties the first rows are taken and that the
-    fallback takes the best rows. Rows with a score that is not finite are replaced by the best row
-    at weight 0; a batch without any finite score gives a loss of NaN instead of an error.
+    Selects the highest scores of every batch, up to the quota given by the target rate, as
+    ``Gate(controller="top_k")`` does, except that ties are broken by row order and the fallback
+    takes the highest scores. Rows with a non-finite score are replaced by the highest-scoring row
+    with weight 0; a batch without finite scores gives a NaN loss instead of an error.
 
     ``rate``, ``threshold`` and ``fallback`` of a selection and the counters of the gate are 0-dim
-    tensors; reading one synchronises: keep them, and read many at once. Of the registered scores
+    tensors; reading one synchronises, so collect them and read many at once. The registered scores
     "loss", "contrast", "confidence", "entropy" and "margin" do not synchronise either.
 
     Args:
-        target_rate: wanted share of active samples, in (0, 1].
+        target_rate: fraction of active samples, in (0, 1].
         score, criterion, fallback, min_active, seed: as for `Gate`.
 
-    Raises ``ValueError`` for an impossible rate or an unknown name.
+    Raises ``ValueError`` for an invalid rate or an unknown name.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DeviceGate(Gate):
         super().__init__(target_rate, score, "top_k", criterion=criterion, **options)
 
     def steer(self, name: str, value: Any) -> None:
-        """Change ``target_rate``; ``ValueError`` for another name or an impossible rate."""
+        """Change ``target_rate``; raises ``ValueError`` for another name or an invalid rate."""
         if name == "controller":
             raise ValueError(
                 f"controller cannot become {value!r}: a DeviceGate always takes the best rows; use"
@@ -60,14 +60,14 @@ class DeviceGate(Gate):
         super().steer(name, value)
 
     def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
-        """Select rows by ``scores [batch]``; the score learns from the outcome.
+        """Select rows by ``scores [batch]`` and update the score's state.
 
-        Raises ``ValueError`` unless there is one score a row.
+        Raises ``ValueError`` unless there is one score per row.
         """
         check_scores(scores)
         scores = scores.detach() if scores.is_floating_point() else scores.double()
         batch, quota = len(scores), self._grant(len(scores))
-        # as many rows as the fallback may need, since their number must not depend on the scores
+        # room for the fallback rows: the size must not depend on the scores
         size = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
         is_finite = scores.isfinite()
         best, rows = scores.masked_fill(~is_finite, -math.inf).sort(descending=True, stable=True)
@@ -79,11 +79,11 @@ class DeviceGate(Gate):
         for name, number in {**counts, "nonfinite": batch - finite}.items():
             setattr(self, name, getattr(self, name) + number)
         self.batches += 1
-        held = -math.inf if self.target_rate == 1 else math.inf  # where no row's score is it
+        held = -math.inf if self.target_rate == 1 else math.inf  # without a threshold row
         lowest = best[quota - 1] if quota and self.target_rate < 1 else best.new_full((), held)
         places = torch.arange(size, device=scores.device)
         chosen = Selection(
-            # a NaN loss times a weight of 0 is NaN, so such a row is replaced by the best one
+            # weight 0 does not mask a NaN loss, so such a row is replaced by the best one
             index=torch.where(places < finite, rows[:size], rows[:1]),
             weight=(places < count + added).float(),
             candidates=batch,
@@ -96,6 +96,6 @@ class DeviceGate(Gate):
         return self._told(chosen, index)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Gate.state_dict`, with counters as numbers; synchronises with the device."""
+        """Like `Gate.state_dict`, with counters as numbers; synchronises with the device."""
         state = super().state_dict()
         return {k: v.item() if isinstance(v, Tensor) else v for k, v in state.items()}

@@ -1,4 +1,4 @@
-"""Uncertainty as disagreement between the model and an exponential moving average of it."""
+"""Uncertainty as disagreement between the model and its exponential moving average (EMA)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from astkit.gating.uncertainty import class_logits, log_shares
 
 
 def jensen_shannon(first: Tensor, second: Tensor) -> Tensor:
-    """Jensen-Shannon divergence of each row, in nats, 0 to ``ln 2``: ``[batch]``.
+    """Jensen-Shannon divergence per row, in nats, from 0 to ``ln 2``: ``[batch]``.
 
-    Both distributions are given by their logarithms ``[batch, classes]``. Source: Lin, "Divergence
+    The inputs are log-probabilities ``[batch, classes]``. Source: Lin, "Divergence
     Measures Based on the Shannon Entropy" (1991).
     """
     p, q, apart = first.exp(), second.exp(), (first - second).abs()
     # p log(p/m) + q log(q/m) with m = (p + q) / 2, in a form that is exactly 0 for equal shares
     nearer = -torch.log1p(torch.expm1(-apart) / 2)
     terms = (p + q) * nearer - torch.minimum(p, q) * apart
-    return (terms.sum(1) / 2).clamp_min(0)  # rounding can lead below 0
+    return (terms.sum(1) / 2).clamp_min(0)  # rounding can give values below 0
 
 
 class Disagreement(ContextScore):
-    """Jensen-Shannon divergence, in nats, between the model and an EMA teacher of it.
+    """Jensen-Shannon divergence, in nats, between the model and its EMA teacher.
 
-    The teacher begins as a copy of the model. Before each scoring call (before each row, in
-    sample-by-sample training) its parameters move by ``teacher += (1 - decay) * (model - teacher)``
-    and its buffers are copied. The first call scores 0. Source of the teacher: Tarvainen and
+    The teacher starts as a copy of the model. Before each scoring call (each row, in sample-by-
+    sample training) its parameters are updated by ``teacher += (1 - decay) * (model - teacher)``
+    and its buffers are copied. The first call returns 0. Source of the teacher: Tarvainen and
     Valpola, "Mean teachers are better role models" (NeurIPS 2017); of the score, the mean
     divergence of a committee of two from its average vote: McCallum and Nigam, "Employing EM and
     Pool-Based Active Learning for Text Classification" (ICML 1998).
 
-    The teacher takes one more forward pass a sample. Labels play no part. The state holds the
-    teacher's parameters as tensors.
+    Costs one additional forward pass per sample. Labels are not used. The state dict contains the
+    teacher's parameters.
 
     Raises ``ValueError`` for a ``decay`` outside (0, 1).
     """
@@ -53,7 +53,7 @@ class Disagreement(ContextScore):
             )
         self.decay = decay
         self.teacher: nn.Module | None = None
-        self._saved: dict[str, Tensor] = {}  # parameters for a teacher yet to be made
+        self._saved: dict[str, Tensor] = {}  # parameters of a teacher that is not built yet
 
     def score(self, batch: Scored) -> Tensor:
         if batch.model is None:
@@ -66,14 +66,14 @@ class Disagreement(ContextScore):
         teacher = self._follow(getattr(batch.model, "_orig_mod", batch.model))  # if compiled
         with evaluating(teacher, student.device):
             outputs = call(teacher, batch.inputs, batch.targets)
-        # at the first call only rounding differs, which must not become the threshold's scale
+        # at the first call only rounding errors differ; they must not set the threshold's scale
         shares = student if first else log_shares(class_logits(outputs, rows))
         return jensen_shannon(shares, student)
 
     def _follow(self, model: nn.Module) -> nn.Module:
-        """The teacher of ``model`` after one more step."""
+        """Update the teacher of ``model`` and return it."""
         if self.teacher is None:
-            # without requires_grad autocast does not cache the weights, which change here
+            # without requires_grad, autocast does not cache the weights, which change here
             self.teacher = copy.deepcopy(model).eval().requires_grad_(False)
             self.teacher.load_state_dict(self._saved, strict=False)
         own: list[Tensor] = [*self.teacher.parameters()]

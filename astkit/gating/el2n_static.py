@@ -1,4 +1,4 @@
-"""Static EL2N: short runs score every sample before training, and a fixed subset is trained on."""
+"""Static EL2N: short runs score all samples before training; a fixed subset is trained on."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from astkit.gating.uncertainty import gradient_norm
 
 
 class StaticEL2N(Policy):
-    """The ``rate`` of the samples with the largest error norms early in training, for all epochs.
+    """Trains on the fraction ``rate`` of samples with the largest error norm early in training.
 
     Before training, ``runs`` copies of the model are trained for ``epochs`` epochs each and score
-    every sample by ``||softmax(z) - y||``; the mean over the runs decides. The copies share their
-    first weights where ``make_model`` gives equal ones, as the `Trainer` does, and differ by the
-    order of the data. A sample that no run scored is kept. In a loop of your own, call
+    every sample by ``||softmax(z) - y||``; the scores are averaged over the runs. The copies have
+    equal initial weights if ``make_model`` returns equal ones (the `Trainer` does) and differ in
+    the order of the data. Samples without a score are kept. In a custom training loop, call
     ``policy.prepare(make_model, ScoredBatches(loader))`` first. Source: Paul, Ganguli and
     Dziugaite, "Deep Learning on a Data Diet", NeurIPS 2021, with 10 runs of 20 epochs.
 
     Args:
-        rate: share of the samples to keep, in (0, 1].
-        runs: scoring runs.
-        epochs: epochs of each.
-        lr: AdamW's learning rate in them.
-        seed: of what the scoring runs draw.
+        rate: fraction of the samples to keep, in (0, 1].
+        runs: number of scoring runs.
+        epochs: epochs per scoring run.
+        lr: learning rate of AdamW in the scoring runs.
+        seed: random seed of the scoring runs.
 
-    Raises ``ValueError`` for impossible arguments, in scoring for a model without class outputs,
-    and in training without scores.
+    Raises ``ValueError`` for invalid arguments, for scoring a model without class outputs, and for
+    training without scores.
     """
 
     card = PolicyCard(
-        law="the rate * N samples of the largest mean ||softmax(z) - y|| after short runs, fixed",
+        law="the rate * N samples with the largest mean ||softmax(z) - y|| after short runs, fixed",
         source="Paul, Ganguli and Dziugaite, Deep Learning on a Data Diet (EL2N), NeurIPS 2021",
-        cost="before training, `runs` times `epochs` epochs and a forward pass over the data; then"
-        " nothing",
-        bias="towards samples that are hard early in training, uncorrected and for all epochs",
-        avoid="where labels are wrong, and in short trainings, which the scoring runs outlast",
+        cost="before training, `runs` times `epochs` epochs and a forward pass over the data; none"
+        " during training",
+        bias="towards samples that are hard early in training, in all epochs; not corrected",
+        avoid="with noisy labels, and if training takes less time than the scoring runs",
     )
     needs_index = True
     state = ("scores",)

@@ -1,4 +1,4 @@
-"""The gate: scores in, a selection out, and a threshold that adapts in between."""
+"""Gate: selects samples by comparing scores with an adaptive threshold."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite", "carry")
 
 
 class Gate(Policy):
-    """Decides which samples of a batch are trained on, so that ``target_rate`` of them are.
+    """Selects the samples of a batch to train on, at the rate ``target_rate``.
 
-    In any loop::
+    In a custom training loop::
 
         gate = Gate(target_rate=0.25)
         chosen = gate(model, x, y)
         loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
 
-    A row is active when its score exceeds the controller's threshold, unless the controller decides
-    itself. Rows that tie with the threshold (all of them, when a batch's scores are equal) are
-    drawn at random up to the number that the target rate grants. If fewer than ``min_active`` rows
-    are active, random rows are added up to ``fallback``; they do not count in the rate. A row whose
-    score is NaN or infinite is neither trained on nor shown to the controller, and counts in
-    ``nonfinite``. Decisions are made on the CPU: one copy from the device a batch.
+    A row is active if its score exceeds the controller's threshold, unless the controller overrides
+    ``decide``. Rows whose score equals the threshold (all rows, if all scores are equal) are drawn
+    at random up to the quota given by the target rate. If fewer than ``min_active`` rows are
+    active, random rows are added up to ``fallback``; they do not count in the rate. A row with a
+    NaN or infinite score is not trained on and is excluded from the controller's update; it is
+    counted in ``nonfinite``. Decisions are made on the CPU: one device-to-host copy per batch.
 
     Args:
-        target_rate: wanted share of active samples, in (0, 1].
+        target_rate: fraction of active samples, in (0, 1].
         score: name, weighted sum of names such as "0.7*loss + 0.3*contrast", or callable
             ``(outputs, targets, inputs) -> [batch]``; higher means more important.
-        controller: name or `Controller`; an instance brings its own target rate.
-        criterion: one loss a row, for the scores that are chosen by name; by default the trainer's,
-            and cross-entropy in a loop of one's own.
-        fallback: rows to train on when too few are active; 0 allows an empty selection.
-        min_active: fewest active rows without a fallback; 2 for models with BatchNorm on vectors.
-        seed: of the draws among ties and for the fallback.
+        controller: name or `Controller`; the target rate of an instance takes precedence.
+        criterion: returns one loss per row, for scores given by name; by default the trainer's,
+            and cross-entropy in a custom training loop.
+        fallback: rows to train on if too few are active; 0 allows an empty selection.
+        min_active: smallest number of active rows without a fallback; use 2 with BatchNorm1d.
+        seed: random seed for tie-breaking and fallback.
 
     Raises:
-        ValueError: for an impossible rate or an unknown name.
+        ValueError: for an invalid rate or an unknown name.
     """
 
     card = PolicyCard(
-        law="rows whose score exceeds a threshold that a controller moves to hold the target rate",
-        source="the kit; selective backpropagation (Jiang et al., 2019) with a feedback controller",
-        cost="one forward pass a candidate row: at most 3 times as fast as dense training",
-        bias="towards high scores, uncorrected",
-        avoid="where labels are wrong (it prefers them), or a forward pass is a third of a step",
+        law="rows whose score exceeds a threshold, which a controller adapts to the target rate",
+        source="this package; selective backpropagation (Jiang et al., 2019) with feedback control",
+        cost="one forward pass per candidate row: speed-up over dense training at most 3",
+        bias="towards high scores; not corrected",
+        avoid="with noisy labels (mislabelled samples score high); if forward is 1/3 of a step",
     )
 
     def __init__(
@@ -82,20 +82,20 @@ class Gate(Policy):
             else controller
         )
         self.criterion = criterion
-        self._trainers: Criterion = cross_entropy_rows  # the criterion of the latest batch
+        self._trainers: Criterion = cross_entropy_rows  # criterion of the latest batch
         self.significance: Score = (
             named_score(score, self._row_losses) if isinstance(score, str) else score
         )
         self._named = score
         self.fallback, self.min_active, self.seed = fallback, min_active, seed
         self.batches = self.seen = self.active = self.fallback_rows = self.nonfinite = 0
-        self.carry = 0.0  # what earlier batches were granted beyond whole rows
-        self._steered_to: str | None = None  # the controller that was put in while training
+        self.carry = 0.0  # fractional quota carried over from earlier batches
+        self._steered_to: str | None = None  # controller set during training
         self._warned: set[str] = set()
 
     @property
     def target_rate(self) -> float:
-        """The set point; may be changed while training."""
+        """Set point; may be changed during training."""
         return self.controller.target_rate
 
     @target_rate.setter
@@ -103,10 +103,10 @@ class Gate(Policy):
         self.controller.target_rate = rate
 
     def steer(self, name: str, value: Any) -> None:
-        """Change ``target_rate``, a gain of the controller, or the ``controller`` by its name.
+        """Change ``target_rate``, a gain of the controller, or the ``controller`` (by name).
 
-        A new controller starts at its own first threshold. Raises ``ValueError`` for another name
-        or an impossible value.
+        A new controller starts from its initial threshold. Raises ``ValueError`` for another name
+        or an invalid value.
         """
         gains = self.controller.gains
         if name == "controller":
@@ -122,32 +122,32 @@ class Gate(Policy):
 
     @property
     def rate(self) -> float:
-        """Share of all samples so far that were active (fallback rows not counted)."""
+        """Fraction of all samples so far that were active, fallback rows excluded."""
         return self.active / self.seen if self.seen else math.nan
 
     @property
     def passes(self) -> int:
-        """Forward passes that the score of a sample takes."""
+        """Forward passes per scored sample."""
         return 1 + int(getattr(self.significance, "extra_forwards", 0))
 
     @property
     def cost(self) -> Cost:  # type: ignore[override]
-        """What choosing costs, a candidate row."""
+        """Selection cost per candidate row."""
         return Cost(1.0, self.passes - 1.0)
 
     @property
     def needs_index(self) -> bool:  # type: ignore[override]
-        """Whether the score remembers samples."""
+        """Whether the score keeps per-sample state."""
         return bool(getattr(self.significance, "needs_index", False))
 
     def __call__(
         self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
     ) -> Selection:
-        """Choose from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is a whole batch."""
+        """Select from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is the whole batch."""
         return self.choose(self._batch(model, x, y, index))
 
     def choose(self, batch: Scored) -> Selection:
-        """Score the batch and select from it."""
+        """Score the batch and select rows."""
         return self.select(self.scores(batch), batch.index)
 
     def scores(self, batch: Scored) -> Tensor:
@@ -159,31 +159,30 @@ class Gate(Policy):
     def score(self, model: nn.Module, x: Any, y: Any, index: Tensor | None = None) -> Tensor:
         """Scores ``[batch]`` from a forward pass in eval mode, without side effects on the model.
 
-        ``index``: int64 ``[batch]``, which samples of the data set these are, for a score that
-        remembers them.
+        ``index``: int64 ``[batch]``, data set indices, required by scores with per-sample state.
         """
         return self.scores(self._batch(model, x, y, index))
 
     def use(self, criterion: Criterion) -> None:
-        """Let scores that are chosen by name use ``criterion``, if the gate has none of its own."""
+        """Set the criterion of scores given by name, unless the gate was built with one."""
         self._trainers = criterion
 
     def _row_losses(self, outputs: Any, targets: Any) -> Any:
         return (self.criterion or self._trainers)(outputs, targets)
 
     def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
-        """Select rows by ``scores [batch]``; controller and score learn from the outcome.
+        """Select rows by ``scores [batch]``; updates controller and score state.
 
-        Raises ``ValueError`` unless there is one score a row and at least one is finite.
+        Raises ``ValueError`` unless there is one score per row and at least one is finite.
         """
         usable, rows = self.usable(scores)
         active, threshold = self._decide(usable)
         return self._settle(scores, usable, rows, active, threshold, index)
 
     def admits(self, score: Tensor) -> bool:
-        """Whether one row's finite ``score`` exceeds the held threshold (sample-by-sample use).
+        """Whether the finite ``score`` of one row exceeds the threshold (sample-by-sample use).
 
-        Raises ``ValueError`` if the controller needs the whole batch first.
+        Raises ``ValueError`` if the controller needs the scores of the whole batch.
         """
         if self.target_rate == 1:
             return True
@@ -195,12 +194,12 @@ class Gate(Policy):
         return bool(score > self.controller.threshold(score.reshape(1), 0))
 
     def settle(self, scores: Tensor, active: Tensor, index: Tensor | None = None) -> Selection:
-        """Count a batch that was decided row by row with `admits`; controller and score learn.
+        """Record a batch decided row by row with `admits`; updates controller and score state.
 
         Args:
             scores: ``[batch]``.
-            active: bool ``[batch]``; false where the score is not finite.
-            index: int64 ``[batch]``, which samples of the data set these are.
+            active: bool ``[batch]``; must be false for non-finite scores.
+            index: int64 ``[batch]``, data set indices.
         """
         usable, rows = self.usable(scores)
         threshold = self.controller.threshold(usable, 0)
@@ -208,9 +207,9 @@ class Gate(Policy):
         return self._settle(scores, usable, rows, active, threshold, index)
 
     def usable(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The finite ones of ``scores [batch]`` and their rows, int64 (``None``: all), on the CPU.
+        """Finite entries of ``scores [batch]`` and their rows (int64; ``None``: all), on the CPU.
 
-        Raises ``ValueError`` unless there is one score a row and at least one is finite.
+        Raises ``ValueError`` unless there is one score per row and at least one is finite.
         """
         check_scores(scores)
         if len(scores) == 1 and self.fallback:
@@ -220,7 +219,7 @@ class Gate(Policy):
                 " active the fallback trains on it all the same; use larger batches or fallback=0",
             )
         scores = scores.detach().cpu()
-        if math.isfinite(float(scores.sum())):  # then each of them is
+        if math.isfinite(float(scores.sum())):  # implies that all entries are finite
             return scores, None
         rows = torch.isfinite(scores).nonzero().squeeze(1)
         if not len(rows):
@@ -231,7 +230,7 @@ class Gate(Policy):
         return scores[rows], rows
 
     def _decide(self, scores: Tensor) -> tuple[Tensor, float]:
-        """Which of the finite ``scores`` are active, bool ``[batch]``, and the threshold."""
+        """Mask of active rows, bool ``[batch]``, for finite ``scores``; and the threshold."""
         quota = self._grant(len(scores))
         if self.target_rate == 1:
             return torch.ones_like(scores, dtype=torch.bool), -math.inf
@@ -248,7 +247,7 @@ class Gate(Policy):
                 " drawn at random at the target rate; check that the score depends on the sample",
             )
             return self._draw(torch.ones_like(active), quota), threshold
-        if not torch.equal(active, reached):  # some tie with the threshold
+        if not torch.equal(active, reached):  # ties at the threshold
             active = active | self._draw(reached ^ active, quota - count)
         return active, threshold
 
@@ -264,7 +263,7 @@ class Gate(Policy):
         chosen = active.nonzero().squeeze(1)
         count, size = len(chosen), len(usable)
         rate, decided = count / size, None
-        if self.target_rate < 1:  # at 1 there is no threshold to move
+        if self.target_rate < 1:  # at rate 1 there is no threshold
             self.controller.update(rate, usable)
         missing = min(self.fallback, size) - count if count < self.min_active else 0
         if missing > 0:
@@ -301,7 +300,7 @@ class Gate(Policy):
         return quota
 
     def _draw(self, among: Tensor, count: int) -> Tensor:
-        """A random subset of ``count`` of the marked rows (all, if they are fewer), bool."""
+        """Mask of ``count`` random rows among the marked ones (all, if fewer), bool."""
         if count >= int(among.sum()):
             return among
         chosen = torch.zeros_like(among)
@@ -316,11 +315,11 @@ class Gate(Policy):
             warnings.warn(sentence, stacklevel=4)
 
     def config(self) -> dict[str, Any]:
-        """The arguments that it was made with, the controller's and the score's among them."""
+        """Constructor arguments, including those of controller and score."""
         return {**arguments(self), "score": self._named}
 
     def state_dict(self) -> dict[str, Any]:
-        """Controller, counters and seed, as plain numbers; with the state of a `ContextScore`."""
+        """Controller, counters and seed as plain numbers, plus the state of a `ContextScore`."""
         counters = {name: getattr(self, name) for name in _COUNTERS}
         state = {"controller": self.controller.state_dict(), "seed": self.seed, **counters}
         state["steered_to"] = self._steered_to
@@ -329,7 +328,7 @@ class Gate(Policy):
         return {**state, "score": memory} if memory else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from ``state``; ``KeyError`` if it lacks an entry."""
+        """Restore ``state``; raises ``KeyError`` for a missing entry."""
         if state["steered_to"]:
             self.steer("controller", state["steered_to"])
         self.controller.load_state_dict(state["controller"])
@@ -340,7 +339,7 @@ class Gate(Policy):
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise ``ValueError`` unless ``scores`` holds one score a row."""
+    """Raise ``ValueError`` unless ``scores`` contains one score per row."""
     if scores.ndim != 1 or not len(scores):
         raise ValueError(
             f"scores has shape {list(scores.shape)}: give one score a row, as a tensor of shape"

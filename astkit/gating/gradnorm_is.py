@@ -1,4 +1,4 @@
-"""Importance sampling by gradient norm, where a test of the variance says that it pays."""
+"""Importance sampling by gradient norm, enabled when the variance reduction justifies it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,32 @@ from astkit.gating.uncertainty import gradient_norm
 
 
 class GradNormIS(Policy):
-    """``b = rate * B`` draws from each batch of B, in proportion ``p`` to ``||softmax(z) - y||``.
+    """Draws ``b = rate * B`` of B rows with ``p`` proportional to ``||softmax(z) - y||``.
 
-    Draws repeat rows and weigh ``1 / (B p)``, so that the mean of the weighted losses has the
-    gradient of the whole batch as its expectation. ``tau = 1 / sqrt(1 - sum((p - 1 / B)**2) /
-    sum(p**2))``, averaged over batches, estimates by which factor a uniform batch would have to
+    Rows are drawn with replacement and weighted by ``1 / (B p)``, which makes the gradient an
+    unbiased estimate of the batch gradient. ``tau = 1 / sqrt(1 - sum((p - 1 / B)**2) /
+    sum(p**2))``, averaged over batches, estimates the factor by which a uniform batch would have to
     grow for the same variance. While it is at most ``(B + 3 b) / (3 b)``, b rows are drawn
-    uniformly without repeats, and only one batch in ``every`` is scored to test again (published:
-    each, from the outputs in training). Load batches of B = 3 b rows for the published setting.
+    uniformly without replacement, and only one batch in ``every`` is scored to update ``tau``
+    (published: every batch, from the training outputs). The published setting is B = 3 b.
     Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal", ICML 2018, and its code.
 
     Args:
-        rate: draws over rows of a batch, in (0, 1].
-        momentum: of the average of ``tau``, in [0, 1).
-        every: batches between tests while drawing uniformly.
-        seed: of the draws.
+        rate: number of draws, as a fraction of the batch size, in (0, 1].
+        momentum: decay of the average of ``tau``, in [0, 1).
+        every: interval, in batches, between tests while drawing uniformly.
+        seed: random seed.
 
-    Raises ``ValueError`` for impossible arguments, and in training for a model without class
-    outputs.
+    Raises ``ValueError`` for invalid arguments; during training for a model without class outputs.
     """
 
     card = PolicyCard(
-        law="b of B rows with repeats, in proportion to ||softmax(z) - y||, while tau exceeds"
+        law="b of B rows with replacement, p proportional to ||softmax(z) - y||, while tau exceeds"
         " (B + 3 b) / (3 b); else b uniform rows",
         source="Katharopoulos and Fleuret, Not All Samples Are Created Equal, ICML 2018",
-        cost="one forward pass a candidate row while it is on, and for one batch in `every` else",
-        bias="none for the gradient of the loaded batch: draws weigh 1 / (B p)",
-        avoid="where labels are wrong; early in training, when all norms are alike, it stays off",
+        cost="one forward pass per candidate row when enabled, else in one batch of `every`",
+        bias="none with respect to the batch gradient: draws are weighted by 1 / (B p)",
+        avoid="with noisy labels; it stays disabled early in training, when all norms are similar",
     )
     cost = Cost(1.0)
     state = ("tau", "batches")
@@ -63,7 +62,7 @@ class GradNormIS(Policy):
             norms = gradient_norm(batch.outputs, batch.targets, batch.inputs).double().cpu()
             total = float(norms.sum())
             p = norms / total if total > 0 else torch.full_like(norms, 1 / n)
-            # (p - 1/n)**2 sums to p**2 - 1/n, so that tau is:
+            # sum((p - 1/n)**2) = sum(p**2) - 1/n, so tau simplifies to
             tau = float((n * p.square().sum()).sqrt())
             self.tau = self.momentum * self.tau + (1 - self.momentum) * tau
         if not on:

@@ -1,4 +1,4 @@
-"""What policies share that train models of their own, or choose rows of a loaded batch."""
+"""Helpers for policies that train their own models or select rows of a loaded batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astkit.gating.selection import Selection
 
 
 def isolated(*key: int | str) -> AbstractContextManager[None]:
-    """`rng.isolated` on the CPU and on the accelerator, if there is one."""
+    """`rng.isolated` on the CPU and, if available, the accelerator."""
     return rng.isolated(torch.accelerator.current_accelerator(check_available=True) or "cpu", *key)
 
 
@@ -27,9 +27,9 @@ def train_models(
     lr: float,
     rows_of: Callable[[Scored, int], Tensor] | None = None,
 ) -> None:
-    """Train ``models`` with AdamW; of each batch, number k on the rows ``rows_of(batch, k)``.
+    """Train ``models`` with AdamW; model k trains on the rows ``rows_of(batch, k)`` of each batch.
 
-    Fewer than two rows are left out, as BatchNorm cannot train on them.
+    Parts with fewer than two rows are skipped, since BatchNorm cannot train on them.
     """
     optimizers = [torch.optim.AdamW(model.parameters(), lr) for model in models]
     for _ in range(epochs):
@@ -41,21 +41,21 @@ def train_models(
 
 
 def by_sample(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Sum and number of the values of each sample, from pairs of index and values, ``[n]`` each."""
+    """Per-sample sum and count of values, from pairs of index ``[n]`` and values ``[n]``."""
     index = torch.cat([each.cpu() for each, _ in parts])
     values = torch.cat([each.detach().double().cpu() for _, each in parts])
     return index.bincount(values), index.bincount()
 
 
 def device_of(batch: Scored) -> torch.device:
-    """Where the inputs of ``batch`` are."""
+    """Device of the inputs of ``batch``."""
     return next(tensors(batch.inputs)).device
 
 
 def choice(
     batch: Scored, rows: Tensor, weight: Tensor | None = None, normaliser: Any = None
 ) -> Selection:
-    """The rows ``rows`` of ``batch``, on its device."""
+    """A `Selection` of ``rows`` of ``batch``, on its device."""
     device = device_of(batch)
     return Selection(
         rows.to(device),

@@ -1,4 +1,4 @@
-"""InfoBatch: samples of low loss are dropped at random, and those that stay weigh more."""
+"""InfoBatch: drops low-loss samples at random and rescales the remaining ones."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from astkit.gating.selection import Selection
 
 
 class InfoBatch(LastLoss):
-    """Drops samples whose last loss is below the mean, each with probability ``r``.
+    """Drops samples whose latest loss is below the mean, each with probability ``r``.
 
-    Those of them that stay weigh ``1 / (1 - r)``, so that the expected gradient is that of all
-    samples. A sample without a loss yet stays and is no part of the mean. From epoch
-    ``floor(delta * epochs)`` on, everything is trained on with weight 1. Source: Qin et al.,
+    The remaining ones are weighted by ``1 / (1 - r)``, so that the expected gradient is that of all
+    samples. A sample without a recorded loss is kept and excluded from the mean. From epoch
+    ``floor(delta * epochs)`` on, all samples are used with weight 1. Source: Qin et al.,
     "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR 2024.
 
     Args:
         r: probability of dropping a sample whose loss is below the mean, in [0, 1).
-        delta: share of the epochs that drop samples, in [0, 1].
-        seed: of the draws.
+        delta: fraction of the epochs in which samples are dropped, in [0, 1].
+        seed: random seed.
 
-    Raises ``ValueError`` for an impossible ``r`` or ``delta``.
+    Raises ``ValueError`` for an invalid ``r`` or ``delta``.
     """
 
     card = PolicyCard(
-        law="samples whose last loss is below the mean are dropped with probability r; the last"
-        " 1 - delta of the epochs train on everything",
+        law="samples whose latest loss is below the mean are dropped with probability r; the last"
+        " 1 - delta of the epochs use all samples",
         source="Qin et al., InfoBatch, ICLR 2024",
-        cost="nothing: a sample that is left out is never loaded",
-        bias="none: samples below the mean that stay weigh 1 / (1 - r)",
-        avoid="in trainings of a few epochs: the first one drops nothing",
+        cost="none: skipped samples are not loaded",
+        bias="none: remaining samples below the mean are weighted by 1 / (1 - r)",
+        avoid="for few epochs: the first one drops no samples",
     )
 
     def __init__(self, r: float = 0.5, delta: float = 0.875, seed: int = 0) -> None:
@@ -44,7 +44,7 @@ class InfoBatch(LastLoss):
         known = self.recall(run)
         if ending(run, self.rounds, self.delta):
             return None
-        low = known < known[known.isfinite()].mean()  # no row where nothing is known: a mean of NaN
+        low = known < known[known.isfinite()].mean()  # if none is known, the mean is NaN
         kept, key = ~low, (run.seed, "infobatch", run.epoch, run.round)
         kept[low] = rng.uniform(run.rows[low], *key) >= self.r
         weight = torch.where(low[kept], 1 / (1 - self.r), 1.0)

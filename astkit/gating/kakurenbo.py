@@ -1,4 +1,4 @@
-"""KAKURENBO: samples of low loss that are classified correctly with confidence are hidden."""
+"""KAKURENBO: hides low-loss samples that are classified correctly with high confidence."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from astkit.gating.selection import Selection
 
 
 class Kakurenbo(LastLoss):
-    """Leaves out samples of low loss that were last classified correctly with confidence.
+    """Hides low-loss samples whose latest prediction was correct and confident.
 
-    They are taken from the share ``F`` of the samples with the lowest last losses, and their last
-    prediction had a probability of ``confidence`` or more. ``F`` is ``hidden`` times 1, 0.8, 0.6
-    and 0.4 from 0, 30, 60 and 80 % of training on. While samples are hidden, the learning rate is
-    multiplied by ``1 / (1 - F)``. Hidden samples are scored at the end of the epoch; a sample that
-    was not scored is trained on in the next epoch. In a loop of your own, multiply the learning
-    rate by ``sampler.lr_factor``, and after each epoch score the samples ``sampler.score_only`` and
+    Hidden samples belong to the fraction ``F`` of samples with the lowest latest losses, and their
+    latest prediction was correct with a probability of at least ``confidence``. ``F`` is ``hidden``
+    times 1, 0.8, 0.6 and 0.4 from 0, 30, 60 and 80 % of training on. While samples are hidden, the
+    learning rate is multiplied by ``1 / (1 - F)``. Hidden samples are scored at the end of the
+    epoch; those not scored are trained on in the next epoch. In a custom training loop, multiply
+    the learning rate by ``sampler.lr_factor``, score ``sampler.score_only`` after each epoch and
     call ``policy.observe(Visit(..., trained=False))``.
 
     Source: Nguyen et al., "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training",
-    NeurIPS 2023, and its code; there, probabilities are normalised over the batch instead of over
-    the classes, which is corrected here.
+    NeurIPS 2023, and its code. Unlike that code, which normalises probabilities over the batch,
+    they are normalised over the classes here.
 
     Args:
-        hidden: largest share of the samples to hide, in [0, 1).
-        confidence: smallest probability of a prediction that counts as confident.
-        seed: of the sampler's order; the policy draws nothing.
+        hidden: maximum fraction of the samples to hide, in [0, 1).
+        confidence: minimum probability of a confident prediction.
+        seed: random seed of the sampler's order; the policy itself is deterministic.
 
-    Raises ``ValueError`` for impossible shares, and in training for a task without classes.
+    Raises ``ValueError`` for invalid fractions; during training for a task without classes.
     """
 
     card = PolicyCard(
-        law="of the share F of the samples with the lowest losses, those last classified correctly"
-        " with probability 0.7 or more are hidden",
+        law="of the fraction F of samples with the lowest losses, those classified correctly with a"
+        " probability of at least 0.7 are hidden",
         source="Nguyen et al., KAKURENBO, NeurIPS 2023",
-        cost="one forward pass for each hidden sample at the end of the epoch",
-        bias="away from easy samples, uncorrected; the learning rate is raised by 1 / (1 - F)",
-        avoid="in short trainings, where few samples are classified with confidence",
+        cost="one forward pass per hidden sample at the end of the epoch",
+        bias="away from easy samples; not corrected; the learning rate is scaled by 1 / (1 - F)",
+        avoid="for short training, in which few samples are classified with high confidence",
     )
     needs_outputs = True
     state: ClassVar[tuple[str, ...]] = ("losses", "sure")

@@ -1,4 +1,4 @@
-"""What the policies that plan from remembered losses share."""
+"""Base class and helpers of policies that plan from the latest loss of each sample."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from astkit.gating.sampler import RunInfo
 
 
 class LastLoss(Policy):
-    """Remembers the loss of each sample at its last visit, trained on or only scored.
+    """Stores the latest loss of each sample, from training or scoring.
 
     Attributes:
         losses: float32 ``[samples]``, on the CPU; ``None`` before the first plan.
-        unseen: stands for the loss of a sample without a visit, or without a finite loss.
+        unseen: placeholder for samples without a finite loss so far.
     """
 
     needs_index = True
@@ -26,9 +26,9 @@ class LastLoss(Policy):
     losses: Tensor | None = None
 
     def recall(self, run: RunInfo) -> Tensor:
-        """The last losses of the round's candidates, ``[len(run.rows)]``.
+        """Latest losses of the round's candidates, ``[len(run.rows)]``.
 
-        Raises ``ValueError`` where they are those of a data set of another size.
+        Raises ``ValueError`` if the size of the data set has changed.
         """
         if self.losses is None:
             self.losses = torch.full((run.samples,), self.unseen)
@@ -43,7 +43,7 @@ class LastLoss(Policy):
 
 
 def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
-    """Raise ``ValueError`` unless ``memory`` holds an entry for each sample of ``run``."""
+    """Raise ``ValueError`` unless ``memory`` has one entry per sample of ``run``."""
     if len(memory) != run.samples:
         raise ValueError(
             f"{type(policy).__name__} remembers {len(memory)} samples, but the data set has"
@@ -67,9 +67,9 @@ def check_count(name: str, value: int, least: int = 1) -> int:
 
 
 def ending(run: RunInfo, rounds: int, delta: float) -> bool:
-    """Whether this is one of the last epochs, from number ``floor(delta * epochs)`` on.
+    """Whether the epoch index has reached ``floor(delta * epochs)``.
 
-    The number of epochs is estimated from what the epochs so far took of the budget.
+    The number of epochs is estimated from the budget spent so far.
     """
     if not run.progress:
         return delta == 0
@@ -78,11 +78,11 @@ def ending(run: RunInfo, rounds: int, delta: float) -> bool:
 
 
 def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor:
-    """``count`` places drawn without replacement, in proportion to ``weight [n]``; ascending.
+    """Draw ``count`` positions without replacement, in proportion to ``weight [n]``; sorted.
 
-    Each draw takes one of the places left, with probability proportional to its weight. Weights of
-    0 count as a very small one. Source: Efraimidis and Spirakis, "Weighted random sampling with a
-    reservoir" (2006).
+    Each draw takes one of the remaining positions with probability proportional to its weight.
+    Weights are clamped to at least 1e-30. Source: Efraimidis and Spirakis, "Weighted random
+    sampling with a reservoir" (2006).
     """
     keys = torch.empty(len(weight), dtype=torch.float64).exponential_(generator=random)
     keys /= weight.double().clamp_min(1e-30)
@@ -95,7 +95,7 @@ def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor
 def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
     """The class labels of all samples, int64 ``[samples]``.
 
-    Raises ``ValueError`` where the data set holds none, or one below 0.
+    Raises ``ValueError`` if the data set has no labels or a negative one.
     """
     if run.labels is None or bool((run.labels < 0).any()):
         found = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"

@@ -1,4 +1,4 @@
-"""From a model's outputs to one loss a row: the default criterion, token losses, class outputs."""
+"""Per-row losses from model outputs: default criterion, token losses, class outputs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch.nn import functional as F
 from astkit.batch import count_rows, tensors
 
 Criterion = Callable[[Any, Any], Any]
-"""``(outputs, targets)`` to one loss a row ``[rows]``, one a token ``[rows, ...]``, or a pair of
-token losses and a mask of the same shape that is true for real tokens."""
+"""``(outputs, targets)`` -> losses per row ``[rows]`` or per token ``[rows, ...]``, or a pair of
+token losses and a mask of the same shape (false for padding)."""
 
 IGNORED = -100
-"""The label that cross-entropy leaves out, as in torch."""
+"""``ignore_index`` of cross-entropy, as in torch."""
 
 
 def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
-    """Cross-entropy of each row or token; the default criterion.
+    """Cross-entropy per row or token; the default criterion.
 
     ``outputs``: logits ``[rows, classes]``, ``[rows, classes, ...]`` or ``[rows, ..., classes]``,
-    or an object, mapping or tuple that holds such ``logits``; a ``loss`` of shape ``[rows]`` in it
-    is returned as it is. ``targets``: class indices, -100 for those to leave out; class shares; or
-    a mapping with such ``labels``. Several labels a row give token losses with their mask.
+    or an object, mapping or tuple that contains ``logits``; if it has a ``loss`` of shape
+    ``[rows]``, that is returned unchanged. ``targets``: class indices (-100 is ignored), class
+    probabilities, or a mapping with ``labels``. Several labels per row give token losses and mask.
 
-    Raises ``ValueError`` where no logits or labels are found, or their shapes do not fit.
+    Raises ``ValueError`` if logits or labels are missing or their shapes do not match.
     """
     own = _part(outputs, "loss")
     if isinstance(own, Tensor) and own.ndim == 1 and len(own) == count_rows(targets):
@@ -43,35 +43,35 @@ def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
 
 
 def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
-    """One loss a row, float32 or float64 ``[rows]``: the mean over the row's real tokens.
+    """One loss per row, float32 or float64 ``[rows]``: the mean over its unmasked tokens.
 
-    Raises ``ValueError`` when the model's outputs, the labels or the criterion do not give that.
+    Raises ``ValueError`` if outputs, labels and criterion do not give one loss per row.
     """
     return reduced(*token_losses(criterion, outputs, targets))
 
 
 def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
-    """Token losses ``[rows, ...]`` to the mean over each row's real tokens, ``[rows]``."""
+    """Mean of token losses ``[rows, ...]`` over the unmasked tokens of each row, ``[rows]``."""
     if losses.ndim == 1:
         return losses
     losses = losses.flatten(1)
     if mask is None:
         return losses.mean(1)
     real = mask.flatten(1).to(losses.dtype)
-    # a product would keep the NaN of a token that is left out
+    # multiplying by the mask would keep the NaN of a masked token
     kept = torch.where(real > 0, losses, 0.0)
     return (kept * real).sum(1) / real.sum(1).clamp_min(1)
 
 
 def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:
-    """What the criterion gave, ``[rows]`` or ``[rows, ...]``, and the mask that came with it."""
+    """Output of the criterion, ``[rows]`` or ``[rows, ...]``, and its mask, if any."""
     rows = count_rows(targets)
     if isinstance(outputs, Tensor):
         outputs = single(outputs)
     try:
         found = criterion(outputs, targets)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if "memory" in str(error):  # not a mismatch: the caller may try again with fewer rows
+        if "memory" in str(error):  # out of memory: the caller may retry with fewer rows
             raise
         raise ValueError(_mismatch(outputs, targets, error)) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)
@@ -89,12 +89,12 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
 
 
 def single(values: Tensor) -> Tensor:
-    """``values``, half precision as float32."""
+    """``values``, with half precision converted to float32."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits in a model's outputs; raises ``ValueError`` where there are none."""
+    """The logits in a model's outputs; raises ``ValueError`` if there are none."""
     if isinstance(outputs, Tensor):
         return outputs
     found = _part(outputs, "logits")
@@ -109,7 +109,7 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def labels_of(targets: Any) -> Tensor:
-    """The labels in a batch's targets; raises ``ValueError`` where there are none."""
+    """The labels in a batch's targets; raises ``ValueError`` if there are none."""
     if isinstance(targets, Tensor):
         return targets
     found = targets.get("labels") if isinstance(targets, Mapping) else None
@@ -132,7 +132,7 @@ def class_outputs(outputs: Any, targets: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def whole_numbers(values: Tensor) -> bool:
-    """Whether the dtype of ``values`` is an integer one."""
+    """Whether ``values`` has an integer dtype."""
     return not values.is_floating_point() and values.dtype != torch.bool
 
 
@@ -163,7 +163,7 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mismatch(outputs: Any, targets: Any, error: Exception) -> str:
-    """Why the criterion failed; raises ``ValueError`` itself for labels beyond the classes."""
+    """Message for a failed criterion; raises ``ValueError`` for labels out of range."""
     if isinstance(error, ValueError) and "criterion" in str(error):
         return str(error)
     try:

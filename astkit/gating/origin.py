@@ -1,4 +1,4 @@
-"""The controllers of oluwafemidiakhoa/adaptive-sparse-training, the original, for comparison."""
+"""Controllers of oluwafemidiakhoa/adaptive-sparse-training (the original), for comparison."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _SOURCE = (
 
 
 class OriginPI(Controller):
-    """The original's controller, exactly: PI on an EMA of the batch rate, added to the threshold.
+    """The original's PI controller: acts on an EMA of the batch rate and moves the threshold.
 
-    ``ema += alpha * (rate - ema)``; ``e = ema - target``; ``t += kp * e + ki * integral``, then the
-    integral takes ``e`` in (clamped to +-50) if the unclamped threshold lies within (0.01, 0.99),
-    else it decays by 0.9; last the threshold is clamped to [0, 1]. Since ``t`` accumulates, ``kp``
-    acts as an integral gain and ``ki`` as a double one. Law and constants are those of its report;
-    its code uses the rate since the start in place of the batch's.
+    ``ema += alpha * (rate - ema)``; ``e = ema - target``; ``t += kp * e + ki * integral``; then
+    ``e`` is added to the integral (clamped to +-50) if the unclamped threshold is within (0.01,
+    0.99), else the integral is multiplied by 0.9; finally the threshold is clamped to [0, 1]. Since
+    ``t`` accumulates, ``kp`` acts as an integral gain and ``ki`` as a double integral gain. Update
+    rule and constants follow the report; the code uses the rate since the start, not the batch's.
 
-    With ``f`` the density of scores at the threshold, a fixed distribution and no clamp at work,
+    With ``f`` the density of scores at the threshold, a fixed distribution and no active clamp,
     ``t - quantile`` obeys ``(z - 1)**2 (z - 1 + alpha) + f alpha z (kp (z - 1) + ki) = 0``; Jury's
     criterion gives the bounds on its card. The damping ratio is about ``kp / 2 * sqrt(f / ki)``:
     0.11 for the defaults at ``f = 1``, a slow oscillation.
 
     Args:
-        kp: gain of the smoothed error; acts as an integral gain.
-        ki: gain of its sum; acts as a double integral gain.
+        kp: gain on the smoothed error; acts as an integral gain.
+        ki: gain on its sum; acts as a double integral gain.
         alpha: weight of the newest rate in the EMA, in (0, 1].
-        start: first threshold, in the scores' own unit.
+        start: initial threshold, in units of the scores.
     """
 
     gains: ClassVar[tuple[str, ...]] = ("kp", "ki", "alpha")
@@ -45,12 +45,12 @@ class OriginPI(Controller):
     card = Card(
         law="t += kp * e + ki * sum(e), e = EMA(rate) - target, t within [0, 1]",
         good_for=(
-            "comparison with the original; scores must lie within [0, 1], and it takes hundreds of"
-            " batches"
+            "comparison with the original; scores must lie within [0, 1], and convergence takes"
+            " hundreds of batches"
         ),
         stability=(
             "stable iff ki < alpha kp and f (2 kp - ki) < 4 (2 - alpha) / alpha, f = density of"
-            " scores at the threshold; linearised, for a fixed distribution with no clamp at work"
+            " scores at the threshold; linearised, for a fixed distribution and no active clamp"
         ),
         source=_SOURCE + ", fed with batch rates as its report says",
     )
@@ -85,17 +85,17 @@ class OriginPI(Controller):
 
 
 class OriginStochastic(OriginPI):
-    """The gate of the original's code, exactly: random decisions, limited by a reservoir.
+    """The gate of the original's code: random decisions, limited by an energy reservoir.
 
     A row above the threshold is active with probability ``sigmoid((score - threshold) /
-    temperature)``, a row at or below it never. Rows are decided in order and use a reservoir of
-    "energy": it starts at 100, an active row needs more than 10 and takes 10, and each row adds a
-    uniform draw from (1, 3), up to 100. So in the long run at most 0.2 of the rows are active,
-    whatever the threshold. The law of `OriginPI` gets the rate since the start, ``all active / all
-    seen``, which responds ever more slowly.
+    temperature)``; other rows are inactive. Rows are processed in order with a reservoir of
+    "energy": it starts at 100, an active row requires more than 10 and consumes 10, and each row
+    adds a uniform draw from (1, 3), up to 100. The long-run rate is therefore at most 0.2 for any
+    threshold. `OriginPI` is updated with the rate since the start, ``all active / all seen``,
+    whose response slows down over time.
 
     Args:
-        temperature: of the sigmoid, > 0, in the scores' own unit.
+        temperature: of the sigmoid, > 0, in units of the scores.
     """
 
     held = False  # a decision depends on the rows before it in its batch
@@ -104,10 +104,10 @@ class OriginStochastic(OriginPI):
     temperature: float = checked("above 0", "the original's is 0.15")
     card = Card(
         law="active with sigmoid((score - t) / temperature) if score > t and energy > 10; t by PI",
-        good_for="repeating the original's published runs; its rate stays below 0.2",
+        good_for="reproducing the original's published runs; the rate stays below 0.2",
         stability=(
             "none derived: the rate since the start responds in proportion to 1 / batches, so the"
-            " loop never becomes time-invariant; the reservoir bounds the rate by 2 / 10"
+            " loop is not time-invariant; the reservoir bounds the rate by 2 / 10"
         ),
         source=_SOURCE + ", to the letter",
     )

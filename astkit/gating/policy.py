@@ -1,7 +1,7 @@
-"""The one interface for choosing samples: before loading, after scoring, or both.
+"""Interface of sample selection: before loading, after scoring, or both.
 
-A policy subclasses `Policy` and overrides ``plan``, ``choose``, or both; one that learns overrides
-``observe``. The same object serves the kit's `Trainer` and any other loop.
+A policy subclasses `Policy` and overrides ``plan``, ``choose``, or both, and ``observe`` to update
+its state. The same object works with the `Trainer` and in custom training loops.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from astkit.names import resolve
 
 
 class PolicyCard(NamedTuple):
-    """A policy in words.
+    """Description of a policy.
 
     Attributes:
-        law: how rows are chosen, one line.
-        source: where the law comes from.
-        cost: what a sample costs that is not trained on.
-        bias: what the choice does to the gradient, and how that is corrected.
+        law: selection rule, one line.
+        source: reference of the rule.
+        cost: cost of a sample that is not trained on.
+        bias: bias of the gradient, and how it is corrected.
         avoid: when not to use it.
     """
 
@@ -41,11 +41,11 @@ class PolicyCard(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What choosing costs, a candidate row, in forward passes.
+    """Selection cost per candidate row, in forward passes.
 
     Attributes:
-        forwards: of the model in training.
-        helpers: of helper models, each pass counted with that model's own FLOPs.
+        forwards: passes of the model in training.
+        helpers: passes of helper models, each counted with that model's FLOPs.
     """
 
     forwards: float = 0.0
@@ -54,14 +54,14 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """What training or scoring found out about samples.
+    """Per-sample results of training or scoring.
 
     Attributes:
-        index: int64 ``[n]``: which samples, on the CPU; ``None`` where the data do not say.
-        losses: ``[n]``, before any step on them.
-        correct, confidence: bool ``[n]`` and the largest class probability ``[n]``, where the
-            policy ``needs_outputs`` and the task has classes, else ``None``.
-        trained: whether they were trained on, or only scored.
+        index: int64 ``[n]`` data set indices, on the CPU; ``None`` if the data provide no indices.
+        losses: ``[n]``, before the optimizer step.
+        correct, confidence: bool ``[n]`` and largest class probability ``[n]`` if the policy
+            ``needs_outputs`` and the task has classes, else ``None``.
+        trained: true for training, false for scoring only.
     """
 
     index: Tensor | None
@@ -72,21 +72,20 @@ class Visit:
 
 
 class Policy:
-    """Chooses what is trained on; the base class chooses everything.
+    """Base class of selection policies; by default all samples are selected.
 
-    A constructor keeps each argument in an attribute of its name, so that a resumed run can be
-    checked for the same arguments.
+    Constructors must store each argument in an attribute of the same name; resuming compares them.
 
     Attributes:
-        rounds: plans an epoch, of equal numbers of candidates; an epoch is one iteration of the
-            loader.
-        needs_index: whether the policy remembers samples, so that data must provide indices.
+        rounds: planning rounds per epoch, each with equally many candidates; an epoch is one
+            iteration of the loader.
+        needs_index: whether the policy keeps per-sample state, which requires indices in the data.
         needs_outputs: whether ``observe`` needs ``correct`` and ``confidence``.
         state: names of the attributes to save: tensors, numbers, strings or ``None``.
-        cost: what choosing costs.
-        card: the policy in words.
-        seed: of its draws.
-        begun: iterations of its sampler so far.
+        cost: selection cost.
+        card: description of the policy.
+        seed: random seed.
+        begun: number of sampler iterations started so far.
     """
 
     rounds: int = 1
@@ -100,56 +99,56 @@ class Policy:
     _sampler: PolicySampler | None = None
 
     def plan(self, run: RunInfo) -> Selection | None:
-        """The rows of the next round, before anything is loaded; ``None``: all its candidates."""
+        """Select the rows of the next round before loading; ``None`` selects all candidates."""
         return None
 
     def choose(self, batch: Scored) -> Selection | None:
-        """The rows of a loaded batch to train on; ``None``: all of them."""
+        """Select the rows of a loaded batch to train on; ``None`` selects all."""
         return None
 
     def observe(self, visit: Visit) -> None:
-        """Called with what training or scoring found out about samples."""
+        """Called with the per-sample results of training or scoring."""
 
     def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
-        """Called once before training, within the measured time: trains helper models.
+        """Train helper models; called once before training, included in the measured time.
 
         Args:
-            make_model: gives an untrained copy of the model in training.
-            data: the training data as `Scored` batches; iterable more than once.
+            make_model: returns an untrained copy of the model.
+            data: training data as `Scored` batches; can be iterated repeatedly.
         """
 
     def steer(self, name: str, value: Any) -> None:
-        """Change a setting during the run; ``ValueError`` for one that cannot change."""
+        """Change a setting during the run; raises ``ValueError`` if unsupported."""
         raise ValueError(f"{type(self).__name__} has no setting {name!r} to steer")
 
     def expected_rows(self, samples: int) -> int:
-        """Rows of an epoch, as far as they are known without a plan."""
+        """Estimated number of rows per epoch, without planning."""
         rate = getattr(self, "rate", 1.0)
         return max(1, round(rate * samples)) if overrides(self, "plan") else samples
 
     def config(self) -> dict[str, Any]:
-        """The arguments that it was made with, by name."""
+        """Constructor arguments by name."""
         return arguments(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that later choices depend on."""
+        """State that determines later selections."""
         return {"begun": self.begun, **{name: getattr(self, name) for name in self.state}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from ``state``; ``KeyError`` if it lacks an entry."""
+        """Restore ``state``; raises ``KeyError`` for a missing entry."""
         self.begun = state["begun"]
         for name in self.state:
             value = state[name]
             setattr(self, name, value.clone() if isinstance(value, Tensor) else value)
 
-    # --- in your own loop ---
+    # --- custom training loops ---
 
     def __call__(
         self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
     ) -> Selection:
-        """Choose from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is a whole batch.
+        """Select from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is the whole batch.
 
-        Raises ``ValueError`` for a policy that chooses before loading, and for a missing index.
+        Raises ``ValueError`` for a policy that selects before loading, and for a missing index.
         """
         batch = self._batch(model, x, y, index)
         rows, chosen = batch.rows, self.choose(batch)
@@ -160,13 +159,13 @@ class Policy:
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
         if not overrides(self, "choose"):
             raise ValueError(
-                f"{type(self).__name__} chooses before loading: pass"
+                f"{type(self).__name__} selects before loading: pass"
                 " sampler=policy.sampler(data, epochs=...) to a DataLoader of indexed(data)"
             )
         if self.needs_index and index is None:
             raise ValueError(
-                f"{type(self).__name__} remembers samples, but got no index: let the DataLoader"
-                " load indexed(data) and pass each batch's index=..."
+                f"{type(self).__name__} keeps per-sample state, but got no index: use a DataLoader"
+                " of indexed(data) and pass index=... of each batch"
             )
         criterion = getattr(self, "criterion", None) or cross_entropy_rows
         return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
@@ -174,12 +173,12 @@ class Policy:
     def sampler(self, data: Any, epochs: float) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.
 
-        Each iteration of the loader is an epoch of ``epochs``; train with ``policy.mean(losses,
-        index)``. ``data`` is anything with a length.
+        Each iteration of the loader is one of ``epochs`` epochs; train with ``policy.mean(losses,
+        index)``. ``data`` is any object with a length.
         """
         if not overrides(self, "plan"):
             raise ValueError(
-                f"{type(self).__name__} chooses after scoring: call chosen = policy(model, x, y)"
+                f"{type(self).__name__} selects after scoring: call chosen = policy(model, x, y)"
                 " on each batch instead"
             )
         self._sampler = PolicySampler(self, data, epochs)
@@ -188,23 +187,23 @@ class Policy:
     def mean(
         self, losses: Tensor, index: Tensor, outputs: Any = None, targets: Any = None
     ) -> Tensor:
-        """The loss of a batch that the policy's sampler drew, 0-dim; the policy observes it.
+        """The loss of a batch drawn by the policy's sampler, 0-dim; calls ``observe``.
 
         Args:
-            losses: one a row, ``[rows]``, in the order of ``index``.
-            index: int64 ``[rows]``, as the `indexed` data set gave it.
-            outputs, targets: for a policy that ``needs_outputs``.
+            losses: one per row, ``[rows]``, in the order of ``index``.
+            index: int64 ``[rows]``, as returned by the `indexed` data set.
+            outputs, targets: required by a policy that ``needs_outputs``.
 
         Raises ``ValueError`` for rows that were not drawn, or a policy without a sampler.
         """
         if self._sampler is None:
             raise ValueError(
-                f"{type(self).__name__} has drawn nothing: give the DataLoader"
+                f"{type(self).__name__} has no sampler: give the DataLoader"
                 " sampler=policy.sampler(data, epochs=...) first"
             )
         if self.needs_outputs and (outputs is None or targets is None):
             raise ValueError(
-                f"{type(self).__name__} needs to know which samples were right: call"
+                f"{type(self).__name__} needs the correctness of each sample: call"
                 " policy.mean(losses, index, outputs=outputs, targets=y)"
             )
         total = self._sampler.mean(losses, index)
@@ -215,7 +214,7 @@ class Policy:
 
 
 def overrides(policy: object, method: str) -> bool:
-    """Whether ``policy``'s class has a ``method`` of its own."""
+    """Whether the class of ``policy`` overrides ``method``."""
     return getattr(type(policy), method, None) is not getattr(Policy, method)
 
 
@@ -225,7 +224,7 @@ def visit_of(
     known: tuple[Tensor | None, Tensor | None],
     trained: bool,
 ) -> Visit:
-    """A `Visit` with everything detached and on the CPU."""
+    """A `Visit` with all tensors detached and on the CPU."""
     samples, correct, confidence = (
         None if part is None else part.detach().cpu() for part in (index, *known)
     )
@@ -233,11 +232,11 @@ def visit_of(
 
 
 def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:
-    """A policy by name, or by ``{"name": ..., argument: value, ...}``, or the object itself.
+    """Build a policy from a name or ``{"name": ..., argument: value, ...}``; objects pass through.
 
-    ``seed`` is given to one that is named and takes a seed, unless the mapping says another.
+    ``seed`` is passed to policies that take a seed, unless the mapping sets `seed`.
 
-    Raises ``ValueError`` for an unknown name or impossible arguments.
+    Raises ``ValueError`` for an unknown name or invalid arguments.
     """
     if policy is None or isinstance(policy, Policy):
         return policy

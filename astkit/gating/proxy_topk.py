@@ -1,4 +1,4 @@
-"""Proxy top-k: a small model sees the same batches, and its highest losses are trained on."""
+"""Proxy top-k: trains on the rows with the highest losses under a small proxy model."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from astkit.gating.selection import Selection
 
 
 class ProxyTopK(Policy):
-    """The ``rate`` of each batch with the largest losses of a small proxy model.
+    """Trains on the fraction ``rate`` of each batch with the largest losses of a proxy model.
 
-    The proxy scores each batch, augmented as it is, and trains on what it keeps of one batch in
-    ``every``. The loss is the sum over the kept rows as published, with the learning rate of the
-    whole batch: weights 1, divided by the number of rows of the batch. Source: Keller Jordan,
-    airbench96_faster of cifar10-airbench (2024). There, the proxy scores with the statistics of the
-    batch, and both models have one triangular learning rate; here it scores in eval mode and trains
-    with AdamW at a constant one.
+    The proxy scores each augmented batch and trains on the selected rows of one batch in ``every``.
+    As published, the loss is the sum over the selected rows at the learning rate of the full batch:
+    weights are 1 and the sum is divided by the batch size. Source: Keller Jordan, airbench96_faster
+    of cifar10-airbench (2024). There, the proxy scores with batch statistics, and both models share
+    a triangular learning rate schedule; here it scores in eval mode and trains with AdamW at a
+    constant learning rate.
 
     Args:
-        rate: share of each batch to train on, in (0, 1].
-        proxy: a small model for the same inputs; by default a copy of the model in training, which
-            costs as much as that.
-        every: batches between two steps of the proxy.
-        lr: AdamW's learning rate of the proxy.
-        seed: of what the proxy draws, such as dropout.
+        rate: fraction of each batch to train on, in (0, 1].
+        proxy: a small model for the same inputs; by default a copy of the trained model, which
+            costs as much as the model itself.
+        every: interval, in batches, between optimizer steps of the proxy.
+        lr: learning rate of AdamW for the proxy.
+        seed: random seed of the proxy, for example for dropout.
 
-    Raises ``ValueError`` for impossible arguments.
+    Raises ``ValueError`` for invalid arguments.
     """
 
     state = ("batches",)
     card = PolicyCard(
-        law="the rows of a batch with the largest losses of a small model, which trains on them in"
-        " one batch of `every`",
+        law="the rows of a batch with the largest losses of a proxy, which trains on them in one"
+        " batch of `every`",
         source="Keller Jordan, airbench96_faster (cifar10-airbench), 2024",
-        cost="one forward pass of the proxy a candidate row, and 3 * rate / every for its training",
-        bias="towards losses that are high for the proxy, uncorrected; the loss is a sum over the"
-        " kept rows divided by all rows of the batch",
-        avoid="where labels are wrong, or without a proxy much smaller than the model",
+        cost="one proxy forward pass per candidate row, and 3 * rate / every for its training",
+        bias="towards high losses of the proxy; not corrected; the loss is the sum over the"
+        " selected rows divided by the batch size",
+        avoid="with noisy labels, or if the proxy is not much smaller than the model",
     )
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Random subsets: the control that every other policy has to beat."""
+"""Random subsets: the baseline for all other policies."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from astkit.gating.selection import Selection
 
 
 class RandomSubset(Policy):
-    """A random share of the data each epoch, each row as often as any other (RS2).
+    """Trains on a random fraction of the data per epoch, without replacement across epochs (RS2).
 
-    The shuffled data set is cut into consecutive pieces of ``round(rate * samples)`` rows and
-    reshuffled when it is used up, so a row comes back only after all others had their turn. Source:
-    Okanovic et al., "Repeated Random Sampling for Minimizing the Time-to-Accuracy of Learning",
-    ICLR 2024. Nothing is scored and skipped rows are never loaded.
+    The shuffled data set is split into consecutive parts of ``round(rate * samples)`` rows and
+    reshuffled once exhausted, so a row repeats only after all others were drawn. Rows are not
+    scored and skipped rows are not loaded. Source: Okanovic et al., "Repeated Random Sampling for
+    Minimizing the Time-to-Accuracy of Learning", ICLR 2024.
 
     Args:
-        rate: share of the rows that an epoch trains on, in (0, 1].
-        seed: of the order.
+        rate: fraction of the rows trained on per epoch, in (0, 1].
+        seed: random seed of the order.
 
     Raises ``ValueError`` for a rate outside (0, 1].
     """
 
     card = PolicyCard(
-        law="consecutive pieces of rate * N rows of a shuffled order",
+        law="consecutive parts of rate * N rows of a shuffled order",
         source="Okanovic et al., Repeated Random Sampling (RS2), ICLR 2024",
-        cost="nothing: a row that is left out is never loaded",
+        cost="none: skipped samples are not loaded",
         bias="none: every row is drawn equally often",
-        avoid="never: it is the control; alone it saves what fewer epochs save",
+        avoid="as a speed-up: it saves as much as training for fewer epochs",
     )
 
     def __init__(self, rate: float, seed: int = 0) -> None:

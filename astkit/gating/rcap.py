@@ -1,4 +1,4 @@
-"""RCAP: the share of each class follows its losses; within a class, high losses come first."""
+"""RCAP: class sizes depend on the class losses; within a class, high losses are preferred."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from astkit.gating.selection import Selection
 
 
 class RCAP(LastLoss):
-    """``rate`` of the samples each epoch, with shares per class and a softmax within each class.
+    """Draws ``rate * N`` samples per epoch, by class quota and a softmax of losses within a class.
 
     In a class of n samples, a sample's importance is the softmax of ``loss / beta`` over the class;
-    losses are those of the last visits, at most ln(classes), which also stands for a sample without
-    one. The class gets ``rate * N * v / sum(v)`` samples, rounded up and at most n, where ``v =
-    sqrt(n / N * s)`` and s is the importance that its samples of the last epoch have together; they
-    are drawn without repeats in proportion to the importance. Source: Hassan, Khare and Paik,
-    "RCAP: Robust, Class-Aware, Probabilistic Dynamic Dataset Pruning" (2026), by its published code
-    (datacull), which has no default for ``beta``; there, a class that gives all its samples does
-    not lower what the others give, which is corrected here.
+    the latest losses are used, clipped at ln(classes), which is also the value of samples without a
+    loss. The class quota is ``rate * N * v / sum(v)``, rounded up and at most n, where ``v =
+    sqrt(n / N * s)`` and s is the total importance of its samples selected in the last epoch;
+    samples are drawn without replacement in proportion to their importance. Source: Hassan, Khare
+    and Paik, "RCAP: Robust, Class-Aware, Probabilistic Dynamic Dataset Pruning" (2026), by its
+    published code (datacull), which has no default for ``beta``. Unlike in that code, the
+    samples of exhausted classes are subtracted from the total.
 
     Args:
-        rate: share of the samples that an epoch trains on, in (0, 1].
+        rate: fraction of the samples trained on per epoch, in (0, 1].
         beta: temperature of the softmax, in units of the loss, above 0.
-        seed: of the draws.
+        seed: random seed.
 
-    Raises ``ValueError`` for an impossible rate or beta, and in training for data without class
+    Raises ``ValueError`` for an invalid rate or beta; during training for data without class
     labels.
     """
 
     card = PolicyCard(
-        law="class sizes in proportion to sqrt(n / N * importance of the last subset); within a"
-        " class, draws in proportion to softmax(loss / beta)",
+        law="class quotas proportional to sqrt(n / N * importance of the last subset); within a"
+        " class, draws proportional to softmax(loss / beta)",
         source="reconstructed from abstract and published code of Hassan et al., RCAP, 2026",
-        cost="nothing: a sample that is left out is never loaded",
-        bias="towards rare classes and high losses, uncorrected",
-        avoid="where labels are wrong: losses are clipped at ln(classes), but drawn first",
+        cost="none: skipped samples are not loaded",
+        bias="towards rare classes and high losses; not corrected",
+        avoid="with noisy labels: high losses are clipped at ln(classes) but still preferred",
     )
     state: ClassVar[tuple[str, ...]] = ("losses", "chosen")
     chosen: Tensor | None = None
@@ -79,7 +79,7 @@ class RCAP(LastLoss):
 
 
 def class_sizes(counts: list[int], mass: list[float], total: float) -> list[int]:
-    """How many samples each class gives: in proportion to ``sqrt(count * mass)``, at most all."""
+    """Number of samples per class, proportional to ``sqrt(count * mass)``, at most ``count``."""
     sizes, left = [0] * len(counts), set(range(len(counts)))
     share = [math.sqrt(count / sum(counts) * m) for count, m in zip(counts, mass, strict=True)]
     while left:

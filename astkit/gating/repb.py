@@ -1,4 +1,4 @@
-"""RePB: losses are compared within a batch, and weights follow how often a sample was chosen."""
+"""RePB: compares losses within a batch and weights samples by their selection frequency."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from astkit.gating.selection import Selection
 class RePB(Policy):
     """Drops samples whose loss was below the mean of its batch, each with probability ``r``.
 
-    A sample that the last epoch did not train on comes back with probability ``1 - r``. In epoch E
-    (counted from 1) a sample that was chosen in n of the E epochs weighs ``E / n``; the loss is the
-    mean of the weighted losses of a batch.
+    A sample skipped in the last epoch is selected again with probability ``1 - r``. In epoch E
+    (counted from 1), a sample selected in n of the E epochs has the weight ``E / n``; the loss is
+    the mean of the weighted losses of a batch.
 
-    Reconstructed, as no code was available: the three rules are those of a published summary of
-    Zhou et al., "Inconsistency Biases in Dynamic Data Pruning", ICLR 2026 (OpenReview Zw1Uw7u6Su),
-    with its default window of one batch.
+    Reconstructed without reference code from a published summary of Zhou et al., "Inconsistency
+    Biases in Dynamic Data Pruning", ICLR 2026 (OpenReview Zw1Uw7u6Su), with its default window of
+    one batch.
 
     Args:
-        r: probability of leaving out a sample that was below the mean, or left out before, in
-            [0, 1).
-        seed: of the draws.
+        r: probability of skipping a sample that was below the mean or skipped before, in [0, 1).
+        seed: random seed.
 
-    Raises ``ValueError`` for an impossible ``r``.
+    Raises ``ValueError`` for an invalid ``r``.
     """
 
     card = PolicyCard(
         law="samples below their batch's mean loss are dropped with probability r, dropped ones"
-        " come back with probability 1 - r; weights are epochs / times chosen",
+        " return with probability 1 - r; weight = epochs / selections of the sample",
         source="reconstructed from a summary of Zhou et al., Inconsistency Biases in Dynamic Data"
         " Pruning (RePB), ICLR 2026",
-        cost="nothing: a sample that is left out is never loaded",
-        bias="corrected over many epochs alone: the weights estimate one over the share of epochs"
-        " that chose a sample",
-        avoid="in trainings of a few epochs: counts are rough, and the first one drops nothing",
+        cost="none: skipped samples are not loaded",
+        bias="corrected only over many epochs: the weights estimate the inverse selection"
+        " frequency of a sample",
+        avoid="for few epochs: the counts are imprecise, and the first epoch drops no samples",
     )
     needs_index = True
     state = ("low", "counts")
@@ -51,7 +50,7 @@ class RePB(Policy):
 
     def plan(self, run: RunInfo) -> Selection:
         if self.low is None or self.counts is None:
-            self.low = torch.zeros(run.samples, dtype=torch.bool)  # below the mean, or left out
+            self.low = torch.zeros(run.samples, dtype=torch.bool)  # below the mean, or skipped
             self.counts = torch.zeros(run.samples)
         check_samples(self, self.low, run)
         low, key = self.low[run.rows], (run.seed, "repb", run.epoch, run.round)

@@ -1,4 +1,4 @@
-"""RHO-Loss: the rows of a batch that the model could learn and has not learnt yet."""
+"""RHO-Loss: selects the rows with the largest reducible holdout loss."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from astkit.gating.selection import Selection
 
 
 class Rho(Policy):
-    """The top ``rate`` of each batch by loss minus holdout loss.
+    """Selects the top fraction ``rate`` of each batch by loss minus holdout loss.
 
-    A sample's holdout loss is that of a model that never saw it. Before training, two copies of the
-    model are trained, each on a random half of the data, and score the other half; the losses are
-    kept by index. A sample without one counts as difference 0. In a loop of your own, call
+    The holdout loss is that of a model not trained on the sample. Before training, two copies of
+    the model are trained, each on a random half of the data, and score the other half; losses are
+    stored by index. Without a holdout loss, the difference is 0. In a custom training loop, call
     ``policy.prepare(make_model, ScoredBatches(loader))`` first. Source: Mindermann et al.,
     "Prioritized Training on Points that are Learnable, Worth Learning, and not yet Learnt", ICML
-    2022, in the form that needs no data beyond the training data. The published holdout models are
-    smaller and chosen by their validation loss.
+    2022, in the variant without additional holdout data. The published holdout models are smaller
+    and selected by validation loss.
 
     Args:
-        rate: share of each batch to train on, in (0, 1].
-        epochs: passes over its half of the data that train each holdout model.
-        lr: AdamW's learning rate in them.
-        seed: of the halves.
+        rate: fraction of each batch to train on, in (0, 1].
+        epochs: training epochs of each holdout model on its half.
+        lr: learning rate of AdamW for the holdout models.
+        seed: random seed of the split.
 
-    Raises ``ValueError`` for impossible arguments, and in training without holdout losses.
+    Raises ``ValueError`` for invalid arguments, and for training without holdout losses.
     """
 
     card = PolicyCard(
         law="the rows of a batch with the largest loss minus holdout loss",
         source="Mindermann et al., RHO-Loss, ICML 2022",
-        cost="one forward pass a candidate row; before training, two models on half of the data"
-        " each and one forward pass over all of it",
-        bias="towards rows that are learnable and not learnt, uncorrected",
-        avoid="in short trainings, where the holdout models cost as much as they save",
+        cost="one forward pass per candidate row; before training, two models on half of the data"
+        " each and one forward pass over the data",
+        bias="towards samples that are learnable and not yet learnt; not corrected",
+        avoid="for short training, if the holdout models cost as much as they save",
     )
     cost = Cost(1.0)
     needs_index = True
@@ -53,7 +53,7 @@ class Rho(Policy):
     def __init__(self, rate: float = 0.1, epochs: int = 2, lr: float = 1e-3, seed: int = 0) -> None:
         self.rate, self.epochs = check_rate("rate", rate), check_count("epochs", epochs)
         self.lr, self.seed = lr, seed
-        self.held: Tensor | None = None  # float32 [samples]; NaN where a sample has none
+        self.held: Tensor | None = None  # float32 [samples]; NaN if a sample has none
 
     def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
         def half(batch: Scored, k: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""Scores that remember earlier visits: one number for each sample of the data set.
+"""Scores with per-sample state: one number per sample of the data set.
 
-A sample is identified by its index in the data set, which a `Loader` or a DataLoader of `indexed`
-data provides.
+Samples are identified by their data set index, which a `Loader` or a DataLoader of `indexed` data
+provides.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from astkit.gating.uncertainty import gradient_norm
 def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
     """``index`` of ``rows`` samples on the CPU, int64 ``[rows]``.
 
-    Raises ``ValueError`` where it is missing, of another shape, or negative.
+    Raises ``ValueError`` if it is missing, negative or has the wrong shape.
     """
     name = type(score).__name__
     if index is None:
         raise ValueError(
-            f"{name} remembers each sample by its index in the data set, but got none: let a"
-            " DataLoader load indexed(data), and in a loop of your own pass index=... to the gate"
+            f"{name} keeps per-sample state, but got no index: use a DataLoader of indexed(data),"
+            " and in a custom training loop pass index=... to the gate"
         )
     index = index.detach().cpu()
     if not whole_numbers(index) or index.shape != (rows,) or bool((index < 0).any()):
         lowest = f", down to {index.min().item()}" if index.numel() else ""
         raise ValueError(
             f"index is {index.dtype} of shape {list(index.shape)}{lowest}, but {name} needs one"
-            " whole number of 0 or more for each row: the sample's place in the data set"
+            " non-negative integer per row: the position of the sample in the data set"
         )
     return index.long()
 
 
 class PerSample:
-    """One number for each sample of a data set, 0 at first; as long as the largest index seen."""
+    """One number per sample, initially 0; grows to the largest index seen."""
 
     def __init__(self, values: Iterable[float] = ()) -> None:
-        # float64 on the CPU, so that long sums are equally exact on every device
+        # float64 on the CPU: the same accuracy of long sums for every device
         self.values = torch.tensor(list(values), dtype=torch.float64)
 
     def at(self, index: Tensor) -> Tensor:
-        """The numbers of the samples ``index [n]``, float64 ``[n]``."""
+        """Values of the samples ``index [n]``, float64 ``[n]``."""
         missing = int(index.max()) + 1 - len(self.values) if len(index) else 0
         self.values = torch.cat([self.values, self.values.new_zeros(max(0, missing))])
         return self.values[index]
 
     def add(self, index: Tensor, amounts: Tensor) -> None:
-        """Add ``amounts [n]`` to the samples ``index [n]``; a repeated one gets each amount."""
+        """Add ``amounts [n]`` at ``index [n]``; repeated indices accumulate."""
         self.at(index)
         self.values.index_add_(0, index, amounts.cpu().double())
 
 
 class EL2N(ContextScore):
-    """Norm of the error, ``||softmax(z) - y||``, averaged over the visits of each sample so far.
+    """Error norm ``||softmax(z) - y||``, averaged over all scorings of a sample so far.
 
-    The first visit gives the present value, as `gradient_norm` does; each scoring is a visit. A
-    visit without a finite value gives no score and is not averaged. Source: Paul, Ganguli and
-    Dziugaite, "Deep Learning on a Data Diet" (NeurIPS 2021), who average over networks early in
-    training; here the average runs over the visits of one run.
+    The first scoring of a sample equals `gradient_norm`. Non-finite values are returned unchanged
+    and excluded from the average. Source: Paul, Ganguli and Dziugaite, "Deep Learning on a Data
+    Diet" (NeurIPS 2021), who average over networks early in training; here the average is over the
+    scorings within one run.
     """
 
     needs_index = True
@@ -90,15 +90,15 @@ class EL2N(ContextScore):
 
 
 class LossAge(ContextScore):
-    """``loss + bonus * age``: every sample is chosen again in time, however low its loss.
+    """``loss + bonus * age``: prevents starvation of samples with a low loss.
 
-    The age of a sample is the number of visits since it was last chosen, fallback rows included.
+    The age is the number of scorings since the sample was last selected, fallback rows included.
     Source: ageing in priority queues, Silberschatz, Galvin and Gagne, "Operating System Concepts",
     on priority scheduling.
 
     Args:
-        criterion: loss of each row.
-        bonus: added for each visit without being chosen, in units of the loss; 0 or more.
+        criterion: returns one loss per row.
+        bonus: added per scoring without selection, in units of the loss; 0 or more.
 
     Raises ``ValueError`` for a negative ``bonus``.
     """
@@ -108,7 +108,7 @@ class LossAge(ContextScore):
     def __init__(self, criterion: Criterion = cross_entropy_rows, bonus: float = 0.1) -> None:
         if not bonus >= 0:
             raise ValueError(
-                f"bonus is {bonus}, but waiting must not lower a score: give 0 or more, such as 0.1"
+                f"bonus is {bonus}, but ageing must not lower a score: give 0 or more, such as 0.1"
             )
         self.criterion, self.bonus = criterion, bonus
         self.age = PerSample()

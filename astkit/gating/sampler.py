@@ -1,4 +1,4 @@
-"""Selection before loading: the plan of a round, and a sampler for torch's DataLoader."""
+"""Selection before loading: planning of rounds, and a sampler for torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from astkit.gating.selection import Selection
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a policy knows of a run when it plans a round.
+    """State of a run passed to ``Policy.plan``.
 
     Attributes:
-        samples: rows of the data set.
-        rows: int64, the round's candidates, shuffled: its part of the epoch.
-        epoch, round: counted from 0; rounds within the epoch.
-        progress: share of the budget that is spent, in [0, 1].
-        labels: int64 ``[samples]`` where the data set holds class labels, else ``None``.
-        seed: of the policy's draws, with epoch and round.
+        samples: number of rows of the data set.
+        rows: int64, the shuffled candidates of the round.
+        epoch, round: counted from 0; ``round`` restarts in each epoch.
+        progress: fraction of the budget spent, in [0, 1].
+        labels: int64 ``[samples]`` if the data set has class labels, else ``None``.
+        seed: random seed of the policy; combine with epoch and round.
     """
 
     samples: int
@@ -38,7 +38,7 @@ class RunInfo:
 
 
 class Planner(Protocol):
-    """What a `Policy` is to its sampler."""
+    """Interface of a `Policy` as used by the sampler."""
 
     rounds: int
     seed: int
@@ -59,9 +59,9 @@ def plan_round(
     progress: float,
     dense: bool = False,
 ) -> Selection:
-    """What round ``number`` of an epoch trains on, whose shuffled candidates are ``order``.
+    """Selection of round ``number`` of an epoch with the shuffled candidates ``order``.
 
-    With ``dense`` on all of its candidates; the policy is not asked.
+    With ``dense`` the policy is not called, and all candidates are selected.
     """
     first, last = (len(order) * each // policy.rounds for each in (number, number + 1))
     rows = order[first:last]
@@ -73,7 +73,7 @@ def plan_round(
 
 
 def class_labels(data: Any, samples: int) -> Tensor | None:
-    """The class labels that a data set holds as ``labels`` or ``targets``, int64 ``[samples]``."""
+    """Class labels of a data set (``labels`` or ``targets``), int64 ``[samples]``, or ``None``."""
     while hasattr(data, "indexed_data"):
         data = data.indexed_data
     for name in ("labels", "targets"):
@@ -90,19 +90,19 @@ def class_labels(data: Any, samples: int) -> Tensor | None:
 
 
 class PolicySampler(Sampler[int]):
-    """The rows that ``policy`` plans, one after the other; an iteration is an epoch.
+    """Yields the rows planned by ``policy``; one iteration is an epoch.
 
-    A batch that a worker drew before a new plan keeps the weights that it was drawn with. Resuming
-    is exact between two iterations: save ``policy.state_dict()`` there.
+    Batches prefetched by workers keep the weights of the plan they were drawn from. Resuming is
+    exact between two iterations: save ``policy.state_dict()`` there.
 
     Args:
-        policy: one that plans.
-        data: anything with a length.
-        epochs: iterations to come, for the progress that the policy sees.
+        policy: a policy that overrides ``plan``.
+        data: any object with a length.
+        epochs: planned number of iterations, used to compute ``progress``.
 
     Attributes:
-        score_only: int64: rows of the latest plan to be scored and not trained on.
-        lr_factor: of the latest plan, for the learning rate.
+        score_only: int64: rows of the latest plan to score without training.
+        lr_factor: learning rate factor of the latest plan.
 
     Raises ``ValueError`` for data without a length.
     """
@@ -111,10 +111,10 @@ class PolicySampler(Sampler[int]):
         if not hasattr(data, "__len__") or not len(data):
             raise ValueError(
                 f"data is a {type(data).__name__} without rows or without a length, so no rows can"
-                " be chosen before loading: pass a map-style data set"
+                " be selected before loading: pass a map-style data set"
             )
         if not epochs > 0:
-            raise ValueError(f"epochs is {epochs}: give the iterations to come, above 0")
+            raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")
         self.policy, self.epochs, self.samples = policy, epochs, len(data)
         self.labels = class_labels(data, self.samples)
         self.lr_factor = 1.0
@@ -122,15 +122,15 @@ class PolicySampler(Sampler[int]):
         self._forget()
 
     def _forget(self) -> None:
-        """Start an iteration: nothing is drawn yet."""
+        """Reset the state at the start of an iteration."""
         self.score_only = torch.empty(0, dtype=torch.int64)
-        self._rows = torch.empty(0, dtype=torch.int64)  # drawn in this iteration
-        self._scale = torch.empty(0)  # what scales their losses
+        self._rows = torch.empty(0, dtype=torch.int64)  # rows drawn in this iteration
+        self._scale = torch.empty(0)  # scale of their losses
         self._used = torch.empty(0, dtype=torch.bool)
         self._next = 0  # the first row after the latest batch
 
     def __len__(self) -> int:
-        """Rows of the latest whole epoch; before one, what the policy expects."""
+        """Rows of the latest complete epoch; before that, the policy's estimate."""
         return self._length
 
     def __iter__(self) -> Iterator[int]:
@@ -138,8 +138,8 @@ class PolicySampler(Sampler[int]):
         epoch, policy.begun = policy.begun, policy.begun + 1
         if epoch == int(self.epochs) == self.epochs:
             warnings.warn(
-                f"{type(policy).__name__} has had its {self.epochs:g} epochs, so its schedule stays"
-                " at its end: raise epochs",
+                f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its schedule"
+                " stays at the final value: raise epochs",
                 stacklevel=2,
             )
         self._forget()
@@ -163,21 +163,21 @@ class PolicySampler(Sampler[int]):
         self._length = len(self._rows)
 
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
-        """``sum(scale * loss) / rows`` of a batch that was drawn, with the scales of its plans.
+        """``sum(scale * loss) / rows`` of a drawn batch.
 
-        Raises ``ValueError`` for rows that were not drawn in this iteration, or used already.
+        Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
         if losses.shape != index.shape or losses.ndim != 1:
             raise ValueError(
                 f"losses has shape {list(losses.shape)} and index {list(index.shape)}: pass one"
-                " loss and one index a row, from a criterion built with reduction='none'"
+                " loss and one index per row, from a criterion built with reduction='none'"
             )
         first = self._find(index.detach().cpu())
         scale = self._scale[first : first + len(index)]
         return (losses * scale.to(losses.device)).sum() / len(index)
 
     def _find(self, index: Tensor) -> int:
-        """Where the rows ``index`` begin among those drawn; they are used up then."""
+        """Position of the rows ``index`` among the drawn ones; marks them as used."""
         count = len(index)
 
         def fits(first: int) -> bool:
@@ -185,7 +185,7 @@ class PolicySampler(Sampler[int]):
             return torch.equal(self._rows[part], index) and not bool(self._used[part].any())
 
         first = self._next
-        if not fits(first):  # batches may be skipped, or come in another order
+        if not fits(first):  # batches may be skipped or reordered
             places = (self._rows == index[:1]).nonzero().flatten().tolist()
             first = next(filter(fits, places), -1)
         if first < 0:

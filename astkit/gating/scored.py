@@ -1,4 +1,4 @@
-"""A batch for policies and scores; its outputs and losses are computed when they are read."""
+"""A batch for policies and scores; outputs and losses are computed on first access."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Forward = Callable[[nn.Module, Batch], Any]
 
 @contextmanager
 def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Run a block in eval mode without gradients; restore each module's own mode and the RNG.
+    """Run a block in eval mode without gradients; restore module modes and the RNG state.
 
-    BatchNorm statistics stay as they are, and modules that were frozen in eval mode remain so.
+    BatchNorm statistics do not change; modules already in eval mode stay in eval mode.
     """
     modules = [] if model is None else model.modules()
     training = [module for module in modules if module.training]
@@ -35,24 +35,24 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
 
 
 class Scored:
-    """Rows that may be scored.
+    """A batch whose outputs and losses are evaluated on first access.
 
-    ``outputs``, and ``losses``, ``correct`` and ``confidence``, which need them, take one forward
-    pass of ``model`` when one of them is first read, in eval mode and without gradients; a trainer
-    counts its cost then. `forward` and `train` do the same for a second model.
+    Reading ``outputs``, ``losses``, ``correct`` or ``confidence`` runs one forward pass of
+    ``model`` in eval mode without gradients; the trainer counts its cost. `forward` and `train` do
+    the same for a second model.
 
     Args:
-        outputs: the model's, if known already.
-        targets: what the criterion compares them with.
-        inputs: what the model was given.
-        index: int64 ``[rows]``, which samples of the data set these are; ``None`` if unknown.
+        outputs: model outputs, if already known.
+        targets: second argument of the criterion.
+        inputs: model inputs.
+        index: int64 ``[rows]``, data set indices; ``None`` if unknown.
         model: the model in training; ``None`` if unknown.
-        criterion: one loss a row.
-        run: computes a model's outputs in place of ``model(inputs)``.
-        book: called for each pass of a second model: the model, the batch, whether it trained.
+        criterion: returns one loss per row.
+        run: computes the outputs of a model; default ``model(inputs)``.
+        book: called as ``book(model, batch, trained)`` for each pass of a second model.
 
     Attributes:
-        read: whether a forward pass of ``model`` was made.
+        read: whether the forward pass of ``model`` was run.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class Scored:
 
     @property
     def losses(self) -> Tensor:
-        """One loss a row, ``[rows]``."""
+        """One loss per row, ``[rows]``."""
         if self._losses is None:
             self._losses = row_losses(self.criterion, self.outputs, self.targets).detach()
         return self._losses
 
     @property
     def known_losses(self) -> Tensor | None:
-        """The losses if they were computed already."""
+        """The losses if already computed, else ``None``."""
         return self._losses
 
     @property
     def correct(self) -> Tensor | None:
-        """Whether each row is classified right, bool ``[rows]``; ``None`` without classes."""
+        """Correctness of each row, bool ``[rows]``; ``None`` without classes."""
         return correctness(self.outputs, self.targets)[0]
 
     @property
@@ -115,24 +115,24 @@ class Scored:
         return correctness(self.outputs, self.targets)[1]
 
     def take(self, rows: Tensor) -> Scored:
-        """The rows ``rows`` (int64 ``[n]``), not scored yet."""
+        """Subset of the rows (int64 ``[n]``), not evaluated yet."""
         index, x, y = self.batch.take(rows)
         hooks: dict[str, Any] = {"run": self._run, "book": self._book}
         return Scored(None, y, x, index, self.model, criterion=self.criterion, **hooks)
 
     def forward(self, model: nn.Module) -> Any:
-        """The outputs of a second model, in eval mode and without gradients."""
+        """Outputs of a second model, in eval mode without gradients."""
         outputs = self._pass(_placed(model, self.inputs))
         if self._book is not None:
             self._book(model, self.batch, False)
         return outputs
 
     def losses_of(self, model: nn.Module) -> Tensor:
-        """One loss a row of a second model, ``[rows]``."""
+        """One loss per row of a second model, ``[rows]``."""
         return row_losses(self.criterion, self.forward(model), self.targets).detach()
 
     def train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
-        """One step of a second model on the mean loss; its losses before the step, ``[rows]``."""
+        """Train a second model for one step; returns its losses before the step, ``[rows]``."""
         _placed(model, self.inputs).train()
         losses = row_losses(self.criterion, call(model, self.inputs, self.targets), self.targets)
         optimizer.zero_grad(set_to_none=True)
@@ -144,7 +144,7 @@ class Scored:
 
     @contextmanager
     def scoring(self) -> Iterator[None]:
-        """Run a block in eval mode, without gradients; restore the modes and the RNG afterwards."""
+        """Run a block in eval mode without gradients; restore module modes and the RNG state."""
         with evaluating(self.model, _device(self.inputs)):
             self._scoring = True
             try:
@@ -160,13 +160,13 @@ class Scored:
 
 
 class ScoredBatches:
-    """What ``loader`` yields, as `Scored` batches: for ``Policy.prepare`` in your own loop.
+    """Batches of ``loader`` as `Scored`, for ``Policy.prepare`` in a custom training loop.
 
     Args:
-        loader: of batches, or of ``(index, batch)`` pairs from an `indexed` data set; iterable
-            more than once.
-        criterion: one loss a row.
-        indexed: whether it yields such pairs.
+        loader: yields batches, or ``(index, batch)`` pairs of an `indexed` data set; must allow
+            repeated iteration.
+        criterion: returns one loss per row.
+        indexed: whether the loader yields pairs.
     """
 
     def __init__(
@@ -184,9 +184,9 @@ class ScoredBatches:
 
 
 def correctness(outputs: Any, targets: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Whether each row is classified right, and the largest class probability, ``[rows]`` each.
+    """Correctness and largest class probability of each row, ``[rows]`` each.
 
-    ``(None, None)`` unless the outputs are class logits and the targets integer labels.
+    ``(None, None)`` unless outputs are class logits and targets are integer labels.
     """
     found = class_outputs(outputs, targets)
     if found is None:
@@ -205,7 +205,7 @@ def _device(inputs: Any) -> torch.device:
 
 
 def _placed(model: nn.Module, inputs: Any) -> nn.Module:
-    """``model``, moved to where the inputs are."""
+    """``model``, moved to the device of the inputs."""
     device = _device(inputs)
     if any(parameter.device != device for parameter in model.parameters()):
         model.to(device)

@@ -1,4 +1,4 @@
-"""What was chosen: rows, their weights, and what the weighted sum of losses is divided by."""
+"""Result of a selection: rows, their weights, and the normaliser of the weighted loss."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from astkit.batch import count_rows, take_rows, tensors
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows to train on. Their loss is ``sum(weight * loss) / normaliser``.
+    """Rows to train on, with the loss ``sum(weight * loss) / normaliser``.
 
     Attributes:
-        index: int64 ``[n]``: rows of the data set (a plan) or of a batch (a choice); may repeat.
-        weight: float ``[n]``, 0 or more; 1 each by default. ``[n, ...]`` weighs tokens.
-        normaliser: what the weighted sum is divided by; by default the sum of the weights. With the
-            number of rows in its place, weights such as 1 / (1 - r) keep the gradient unbiased. A
-            plan's covers all its n rows: a batch of b of them divides by normaliser * b / n.
-        score_only: of a plan, int64 ``[m]``: rows that are scored, and not trained on, at the end
-            of the round; the policy observes them.
-        lr_factor: of a plan: factor on the learning rate during the round.
-        candidates: how many rows were chosen from.
-        rate: share of active candidates; fallback rows do not count.
-        threshold: the score that a row had to exceed; ``None`` where nothing was scored.
+        index: int64 ``[n]``: rows of the data set (``plan``) or batch (``choose``); may repeat.
+        weight: float ``[n]``, 0 or more; default 1. ``[n, ...]`` for weights per token.
+        normaliser: divisor of the weighted sum; by default the sum of the weights. With the number
+            of rows instead, weights such as 1 / (1 - r) give an unbiased gradient. In a plan it
+            refers to all n rows: a batch of b of them divides by normaliser * b / n.
+        score_only: plans only, int64 ``[m]``: rows to score without training at the end of the
+            round; the results are passed to ``observe``.
+        lr_factor: plans only: learning rate factor during the round.
+        candidates: number of candidate rows.
+        rate: fraction of active candidates, fallback rows excluded.
+        threshold: threshold of the scores; ``None`` without scoring.
         fallback: whether rows were added because too few were active.
-        target_rate: the wanted rate; ``None`` where there is none.
-        active: bool ``[n]``: false for rows that only a fallback or padding added; ``None``: all.
+        target_rate: target rate of the gate, or ``None``.
+        active: bool ``[n]``: false for rows added by fallback or padding; ``None``: all active.
     """
 
     index: Tensor
@@ -54,33 +54,33 @@ class Selection:
 
     @property
     def total(self) -> float | Tensor:
-        """The normaliser: the one that was given, else the sum of the weights."""
+        """The normaliser if given, else the sum of the weights."""
         return self.weight.sum() if self.normaliser is None else self.normaliser
 
     @property
     def scale(self) -> Tensor:
-        """Weights ``[n, ...]`` of a loss that is divided by its number of rows."""
+        """Weights ``[n, ...]`` for a loss that is averaged over the rows."""
         return self.weight * (len(self) / self.total)
 
     def mean(self, losses: Tensor) -> Tensor:
-        """``sum(weight * loss) / normaliser`` of one loss a chosen row, 0-dim.
+        """``sum(weight * loss) / normaliser``, 0-dim; ``losses`` has one entry per selected row.
 
-        Zero, with zero gradients, where nothing was chosen.
+        An empty selection gives zero with zero gradients.
 
         Raises ``ValueError`` unless ``losses`` has the shape of the weights.
         """
         if losses.shape != self.weight.shape:
             raise ValueError(
-                f"losses has shape {list(losses.shape)}, but {len(self)} rows were chosen: pass one"
-                " loss a chosen row, from a criterion built with reduction='none'"
+                f"losses has shape {list(losses.shape)}, but {len(self)} rows were selected: pass"
+                " one loss per selected row, from a criterion built with reduction='none'"
             )
         total = (losses * self.weight).sum()
         return total / self.total if len(self) else total
 
     def take(self, batch: Any) -> Any:
-        """The chosen rows of every tensor in ``batch``, a nested structure of tensors.
+        """Selected rows of every tensor in ``batch``, a nested structure of tensors.
 
-        Anything that is not a tensor is passed through. Raises ``ValueError`` for a tensor whose
+        Other objects are passed through. Raises ``ValueError`` for a tensor whose
         first dimension is not the number of candidates.
         """
         for tensor in tensors(batch):
@@ -93,10 +93,10 @@ class Selection:
         return take_rows(batch, self.index, rows)
 
     def check(self, rows: int, policy: object) -> Selection:
-        """This selection, if it can be made from ``rows`` rows.
+        """Return this selection if it is valid for ``rows`` rows.
 
-        Raises ``ValueError`` for rows that do not exist, or weights or a normaliser that no loss
-        can have; ``policy`` is named in the sentence.
+        Raises ``ValueError``, naming ``policy``, for rows out of range and invalid weights or
+        normaliser.
         """
         name = type(policy).__name__
         for what, index in (("index", self.index), ("score_only", self.score_only)):
@@ -106,7 +106,7 @@ class Selection:
         if len(weight) != len(self) or not bool((weight >= 0).all() & weight.isfinite().all()):
             raise ValueError(
                 f"{name} gave weights of shape {list(weight.shape)} that are not all finite and 0"
-                f" or more to {len(self)} rows: give one such weight a row"
+                f" or more to {len(self)} rows: give one such weight per row"
             )
         if self.normaliser is not None and not 0 < float(self.normaliser) < float("inf"):
             raise ValueError(
@@ -124,6 +124,6 @@ def _check_index(name: str, what: str, index: Tensor, rows: int) -> None:
         )
     if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
         raise ValueError(
-            f"{name} chose rows {int(index.min())} to {int(index.max())} of {rows}, some of which"
-            f" do not exist: choose from 0 to {rows - 1}"
+            f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some of"
+            f" which do not exist: select from 0 to {rows - 1}"
         )

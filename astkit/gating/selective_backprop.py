@@ -1,4 +1,4 @@
-"""Selective backpropagation: high losses of a batch are drawn by a power of their rank."""
+"""Selective backpropagation: rows are drawn with a power of their loss percentile."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from astkit.gating.selection import Selection
 
 
 class SelectiveBackprop(Policy):
-    """``floor(rate * B)`` rows of each batch, drawn without repeats by the rank of their loss.
+    """Draws ``floor(rate * B)`` rows of each batch without replacement, by rank of their loss.
 
-    The row at rank j of B, counted from 0 and from the lowest loss, is drawn in proportion to
-    ``((j + 0.5) / B)**(1 / rate - 1)``. Between ``start`` and ``end`` of training every
-    ``interrupt``-th batch of an epoch, and outside of them every batch, is trained on whole and not
-    scored. Sources: Jiang et al., "Accelerating Deep Learning by Focusing on the Biggest Losers"
+    The row of rank j (0 for the lowest of B losses) is drawn with weight
+    ``((j + 0.5) / B)**(1 / rate - 1)``. Between ``start`` and ``end``, every ``interrupt``-th batch
+    of an epoch is trained on in full without scoring, as are all batches outside that interval.
+    Sources: Jiang et al., "Accelerating Deep Learning by Focusing on the Biggest Losers"
     (2019), in the form of Composer's SelectiveBackprop, whose settings are the defaults.
 
     Args:
-        rate: share of a batch to train on, in (0, 1].
-        start, end: shares of training between which rows are selected.
-        interrupt: every how many batches one is trained on whole; 0 for none.
-        seed: of the draws.
+        rate: fraction of a batch to train on, in (0, 1].
+        start, end: fractions of training between which rows are selected.
+        interrupt: interval, in batches, between batches trained on in full; 0 disables it.
+        seed: random seed.
 
     Attributes:
-        progress: share of training that is over. The `Trainer` and ``policy.sampler`` keep it up to
-            date, tenth by tenth of an epoch; in another loop, set it.
+        progress: fraction of training completed. Updated by the `Trainer` and ``policy.sampler``
+            every tenth of an epoch; in other loops, set it.
 
-    Raises ``ValueError`` for impossible arguments, and in training where ``progress`` is not known.
+    Raises ``ValueError`` for invalid arguments; in training if ``progress`` is needed but not set.
     """
 
     card = PolicyCard(
         law="floor(rate * B) rows of a batch by rank of loss, p ~ percentile**(1 / rate - 1)",
         source="Jiang et al., Selective-Backprop, 2019; the rank law is Composer's",
-        cost="one forward pass a candidate row of a batch that is selected from",
-        bias="towards high losses, uncorrected",
-        avoid="where labels are wrong, or a forward pass is a third of a step",
+        cost="one forward pass per candidate row of the batches with selection",
+        bias="towards high losses; not corrected",
+        avoid="with noisy labels, or if a forward pass takes a third of a step",
     )
     cost = Cost(1.0)
     rounds = 10
@@ -63,7 +63,7 @@ class SelectiveBackprop(Policy):
         self.batch = self.draws = 0  # batches of this epoch, and selections of the run
 
     def plan(self, run: RunInfo) -> None:
-        """All rows; keeps the progress."""
+        """Selects all rows; stores the progress."""
         self.progress = run.progress
         if run.round == 0:
             self.batch = 0

@@ -1,4 +1,4 @@
-"""SeTa: groups of similar loss, and a window that slides from the easy to the hard ones."""
+"""SeTa: trains on a sliding window over groups of similar loss, from easy to hard."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ from astkit.gating.selection import Selection
 
 
 class SeTa(LastLoss):
-    """A random share of the samples, of which a window of loss groups is trained on.
+    """Draws a random fraction of the samples and trains on a window of their loss groups.
 
-    Of ``floor((1 - r) * N)`` random samples, k-means sorts the last losses into ``groups`` groups;
-    epoch t trains on ``round(window * groups)`` neighbouring ones from number ``t mod (groups -
-    round(window * groups) + 1)`` on. The first epoch trains on all groups, and so do those from
-    ``floor(delta * epochs)`` on. Samples without a loss yet count as 3, as published; k-means
-    begins at quantiles of the losses (published: at random). Source: Zhou et al., "Scale Efficient
-    Training for Large Datasets", CVPR 2025, and its code, whose settings for CIFAR are the
-    defaults.
+    The latest losses of ``floor((1 - r) * N)`` random samples are clustered into ``groups`` groups
+    by k-means; epoch t trains on ``round(window * groups)`` adjacent groups, starting at number
+    ``t mod (groups - round(window * groups) + 1)``. The first epoch and those from ``floor(delta *
+    epochs)`` on train on all groups. The loss of samples without one is 3, as published; k-means
+    is initialised at quantiles of the losses (published: at random). Source: Zhou et al.,
+    "Scale Efficient Training for Large Datasets", CVPR 2025, and its code; defaults as for CIFAR.
 
     Args:
-        r: share of the samples that each epoch leaves out at random, in [0, 1).
+        r: fraction of the samples skipped at random in each epoch, in [0, 1).
         groups: number of groups, 1 or more.
-        window: share of the groups that is trained on, above 0 and at most 1.
-        delta: share of the epochs that use the window, in [0, 1].
-        seed: of the draws.
+        window: fraction of the groups to train on, above 0 and at most 1.
+        delta: fraction of the epochs that use the window, in [0, 1].
+        seed: random seed.
 
-    Raises ``ValueError`` for impossible shares or a window without a group.
+    Raises ``ValueError`` for invalid fractions or an empty window.
     """
 
     card = PolicyCard(
-        law="random 1 - r of the samples; of them, a window over groups of similar loss that slides"
-        " from easy to hard, one group an epoch",
+        law="a random fraction 1 - r of the samples; of them, a window over groups of similar loss"
+        " that moves from easy to hard, one group per epoch",
         source="Zhou et al., Scale Efficient Training (SeTa), CVPR 2025",
-        cost="nothing: a sample that is left out is never loaded",
-        bias="towards the groups in the window, uncorrected; over a whole slide the middle groups"
-        " come more often",
-        avoid="in short trainings, which end before the window has passed over all groups",
+        cost="none: skipped samples are not loaded",
+        bias="towards the groups in the window; not corrected; over a full cycle the middle groups"
+        " are used more often",
+        avoid="for short training that ends before the window has covered all groups",
     )
     unseen = 3.0
 
@@ -74,10 +73,10 @@ class SeTa(LastLoss):
 
 
 def loss_groups(losses: Tensor, groups: int) -> Tensor:
-    """The group of each loss by k-means, 0 for the lowest: int64 ``[n]``. Equal losses: by place.
+    """Group of each loss by k-means, 0 for the lowest: int64 ``[n]``. Equal losses: by position.
 
-    In one dimension a group is an interval of the sorted losses, so that a pass of k-means takes
-    one search for each boundary.
+    In one dimension, groups are intervals of the sorted losses: each k-means iteration needs one
+    search per boundary.
     """
     n, values = len(losses), losses.double()
     ordered = values.sort().values

@@ -1,7 +1,7 @@
-"""Significance: one score a sample; higher means more important.
+"""Scores: one value per sample; higher means more important.
 
-A score is any callable ``(outputs, targets, inputs) -> [batch]``; one that needs to know which
-samples it sees, or the model, is a `ContextScore`. The original compared below is
+A score is any callable ``(outputs, targets, inputs) -> [batch]``. A score that needs sample
+indices or the model subclasses `ContextScore`. "The original" refers to
 oluwafemidiakhoa/adaptive-sparse-training at 3e66290, file KAGGLE_VIT_BATCHED_STANDALONE.py.
 """
 
@@ -32,14 +32,14 @@ class Loss:
 
 
 class ContextScore(ABC):
-    """A score that needs the model or the samples' indices, or that has a state.
+    """Base class of scores that need the model or the sample indices, or that keep state.
 
-    Override ``score``; ``settled`` to learn from decisions; the two methods for the state where
-    values depend on earlier batches.
+    Override ``score``; ``settled`` to update state after a decision; ``state_dict`` and
+    ``load_state_dict`` if values depend on earlier batches.
 
     Attributes:
-        extra_forwards: forward passes a sample beyond the model's own; the trainers count them.
-        needs_index: whether the score remembers samples, so that data must provide indices.
+        extra_forwards: additional forward passes per sample; the trainers count them.
+        needs_index: whether the score keeps per-sample state, which requires indices in the data.
     """
 
     extra_forwards: int = 0
@@ -47,49 +47,49 @@ class ContextScore(ABC):
 
     @abstractmethod
     def score(self, batch: Scored) -> Tensor:
-        """Scores ``[batch]``, NaN where there is none. Called in eval mode, without gradients.
+        """Scores ``[batch]``, NaN if undefined. Called in eval mode without gradients.
 
-        Raises ``ValueError`` where ``batch`` lacks the index or the model that the score needs.
+        Raises ``ValueError`` if ``batch`` lacks a required index or model.
         """
 
     def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
         return self.score(Scored(outputs, targets, inputs))
 
     def settled(self, index: Tensor | None, chosen: Tensor) -> None:  # noqa: B027
-        """Called after a decision: of the samples ``index [batch]``, rows ``chosen`` train."""
+        """Called after a decision: rows ``chosen`` of samples ``index [batch]`` are trained on."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What later scores depend on, as plain numbers and lists; empty if nothing."""
+        """State that determines later scores, as plain numbers and lists; may be empty."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
-        """Continue from ``state``."""
+        """Restore ``state``."""
 
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
-    """``score`` of ``batch``, ``[batch]``, whichever kind of score it is."""
+    """Evaluate ``score``, a function or a `ContextScore`, on ``batch``: ``[batch]``."""
     if isinstance(score, ContextScore):
         return score.score(batch)
     return score(batch.outputs, batch.targets, batch.inputs)
 
 
 class RelativeScore(ContextScore):
-    """A score that compares features of a row with a reference computed from the whole batch.
+    """A score that compares features of a row with a reference computed from the batch.
 
-    Sample-by-sample training, which has no batch, uses a running reference instead.
+    Sample-by-sample training uses a running reference instead.
     """
 
     @abstractmethod
     def features(self, batch: Scored) -> Tensor:
-        """Raw features, ``[batch, features]``; each row's depend on that row alone."""
+        """Raw features, ``[batch, features]``; each row is computed independently."""
 
     @abstractmethod
     def reference(self, features: Tensor) -> Tensor:
-        """What a batch's features are compared with, ``[features]``."""
+        """Reference of a batch, ``[features]``."""
 
     @abstractmethod
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
-        """Scores ``[batch]`` from features and reference; NaN where a feature is not finite."""
+        """Scores ``[batch]`` from features and reference; NaN for non-finite features."""
 
     @abstractmethod
     def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
@@ -97,12 +97,12 @@ class RelativeScore(ContextScore):
 
     def score(self, batch: Scored) -> Tensor:
         features = self.features(batch)
-        finite = features[features.isfinite().all(1)]  # one NaN would spoil the score of every row
+        finite = features[features.isfinite().all(1)]  # one NaN would make all scores NaN
         return self.combine(features, self.reference(finite if len(finite) else features))
 
 
 class MeanRelative(RelativeScore):
-    """A score that compares features with their mean, of the batch or of the rows before."""
+    """A `RelativeScore` whose reference is the mean of the batch or of all previous rows."""
 
     def reference(self, features: Tensor) -> Tensor:
         return features.mean(0)
@@ -112,30 +112,30 @@ class MeanRelative(RelativeScore):
 
 
 def finite_only(scores: Tensor, features: Tensor) -> Tensor:
-    """``scores [batch]``, NaN where a feature is not finite."""
+    """``scores [batch]``, with NaN for rows with non-finite features."""
     return scores.masked_fill(~features.isfinite().all(1), math.nan)
 
 
 def contrast(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """The standard deviation (unbiased) over all values of each row of ``inputs [batch, ...]``.
+    """Standard deviation (unbiased) over all values of each row of ``inputs [batch, ...]``.
 
-    It does not depend on the model, so alone it always chooses the same samples: use it in
-    combinations. Source: the input term of the original's ``_compute_batch_significance``.
+    It does not depend on the model, so used alone it always selects the same samples; combine it
+    with other scores. Source: the input term of the original's ``_compute_batch_significance``.
 
-    Raises ``ValueError`` unless the inputs are one float tensor with at least two values a row.
+    Raises ``ValueError`` unless the inputs are a float tensor with at least two values per row.
     """
     if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs[0].numel() < 2:
         tensor = isinstance(inputs, Tensor)
         what = f"{inputs.dtype} {list(inputs.shape)}" if tensor else type(inputs).__name__
         raise ValueError(
-            "contrast needs the inputs in one float tensor with at least two values a row, but"
+            "contrast needs the inputs in one float tensor with at least two values per row, but"
             f" they are {what}: choose score='loss'"
         )
     return inputs.flatten(1).std(dim=1)
 
 
 class LossAndContrast(MeanRelative):
-    """The original's rule: ``0.7 * half(loss) + 0.3 * half(contrast)``.
+    """The original's score: ``0.7 * half(loss) + 0.3 * half(contrast)``.
 
     ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `contrast`. Source:
     ``_compute_batch_significance``.
@@ -157,10 +157,10 @@ class LossAndContrast(MeanRelative):
 
 
 class LossContrastConstant(LossAndContrast):
-    """The original's older rule, kept as a warning: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
+    """The original's older score: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
 
-    The constant lifts every score to 0.2 or more, and one outlier in the batch compresses all other
-    scores, so a threshold that starts below that admits everything. Source: the same file at
+    Retained as a negative example: the constant raises every score to at least 0.2, and an outlier
+    compresses all other scores, so a threshold below 0.2 selects all rows. Source: the same file at
     32ff988.
     """
 

@@ -1,6 +1,6 @@
 """Controllers that track the quantile of the scores: `LogIntegral`, `VelocityPI`, `QuantileEMA`.
 
-The density of the scores at the threshold says how strongly the rate responds to it.
+The density of the scores at the threshold is the sensitivity of the rate to the threshold.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from astkit.gating.controllers import ScaleFree, checked
 
 
 def density(values: Tensor, at: float) -> float:
-    """Density of the distribution that ``values [n]`` were drawn from, at ``at``, per unit.
+    """Density estimate at ``at`` from the samples ``values [n]``, per unit.
 
     ``k / (2 r n)`` with ``r`` the distance of ``at`` to its ``(k + 1)``-th nearest value and ``k =
-    ceil(n ** 0.8 / 3)``. Infinite where that many values coincide; 0 for infinite values. Source:
+    ceil(n ** 0.8 / 3)``. Infinite if that many values coincide; 0 for infinite values. Source:
     Loftsgaarden and Quesenberry, "A Nonparametric Estimate of a Multivariate Density Function",
     1965.
 
@@ -35,8 +35,8 @@ def density(values: Tensor, at: float) -> float:
 def log_density(scores: Tensor, threshold: float) -> float:
     """Density of the logarithms of ``scores [n]`` at ``log(threshold)``, per unit of log-score.
 
-    This is the slope of the activation rate against the log-threshold: an integral controller of
-    the log-threshold is stable for gains below ``2 / log_density``. See `density`.
+    This is the slope of the activation rate against the log-threshold: integral control of the
+    log-threshold is stable for gains below ``2 / log_density``. See `density`.
 
     Raises ``ValueError`` for a negative score, a threshold that is not above 0, or fewer than two
     scores.
@@ -50,28 +50,28 @@ def log_density(scores: Tensor, threshold: float) -> float:
 
 
 class LogIntegral(ScaleFree):
-    """Integral control of the log-threshold: ``log t += gain * (rate - target)``. The default.
+    """Integral control of the log-threshold (default): ``log t += gain * (rate - target)``.
 
-    With ``f`` the density of log-scores at the threshold it is stable for ``gain * f < 2``, and on
-    scores that decay as ``exp(-step / tau)`` its rate is off by ``-1 / (tau * gain)``. After a
-    negative score the threshold itself moves, by ``gain * spread * (rate - target)``, and ``f`` is
-    the density of ``score / spread``; see `ScaleFree`.
+    With ``f`` the density of log-scores at the threshold, it is stable for ``gain * f < 2``. For
+    scores that decay as ``exp(-step / tau)``, the rate has an offset of ``-1 / (tau * gain)``.
+    After a negative score, ``gain * spread * (rate - target)`` is added to the threshold itself,
+    and ``f`` is the density of ``score / spread``; see `ScaleFree`.
 
     ``gain="auto"`` sets the gain to ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
     batch's own quantile and averaged over batches (geometrically, 0.1 for the newest); the rate's
-    standard deviation is then 7 % above that of a perfect threshold.
+    standard deviation is then 7 % above that of the exact quantile.
 
     Args:
-        gain: step size, > 0, or "auto"; reading it gives the number in use.
+        gain: step size, > 0, or "auto"; reading it returns the current value.
     """
 
     gains = ("gain",)
     state = (*ScaleFree.state, "auto", "density")
-    damping = 0.25  # gain * f that "auto" keeps: sqrt(1 + 0.25 / 1.75) = 1.07 times the scatter
-    _gain: float = checked("above 0", '0.5 suits most scores, "auto" measures them')
+    damping = 0.25  # gain * f for "auto": standard deviation times sqrt(1 + 0.25 / 1.75) = 1.07
+    _gain: float = checked("above 0", 'use 0.5 for most scores, or "auto"')
     card = Card(
         law="log t += gain * (rate - target)",
-        good_for="the default: any scores, any scale, nothing to tune",
+        good_for="default: any scores, any scale, no tuning",
         stability=(
             "stable iff gain * f < 2, f = density of log-scores at the threshold; the rate's"
             " standard deviation is sqrt(1 + gain f / (2 - gain f)) times the binomial one"
@@ -82,12 +82,12 @@ class LogIntegral(ScaleFree):
     def __init__(self, target_rate: float, gain: float | str = 0.5) -> None:
         super().__init__(target_rate)
         self.density: float | None = None
-        self._gain = 0.5  # what "auto" starts from
+        self._gain = 0.5  # initial value for "auto"
         self.gain = gain
 
     @property
     def gain(self) -> float:
-        """The step size in use, > 0."""
+        """Current step size, > 0."""
         if self.auto and self.density is not None:
             return min(max(self.damping / self.density, 0.01), 5.0)
         return self._gain
@@ -102,7 +102,7 @@ class LogIntegral(ScaleFree):
 
     def become_additive(self, scores: Tensor) -> None:
         super().become_additive(scores)
-        self.density = None  # it was one of log-scores
+        self.density = None  # it was measured on log-scores
 
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
         if self.auto and len(scores) > 1 and 0 < (found := self._density(scores)) < math.inf:
@@ -118,36 +118,36 @@ class LogIntegral(ScaleFree):
 
 
 class VelocityPI(ScaleFree):
-    """PI on the log-threshold in velocity form, with a bounded drift that follows ramps.
+    """PI control of the log-threshold in velocity form, with a bounded drift to track ramps.
 
     ``drift += kii * e``; ``log t += kp * (rate - rate before) + ki * e + drift`` with ``e = rate -
-    target``. On scores that decay as ``exp(-step / tau)`` the drift settles at ``-1 / tau`` and
-    leaves no error. It is limited to +-0.05 and held (conditional integration) while the threshold
-    cannot move in the error's direction or the error is saturated: beyond three binomial standard
-    deviations, or all or none of the rows active where chance makes that rarer than 1 in 100.
+    target``. For scores that decay as ``exp(-step / tau)`` the drift converges to ``-1 / tau``
+    without steady-state error. It is limited to +-0.05 and frozen (conditional integration) while
+    the threshold is at a limit or the error is saturated: beyond three binomial standard
+    deviations, or all or no rows active where the probability of that is below 0.01.
 
     With ``f`` the density of log-scores at the threshold, ``log t - log quantile`` obeys
     ``z (z - 1)**2 + f (kp (z - 1)**2 + ki z (z - 1) + kii z**2) = 0``; Jury's criterion gives the
-    bound on its card. Negative scores: see `ScaleFree`.
+    bound in the card. Negative scores: see `ScaleFree`.
 
     Args:
-        kp: gain of the rate's change, >= 0.
-        ki: gain of the error, > 0.
-        kii: gain of the drift, >= 0; with 0 and ``kp=0`` this is a `LogIntegral`.
+        kp: gain on the change of the rate, >= 0.
+        ki: gain on the error, > 0.
+        kii: gain of the drift, >= 0; with ``kii=0`` and ``kp=0`` this is a `LogIntegral`.
     """
 
     gains = ("kp", "ki", "kii")
     state = (*ScaleFree.state, "drift", "last")
-    kp: float = checked("0 or above", "0.1 is plenty")
-    ki: float = checked("above 0", "0.5 suits most scores")
-    kii: float = checked("0 or above", "0.003 follows a decay within some 200 batches")
-    steepest = 0.05  # of the drift: scores that fall by 1/e in 20 batches
+    kp: float = checked("0 or above", "use 0.1 or less")
+    ki: float = checked("above 0", "use 0.5 for most scores")
+    kii: float = checked("0 or above", "0.003 follows a decay within about 200 batches")
+    steepest = 0.05  # drift limit: scores that decay by 1/e in 20 batches
     card = Card(
         law="log t += kp * (rate - rate before) + ki * e + drift, drift += kii * e",
-        good_for="scores that fall or rise steadily: no lasting error where log_integral has one",
+        good_for="steadily falling or rising scores: no steady-state error, unlike log_integral",
         stability=(
             "stable iff f (4 kp + 2 ki + kii) < 4 with ki > 0, f = density of log-scores at the"
-            " threshold; linearised, while the drift is free"
+            " threshold; linearised, for an unsaturated drift"
         ),
         source="PI in velocity form with conditional integration; the bound is Jury's criterion",
     )
@@ -166,7 +166,7 @@ class VelocityPI(ScaleFree):
 
     def become_additive(self, scores: Tensor) -> None:
         super().become_additive(scores)
-        self.drift = 0.0  # it was one of the logarithm
+        self.drift = 0.0  # it applied to the logarithm
 
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
         error = rate - self.target_rate
@@ -179,23 +179,22 @@ class VelocityPI(ScaleFree):
 
     def _saturated(self, rate: float, rows: int) -> bool:
         p = self.target_rate
-        if rate in (0, 1):  # a lower bound of the error, whose size is unknown
+        if rate in (0, 1):  # the error is only bounded from below
             return (p if rate == 1 else 1 - p) ** rows < 0.01
         return abs(rate - p) > 3 * math.sqrt(p * (1 - p) / rows)
 
 
 class QuantileEMA(ScaleFree):
-    """The running mean of the batches' quantiles: ``log t += alpha * (log quantile - log t)``.
+    """Moving average of batch quantiles: ``log t += alpha * (log quantile - log t)``.
 
-    Each batch's quantile at ``1 - target`` is that of Weibull's plotting position ``(n + 1) (1 -
-    target)``: where that is a whole number, the next score exceeds it with probability ``target``,
-    for any distribution. For fewer than ``1 / target`` rows it is their maximum, and the rate about
-    ``1 / (n + 1)``.
+    The quantile at ``1 - target`` uses Weibull's plotting position ``(n + 1) (1 - target)``: if
+    that is an integer, the next score exceeds it with probability ``target`` for any distribution.
+    For fewer than ``1 / target`` rows it is the maximum, and the rate is about ``1 / (n + 1)``.
 
-    The rate plays no part, so there is no feedback to become unstable. On scores that decay as
-    ``exp(-step / tau)`` the threshold lags by ``1 / alpha`` batches and the rate is off by ``-f /
-    (tau * alpha)``, ``f`` the density of log-scores at the threshold, as `LogIntegral` with ``gain
-    = alpha / f``. Negative scores are averaged as they are.
+    There is no feedback from the rate and hence no instability. For scores that decay as
+    ``exp(-step / tau)``, the threshold lags by ``1 / alpha`` batches and the rate has an offset of
+    ``-f / (tau * alpha)``, with ``f`` the density of log-scores at the threshold, as `LogIntegral`
+    with ``gain = alpha / f``. With negative scores, the quantiles themselves are averaged.
 
     Args:
         alpha: weight of the newest batch, in (0, 1].
@@ -203,10 +202,10 @@ class QuantileEMA(ScaleFree):
 
     gains = ("alpha",)
     state = ("value", "additive")
-    alpha: float = checked("above 0 and at most 1", "0.2 averages over some 10 batches")
+    alpha: float = checked("above 0 and at most 1", "0.2 averages over about 10 batches")
     card = Card(
         law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
-        good_for="the fastest return after a jump, at any target; no gain depends on the density",
+        good_for="fastest recovery after a jump, at any target; no gain depends on the density",
         stability=(
             "stable for every alpha in (0, 1]: an average of the past without feedback, its only"
             " root is 1 - alpha; the rate's standard deviation is sqrt(1 + alpha / (2 - alpha))"

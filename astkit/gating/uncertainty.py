@@ -1,4 +1,4 @@
-"""Scores of the class outputs alone: uncertainty of the prediction, distance from the label."""
+"""Scores from class outputs: uncertainty of the prediction, distance from the label."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from astkit.gating.losses import check_labels, labels_of, logits_of, single
 
 
 def class_logits(outputs: Any, rows: int) -> Tensor:
-    """``outputs`` as ``[rows, classes]``, in float32 at least.
+    """``outputs`` as ``[rows, classes]``, in float32 or higher precision.
 
-    Raises ``ValueError`` for another shape or fewer than two classes.
+    Raises ``ValueError`` for other shapes or fewer than two classes.
     """
     with suppress(ValueError):
         outputs = logits_of(outputs)
@@ -32,14 +32,14 @@ def class_logits(outputs: Any, rows: int) -> Tensor:
 
 
 def log_shares(logits: Tensor) -> Tensor:
-    """Log-probabilities of ``logits [batch, classes]``; finite where a logit is -inf."""
+    """Log-probabilities of ``logits [batch, classes]``; finite even if a logit is -inf."""
     logs = logits.log_softmax(1)
-    # 0 * log 0 is 0 in every formula here, but 0 * -inf is not a number
+    # 0 * log 0 is defined as 0 here, but 0 * -inf is NaN
     return logs.clamp_min(torch.finfo(logs.dtype).min)
 
 
 def entropy(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """Entropy of the predicted distribution, in nats: 0 to ``ln(classes)``. Labels play no part.
+    """Entropy of the predicted distribution, in nats, from 0 to ``ln(classes)``. Ignores labels.
 
     Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
     """
@@ -48,10 +48,10 @@ def entropy(outputs: Any, targets: Any, inputs: Any) -> Tensor:
 
 
 def margin(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """``1 - (p1 - p2)`` of the two largest probabilities: 1 where two classes tie for the first.
+    """``1 - (p1 - p2)`` with the two largest probabilities; 1 if they are equal.
 
     Source: Scheffer, Decomain and Wrobel, "Active Hidden Markov Models for Information Extraction"
-    (2001), reversed so that higher means less certain. Labels play no part.
+    (2001), reversed so that higher means less certain. Ignores labels.
     """
     shares = class_logits(outputs, count_rows(targets)).softmax(1)
     first, second = shares.topk(2, dim=1).values.unbind(1)
@@ -59,7 +59,7 @@ def margin(outputs: Any, targets: Any, inputs: Any) -> Tensor:
 
 
 def confidence(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """Least confidence: ``1 - p``, with the largest probability ``p``. Labels play no part.
+    """Least confidence: ``1 - p`` with the largest probability ``p``. Ignores labels.
 
     Source: Lewis and Gale, "A Sequential Algorithm for Training Text Classifiers" (1994).
     """
@@ -67,11 +67,11 @@ def confidence(outputs: Any, targets: Any, inputs: Any) -> Tensor:
 
 
 def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """Norm of the cross-entropy's gradient with respect to the logits: ``||softmax(z) - y||``.
+    """Norm of the gradient of cross-entropy with respect to the logits: ``||softmax(z) - y||``.
 
-    Up to a constant it bounds the norm of the gradient of all weights, without a backward pass.
-    Targets are class indices ``[batch]`` or shares ``[batch, classes]``; the training's criterion
-    plays no part. Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal" (ICML
+    Up to a constant, it bounds the norm of the full gradient without a backward pass. Targets are
+    class indices ``[batch]`` or probabilities ``[batch, classes]``; the training criterion is not
+    used. Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal" (ICML
     2018), section 3.2.
     """
     logits, labels = class_logits(outputs, count_rows(targets)), labels_of(targets)
@@ -80,8 +80,8 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     elif labels.is_floating_point() or labels.shape != logits.shape[:1]:
         raise ValueError(
             f"targets are {labels.dtype} of shape {list(labels.shape)}, but this score compares"
-            f" outputs of shape {list(logits.shape)} with class indices [batch] or float shares"
-            " [batch, classes]: give such targets, or choose score='loss'"
+            f" outputs of shape {list(logits.shape)} with class indices [batch] or float"
+            " probabilities [batch, classes]: give such targets, or choose score='loss'"
         )
     else:
         check_labels(labels, logits.shape[1], ignored=None)

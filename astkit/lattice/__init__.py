@@ -1,1 +1,1 @@
-"""The energy-flow lattice: vectorised, batch-correct flows from embedding to embedding."""
+"""Energy-flow lattice: vectorised flows from embedding to embedding, independent per sample."""

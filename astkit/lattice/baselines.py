@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from astkit import rng
 from astkit.lattice.tasks import Pairs, Task
 
-CHUNK = 4096  # predictions compared with all targets at a time
+CHUNK = 4096  # predictions per chunk
 LAMBDAS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-HELD_OUT = 0.15  # of the training part, to choose lambda on
+HELD_OUT = 0.15  # share of the training part used to choose lambda
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """How well predictions retrieve their targets.
+    """Retrieval metrics of predictions.
 
     Attributes:
         samples: number of predictions, and of targets to choose among.
@@ -46,7 +46,7 @@ class Retrieval:
 def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:
     """Metrics of ``predicted [N, dim]`` against ``targets [N, dim]``, row by row.
 
-    Raises ``ValueError`` for other shapes, or for a prediction that is not finite.
+    Raises ``ValueError`` for other shapes, or non-finite predictions.
     """
     if predicted.ndim != 2 or predicted.shape != targets.shape or not len(predicted):
         raise ValueError(
@@ -54,7 +54,7 @@ def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:
             " [N, dim] for both, with at least one row"
         )
     if not bool(predicted.isfinite().all()):
-        raise ValueError("predicted holds a value that is not finite: the model has diverged")
+        raise ValueError("predicted contains a value that is not finite: the model has diverged")
     predicted, targets = F.normalize(predicted.float()), F.normalize(targets.float())
     ranks, cosines = [], []
     for rows in torch.arange(len(predicted), device=predicted.device).split(CHUNK):

@@ -24,8 +24,8 @@ class LatticeConfig:
             ``2 * width * height``. Children without a free slot are counted in ``dropped``.
         max_steps: maximum number of steps; None: ``ceil((depth - 1) / z_min)``, which the slowest
             flow needs.
-        z_min, z_max: smallest and largest advance along z per step, in planes.
-        reach: largest move along x and y per step, in cells.
+        z_min, z_max: minimum and maximum advance along z per step, in planes.
+        reach: maximum move along x and y per step, in cells.
         spawn_threshold: a flow spawns when its gate exceeds this, in (0, 1); 1 disables spawning.
         max_children: maximum number of children per flow and step, 1 to 4.
         theta_e: a flow dies when the magnitude of its energy falls below this; 0 disables death.
@@ -37,10 +37,10 @@ class LatticeConfig:
         input_scale: embeddings are multiplied by this; None: ``sqrt(dim)``, which scales the
             elements of unit vectors to about 1.
         lattice: False omits the flows: mapper and collector only (the bypass).
-        seed: of the weights.
+        seed: seed of the weights.
 
     Raises:
-        ValueError: for a setting outside its range.
+        ValueError: for a setting out of range.
     """
 
     dim: int = 768
@@ -92,17 +92,17 @@ class LatticeConfig:
 
     @property
     def cells(self) -> int:
-        """Cells of the surface: the number of flows that a sample starts with."""
+        """Cells of the surface: initial number of flows per sample."""
         return self.width * self.height
 
     @property
     def flows_per_sample(self) -> int:
-        """Maximum number of flows of a sample that are alive at a time."""
+        """Maximum number of concurrent flows per sample."""
         return 2 * self.cells if self.max_flows is None else self.max_flows
 
     @property
     def steps_allowed(self) -> int:
-        """Maximum number of steps of a sample."""
+        """Maximum number of steps per sample."""
         if self.max_steps is not None:
             return self.max_steps
         return math.ceil((self.depth - 1) / self.z_min)
@@ -120,4 +120,4 @@ PRESETS = {
     "experiment": LatticeConfig(width=12, height=12, depth=6, hidden=32),
     "large": LatticeConfig(width=32, height=32, depth=12, hidden=128, layers=2),
 }
-"""The original's presets by name, on smaller surfaces, so that every sample has its flows."""
+"""The original's presets by name, on smaller surfaces, so that every sample has all its flows."""

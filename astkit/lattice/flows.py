@@ -1,4 +1,4 @@
-"""Flows as tensors, and one step of all of them at once."""
+"""Flows as tensors, and one step of all flows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from astkit.lattice.layers import ADVANCE, CHILD, ENERGY, GATE, MOVE, Carrier, N
 from astkit.lattice.surface import Landing, fold
 
 NEIGHBOURS = ((1, 0), (-1, 0), (0, 1), (0, -1))
-"""Where the first to fourth child of a flow starts, in cells from its parent."""
+"""Offset of the first to fourth child of a flow from its parent, in cells."""
 
 
 class Flows(NamedTuple):
@@ -26,7 +26,7 @@ class Flows(NamedTuple):
         slot: int64 ``[n]``, ascending.
         place: x, y and z in lattice units, and energy, ``[n, 4]``.
         age: steps taken, ``[n]``, of the same dtype as ``place``.
-        hidden: the GRU's hidden state, one ``[n, hidden]`` a layer.
+        hidden: the GRU's hidden state, one ``[n, hidden]`` per layer.
     """
 
     slot: Tensor
@@ -80,10 +80,10 @@ class _Fates(NamedTuple):
 
 @dataclass(frozen=True)
 class Stepper:
-    """The rules of a step.
+    """The update rules of a step.
 
     Args:
-        config: of the lattice.
+        config: settings of the lattice.
         neuron, carrier: shared by all flows.
         extent: largest x, y and z, ``[3]``.
         adaptive: whether samples stop early.
@@ -113,16 +113,16 @@ class Stepper:
         return flows, Tally(none + config.cells, *(none,) * 6, running)
 
     def step(self, flows: Flows, tally: Tally, number: int) -> tuple[Flows, Tally, list[Landing]]:
-        """Step ``number`` (from 0): the remaining flows, the new counters, what landed.
+        """Step ``number`` (from 0): remaining flows, updated counters, landings.
 
-        The host synchronises with the device once, to read how many flows remain.
+        Synchronises with the device once, to read the number of remaining flows.
         """
         flows, decided = self._move(flows)
         sample = flows.slot // self.config.flows_per_sample
         fates, tally, read = self._judge(flows, decided, sample, tally, number)
         arrived, alive, wanted, born, stranded = read.tolist()
         landings = []
-        if wanted:  # a flow also gives away the share of a child that finds no slot
+        if wanted:  # a flow also loses the energy share of a child without a slot
             flows = _shared(flows, fates.wanted)
         if arrived:
             landings.append(_landing(flows, sample, find(fates.arrived, arrived)))
@@ -148,7 +148,7 @@ class Stepper:
         one = torch.ones_like(self.extent)
         scale, shift = F.pad(2 / self.extent, (0, 1), value=1), F.pad(-one, (0, 1))
         decided, hidden = self._call(here * scale + shift, flows.hidden)
-        decided = decided.to(here.dtype)  # under autocast, places and energies keep their precision
+        decided = decided.to(here.dtype)  # under autocast, place and energy keep their precision
         xy = here[:, :2] + config.reach * decided[:, MOVE]
         speed = config.z_min + (config.z_max - config.z_min) * decided[:, ADVANCE]
         energy = decided[:, ENERGY]
@@ -172,7 +172,7 @@ class Stepper:
     def _judge(
         self, flows: Flows, decided: Tensor, sample: Tensor, tally: Tally, number: int
     ) -> tuple[_Fates, Tally, Tensor]:
-        """The fate of each flow and sample, and the counts that the host needs."""
+        """The fate of each flow and sample, and the counts needed on the host."""
         arrived = flows.place[:, 2] >= self.config.depth - 1
         died = ~arrived & (flows.place[:, 3].abs() < self.config.theta_e)
         wanted = self._wanted(decided[:, GATE]).masked_fill(arrived | died, 0)
@@ -182,7 +182,7 @@ class Stepper:
         edges = torch.searchsorted(sample, batch)
         here = running[:, edges].diff()
         rank = running[2, :-1] - running[2, edges[:-1]][sample]
-        room = self.config.flows_per_sample - tally.alive + here[0] + here[1]  # freed slots too
+        room = self.config.flows_per_sample - tally.alive + here[0] + here[1]  # with freed slots
         born = torch.minimum(here[2], room)
         after, stop = self._count(tally, here, born, number)
         alive = ~(arrived | died)
@@ -192,9 +192,9 @@ class Stepper:
         return fates, after, read
 
     def _count(self, tally: Tally, here: Tensor, born: Tensor, number: int) -> tuple[Tally, Tensor]:
-        """The counters after a step with ``here [3, batch]`` arrivals, deaths, children wanted.
+        """The counters after a step with ``here [3, batch]``: arrivals, deaths, requested children.
 
-        Also which samples stop, bool ``[batch]``.
+        Also returns which samples stop, bool ``[batch]``.
         """
         config = self.config
         after = replace(
@@ -227,7 +227,7 @@ class Stepper:
     def _next(
         self, flows: Flows, decided: Tensor, sample: Tensor, fates: _Fates, alive: int, born: int
     ) -> Flows:
-        """The flows alive and their children, in the order of their slots."""
+        """The surviving flows and their children, in the order of their slots."""
         rows = find(fates.alive, alive)
         if not born:
             return flows.take(rows)
@@ -253,7 +253,7 @@ class Stepper:
         )
 
     def _slots(self, flows: Flows, fates: _Fates, sample: Tensor, rank: Tensor) -> Tensor:
-        """The ``rank``-th free slot of ``sample``; slots of ended flows are free again."""
+        """The ``rank``-th free slot of ``sample``, including slots of ended flows."""
         each = self.config.flows_per_sample
         taken = torch.zeros(len(fates.stop) * each, dtype=torch.bool, device=rank.device)
         taken.scatter_(0, flows.slot, fates.alive)
@@ -262,7 +262,7 @@ class Stepper:
 
 
 def find(mask: Tensor, count: int) -> Tensor:
-    """Indices where ``mask [n]`` is true, int64 ``[count]``, without a synchronisation."""
+    """Indices of true elements of ``mask [n]``, int64 ``[count]``, without synchronisation."""
     return torch.nonzero_static(mask, size=count).squeeze(1)
 
 

@@ -1,6 +1,6 @@
-"""The layers of a lattice: mapper in, neuron and GRU of the flows, collector out.
+"""Layers of a lattice: mapper (input), neuron and GRU (flows), collector (output).
 
-Sizes are those of LL1yt/EnergyFlowSwift, energy_flow at 7730fce.
+Sizes as in LL1yt/EnergyFlowSwift, energy_flow at 7730fce.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Collector(nn.Sequential):
 class Neuron(nn.Sequential):
     """``[flows, 4]``, position in [-1, 1] and energy, to signals ``[flows, 64]``.
 
-    Without the original's first layer, of which only 3 outputs were used.
+    The original's first layer is omitted; only 3 of its outputs were used.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Carrier(nn.Module):
         )
         self.heads = nn.Linear(config.hidden, 6)
         with torch.no_grad():
-            # initially, flows land near their own cell with about their own energy
+            # initially, flows land near their cell with about their initial energy
             self.heads.weight[MOVE] *= 0.1
             self.heads.weight[ENERGY] *= 0.1
             self.heads.bias.zero_()
@@ -93,7 +93,7 @@ class Carrier(nn.Module):
     def forward(
         self, inputs: Tensor, hidden: tuple[Tensor, ...]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """One step of ``inputs [flows, 65]`` (signal, energy) and ``hidden``, one a layer.
+        """One step of ``inputs [flows, 65]`` (signal, energy) and ``hidden``, one per layer.
 
         Returns outputs ``[flows, 6]`` in (-1, 1) and (0, 1), and the new hidden states.
         """

@@ -1,4 +1,4 @@
-"""The energy-flow lattice: embeddings in, embeddings out, with flows in between."""
+"""Energy-flow lattice: maps embeddings to embeddings by flows between two surfaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astkit.lattice.layers import Carrier, Collector, Mapper, Neuron
 from astkit.lattice.surface import Landing, deposit
 
 Observer = Callable[[int, Flows], None]
-"""Called with the number of steps so far and the flows alive."""
+"""Called with the number of steps so far and the current flows."""
 
 
 class LatticeOutput(NamedTuple):
@@ -38,7 +38,7 @@ class EnergyFlowLattice(nn.Module):
         model = EnergyFlowLattice(LatticeConfig(dim=768, width=12, height=12, depth=6))
         y, surface, stats = model(x)
 
-    Weights depend on ``config.seed`` alone; all of them are in ``state_dict()``. Reimplements
+    Weights depend only on ``config.seed``; all of them are in ``state_dict()``. Reimplements
     energy_flow of LL1yt/EnergyFlowSwift at 7730fce, without interaction between samples: a
     sample's output does not depend on its batch.
     """
@@ -56,7 +56,7 @@ class EnergyFlowLattice(nn.Module):
             with _seeded(config, "flows"):
                 self.neuron, self.carrier = Neuron(), Carrier(config)
             extent = torch.tensor([config.width - 1.0, config.height - 1.0, config.depth - 1.0])
-            # whole numbers, so exact after .double() too
+            # integers, so also exact after .double()
             self.register_buffer("extent", extent, persistent=False)
 
     def forward(
@@ -67,20 +67,20 @@ class EnergyFlowLattice(nn.Module):
         flows_per_call: int | None = None,
         observer: Observer | None = None,
     ) -> LatticeOutput:
-        """Send embeddings through the lattice.
+        """Map embeddings to embeddings.
 
-        The host synchronises with the device once a step, to read how many flows remain.
+        Synchronises with the device once per step, to read the number of remaining flows.
 
         Args:
             x: ``[batch, dim]``.
-            adaptive: False runs every sample for all steps allowed, or until no flow is alive.
-            flows_per_call: flows in one call of neuron and carrier; None: all. The output is the
-                same up to rounding.
-            observer: called with the flows before the first step and after each; without
-                gradients only.
+            adaptive: False runs samples for the maximum number of steps, or until no flow is alive.
+            flows_per_call: flows per call of neuron and carrier; None: all. Outputs are
+                equal up to rounding.
+            observer: called with the flows before the first step and after each; requires
+                disabled gradients.
 
         Raises:
-            ValueError: for ``x`` of another shape, or an observer where gradients are recorded.
+            ValueError: for ``x`` of another shape, or an observer with gradients enabled.
         """
         config = self.config
         if x.ndim != 2 or x.shape[1] != config.dim:
@@ -95,7 +95,7 @@ class EnergyFlowLattice(nn.Module):
             return LatticeOutput(self.collector(surface), surface, FlowStats(*(none,) * 6))
         stepper = Stepper(config, self.neuron, self.carrier, self.extent, adaptive, flows_per_call)
         flows, tally = stepper.begin(surface.to(self.extent.dtype))
-        landings = [Landing(flows.slot[:0], flows.place[:0], flows.age[:0])]  # for when none lands
+        landings = [Landing(flows.slot[:0], flows.place[:0], flows.age[:0])]  # in case none lands
         number = 0
         if observer is not None:
             observer(number, flows)
@@ -110,5 +110,5 @@ class EnergyFlowLattice(nn.Module):
 
 
 def _seeded(config: LatticeConfig, part: str) -> AbstractContextManager[None]:
-    # a key for each part: the mapper of a seed is the same with and without flows
+    # one key per part: the mapper of a seed is the same with and without flows
     return rng.isolated("cpu", config.seed, "lattice", part)

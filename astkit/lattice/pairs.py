@@ -1,7 +1,7 @@
-"""Pairs of texts: the frozen ones from Python's own documentation, or a user's JSONL file.
+"""Text pairs: a fixed set from Python documentation, or a user's JSONL file.
 
-A pair is a paragraph and the one that follows it. Since other versions of the packages give other
-pairs, ``python -m tests.benchmarks.docs_pairs`` has frozen them in ``data/docs_pairs.jsonl.gz``.
+A pair is a paragraph and the following one. Since other package versions give other
+pairs, ``python -m tests.benchmarks.docs_pairs`` stored them in ``data/docs_pairs.jsonl.gz``.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from astkit.datasets.cifar10 import search_places
 
 FILE = "docs_pairs.jsonl.gz"
-# beside the package, not in it: what an editable install copies there would hide the checkout
+# next to the package, not in it: files copied there by an editable install would hide the checkout
 SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
 VALIDATION_SHARE = 0.15
-MOST_BYTES = 2**27  # of text in a file: a small compressed file may expand to any size
+MOST_BYTES = 2**27  # of text per file: small compressed files may expand to any size
 _FORM = '{"source": "some words", "target": "some words"}'
 
 
@@ -48,19 +48,19 @@ def is_prose(pair: TextPair) -> bool:
 
 
 def in_validation(source: str) -> bool:
-    """Whether a pair with this source belongs to the validation part.
+    """Whether a pair with this source is in the validation part.
 
-    A function of the source's words alone (BLAKE2b), so equal sources are never on both sides.
+    Depends only on the source's words (BLAKE2b), so equal sources are always in the same part.
     """
     digest = hashlib.blake2b(" ".join(words(source)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < VALIDATION_SHARE * 2**64
 
 
 def docs_pairs() -> list[TextPair]:
-    """The frozen pairs, from the first of: the folder that ``ASTKIT_DATA`` names, ``data/`` of the
+    """The stored pairs, from the first of: the folder named by ``ASTKIT_DATA``, ``data/`` of the
     checkout or of the current folder, the data folder of an installed wheel.
 
-    Raises ``FileNotFoundError`` where none has the file, and ``ValueError`` for a damaged one.
+    Raises ``FileNotFoundError`` if none contains the file, and ``ValueError`` for a damaged file.
     """
     places = [*search_places(None), SHARE]
     for place in places:
@@ -76,7 +76,7 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
     """The pairs of a JSONL file, plain or gzipped: ``{"source": ..., "target": ...}`` per line.
 
     Raises ``FileNotFoundError``, and ``ValueError`` for a file that cannot be read, is empty, or
-    has a line without words on both sides.
+    has a line without words in source or target.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -91,9 +91,9 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
     except FileNotFoundError:
         raise
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read as JSON lines ({error}): write it anew") from error
+        raise ValueError(f"{path} cannot be read as JSON lines ({error}): rewrite it") from error
     if not lines:
-        raise ValueError(f"{path} holds no pair: give lines of the form {_FORM}")
+        raise ValueError(f"{path} contains no pair: give lines of the form {_FORM}")
     return [_pair(line, where) for where, line in lines.items()]
 
 
@@ -110,7 +110,7 @@ def _pair(line: str, where: str) -> TextPair:
 
 
 def topics_pairs() -> list[TextPair]:
-    """Pairs of the language reference that ships with Python, `pydoc_data.topics`."""
+    """Pairs from the language reference shipped with Python, `pydoc_data.topics`."""
     from pydoc_data.topics import topics
 
     pairs = [

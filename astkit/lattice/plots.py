@@ -1,4 +1,4 @@
-"""Figures of a lattice: paths of flows, steps until they stop, times, learning curves."""
+"""Figures of a lattice: paths of flows, steps until samples stop, times, learning curves."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from astkit.lattice.flows import Flows
 from astkit.lattice.model import EnergyFlowLattice, LatticeOutput
 from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
 
-_SLIDE_DPI = 72  # a notebook holds many slides
-_COLOURS = "cividis"  # also for colour-blind readers
+_SLIDE_DPI = 72  # a notebook contains many slides
+_COLOURS = "cividis"  # colour-blind safe
 
 
 @torch.no_grad()
 def flow_table(
     model: EnergyFlowLattice, x: Tensor, *, adaptive: bool = True
 ) -> tuple[LatticeOutput, pd.DataFrame]:
-    """Run ``x [batch, dim]`` without gradients: the output, and a row per step and flow.
+    """Run ``x [batch, dim]`` without gradients; returns the output, and a row per step and flow.
 
     Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, ``x``, ``y``, ``z`` in
     lattice units, and ``energy``.
@@ -47,14 +47,14 @@ def flow_table(
 
 @styled
 def flow_paths(flows: pd.DataFrame, depth: int, upto: int | None = None) -> Picture:
-    """A sample's flows: their energy along the depth, and their positions on the surface.
+    """Flows of one sample: energy by depth, and positions on the surface.
 
-    A flow that has arrived stays where it was before its last step.
+    A flow that has arrived remains at its position before the last step.
 
     Args:
-        flows: of one sample, from `flow_table`.
+        flows: rows of one sample, from `flow_table`.
         depth: planes of the lattice.
-        upto: the last step that is drawn; all by default.
+        upto: last step to plot; all by default.
 
     Raises ``ValueError`` for an empty table.
     """
@@ -85,14 +85,14 @@ def _moves(flows: pd.DataFrame) -> np.ndarray:
     """Plane and energy before and after each step of each flow, ``[n, 2, 2]``."""
     ordered = flows.sort_values(["slot", "step"])
     before = ordered.groupby("slot").shift()
-    # a gap in the steps, or a smaller z: another flow in the same slot
+    # a gap in the steps, or a smaller z: a new flow in the same slot
     same = (ordered["step"] - before["step"] == 1) & (ordered["z"] > before["z"])
     axes = ["z", "energy"]
     return np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
 
 
 class Slides:
-    """Pictures with a slider below them, as plain HTML without widgets."""
+    """Figures with a slider, as plain HTML without widgets."""
 
     def __init__(self, pictures: Sequence[Picture], name: str = "step") -> None:
         self.images = [base64.b64encode(each.png(_SLIDE_DPI)).decode() for each in pictures]
@@ -120,7 +120,7 @@ class Slides:
 
 @styled
 def steps_until_done(steps: Sequence[int], allowed: int, arrivals: Sequence[int]) -> Picture:
-    """Histograms of the steps of each sample and of the arrivals.
+    """Histograms of steps per sample and of arrivals per step.
 
     Args:
         steps: one number per sample.
@@ -138,9 +138,9 @@ def steps_until_done(steps: Sequence[int], allowed: int, arrivals: Sequence[int]
 
 @styled
 def times(rows: pd.DataFrame) -> Picture:
-    """Milliseconds per step and flow, a line per way, both axes logarithmic.
+    """Milliseconds per step and flow, one line per ``way``, both axes logarithmic.
 
-    ``rows``: ``way``, ``flows`` and the ``seconds`` of a step.
+    ``rows``: ``way``, ``flows`` and ``seconds`` per step.
     """
     figure = picture(1, width=6.4, height=3.8)
     (axis,) = figure.axes
@@ -156,10 +156,10 @@ def times(rows: pd.DataFrame) -> Picture:
 
 @styled
 def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str, label: str) -> Picture:
-    """A metric over training steps, a line per model with the range over seeds.
+    """A metric by training step, one line per model with the range over seeds.
 
-    ``curves``: ``model``, ``seed``, ``step`` and ``metric``; ``label``: of the metric's axis;
-    ``marks``: values of the baselines, drawn as lines.
+    ``curves``: ``model``, ``seed``, ``step`` and ``metric``; ``label``: label of the metric's axis;
+    ``marks``: values of the baselines, plotted as lines.
     """
     figure = picture(1, width=6.4, height=3.8)
     (axis,) = figure.axes

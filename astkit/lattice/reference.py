@@ -1,7 +1,7 @@
-"""The lattice as a plain loop over samples and flows: the slow reference implementation.
+"""Reference implementation of the lattice: a plain loop over samples and flows.
 
-It shares only the modules and their parameters with `EnergyFlowLattice`, and calls them with one
-flow at a time. Tests compare the vectorised steps with it, and it is the baseline of their timing.
+It shares only modules and parameters with `EnergyFlowLattice`, and calls them with one
+flow at a time. Used by tests of the vectorised steps, and as the baseline in timings.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class _Flow:
 
 
 def run_reference(model: EnergyFlowLattice, x: Tensor, *, adaptive: bool = True) -> LatticeOutput:
-    """What ``model(x, adaptive=...)`` returns, computed one flow after another, with gradients.
+    """Compute the output of ``model(x, adaptive=...)`` flow by flow, with gradients.
 
     Args:
         model: with ``lattice=True``.
         x: ``[batch, dim]``; compare in float64, since thresholds are discontinuous.
-        adaptive: as for `EnergyFlowLattice.forward`.
+        adaptive: see `EnergyFlowLattice.forward`.
     """
     samples = [_Sample(model, model.mapper(row[None])[0]) for row in x]
     for sample in samples:
@@ -44,7 +44,7 @@ def run_reference(model: EnergyFlowLattice, x: Tensor, *, adaptive: bool = True)
 
 
 class _Sample:
-    """One sample's flows, what they left on the surface, and the counters of `FlowStats`."""
+    """One sample's flows, their deposits on the surface, and the counters of `FlowStats`."""
 
     def __init__(self, model: EnergyFlowLattice, surface: Tensor) -> None:
         self.model, self.config = model, model.config
@@ -142,7 +142,7 @@ class _Sample:
         weight = (abs(flow.energy.item()) + 1e-6) * (1 + 0.1 * flow.age)
         for column, share_x in ((left, 1 - (flow.x - left)), (left + 1, flow.x - left)):
             for row, share_y in ((top, 1 - (flow.y - top)), (top + 1, flow.y - top)):
-                if column < config.width and row < config.height:  # beyond the wall the share is 0
+                if column < config.width and row < config.height:  # the share is 0 outside
                     cell = row * config.width + column
                     amount = share_x * share_y * weight
                     self.held[cell] = self.held[cell] + amount * flow.energy

@@ -1,4 +1,4 @@
-"""The surface where flows move and land: reflecting walls, and a bilinear deposit."""
+"""Surfaces: reflection at the walls, and bilinear deposit of landing flows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EPSILON = 1e-6
 
 
 def fold(value: Tensor, extent: Tensor) -> Tensor:
-    """``value`` reflected at the walls 0 and m = ``extent``: ``v mod 2m``, beyond m ``2m - v``."""
+    """``value`` reflected at 0 and m = ``extent``: ``v mod 2m``, and ``2m - v`` above m."""
     return extent - (value.remainder(2 * extent) - extent).abs()
 
 
@@ -24,11 +24,11 @@ class Landing(NamedTuple):
 
 
 def deposit(landings: list[Landing], batch: int, width: int, height: int) -> Tensor:
-    """The surface ``[batch, height * width]``: per cell, the weighted mean energy of what landed.
+    """The surface ``[batch, height * width]``: per cell, the weighted mean energy of landings.
 
-    A flow is split among the four cells around it in bilinear proportion, so the surface is
-    differentiable in the landing position. Its weight is the original's, ``(|energy| + 1e-6)
-    (1 + 0.1 age)``, detached. An empty cell holds 0.
+    A flow is distributed bilinearly to the four nearest cells, so the surface is
+    differentiable in the landing position. Weights are the original's, ``(|energy| + 1e-6)
+    (1 + 0.1 age)``, detached. Empty cells are 0.
     """
     sample, place, age = (torch.cat(parts) for parts in zip(*landings, strict=True))
     xy, energy = place[:, :2], place[:, 3]
@@ -37,7 +37,7 @@ def deposit(landings: list[Landing], batch: int, width: int, height: int) -> Ten
     fraction = xy - corner
     near = corner.long().T
     corners = torch.stack([near, near + 1])  # [2, xy, n]
-    # beyond the wall the share is 0; a NaN stays in bounds, and shows on the surface
+    # the share is 0 outside; NaNs stay in bounds, and propagate to the surface
     x, y = corners[:, 0].clamp(0, width - 1), corners[:, 1].clamp(0, height - 1)
     cell = (sample * height + y[:, None]) * width + x[None]  # [2 in y, 2 in x, n]
     share_x, share_y = (torch.stack([1 - part, part]) for part in fraction.T)

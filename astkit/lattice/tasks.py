@@ -1,8 +1,8 @@
-"""Tasks of a lattice: from one embedding to another, split so that no source is on both sides.
+"""Tasks of a lattice: from embedding to embedding, split without sources in common.
 
-Embeddings of texts need no download: hashed words and word pairs, weighted by TF-IDF, projected on
+Text embeddings need no download: hashed words and word pairs, weighted by TF-IDF, projected on
 the leading singular directions of the training texts (latent semantic analysis: Deerwester et al.,
-JASIS 41(6), 1990). They replace the pretrained language model of the original
+JASIS 41(6), 1990). They replace the original's pretrained language model
 (LL1yt/EnergyFlowSwift, 7730fce).
 """
 
@@ -29,11 +29,11 @@ FEATURES = 8192
 
 @dataclass(frozen=True, eq=False)
 class Pairs(Dataset[tuple[Tensor, Tensor]]):
-    """Rows of a store of embeddings, as a data set of sources and targets.
+    """Rows of an array of embeddings, as a dataset of sources and targets.
 
     Attributes:
-        x, y: sources and targets of the whole store, ``[N, dim]``; may be memory-mapped.
-        rows: int64 ``[K]``: which rows of the store these are.
+        x, y: all sources and targets, ``[N, dim]``; may be memory-mapped.
+        rows: int64 ``[K]``: row numbers in ``x`` and ``y``.
     """
 
     x: Tensor
@@ -51,16 +51,16 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
         return self.fetch(torch.tensor(index))  # already a batch: see `loader`
 
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Sources and targets number ``index`` (int64 ``[B]``), float32 ``[B, dim]`` each."""
+        """Sources and targets of pairs ``index`` (int64 ``[B]``), float32 ``[B, dim]`` each."""
         rows = self.rows[index]
         return self.x.index_select(0, rows).float(), self.y.index_select(0, rows).float()
 
     def whole(self) -> tuple[Tensor, Tensor]:
-        """All sources and all targets, as `fetch` gives them."""
+        """All sources and all targets, in the format of `fetch`."""
         return self.fetch(torch.arange(len(self)))
 
     def loader(self, batch_size: int = 64, *, shuffle: bool = True, seed: int = 0) -> Loader:
-        """A loader that reads from the store batch by batch."""
+        """A loader that reads ``x`` and ``y`` batch by batch."""
         return Loader(self, batch_size, shuffle=shuffle, seed=seed, collate_fn=_as_it_is)
 
 
@@ -70,12 +70,12 @@ def _as_it_is(batch: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Pairs to train on and pairs to validate with.
+    """Pairs for training and validation.
 
     Attributes:
-        name: for tables.
-        train, validation: parts of one store.
-        texts: the pair of texts behind each row of the store; empty where there are none.
+        name: name in tables.
+        train, validation: parts of the same arrays.
+        texts: the text pair of each row of the arrays; empty if there are none.
     """
 
     name: str
@@ -89,14 +89,14 @@ class Task:
         return self.train.x.shape[1]
 
     def texts_of(self, part: Pairs) -> list[TextPair]:
-        """The texts behind ``part``; raises ``ValueError`` for a task without texts."""
+        """The texts of ``part``; raises ``ValueError`` for a task without texts."""
         if not self.texts:
             raise ValueError(f"the task {self.name!r} has no texts: create it with text_task")
         return [self.texts[row] for row in part.rows.tolist()]
 
 
 def docs_task(count: int | None = None, dim: int = 768, *, seed: int = 0) -> Task:
-    """The frozen documentation pairs (see `docs_pairs`), or ``count`` of them drawn by ``seed``.
+    """The stored documentation pairs (see `docs_pairs`), or a random ``count`` of them by ``seed``.
 
     Raises ``ValueError`` for a ``count`` out of range.
     """
@@ -116,10 +116,10 @@ def text_task(
     seed: int = 0,
     name: str = "texts",
 ) -> Task:
-    """A task of text pairs, or of a JSONL file of them (see `read_pairs`).
+    """A task from text pairs, or from a JSONL file of them (see `read_pairs`).
 
-    The embedding is fitted to both sides of the training part. Raises ``ValueError`` when a part is
-    empty, or for a file that cannot be read.
+    The embedding is fitted to both sides of the training part. Raises ``ValueError`` if a part is
+    empty, or the file cannot be read.
     """
     if isinstance(pairs, str | os.PathLike):
         pairs = read_pairs(pairs)
@@ -139,9 +139,9 @@ def text_task(
 def lsa(texts: Sequence[str], dim: int, seed: int = 0) -> Callable[[Sequence[str]], Tensor]:
     """A function from n texts to unit vectors float32 ``[n, dim]``, fitted to ``texts``.
 
-    scikit-learn's `TfidfVectorizer` on hashed words and pairs of neighbouring words, then its
-    `TruncatedSVD`, whose random start depends on ``seed``. A text without words in common with
-    ``texts`` gives 0, and so do directions beyond the rank of ``texts``.
+    scikit-learn's `TfidfVectorizer` on hashed words and bigrams, followed by
+    `TruncatedSVD`, whose random initialisation depends on ``seed``. Texts without words in common
+    with ``texts`` map to 0, as do directions beyond the rank of ``texts``.
 
     Raises ``ValueError`` for a ``dim`` beyond the number of features.
     """
@@ -164,7 +164,7 @@ def lsa(texts: Sequence[str], dim: int, seed: int = 0) -> Callable[[Sequence[str
 
 
 def hashed(text: str) -> list[str]:
-    """The words of ``text`` and its pairs of neighbouring words, by their CRC-32.
+    """CRC-32 of the words and bigrams of ``text``.
 
     Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009;
     without signs.

@@ -1,9 +1,9 @@
-"""From words to the lattice and back: a small encoder before it, a small decoder after it.
+"""Text encoder and decoder of the lattice.
 
-Both are trained with the lattice: one encode, one pass through the lattice and one decode per
+Both are trained with the lattice: one encoding, one pass through the lattice and one decoding per
 step, for any number of texts. The encoder learns to predict the task's embedding of a text; the
-decoder reads the output surface and learns the target's words by cross-entropy (teacher forcing:
-Williams and Zipser, Neural Computation 1(2), 1989).
+decoder is conditioned on the output surface and trained with cross-entropy on the target's words
+(teacher forcing: Williams and Zipser, Neural Computation 1(2), 1989).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
 
 
 class Vocabulary:
-    """The most frequent words of the training texts, numbered from 4 on; 0 to 3 are marks.
+    """The most frequent words of the training texts, numbered from 4; 0 to 3 are special tokens.
 
     Args:
-        texts: of the training part.
-        size: maximum number of tokens, the marks included.
+        texts: training texts.
+        size: maximum number of tokens, including special tokens.
 
-    Raises ``ValueError`` for a size that leaves no word.
+    Raises ``ValueError`` for a size without room for words.
     """
 
     def __init__(self, texts: Sequence[str], size: int = 2000) -> None:
@@ -47,9 +47,9 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, texts: Sequence[str], length: int) -> Tensor:
-        """Token numbers, int64 ``[len(texts), length]``: words, an end mark, padding.
+        """Token indices, int64 ``[len(texts), length]``: words, an end token, padding.
 
-        Longer texts are cut, and then have no end mark.
+        Longer texts are truncated, without an end token.
         """
         encoded = torch.full((len(texts), length), PAD)
         for row, text in enumerate(texts):
@@ -59,7 +59,7 @@ class Vocabulary:
         return encoded
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """The words of ``tokens [B, length]`` up to the first end mark."""
+        """The words of ``tokens [B, length]`` up to the first end token."""
         texts = []
         for row in tokens.tolist():
             end = row.index(END) if END in row else len(row)
@@ -84,7 +84,7 @@ class TextEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """A surface ``[B, cells]`` to tokens: the initial state of a GRU language model."""
+    """A GRU language model over tokens, with its initial state from a surface ``[B, cells]``."""
 
     def __init__(self, size: int, cells: int, width: int) -> None:
         super().__init__()
@@ -94,8 +94,8 @@ class TextDecoder(nn.Module):
         self.out = nn.Linear(width, size)
 
     def forward(self, surface: Tensor, tokens: Tensor) -> Tensor:
-        """Logits ``[B, length, vocabulary]`` of each of ``tokens [B, length]``, given those
-        before it."""
+        """Logits ``[B, length, vocabulary]`` of each of ``tokens [B, length]``, given the
+        preceding ones."""
         begin = torch.full_like(tokens[:, :1], BEGIN)
         heard = self.words(torch.cat([begin, tokens[:, :-1]], 1))
         logits: Tensor = self.out(self.gru(heard, self.start(surface)[None].contiguous())[0])
@@ -103,7 +103,7 @@ class TextDecoder(nn.Module):
 
     @torch.no_grad()
     def greedy(self, surface: Tensor, length: int) -> Tensor:
-        """Greedy decoding of the whole batch, int64 ``[B, length]``; padding after an end mark."""
+        """Greedy decoding of the batch, int64 ``[B, length]``; padding after an end token."""
         state = self.start(surface)[None].contiguous()
         token = torch.full((len(surface), 1), BEGIN, device=surface.device)
         ended = torch.zeros_like(token, dtype=torch.bool)
@@ -119,14 +119,14 @@ class TextDecoder(nn.Module):
 
 
 class TextBridge(nn.Module):
-    """Encoder and decoder around a lattice with ``cells`` surface cells and embeddings of ``dim``.
+    """Encoder and decoder for a lattice with ``cells`` surface cells and embeddings of ``dim``.
 
     Args:
-        vocabulary: of the training texts.
-        dim, cells: of the lattice.
-        width: of word vectors and GRU.
-        length: maximum number of tokens of a text; longer ones are cut.
-        seed: of the weights.
+        vocabulary: vocabulary of the training texts.
+        dim, cells: sizes of the lattice.
+        width: width of word vectors and GRU.
+        length: maximum number of tokens per text; longer ones are truncated.
+        seed: seed of the weights.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class TextBridge(nn.Module):
         return self.vocabulary.decode(self.decoder.greedy(surface, self.length))
 
     def word_losses(self, surface: Tensor, tokens: Tensor) -> Tensor:
-        """Mean cross-entropy of a row's tokens, ``[B]`` in nats, without padding."""
+        """Mean cross-entropy per row, ``[B]`` in nats, without padding."""
         logits = self.decoder(surface, tokens)
         losses = F.cross_entropy(logits.transpose(1, 2), tokens, ignore_index=PAD, reduction="none")
         return losses.sum(1) / (tokens != PAD).sum(1).clamp(min=1)

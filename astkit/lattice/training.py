@@ -1,6 +1,6 @@
-"""Training a lattice with the kit's own `Trainer`: ledger, precision, gating and checkpoints.
+"""Training of a lattice with `Trainer`: ledger, precision, gating and checkpoints.
 
-The trainer sees a model from rows to rows and a criterion with one loss per row; the metrics of a
+The model maps rows to rows and the criterion returns one loss per row; the metrics of a
 pass are those of `retrieval`.
 """
 
@@ -27,26 +27,26 @@ from astkit.trainers import Budget, TrainConfig, Trainer
 from astkit.trainers.evaluator import Evaluator
 
 OTHERS = 4096
-"""Maximum number of contrastive targets: each is a column of a matrix product for every row."""
+"""Maximum number of contrastive targets; cost per row is linear in it."""
 
 SETTINGS = TrainConfig(lr=2e-3, weight_decay=0.01, clip_norm=1.0)
 
-_SAME = 0.9999  # cosine above which another target counts as the row's own
+_SAME = 0.9999  # cosine above which a target counts as equal to the row's
 
 
 @dataclass(frozen=True)
 class LossWeights:
-    """A row's loss: ``1 - cos``, plus each of these terms times its weight.
+    """Loss of a row: ``1 - cos``, plus the weighted terms below.
 
     Attributes:
-        contrast: the cross-entropy of the row's own target among those of other training pairs, at
+        contrast: cross-entropy of the row's target among targets of other training pairs, at
             ``temperature`` (InfoNCE: van den Oord et al., arXiv 1807.03748). They are the same
             for every batch, so a row's loss does not depend on its batch.
-        text: the decoder's cross-entropy plus ``1 - cos`` of the encoder's embedding; needs a
+        text: the decoder's cross-entropy plus ``1 - cos`` of the encoder's embedding; requires a
             task with texts.
-        temperature: of the contrast; cosines are divided by it.
-        fade: decrease the contrast's weight linearly to 0 over the training. It raises the ranks of
-            targets early, but lowers the cosine, which recovers without it.
+        temperature: divisor of cosines in the contrast.
+        fade: decrease the contrast's weight linearly to 0 during training. It improves the
+            ranks early, but lowers the cosine, which recovers without it.
 
     Raises ``ValueError`` for a negative weight or a temperature of 0 or below.
     """
@@ -65,11 +65,11 @@ class LossWeights:
 
 
 class LatticeRows(nn.Module):
-    """A lattice with one tensor in and one tensor out, a row per sample, as `Trainer` needs it.
+    """A lattice with one input and one output tensor, a row per sample, for `Trainer`.
 
-    In: embeddings ``[B, dim]``, with a bridge followed by the source's token numbers,
-    ``[B, dim + length]``. Out: predictions ``[B, dim]``, with a bridge followed by the surface and
-    the loss of its encoder, ``[B, dim + cells + 1]``.
+    Input: embeddings ``[B, dim]``, with a bridge followed by the source's token indices,
+    ``[B, dim + length]``. Output: predictions ``[B, dim]``, with a bridge followed by the surface
+    and the encoder's loss, ``[B, dim + cells + 1]``.
     """
 
     def __init__(self, lattice: EnergyFlowLattice, bridge: TextBridge | None = None) -> None:
@@ -89,13 +89,13 @@ class LatticeRows(nn.Module):
 
 
 class LatticeLoss:
-    """The criterion of ``rows``: outputs and targets laid out as in `LatticeRows`, to ``[B]``.
+    """Criterion for ``rows``: outputs and targets as in `LatticeRows`; returns ``[B]``.
 
     Args:
         rows: the model.
-        weights: of the terms.
+        weights: weights of the terms.
         others: ``[K, dim]``, the contrastive targets.
-        left: factor of the contrast's weight, from 1 to 0 where it fades.
+        left: returns the factor of the contrast's weight, from 1 to 0 if it fades.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class LatticeLoss:
 class RetrievalEvaluator(Evaluator):
     """Computes `Retrieval` metrics and the mean loss on ``loader``'s pairs after each pass.
 
-    They are recorded as ``val_mrr``, ``val_cosine``, ``val_top1``, ``val_top5`` and ``val_loss``.
+    Recorded as ``val_mrr``, ``val_cosine``, ``val_top1``, ``val_top5`` and ``val_loss``.
     """
 
     higher_is_better: ClassVar[dict[str, bool]] = {
@@ -146,7 +146,7 @@ class RetrievalEvaluator(Evaluator):
         self._loader, self._dim = loader.to(self.learner.device), dim
 
     def found(self) -> dict[str, Any]:
-        """Metrics of the whole validation part, in one pass on the evaluation clock."""
+        """Metrics on the validation part, in one pass, timed by the evaluation clock."""
         predicted, targets, losses = [], [], []
         learner = self.learner
         with self._evaluation():
@@ -177,17 +177,17 @@ def lattice_trainer(
         done = lattice_trainer(LatticeConfig(), docs_task(2000), steps=300)
         done.run().epochs[-1]["val_mrr"]
 
-    The trained model is a `LatticeRows`. ``config.lattice=False`` gives the bypass: the same mapper
+    The trained model is a `LatticeRows`. ``config.lattice=False`` trains the bypass: mapper
     and collector without flows.
 
     Args:
-        config: of the lattice; its ``dim`` must be the task's.
-        task: what to learn.
-        steps: number of batches; the learning rate's schedule ends with them.
+        config: settings of the lattice; ``dim`` must equal the task's.
+        task: task to train on.
+        steps: number of batches; the learning-rate schedule ends after them.
         batch_size: pairs per batch.
-        settings: learning rate and so on; ``seed`` is also that of the order of the pairs.
-        weights: of the loss; ``text`` above 0 trains a `TextBridge` with the lattice.
-        model: built from ``config`` by default.
+        settings: learning rate etc.; ``seed`` also determines the order of the pairs.
+        weights: weights of the loss; ``text`` above 0 trains a `TextBridge` with the lattice.
+        model: created from ``config`` by default.
         trainer: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
     Raises ``ValueError`` for different dims, less than one step, or text without texts.
@@ -218,7 +218,7 @@ def lattice_trainer(
     made = Trainer(
         rows,
         loader,
-        # half a step less than a whole number, which rounding cannot turn into one step more
+        # half a step less than a whole number, so that rounding cannot add a step
         budget=Budget(epochs=(steps - 0.5) / len(loader)),
         config=settings,
         criterion=LatticeLoss(rows, weights, others, left),
@@ -229,7 +229,7 @@ def lattice_trainer(
 
 
 def _with_tokens(part: Pairs, task: Task, bridge: TextBridge | None) -> Pairs:
-    """``part`` with, for a bridge, the tokens of source and target after their embeddings."""
+    """``part`` with, for a bridge, the tokens of source and target appended to the embeddings."""
     if bridge is None:
         return part
     encode = partial(bridge.vocabulary.encode, length=bridge.length)
@@ -240,7 +240,7 @@ def _with_tokens(part: Pairs, task: Task, bridge: TextBridge | None) -> Pairs:
 
 @torch.no_grad()
 def examples(rows: LatticeRows, task: Task, count: int = 5) -> list[dict[str, str]]:
-    """Texts that a trained bridge generates for the first ``count`` validation pairs.
+    """Texts generated by a trained bridge for the first ``count`` validation pairs.
 
     ``source`` and ``target`` are the task's texts; ``said`` is decoded from the task's embedding of
     the source, ``heard`` from the bridge's own embedding.

@@ -1,4 +1,4 @@
-"""The logic automaton: a cellular automaton of learnable gates, and four ways to its gradient."""
+"""Logic automaton: a cellular automaton of learnable gates, and four ways to its gradient."""
 
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.config import LogicCAConfig

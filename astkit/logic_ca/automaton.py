@@ -31,21 +31,21 @@ class _Rule(NamedTuple):
 
 
 class LogicCA(nn.Module):
-    """The automaton: state in, state some steps later out.
+    """Differentiable logic cellular automaton: maps a state to the state after ``steps`` steps.
 
-    In a step, all kernels perceive the 3x3 neighbourhood of each cell, channel by channel; the
-    update network maps the cell's own channels and the kernels' outputs to the new state. A soft
-    gate is the softmax mixture of all sixteen; a hard one the likeliest.
+    In each step, all kernels read the 3x3 neighbourhood of each cell, channel by channel; the
+    update network maps the cell's channels and the kernels' outputs to the new state. A soft
+    gate is the softmax mixture of all sixteen gates; a hard one is the most likely gate.
 
     Inputs of the update network are numbered: the channels, then ``c * S * K + s * K + k`` for
     output s of kernel k on channel c.
 
     Attributes:
-        kernel_logits: of each layer ``[gates, kernels, 16]``.
-        update_logits: of each layer ``[gates, 16]``.
+        kernel_logits: ``[gates, kernels, 16]`` per layer.
+        update_logits: ``[gates, 16]`` per layer.
 
     Args:
-        config: its sizes and the seed of its wiring.
+        config: sizes, and the seed of the wiring.
     """
 
     def __init__(self, config: LogicCAConfig) -> None:
@@ -65,17 +65,17 @@ class LogicCA(nn.Module):
 
     @property
     def kernel_wires(self) -> list[Tensor]:
-        """Of each kernel layer int64 ``[2, gates]``; the first reads patch positions."""
+        """Int64 ``[2, gates]`` per kernel layer; the first reads patch positions."""
         return [getattr(self, f"kernel_wires_{i}") for i in range(len(self.kernel_logits))]
 
     @property
     def update_wires(self) -> list[Tensor]:
-        """Of each update layer int64 ``[2, gates]``."""
+        """Int64 ``[2, gates]`` per update layer."""
         return [getattr(self, f"update_wires_{i}") for i in range(len(self.update_logits))]
 
     @property
     def wiring_hash(self) -> str:
-        """SHA-256 of all wiring."""
+        """SHA-256 of the wiring."""
         return gates.wiring_hash([*self.kernel_wires, *self.update_wires])
 
     def forward(
@@ -93,18 +93,18 @@ class LogicCA(nn.Module):
         Args:
             x: ``[batch, channels, height, width]`` in [0, 1], of any dtype.
             steps: number of steps.
-            masks: bool ``[steps, batch, 1, height, width]``, true where a cell is updated; see
-                `fire_masks`. Required where the fire rate is below 1.
-            hard: hard gates, without gradients of the logits. As bool ``[gates]``, kernels' first:
-                which gates are hard, with the gradients of soft ones; see `hard_gates`.
-            fused: False for plain operations, which ``torch.func`` supports.
-            recompute: activation checkpointing every so many steps.
+            masks: bool ``[steps, batch, 1, height, width]``, true if a cell is updated; see
+                `fire_masks`. Required for a fire rate below 1.
+            hard: hard gates, without gradients of the logits. As bool ``[gates]``, kernels first:
+                which gates are hard, with straight-through gradients; see `hard_gates`.
+            fused: False uses plain operations, which ``torch.func`` supports.
+            recompute: number of steps per activation checkpoint.
 
         Returns ``[batch, channels, height, width]``. Raises ``ValueError`` for wrong shapes or
         missing masks.
         """
         self._check(x, steps, masks, hard)
-        # features first, in the precision of the logits
+        # features first, in the dtype of the logits
         rule, state = self._rule(hard, fused), x.transpose(0, 1).to(self.update_logits[0].dtype)
         size = recompute if recompute is not None and torch.is_grad_enabled() else steps
         if size < 1:
@@ -127,7 +127,7 @@ class LogicCA(nn.Module):
             raise ValueError(f"steps is {steps}: give 1 or more")
         if isinstance(hard, Tensor) and list(hard.shape) != [sum(self.config.gates)]:
             raise ValueError(
-                f"hard has shape {list(hard.shape)}: give [{sum(self.config.gates)}], a bool a gate"
+                f"hard has shape {list(hard.shape)}: give [{sum(self.config.gates)}], one per gate"
             )
         if masks is None:
             if self.config.fire_rate < 1:
@@ -189,7 +189,7 @@ class LogicCA(nn.Module):
         return [getattr(self, f"_{kind}_rows_{i}") for i in range(first, end)]
 
     def _number_rows(self) -> None:
-        """Derive, from the wiring, the rows of the features-first layout that each gate reads."""
+        """Compute, from the wiring, the rows of the features-first layout that each gate reads."""
         config = self.config
         kernels = torch.arange(config.kernels, device=self.kernel_wires[0].device)
         for i, table in enumerate(self.kernel_wires[1:], 1):

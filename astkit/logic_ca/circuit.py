@@ -1,4 +1,4 @@
-"""The rule of one cell as a circuit of two-input gates: what a hard automaton computes.
+"""Circuit of two-input gates that updates one cell: the function of a hard automaton.
 
 A gate's op is its truth table for (a, b) = 00, 01, 10, 11 read as a 4-bit number, 0 to 15.
 """
@@ -28,7 +28,7 @@ PATCH = 9
 """Cells of a neighbourhood, row by row."""
 
 FALSE, TRUE = -1, -2
-"""Wire of a constant output: the constant v is ~v."""
+"""Wire of a constant output: constant v is ~v."""
 
 PASSIVE = (0, 3, 5, 15)
 """Ops that return a constant or one of their inputs: FALSE, A, B, TRUE."""
@@ -45,15 +45,15 @@ class Circuit:
     The arrays are copied to int64 and read-only.
 
     Args:
-        channels: C, of a cell's state.
+        channels: number of channels C of a cell's state.
         ops: [G], each 0 to 15.
-        a, b: [G], the wires that a gate reads, numbered below its own.
+        a, b: [G], input wires of each gate, with smaller numbers than its own.
         outputs: [C], the wire of each new channel, or `FALSE` or `TRUE`.
         boundary: "periodic", or "zero" for zero padding.
-        fire_rate: share of the cells that are updated in a step, in (0, 1]; 1 is synchronous.
-        meta: plain values for JSON that say how it was made.
+        fire_rate: share of cells updated per step, in (0, 1]; 1 is synchronous.
+        meta: JSON-compatible values about its origin.
 
-    Raises ``ValueError`` for values that are no such circuit.
+    Raises ``ValueError`` for an invalid circuit.
     """
 
     channels: int
@@ -89,7 +89,7 @@ class Circuit:
 
     @property
     def inputs(self) -> int:
-        """Number of input wires, 9 a channel."""
+        """Number of input wires, 9 per channel."""
         return PATCH * self.channels
 
     @property
@@ -140,7 +140,7 @@ class Circuit:
 
 
 def from_automaton(model: LogicCA) -> Circuit:
-    """The circuit of the hard ``model``, gate by gate, not yet pruned.
+    """The circuit of the hard ``model``, gate by gate, not pruned.
 
     It has ``model.config.gates_per_cell`` gates: perception channel by channel, then the update
     network, layer by layer. ``meta`` holds the model's ``config`` and ``wiring_hash``.

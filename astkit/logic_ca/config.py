@@ -1,4 +1,4 @@
-"""Sizes of an automaton; grids, steps and batches belong to the task."""
+"""Sizes of an automaton; grids, steps and batches are settings of the task."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class LogicCAConfig:
         kernel_layers: gates of each layer of a kernel; the first has 8, one per neighbour.
         update_layers: gates of each layer of the update network; the last gives the channels.
         boundary: "periodic", or "zero" for zero padding.
-        fire_rate: share of the cells that are updated in a step, in (0, 1]; 1 is synchronous.
-        first_logit: initial logit of the pass-through gate; those of the others are 0.
-        seed: of the wiring.
+        fire_rate: share of cells updated per step, in (0, 1]; 1 is synchronous.
+        first_logit: initial logit of the pass-through gate; those of other gates are 0.
+        seed: seed of the wiring.
 
-    Raises ``ValueError`` for sizes that do not fit together.
+    Raises ``ValueError`` for incompatible sizes.
     """
 
     channels: int
@@ -74,12 +74,12 @@ class LogicCAConfig:
 
     @property
     def perceived(self) -> int:
-        """Outputs of perception, inputs of the update network beside the cell's own channels."""
+        """Outputs of perception: inputs of the update network except the cell's own channels."""
         return self.channels * self.kernels * self.kernel_layers[-1]
 
     @property
     def update_inputs(self) -> int:
-        """Inputs of the update network: the cell's own channels and the outputs of perception."""
+        """Inputs of the update network: the cell's channels and the outputs of perception."""
         return self.channels + self.perceived
 
     @property

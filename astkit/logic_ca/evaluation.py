@@ -1,4 +1,4 @@
-"""FLOPs of an automaton, and its evaluation, soft and hard, on fixed samples."""
+"""FLOPs of an automaton, and evaluation of the soft and hard automaton on fixed samples."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from astkit.trainers.evaluator import Evaluator
 from astkit.trainers.learner import Learner
 
 EVALUATION = -1
-"""The iteration number for masks of an evaluation; training's are 0 and more."""
+"""Iteration number of evaluation masks; those of training are 0 or more."""
 
 
 def gate_flops(config: LogicCAConfig, height: int, width: int, steps: int) -> FlopsPerSample:
-    """FLOPs of the gates of one sample's rollout, by formula: nothing is traced.
+    """FLOPs of the gates of one sample's rollout, by formula.
 
     A gate ``c0 + c1 a + b (c2 + c3 a)`` is 3 multiply-adds; its backward pass 8: 2 each for the
     gradients of a and b, one each for c1, c2 and c3, one for a common product. The softmax, once
@@ -34,7 +34,7 @@ def gate_flops(config: LogicCAConfig, height: int, width: int, steps: int) -> Fl
 
 
 class GateCosts(Costs):
-    """The cost of a task's samples by `gate_flops`: torch's counter ignores elementwise work."""
+    """Cost per sample by `gate_flops`, since torch's counter ignores elementwise operations."""
 
     def __init__(self, learner: Learner, task: Task) -> None:
         super().__init__(learner)
@@ -64,12 +64,12 @@ class LogicEvaluator(Evaluator):
         self._task = task
 
     def found(self) -> dict[str, Any]:
-        """The metrics of the fixed samples, on the evaluation clock."""
+        """Metrics on the fixed samples, timed by the evaluation clock."""
         metrics = self._evaluated(self._task.evaluation())
         return {f"val_{name}": value for name, value in metrics.items()}
 
     def evaluate(self, source: BatchSource) -> dict[str, Any]:
-        """The same without ``val_`` for one pass of ``source``."""
+        """Metrics without ``val_`` for one pass of ``source``."""
         parts = zip(*source.batches(0), strict=True)
         return self._evaluated(Batch(*(torch.cat(part) for part in parts)))
 

@@ -1,7 +1,7 @@
-"""A stack of gate layers in few passes over memory, with its own backward pass.
+"""A stack of gate layers in few passes over memory, with a custom backward pass.
 
-A rollout is memory-bound: autograd would save seven tensors per layer, this saves the layer's input
-and recomputes the rest.
+A rollout is memory-bound: autograd would save seven tensors per layer; this saves the layer's
+input and recomputes the rest.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def gate_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tens
 
 
 def plain_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
-    """The same in plain operations, which ``torch.func`` supports."""
+    """The same with plain operations, which ``torch.func`` supports."""
     for table, c in zip(wires, cs, strict=True):
         a, b = x.index_select(0, table).chunk(2)
         x = c[0] + c[1] * a + (c[2] + c[3] * a) * b

@@ -1,4 +1,4 @@
-"""The sixteen logic gates of two inputs: their coefficients, and which values each gate reads.
+"""The sixteen logic gates of two inputs: coefficients and wiring.
 
 Every gate, and every mixture of gates, is ``c0 + c1 a + c2 b + c3 ab``. Source of the mixture:
 Petersen et al., "Deep Differentiable Logic Gate Networks", NeurIPS 2022; of the wiring: Miotti et
@@ -41,7 +41,7 @@ PASS_THROUGH = 3
 """The gate "A": the initial gate of an automaton."""
 
 FIRST_LOGIT, PAPERS_FIRST_LOGIT = 5.0, 10.0
-"""Initial logit of that gate, the others 0: a share of .908 in the mixture; in the paper .99932."""
+"""Its initial logit, others are 0: a share of .908 in the mixture; in the paper .99932."""
 
 NEIGHBOURS, CENTRE = (0, 1, 2, 3, 5, 6, 7, 8), 4
 """Positions in a 3x3 patch, row by row."""
@@ -55,7 +55,7 @@ def initial_logits(*shape: int, first: float = FIRST_LOGIT) -> Tensor:
 
 
 def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:
-    """``[..., 4]`` of ``logits [..., 16]``: of the softmax mixture, or hard, of the likeliest gate.
+    """``[..., 4]`` of ``logits [..., 16]``: of the softmax mixture or, if hard, the likeliest gate.
 
     ``hard`` as a bool tensor ``[...]`` selects the hard gates; their gradients are those of the
     mixture (straight through). Source: Bengio et al., "Estimating or Propagating Gradients Through
@@ -72,10 +72,10 @@ def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:
 
 
 def unique_pairs(inputs: int, outputs: int, generator: torch.Generator) -> Tensor:
-    """Wiring of ``outputs`` gates, different pairs of ``inputs`` values: int64 ``[2, outputs]``.
+    """Wiring of ``outputs`` gates with distinct pairs of ``inputs`` values: int64 ``[2, outputs]``.
 
     The first of the pairs (0, 1), (2, 3), ..., then (1, 2), (3, 4), ..., then those 2, 3, ...
-    apart, in random order. `LogicCAConfig` checks that all inputs are read and the pairs suffice.
+    apart, in random order. `LogicCAConfig` checks that all inputs are read and pairs suffice.
     """
     even = ((i, i + 1) for i in range(0, inputs - 1, 2))
     odd = ((i, i + 1) for i in range(1, inputs - 1, 2))
@@ -92,7 +92,7 @@ def first_kernel(generator: torch.Generator) -> Tensor:
 
 
 def wiring_hash(tables: Iterable[Tensor]) -> str:
-    """SHA-256, hexadecimal, of wiring tables ``[2, gates]`` in their order."""
+    """Hexadecimal SHA-256 of wiring tables ``[2, gates]`` in order."""
     digest = hashlib.sha256()
     for table in tables:
         digest.update(f"{tuple(table.shape)}".encode())

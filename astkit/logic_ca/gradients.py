@@ -1,7 +1,7 @@
-"""Four ways to compute the same gradient, of a sum of losses over independent samples.
+"""Four ways to compute the gradient of a sum of losses over independent samples.
 
-They differ only in the order in which numbers are added: masks are drawn beforehand and passed as
-data, and nothing is clipped before all samples are summed.
+They differ only in the order of summation: masks are drawn beforehand and passed as
+data, and gradients are clipped only after summation.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ def gradients(
     weight: Tensor | None = None,
     recompute: int | None = None,
 ) -> tuple[Tensor, Gradients]:
-    """Losses of the samples and the gradient of their sum.
+    """Losses of the samples, and the gradient of their sum.
 
     Args:
-        model: the gradient is that of its parameters; their ``.grad`` are left unchanged.
+        model: model whose parameters are differentiated; ``.grad`` is unchanged.
         x: ``[batch, channels, height, width]``.
         targets: ``[batch, height, width]`` of channel 0; the loss is `first_channel_loss`.
-        steps: of the rollout.
+        steps: steps of the rollout.
         masks: bool ``[steps, batch, 1, height, width]``; see `LogicCA.forward`.
-        hard: bool ``[gates]``, which of them are hard; see `LogicCA.forward`.
+        hard: bool ``[gates]``, which gates are hard; see `LogicCA.forward`.
         parallel: "batch": all samples in one rollout. "vmap": the gradient of each sample by
             ``torch.func``, then their sum. "chunk": ``chunk_size`` samples at a time, which bounds
             memory. "loop": one sample at a time.
@@ -56,8 +56,8 @@ def gradients(
         weight: ``[batch]``, weights of the samples in the sum; 1 by default.
         recompute: see `LogicCA.forward`; not for "vmap".
 
-    Returns losses ``[batch]``, unweighted, and the gradients by name of the parameter. Raises
-    ``ValueError`` for an unknown way, a missing or meaningless chunk size, or no samples.
+    Returns losses ``[batch]``, unweighted, and the gradients by parameter name. Raises
+    ``ValueError`` for an unknown ``parallel``, an invalid chunk size, or no samples.
     """
     _check(len(x), parallel, chunk_size, recompute)
     with denormals_flushed():
@@ -108,10 +108,10 @@ def _per_sample(
 
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
-    """Flush denormal numbers (below 1e-38 in float32) to 0 within the block, on CPUs that can.
+    """Flush denormal numbers (below 1e-38 in float32) to 0 in a context, if the CPU supports it.
 
-    The gates of a new automaton pass their first inputs through, so gradients of the others fade to
-    such numbers within a few layers, with which a CPU is slow. Other devices are not affected.
+    New gates pass their first inputs through, so gradients of the others decay to denormals
+    within a few layers, which are slow on a CPU. Other devices are not affected.
     """
     before = bool((torch.tensor([1e-39]) * 1.0).item() == 0.0)  # torch has no getter
     torch.set_flush_denormal(True)

@@ -1,4 +1,4 @@
-"""A circuit run on 64 cells at once: a bit is a cell, a gate one or two operations on words."""
+"""Bit-packed execution of a circuit: 64 cells per word, one or two bitwise operations per gate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AND, _OR, _XOR, _NOT = np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.invert
 
 
 class PackedCircuit:
-    """Runs a circuit, pruned, on grids of bits; equal to the hard rollout in every cell.
+    """Runs a pruned circuit on grids of bits; identical to the hard rollout.
 
     ``circuit`` is the pruned circuit.
     """
@@ -35,14 +35,14 @@ class PackedCircuit:
         """The state after ``steps`` steps: bool [B, C, H, W] on the CPU.
 
         Args:
-            x: the initial state, [B, C, H, W], each value 0 or 1.
+            x: initial state, [B, C, H, W], values 0 or 1.
             steps: number of steps, 0 or more.
-            masks: [steps, B, 1, H, W], each value 0 or 1: a cell is updated in step t only where
-                ``masks[t]`` is 1. Required where the circuit's fire rate is below 1.
-            alive: [steps, 1 or B, 1, H, W], each value 0 or 1: all channels of a cell are 0 after
-                step t where ``alive[t]`` is 0.
+            masks: [steps, B, 1, H, W], values 0 or 1: a cell is updated in step t if
+                ``masks[t]`` is 1. Required if the circuit's fire rate is below 1.
+            alive: [steps, 1 or B, 1, H, W], values 0 or 1: all channels of a cell become 0 after
+                step t if ``alive[t]`` is 0.
 
-        Raises ``ValueError`` for another shape, a value that is no bit, a negative ``steps``, or
+        Raises ``ValueError`` for another shape, a value other than 0 and 1, negative ``steps``, or
         missing masks.
         """
         *_, last = self._states(x, steps, masks, alive)
@@ -86,7 +86,7 @@ class PackedCircuit:
             yield state
 
     def _stepper(self, shape: tuple[int, ...]) -> Callable[[Bits], Bits]:
-        """A function from state to state, [B, C, H, W], with its own buffers."""
+        """A function from state to state, [B, C, H, W], with preallocated buffers."""
         batch, channels, height, width = shape
         cells = batch * height * width
         inputs = _pack(np.zeros((PATCH * channels, cells), bool))
@@ -110,7 +110,7 @@ class PackedCircuit:
 def _gate_calls(circuit: Circuit, inputs: list[Words], new: Words) -> list[Call]:
     """Calls that compute the outputs into ``new`` [C, words], each of ``inputs`` being [words].
 
-    A buffer is reused after its wire's last use, so that few are needed and stay in the cache.
+    A buffer is reused after its wire's last use, so that the buffers fit into the cache.
     ``circuit`` must be pruned.
     """
     a, b, ends = circuit.a.tolist(), circuit.b.tolist(), circuit.outputs.tolist()
@@ -129,7 +129,7 @@ def _gate_calls(circuit: Circuit, inputs: list[Words], new: Words) -> list[Call]
         ]
     for row, wire in zip(new, ends, strict=True):
         if wire < 0:
-            row[:] = np.uint64(0) if wire == FALSE else ~np.uint64(0)  # nothing else writes there
+            row[:] = np.uint64(0) if wire == FALSE else ~np.uint64(0)  # not written elsewhere
         else:
             calls.append((np.copyto, (row, wires[wire])))
     return calls
@@ -164,5 +164,5 @@ def _bits(name: str, values: Tensor, shape: list[int] | None = None) -> Bits:
     array = values.detach().cpu().numpy()
     bits: Bits = array.astype(bool)
     if not np.array_equal(array, bits):
-        raise ValueError(f"{name} holds values other than 0 and 1: round them first")
+        raise ValueError(f"{name} contains values other than 0 and 1: round them first")
     return bits

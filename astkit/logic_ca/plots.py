@@ -1,4 +1,4 @@
-"""Figures of a logic automaton: its circuit, the shares of its gates, rollouts side by side."""
+"""Figures of a logic automaton: circuit, shares of gates, rollouts side by side."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _NEGATED_A, _NEGATED_B, _NEGATED_OUT = (4, 13), (2, 11), (8, 9, 14)
 _IGNORES_A, _IGNORES_B = (0, 5, 10, 15), (0, 3, 12, 15)
 _READ = "#b9c6d8"
 _LABELLED = 60
-"""With more gates than this their symbols would be too small to read."""
+"""Maximum number of gates with symbols; more would be too small to read."""
 
 
 @styled
 def circuit_diagram(circuit: Circuit) -> Picture:
     """The circuit of one cell from left to right: neighbourhood, gates by depth, new channels.
 
-    Inputs that are read are filled; the cell itself has a thick border. A ring at the end of a wire
-    negates that input, a ring behind a gate its output. Up to 60 gates are labelled; more are
+    Inputs in use are filled; the cell itself has a thick border. A ring at the end of a wire
+    negates that input, a ring after a gate its output. Up to 60 gates are labelled; more are
     distinguished by colour and shape.
     """
     layout = _laid_out(circuit)
@@ -73,7 +73,7 @@ def circuit_diagram(circuit: Circuit) -> Picture:
     if circuit.gates:
         legend = axis.get_legend_handles_labels()
         figure.legend(*legend, loc="outside lower center", ncols=5, markerscale=7 / size)
-    figure.draw_without_rendering()  # the layout decides how long a column is
+    figure.draw_without_rendering()  # the layout determines the length of columns
     _draw_rings(axis, circuit, layout, figure.dpi)
     return figure
 
@@ -87,7 +87,7 @@ class _Layout(NamedTuple):
 
 
 def _laid_out(circuit: Circuit) -> _Layout:
-    """Gates in columns by depth; patches and outputs one above the other, in square cells.
+    """Gates in columns by depth; patches and outputs stacked vertically, with square cells.
 
     A column's gates are sorted by the mean height of their inputs (the barycentre of Sugiyama,
     Tagawa and Toda, 1981), so that fewer wires cross.
@@ -166,7 +166,7 @@ def _draw_ends(axis: Axes, circuit: Circuit, layout: _Layout) -> None:
 
 @styled
 def soft_and_hard(history: pd.DataFrame) -> Picture:
-    """Losses of the soft and the hard automaton over training, and the hard accuracy.
+    """Losses of the soft and the hard automaton during training, and the hard accuracy.
 
     ``history``: a row per pass with ``step``, ``val_loss``, ``val_hard_loss`` and ``val_accuracy``.
     Raises ``ValueError`` for a history without rows.
@@ -188,7 +188,7 @@ def soft_and_hard(history: pd.DataFrame) -> Picture:
 
 @styled
 def gate_histogram(counts: Mapping[str, ArrayLike]) -> Picture:
-    """Shares of the sixteen gates on a logarithmic axis, with their numbers above the bars.
+    """Shares of the sixteen gates on a logarithmic axis, with counts above the bars.
 
     ``counts``: for each name ("before", "after") the number of gates of each op, [16]. Raises
     ``ValueError`` for other shapes, or a name without any gates.
@@ -251,7 +251,7 @@ def save_rollouts(
 ) -> Path:
     """Write the rollouts side by side as an animated GIF, atomically; returns the path.
 
-    ``trajectories`` are those of `rollout_frames`; ``fps`` is frames a second.
+    ``trajectories``: see `rollout_frames`; ``fps``: frames per second.
 
     Raises ``ValueError`` for a path that does not end in ``.gif``, shapes that differ, or ``fps``
     below 1.
@@ -260,7 +260,7 @@ def save_rollouts(
     if path.suffix != ".gif":
         raise ValueError(f"path is {str(path)!r}: give a name that ends in .gif")
     if fps < 1:
-        raise ValueError(f"fps is {fps}: give 1 frame a second or more")
+        raise ValueError(f"fps is {fps}: give 1 frame per second or more")
     writer = PillowWriter(fps)
     figure = picture(len(films), width=3.2, height=3.5)
     shown = [_show(axis, film.images[0]) for axis, film in zip(figure.axes, films, strict=True)]

@@ -1,4 +1,4 @@
-"""The same function without constants, copies, negations, duplicates and dead gates."""
+"""Pruning: an equivalent circuit without redundant gates."""
 
 from __future__ import annotations
 

@@ -22,17 +22,17 @@ Kind = Literal["life", "checkerboard"]
 
 @dataclass(frozen=True)
 class Task:
-    """A task with the paper's automaton for it.
+    """A task and the paper's automaton for it.
 
     Attributes:
-        name: for records.
+        name: name in records.
         kind: "life" or "checkerboard".
-        config: of the automaton.
-        height, width: of the grid in training, cells.
-        steps: of a rollout.
+        config: settings of the automaton.
+        height, width: grid size in training, in cells.
+        steps: steps per rollout.
         batch_size: samples per iteration.
-        iterations: updates of the weights in a whole training.
-        weight_decay: of AdamW.
+        iterations: number of weight updates in training.
+        weight_decay: weight decay of AdamW.
         hard_share: probability that a gate is hard in an iteration; see `hard_gates`.
         every: iterations per pass; the automaton is evaluated after each pass.
         held_out: number of evaluation samples; Life is evaluated on all neighbourhoods.
@@ -52,7 +52,7 @@ class Task:
     held_out: int = 16
 
     def scaled(self, **changes: Any) -> Task:
-        """The task with some fields changed, such as ``height=64, width=64, steps=80``."""
+        """A copy with changed fields, such as ``height=64, width=64, steps=80``."""
         return replace(self, **changes)
 
     def source(self, seed: int = 0, batch_size: int | None = None) -> BatchSource:
@@ -63,13 +63,13 @@ class Task:
         return RandomBits(self, size, seed)
 
     def evaluation(self, purpose: str = "held out") -> Batch:
-        """Fixed samples, independent of the training's seed; others for another purpose."""
+        """Fixed samples, independent of the training's seed; different for each ``purpose``."""
         if self.kind == "life":
             return Batch(torch.arange(NEIGHBOURHOODS), *life_table())
         return RandomBits(self, self.held_out, 0, purpose).grids(torch.arange(self.held_out))
 
     def masks(self, index: Tensor | None, seed: int, iteration: int) -> Tensor | None:
-        """Fire masks of the samples ``index [batch]`` on the CPU; ``None`` where all cells fire."""
+        """Fire masks of samples ``index [batch]`` on the CPU; ``None`` if all cells fire."""
         rate = self.config.fire_rate
         if rate == 1:
             return None
@@ -97,23 +97,23 @@ def fire_masks(
     seed: int,
     iteration: int,
 ) -> Tensor:
-    """Masks bool ``[steps, batch, 1, height, width]`` on the CPU, true where a cell is updated.
+    """Masks bool ``[steps, batch, 1, height, width]`` on the CPU, true if a cell is updated.
 
-    A sample's masks depend on (seed, iteration, its number in ``samples``) alone, so a batch, its
-    chunks and its samples one by one see the same; so do all channels of a cell.
+    A sample's masks depend only on (seed, iteration, its number in ``samples``), so they are
+    independent of batch and chunk sizes; all channels of a cell share a mask.
     """
     drawn = [
         torch.rand(steps, 1, height, width, generator=rng.generator(seed, "fire", iteration, i))
         for i in map(int, samples)
     ]
-    return torch.stack(drawn, 1) < fire_rate  # at a rate of 1 all cells: numbers are in [0, 1)
+    return torch.stack(drawn, 1) < fire_rate  # all cells at a rate of 1: numbers are in [0, 1)
 
 
 def hard_gates(share: float, gates: int, *, seed: int, iteration: int) -> Tensor:
     """Bool ``[gates]`` on the CPU: each gate is hard with probability ``share``.
 
-    Trained so, a gate cannot rely on values between 0 and 1 from the gates before it, which a hard
-    automaton does not have. Source of the random share: Fan et al., "Training with Quantization
+    This way a gate cannot rely on inputs between 0 and 1, which do not occur in a hard
+    automaton. Source of the random share: Fan et al., "Training with Quantization
     Noise for Extreme Model Compression", ICLR 2021.
 
     Raises ``ValueError`` for a share outside [0, 1].
@@ -160,7 +160,7 @@ def _board(
 def life_step(grid: Tensor) -> Tensor:
     """Conway's rule on periodic grids ``[..., height, width]`` of 0 and 1.
 
-    A cell lives on with two or three living neighbours and is born with three.
+    A cell survives with two or three living neighbours and is born with three.
     """
     moves = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if (dy, dx) != (0, 0)]
     neighbours = torch.stack([grid.roll(move, (-2, -1)) for move in moves]).sum(0)
@@ -183,8 +183,8 @@ def checkerboard_target(height: int, width: int) -> Tensor:
 def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Tensor:
     """A mask of a damaged square in the middle: bool ``[steps, 1, 1, H, W]``, false where damaged.
 
-    The square reaches ``half`` cells from the middle and is held at 0 for the first ``held`` steps:
-    ``held=steps`` is permanent damage, ``steps // 2`` leaves time to heal.
+    The square reaches ``half`` cells from the centre and is set to 0 in the first ``held`` steps:
+    ``held=steps`` is permanent damage, ``steps // 2`` leaves time to recover.
     """
     alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
     rows = slice(max(0, height // 2 - half), height // 2 + half)
@@ -194,7 +194,7 @@ def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Te
 
 
 def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10) -> Tensor:
-    """The same with a new random square of ``size`` cells a side in every step."""
+    """The same with a new random square of ``size`` x ``size`` cells in every step."""
     numbers = torch.arange(steps)
     tops = rng.uniform(numbers, seed, "damage", "row") * (height - size + 1)
     lefts = rng.uniform(numbers, seed, "damage", "column") * (width - size + 1)
@@ -205,9 +205,9 @@ def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10
 
 
 class RandomBits:
-    """Batches of new random bits in all channels; the checkerboard is the target.
+    """Batches of random bits in all channels; the target is the checkerboard.
 
-    A pass is ``task.every`` batches. A grid depends on (seed, purpose, pass, row) alone.
+    A pass is ``task.every`` batches. A grid depends only on (seed, purpose, pass, row).
     """
 
     keyed = True
@@ -222,7 +222,7 @@ class RandomBits:
         self.device = torch.device("cpu")
 
     def to(self, device: torch.device | str) -> RandomBits:
-        """Deliver on ``device`` from now on; returns itself."""
+        """Deliver batches on ``device`` from now on; returns itself."""
         self.device = torch.device(device)
         return self
 
@@ -233,11 +233,11 @@ class RandomBits:
         """No labels: nothing to check."""
 
     def order(self, epoch: int) -> Tensor:
-        """Rows of a pass in their order: each is random already."""
+        """Rows of a pass in order; not shuffled, since they are random."""
         return torch.arange(self.num_samples)
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        """The full batches of pass ``epoch`` over ``order``, without the first ``start``."""
+        """The full batches of pass ``epoch`` over ``order``, skipping the first ``start``."""
         rows = self.order(epoch) if order is None else order
         for i in range(start, len(rows) // self.batch_size):
             yield self.grids(rows[i * self.batch_size :][: self.batch_size], epoch).to(self.device)

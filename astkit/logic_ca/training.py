@@ -1,4 +1,4 @@
-"""Training an automaton with the kit's own `Trainer`: ledger, checkpoints, board and gate."""
+"""Training of an automaton with `Trainer`: ledger, checkpoints, board and gate."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ SETTINGS = TrainConfig(lr=0.05, weight_decay=0.0, clip_norm=None, schedule="cons
 
 
 class LogicStep:
-    """Trains on a batch: one step on the gradient of the summed losses, clipped elementwise.
+    """Training step: one update with the gradient of the summed losses, clipped elementwise.
 
-    A sum, not a mean: gates with nearly saturated softmax have tiny gradients, against which the
-    optimizer's eps would be large.
+    A sum, not a mean: gates with nearly saturated softmax have tiny gradients, compared to which
+    the optimizer's eps would be large.
 
     Args:
-        task: gives steps and masks.
-        seed: of the masks and of the hard gates.
+        task: task that defines steps and masks.
+        seed: seed of masks and hard gates.
         ways: parallel, chunk_size and recompute; see `gradients`.
     """
 
@@ -91,7 +91,7 @@ class LogicStep:
 
 
 class GatedLogicStep(LogicStep):
-    """Trains on the samples that a policy, such as a `Gate`, chooses after a scoring rollout."""
+    """Trains on the samples selected by a policy, such as a `Gate`, after a scoring rollout."""
 
     def __init__(self, task: Task, gate: Policy, seed: int = 0, **ways: Any) -> None:
         super().__init__(task, seed, **ways)
@@ -142,13 +142,13 @@ class GatedLogicStep(LogicStep):
 def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, found: Gradients) -> None:
     """Clip the gradient ``found`` elementwise to ±``CLIP`` and take one optimizer step.
 
-    Raises ``FloatingPointError`` for a gradient that is not finite, before any weight changes.
+    Raises ``FloatingPointError`` for a non-finite gradient, before any weight changes.
     """
     total = torch.stack([g.abs().amax() for g in found.values()]).amax()
     if not torch.isfinite(total):
         raise FloatingPointError(
-            f"the gradient became {total.item()}: the weights are as they were before this step;"
-            " lower lr, and look at the batch's inputs for NaN"
+            f"the gradient became {total.item()}: the weights are unchanged by this step;"
+            " decrease lr, and check the batch's inputs for NaN"
         )
     for name, parameter in model.named_parameters():
         parameter.grad = found[name]
@@ -176,18 +176,18 @@ def logic_trainer(
         done.run().epochs[-1]["val_wrong"]
 
     Args:
-        task: what to learn.
-        seed: of wiring, order of the samples and masks.
+        task: task to train on.
+        seed: seed of wiring, order of samples, and masks.
         iterations: number of batches; by default the task's.
         parallel, chunk_size, recompute: see `gradients`.
-        policy: chooses samples before loading or, such as a `Gate`, from each batch.
+        policy: selects samples before loading or, such as a `Gate`, from each batch.
         settings: learning rate, weight decay, schedule; by default `SETTINGS` with the task's
-            weight decay. ``seed`` replaces its seed.
-        model: by default built from the task's config, its wiring from ``seed``.
+            weight decay. Its seed is replaced by ``seed``.
+        model: by default created from the task's config, with wiring from ``seed``.
         trainer: other arguments of `Trainer`, such as budget (instead of iterations), device,
             checkpoints, resume.
 
-    Raises ``ValueError`` for settings that are not supported, or both iterations and a budget.
+    Raises ``ValueError`` for unsupported settings, or both iterations and a budget.
     """
     settings = settings or replace(SETTINGS, weight_decay=task.weight_decay)
     _check(settings)
@@ -195,7 +195,7 @@ def logic_trainer(
     source = task.source(seed)
     if "budget" in trainer and iterations is not None:
         raise ValueError(f"iterations is {iterations}, but a budget is given too: omit one")
-    # half a batch less than a whole number, which rounding cannot turn into one batch more
+    # half a batch less than a whole number, so that rounding cannot add a batch
     passes = ((iterations or task.iterations) - 0.5) / len(source)
     ways: dict[str, Any] = {"parallel": parallel, "chunk_size": chunk_size, "recompute": recompute}
     if policy is not None and overrides(policy, "choose"):

@@ -1,4 +1,4 @@
-"""What a run costs: samples, FLOPs, seconds, joules and memory, counted or timed, never guessed."""
+"""Costs of a run: samples, FLOPs, seconds, joules and memory, all counted or measured."""
 
 from astkit.profiling.benchmark import Timings, bootstrap_interval, interleaved
 from astkit.profiling.energy import EnergyMeter, EnergyReading

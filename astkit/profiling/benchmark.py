@@ -1,7 +1,7 @@
-"""Seconds of several arms, compared fairly: interleaved rounds, medians, intervals.
+"""Timing comparison of several arms: interleaved rounds, medians, intervals.
 
-A machine changes its speed while it is measured. So each round runs every arm once, in a random
-order, and arms are compared within a round: what slows a whole round cancels in its ratio.
+The speed of a machine varies over time. Therefore each round runs every arm once, in random
+order, and arms are compared within a round: a slowdown of a whole round cancels in its ratios.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESAMPLES = 2_000
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median of ``n`` ratios, each taken within a round, with its 95 % bootstrap interval."""
+    """Median of ``n`` ratios, one per round, with its 95 % bootstrap interval."""
 
     median: float
     low: float
@@ -37,9 +37,9 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of each arm, one number a round; the i-th numbers of all arms share a round.
+    """Seconds of each arm, one value per round; the i-th values of all arms share a round.
 
-    ``baseline`` is the arm that ``table`` compares the others with.
+    ``baseline``: reference arm of ``table``.
     """
 
     seconds: Mapping[str, tuple[float, ...]]
@@ -52,19 +52,19 @@ class Timings:
     def ratio(self, a: str, b: str) -> Ratio:
         """Seconds of ``a`` over seconds of ``b``, round by round: above 1 means ``b`` is faster.
 
-        Raises ``ValueError`` for an arm that was not run or when ``b`` took no measurable time.
+        Raises ``ValueError`` for an unknown arm or if the time of ``b`` is not measurable.
         """
         over, under = np.asarray(self._of(a)), np.asarray(self._of(b))
         if not (under > 0).all():
-            raise ValueError(f"arm {b!r} took no measurable time: let it do more work a call")
+            raise ValueError(f"arm {b!r} took no measurable time: let it do more work per call")
         ratios = over / under
         low, high = bootstrap_interval(ratios.tolist())
         return Ratio(float(np.median(ratios)), low, high, len(ratios))
 
     def table(self) -> list[dict[str, object]]:
-        """One row an arm: median seconds, its interval, and how many times the baseline's speed.
+        """One row per arm: median seconds, its interval, and the speed relative to the baseline.
 
-        ``speedup`` is the baseline's seconds over the arm's, as ``ratio`` gives it.
+        ``speedup`` is the baseline's seconds over the arm's, as in ``ratio``.
         """
         rows: list[dict[str, object]] = []
         for name in self.seconds:
@@ -98,15 +98,15 @@ def interleaved(
     clock: Callable[[], float] = time.perf_counter,
     synchronize: Callable[[], None] | None = None,
 ) -> Timings:
-    """Run every arm once a round, each round in another random order, and time each run.
+    """Run and time every arm once per round, in a new random order each round.
 
-    The first ``warmup`` rounds are not kept. ``baseline`` is the first arm unless named.
-    ``synchronize`` (``torch.cuda.synchronize``) is called before each reading of ``clock``
-    (seconds), so that queued work is charged to the arm that queued it. Two calls use the same
-    orders.
+    The first ``warmup`` rounds are discarded. ``baseline`` defaults to the first arm.
+    ``synchronize`` (such as ``torch.cuda.synchronize``) is called before each reading of ``clock``
+    (seconds), so that queued work is attributed to the arm that queued it. Orders are
+    deterministic.
 
-    Raises ``ValueError`` when there are no arms, fewer than 2 rounds, a negative warm-up or a
-    baseline that is not an arm. What an arm raises passes through.
+    Raises ``ValueError`` if there are no arms, fewer than 2 rounds, a negative warm-up or an
+    unknown baseline. Exceptions of arms are propagated.
     """
     if not arms:
         raise ValueError("there are no arms to compare: pass at least one named function")
@@ -138,7 +138,7 @@ def bootstrap_interval(
     values it is too narrow: 95 % covered 83 % for means of 5 normal values, 91 % of 15
     (medians: 94 % and 92 %).
 
-    Raises ``ValueError`` for fewer than 2 values, a value that is not finite or an unknown
+    Raises ``ValueError`` for fewer than 2 values, non-finite values or an unknown
     statistic.
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):

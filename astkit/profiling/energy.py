@@ -1,11 +1,11 @@
-"""Energy: joules from a counter, or ``None`` with the reason; never an estimate and never 0.
+"""Energy: joules from a counter, or ``None`` with the reason; no estimates.
 
-Why short totals are refused: a counter is updated in steps (NVML about every 100 ms, RAPL every
-ms), so what is read at the edge of a window is up to one step old. Windows that follow each other
-without a pause share that edge and its error cancels, so only the ends of the whole stretch count:
-over 100 steps they make 2 % at most. At a pause, half a step on average is counted at the power of
-the other side: again 2 % at most where a stretch lasts 25 steps and a pause draws at most twice the
-window's power.
+Why short totals are rejected: a counter is updated in steps (NVML about every 100 ms, RAPL every
+ms), so a reading at the edge of a window is up to one step old. Consecutive windows without a
+pause share that edge and its error cancels, so only the two ends of a stretch matter: at most 2 %
+over 100 steps. At a pause, half a step on average is counted at the power of the other side:
+again at most 2 % if a stretch has 25 steps and a pause draws at most twice the window's
+power.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from astkit.profiling.counters import EnergyCounter, Snapshot, UnavailableError, open_counter
+from astkit.profiling.energy_counters import EnergyCounter, Snapshot, UnavailableError, open_counter
 
 STEPS = 100
-"""Counter steps that a total must span."""
+"""Minimum number of counter steps in a total."""
 STEPS_OF_A_STRETCH = 25
-"""Counter steps that the stretches between pauses must span on average."""
+"""Minimum mean number of counter steps between pauses."""
 REUSED = 0.1
-"""Share of a step within which a reading is used again, so that short windows stay cheap."""
+"""Share of a step within which a reading is reused, to keep short windows cheap."""
 
 
 @dataclass(frozen=True)
 class EnergyReading:
-    """Joules over ``window_s`` seconds, or the reason why there are none.
+    """Joules over ``window_s`` seconds, or the reason for their absence.
 
     ``backend`` is the counter ("nvml" or "rapl") and ``scope`` what it covers. Raises
-    ``ValueError`` unless there is either a positive number of joules or a reason.
+    ``ValueError`` unless exactly one of positive joules and a reason is given.
     """
 
     joules: float | None
@@ -46,7 +46,7 @@ class EnergyReading:
     def __post_init__(self) -> None:
         if (self.joules is None) != bool(self.reason):
             raise ValueError(
-                f"a reading holds joules or the reason why not, got joules {self.joules} and"
+                f"a reading requires either joules or a reason, got joules {self.joules} and"
                 f" reason {self.reason!r}: pass exactly one of them"
             )
         if self.joules is not None and not (math.isfinite(self.joules) and self.joules > 0):
@@ -75,21 +75,21 @@ class _Account:
 
 
 class EnergyMeter:
-    """Adds up the joules of many windows, each name apart::
+    """Accumulates the joules of named windows::
 
         with meter.window("training"):
             step()
         print(meter.reading("training"))
 
-    Only one window may be open; windows of another name (evaluation) are not part of a total.
-    Without a counter the meter only keeps the time, and each reading is ``None`` with the reason.
+    Only one window may be open; windows with other names (evaluation) are not part of a total.
+    Without a counter only time is measured, and each reading is ``None`` with the reason.
     Synchronise the device before each edge: queued work is counted in the next window.
 
     Args:
-        device: whose energy. A GPU's is its whole board without the CPU; the CPU's is all its
-            packages, with every process that runs on them.
-        counter: read this one instead of looking for the device's.
-        clock: seconds, monotonic.
+        device: device to measure. For a GPU: its whole board without the CPU; for the CPU: all its
+            packages, including all processes.
+        counter: use this counter instead of the device's default.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class EnergyMeter:
 
     @contextmanager
     def window(self, name: str = "training") -> Iterator[None]:
-        """Measure a block under ``name``. Raises ``RuntimeError`` within another window."""
+        """Measure a block under ``name``. Raises ``RuntimeError`` inside another window."""
         if self._open is not None:
             raise RuntimeError(f"window {self._open!r} is still open: leave it first")
         account, began = self._accounts.setdefault(name, _Account()), self._clock()
@@ -135,10 +135,10 @@ class EnergyMeter:
                     account.reason = account.reason or str(error)
 
     def reading(self, name: str = "training") -> EnergyReading:
-        """The total of ``name`` so far; ``None`` with the reason if a part of it is missing.
+        """The total of ``name`` so far; ``None`` with the reason if incomplete.
 
-        A total is refused below 100 steps of the counter (10 s for a GPU) and where its pauses
-        follow each other too closely (see the module).
+        A total is rejected below 100 steps of the counter (10 s for a GPU) and if pauses are too
+        frequent (see the module docstring).
         """
         account = self._accounts.get(name, _Account())
         reason = self.missing or account.reason or self._refusal(account)
@@ -158,7 +158,7 @@ class EnergyMeter:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; joules of another counter are never added to this one's."""
+        """Continue from ``state``; joules of different counters are never summed."""
         self._accounts = {name: _Account(**fields) for name, fields in state["accounts"].items()}
         here, there = self._identity(), state["counter"]
         for account in self._accounts.values():

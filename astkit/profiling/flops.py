@@ -1,7 +1,7 @@
-"""FLOPs per sample, counted from the operations that run: 2 per multiply-add.
+"""FLOPs per sample, counted from the executed operations: 2 per multiply-add.
 
-Counting slows a step down (up to 14 times for small layers), so count once per model, row shape
-and dtype, outside any timed window, and multiply by the number of samples. Source of the counts:
+Counting slows a step (up to 14 times for small layers), so count once per model, row shape
+and dtype, outside timed windows, and multiply by the number of samples. Source of the counts:
 ``torch.utils.flop_counter.FlopCounterMode`` and `astkit.profiling.formulas`. As in that counter,
 elementwise operations, normalisation and the optimizer count as zero.
 """
@@ -26,16 +26,16 @@ from astkit.profiling.formulas import UNCOUNTED, formulas
 from astkit.rng import isolated
 
 ROWS = 2
-"""Rows that are run to count: two, because batch normalisation cannot train on one."""
+"""Rows used for counting: two, because batch normalisation cannot train on one."""
 
 
 @dataclass(frozen=True)
 class FlopsPerSample:
-    """FLOPs (2 per multiply-add) that one row costs; ``uncounted`` operations are not in them.
+    """FLOPs (2 per multiply-add) per row; they do not include ``uncounted`` operations.
 
-    ``forward`` is one pass through the model and the criterion, ``backward`` the gradient of the
-    parameters, with what a fused operation computes besides. ``uncounted`` names the operations
-    that ran, do multiply-adds and have no formula (sorted); when it is not empty both numbers are
+    ``forward`` is one pass through model and criterion, ``backward`` the gradient of the
+    parameters, including recomputation in fused operations. ``uncounted`` (sorted) names executed
+    operations that perform multiply-adds and have no formula; if it is not empty, both numbers are
     lower bounds.
     """
 
@@ -45,26 +45,26 @@ class FlopsPerSample:
 
     @property
     def scoring(self) -> float:
-        """FLOPs of a pass without gradients."""
+        """FLOPs of a forward pass without gradients."""
         return self.forward
 
     @property
     def training(self) -> float:
-        """FLOPs of a pass with its backward."""
+        """FLOPs of a forward and a backward pass."""
         return self.forward + self.backward
 
 
 class FlopCounter(FlopCounterMode):
-    """A silent ``FlopCounterMode`` that also names what it could not count.
+    """A silent ``FlopCounterMode`` that also records operations it could not count.
 
     ``with counter() as counted: epoch()``, then read ``counted.get_total_flops()`` (FLOPs) and
-    ``counted.uncounted()``. Inside, the fused inference path of ``nn.TransformerEncoderLayer`` and
-    ``nn.MultiheadAttention`` is off, since it has no formula.
+    ``counted.uncounted()``. In this context the fused inference path of
+    ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` is off, since it has no formula.
     """
 
     def __init__(self) -> None:
         options: dict[str, Any] = {"display": False, "custom_mapping": formulas()}
-        # without it torch refuses unknown higher-order operators and never runs Triton kernels
+        # otherwise torch rejects unknown higher-order operators and never runs Triton kernels
         if "skip_unsupported" in inspect.signature(FlopCounterMode.__init__).parameters:
             options["skip_unsupported"] = True
         super().__init__(**options)
@@ -77,7 +77,7 @@ class FlopCounter(FlopCounterMode):
         with ExitStack() as around:
             around.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
             mha.set_fastpath_enabled(False)
-            # outside the counter, so that it sees what the counter has decomposed
+            # outside the counter, to see operations that the counter decomposed
             around.enter_context(self._watch)
             super().__enter__()
             self._around = around.pop_all()
@@ -90,13 +90,13 @@ class FlopCounter(FlopCounterMode):
             self._around.close()
 
     def uncounted(self) -> tuple[str, ...]:
-        """Names of the operations seen that do multiply-adds and were counted as zero, sorted."""
+        """Sorted names of executed multiply-add operations that were counted as zero."""
         unsupported: Mapping[str, int] = getattr(self, "get_unsupported_ops", dict)()
         return tuple(sorted(self._watch.seen | set(unsupported)))
 
 
 class _Watch(TorchDispatchMode):
-    """Notes the multiply-add operations without a formula."""
+    """Records multiply-add operations without a formula."""
 
     supports_higher_order_operators = True
 
@@ -119,17 +119,17 @@ counter = FlopCounter
 def count_flops(
     model: nn.Module, x: Any, y: Any, criterion: Callable[[Any, Any], Any]
 ) -> FlopsPerSample:
-    """Count one forward and one backward on the first rows of a batch ``x``, ``y``.
+    """Count one forward and one backward pass on the first rows of a batch ``x``, ``y``.
 
     Inputs and targets may be nested, and ``y`` may be ``x`` itself; see `astkit.batch` for how the
-    model is called with them. ``criterion(outputs, y)`` may be a scalar, losses of rows or tokens,
+    model is called. ``criterion(outputs, y)`` may be a scalar, losses of rows or tokens,
     or a pair of losses and their mask. At most ``ROWS`` rows are run and the total is divided by
-    them: the cost is taken to grow linearly with the rows. Modules keep their train or eval mode;
-    frozen parameters have no gradient to count. Parameters, ``.grad``, buffers and the random
-    generators are left as before (hooks do run). A compiled model is counted eagerly and stays
+    their number: cost is assumed to be linear in the rows. Modules keep their train or eval mode;
+    frozen parameters have no gradient to count. Parameters, ``.grad``, buffers and random
+    generators are restored (hooks do run). A compiled model is counted eagerly and stays
     compiled.
 
-    Raises ``ValueError`` when there are no rows or ``x`` and ``y`` differ in their number.
+    Raises ``ValueError`` if there are no rows or ``x`` and ``y`` differ in their number.
     """
     rows = count_rows(x)
     if rows == 0 or count_rows(y) != rows:
@@ -139,7 +139,7 @@ def count_flops(
         )
     model = getattr(model, "_orig_mod", model)
     device = next(tensors(x)).device
-    # nothing is compiled before dynamo is loaded, and loading it takes seconds
+    # nothing is compiled before dynamo is imported, and importing it takes seconds
     loaded = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
     with torch.inference_mode(False), isolated(device), eager, _parameters_kept(model):
@@ -164,7 +164,7 @@ def _copied(part: Any) -> Any:
 
 @contextmanager
 def _parameters_kept(model: nn.Module) -> Iterator[None]:
-    """Put back parameters that a forward changes in place, as ``nn.Embedding(max_norm=...)``."""
+    """Restore parameters that a forward modifies in place, as ``nn.Embedding(max_norm=...)``."""
     before = [(p, p._version, p.detach().clone()) for p in model.parameters()]
     try:
         yield

@@ -1,8 +1,8 @@
-"""FLOP formulas, 2 per multiply-add, of operations for which torch's counter has none.
+"""FLOP formulas, 2 per multiply-add, of operations not covered by torch's counter.
 
-A recurrent layer multiplies each of its weight matrices once with every row of every time step, so
+A recurrent layer multiplies each weight matrix once with every row of every time step, so
 its cost follows from the shapes of the weights, which cover layers, directions and projections. Its
-fused backward takes the same products twice, for the gradients of the inputs and of the weights. A
+fused backward computes the same products twice, for the gradients of inputs and weights. A
 packed sequence has rows ``[steps, features]`` without padding.
 """
 
@@ -26,11 +26,11 @@ linalg_lu_factor_ex linalg_qr _linalg_det _linalg_slogdet _linalg_solve_ex linal
 _linalg_svd linalg_eig linalg_lstsq linalg_matrix_exp linalg_pinv cholesky_solve
 """
 UNCOUNTED = frozenset(_NAMES.split())
-"""Operations that do multiply-adds and have no formula here or in torch."""
+"""Operations that perform multiply-adds and have no formula here or in torch."""
 
 
 def formulas() -> dict[Any, Formula]:
-    """Formula of each operation that this torch has and does not count itself."""
+    """Formulas of operations that this version of torch has but does not count."""
     every = dict(_FORMULAS)
     for suffix in ("", "_backward"):
         flash = flop_registry[getattr(torch.ops.aten, f"{_FLASH}{suffix}")]
@@ -44,7 +44,7 @@ def _without_output(registered: Callable[..., Any]) -> Formula:
 
 
 def _inner(place: int) -> Formula:
-    """A product whose left matrix is the argument at ``place``."""
+    """A product whose left matrix is argument number ``place``."""
     return lambda *shapes, out_shape, **options: 2 * prod(out_shape) * shapes[place][-1]
 
 
@@ -53,7 +53,7 @@ def _addbmm(added: Any, a: Any, b: Any, *rest: Any, **options: Any) -> int:
 
 
 def _grouped(a: Any, b: Any, *rest: Any, **options: Any) -> int:
-    # where only one of the two is a stack of matrices, the groups share the other's rows
+    # if only one of the two is a stack of matrices, the groups share the other's rows
     return int(2 * prod(a if len(b) == 3 else a[-2:]) * b[-1])
 
 
@@ -63,7 +63,7 @@ def _recurrent(x: Any, weights: Iterable[Any], products: int) -> int:
 
 
 def _onednn(products: int) -> Formula:
-    # without biases matrices of zeros stand in their place
+    # without biases, zero matrices are passed in their place
     return lambda x, *rest, **options: _recurrent(x, rest[:2], products)
 
 
@@ -88,7 +88,7 @@ _FORMULAS: dict[str, Formula] = {
 }
 
 _FLASH = "_scaled_dot_product_flash_attention"
-# 2 products forward and 5 backward, of which one computes the scores again; pytorch #195460
+# 2 products forward and 5 backward, one of which recomputes the scores; pytorch #195460
 _ATTENTION = (
     f"{_FLASH}_for_cpu",
     "_scaled_dot_product_fused_attention_overrideable",

@@ -1,4 +1,4 @@
-"""The ledger: what a run has cost, in samples, FLOPs, seconds and joules, each counted apart."""
+"""Ledger: the cost of a run in samples, FLOPs, seconds and joules, counted separately."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Clock = Literal["training", "evaluation"]
 
 @dataclass
 class Samples:
-    """How often a sample was scored, trained on, skipped after scoring, never loaded, evaluated.
+    """Numbers of samples scored, trained on, skipped after scoring, never loaded, evaluated.
 
-    ``overflowed``: its gradient was discarded, because an fp16 step overflowed; ``padded``: it
-    filled a batch of fixed size with weight 0. Such samples were not trained on.
+    ``overflowed``: gradient discarded after overflow of an fp16 step; ``padded``: weight-0 rows
+    that fill a batch of fixed size. Such samples were not trained on.
     """
 
     scored: int = 0
@@ -37,7 +37,7 @@ class Samples:
 class Flops:
     """FLOPs, 2 per multiply-add; ``evaluation`` is not part of ``total``.
 
-    ``helper``: of a policy's own models, scoring and training them.
+    ``helper``: scoring and training of a policy's helper models.
     """
 
     scoring: float = 0.0
@@ -54,15 +54,15 @@ class Flops:
 
 @dataclass
 class Ledger:
-    """Holds measured counts only: samples, FLOPs, seconds and joules.
+    """Measured counts only: samples, FLOPs, seconds and joules.
 
-    ``seconds`` holds two clocks that never run together, "training" and "evaluation"; ``phases``
+    ``seconds`` has two clocks that never run simultaneously, "training" and "evaluation"; `phases`
     splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log").
-    On an accelerator both are read after ``synchronize``, so that they measure the work and not its
-    launch; while ``waiting`` is false they are not, and the first reading afterwards that waits
-    times the whole stretch. ``flops_dense`` is what training on all of the same samples would take,
-    for comparison. ``uncounted`` names operations that ran without a FLOP formula: where there are
-    some, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures joules
+    On an accelerator both are read after ``synchronize``, so that they measure execution and not
+    launches; while ``waiting`` is false they do not synchronise, and the next synchronised reading
+    covers the whole interval. ``flops_dense``: cost of training on all of the same samples,
+    for comparison. ``uncounted``: executed operations without a FLOP formula; if there are
+    any, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures joules
     while a clock runs; without one they are not measured.
     """
 
@@ -79,7 +79,7 @@ class Ledger:
 
     @property
     def samples(self) -> Samples:
-        """The counts of samples; may synchronise with the device."""
+        """The sample counts; may synchronise with the device."""
         if self.padding is not None:
             padded, self.padding = int(self.padding), None
             self.counts.padded += padded
@@ -100,8 +100,8 @@ class Ledger:
     ) -> None:
         """Add one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each.
 
-        Of the samples added as trained, now or before, ``overflowed`` and ``padded`` (0-dim, read
-        later) were not trained on; their FLOPs count all the same.
+        Of the samples counted as trained, ``overflowed`` and ``padded`` (0-dim, read
+        later) were not trained on; their FLOPs are still counted.
         """
         self.counts.scored += scored
         self.counts.trained += trained - overflowed
@@ -117,13 +117,13 @@ class Ledger:
         self.flops.evaluation += evaluated * cost.scoring
 
     def note_helper(self, cost: FlopsPerSample, rows: int, trained: bool) -> None:
-        """Add a pass of a policy's own model over ``rows`` rows."""
+        """Add a pass of a policy's helper model over ``rows`` rows."""
         self.uncounted.update(cost.uncounted)
         self.flops.helper += rows * (cost.training if trained else cost.scoring)
 
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
-        """Run one of the two clocks, and the energy meter, for the length of a block."""
+        """Run one of the two clocks, and the energy meter, within a context."""
         start = self._now()
         with nullcontext() if self.meter is None else self.meter.window(name):
             try:
@@ -132,14 +132,14 @@ class Ledger:
                 self.seconds[name] += self._now() - start
 
     def energy(self, name: Clock = "training") -> EnergyReading:
-        """Joules of all blocks of a clock, or the reason why there are none."""
+        """Joules of a clock's total time, or the reason for their absence."""
         if self.meter is None:
             return EnergyReading(None, None, "none", self.seconds[name], "no meter was given")
         return self.meter.reading(name)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add the length of a block to phase ``name``; phases do not nest."""
+        """Add the duration of a block to phase ``name``; phases do not nest."""
         start = self._now()
         try:
             yield
@@ -153,7 +153,7 @@ class Ledger:
 
     @property
     def origin_energy_units(self) -> float:
-        """The original's "energy", for comparison: 10 an activation, 0.1 a skip; not joules."""
+        """The original's "energy", for comparison: 10 per activation, 0.1 per skip; not joules."""
         return 10.0 * self.samples.trained + 0.1 * (self.samples.skipped + self.samples.unloaded)
 
     def state_dict(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Ledger:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; raises ``ValueError`` for counts that are not numbers."""
+        """Continue from ``state``; raises ``ValueError`` for non-numeric counts."""
         parts = ("samples", "flops", "seconds", "phases")
         for value in [each for part in parts for each in state[part].values()]:
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -185,7 +185,7 @@ class Ledger:
 
 
 def synchronizer(device: torch.device) -> Callable[[], None] | None:
-    """A function that synchronises with ``device``; ``None`` for the CPU, which needs none."""
+    """A function that synchronises with ``device``; ``None`` for the CPU."""
     if device.type == "cpu":
         return None
     return lambda: torch.accelerator.synchronize(device)

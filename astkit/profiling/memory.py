@@ -1,11 +1,11 @@
-"""Peak memory of a block, on the CPU and on an accelerator; ``None`` with a reason, never 0.
+"""Peak memory of a block, on the CPU and on an accelerator; ``None`` with a reason if unknown.
 
-CPU: Linux keeps the maximum resident memory of a process (``VmHWM`` in ``/proc/self/status``), and
+CPU: Linux records the maximum resident memory of a process (``VmHWM`` in ``/proc/self/status``);
 writing 5 to ``/proc/self/clear_refs`` resets it (proc_pid_clear_refs(5)). It covers all threads of
-this process and none of its children, such as the workers of a DataLoader; the kernel updates its
-counters late, so some hundred kilobytes may be missing.
+this process but no child processes, such as DataLoader workers; the kernel updates its
+counters with a delay, so some hundred kilobytes may be missing.
 
-Accelerator: the statistics of torch's caching allocator, so the memory of this process's tensors.
+Accelerator: the statistics of torch's caching allocator, i.e. tensors of this process.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PROC = Path("/proc/self")
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """The peak of a block; ``bytes`` is ``None`` where ``reason`` says why.
+    """The peak of a block; if ``bytes`` is ``None``, ``reason`` explains why.
 
     Attributes:
-        bytes: the maximum in use at any time in the block.
-        baseline: what was in use when the block began, in bytes.
-        backend: where the numbers come from, "VmHWM" or "torch.accelerator".
-        reason: why there are none.
+        bytes: maximum memory in use during the block.
+        baseline: memory in use at the start of the block, in bytes.
+        backend: source of the numbers, "VmHWM" or "torch.accelerator".
+        reason: why they are missing.
     """
 
     bytes: int | None = None
@@ -47,7 +47,7 @@ class MemoryReading:
 
 @dataclass(frozen=True)
 class _Source:
-    """Where a peak comes from; ``reset`` forgets peaks before now, ``peak`` is the one since."""
+    """Source of a peak; ``reset`` discards earlier peaks, ``peak`` is the peak since then."""
 
     backend: str
     now: Callable[[], int]
@@ -63,8 +63,8 @@ class PeakMemory:
         peak.reading.bytes, peak.reading.baseline, peak.reading.backend
 
     Blocks may be nested or overlap: each has its own peak. The peak of the kernel, or of torch, is
-    reset where a block begins, so do not rely on it besides. An accelerator need not be
-    synchronised: memory is allocated when work is queued. ``device`` is "cpu" for this process's
+    reset at the start of a block, so other code must not rely on it. Accelerators need no
+    synchronisation: memory is allocated when work is queued. ``device`` is "cpu" for this process's
     memory, otherwise an accelerator.
     """
 
@@ -80,7 +80,7 @@ class PeakMemory:
 
     @property
     def reading(self) -> MemoryReading:
-        """The reading of the whole block; within the block, until now."""
+        """The reading of the whole block; within the block, so far."""
         with _lock:
             self._take()
             return self._reading
@@ -111,7 +111,7 @@ class PeakMemory:
                 _open.remove(self)
 
     def _take(self) -> None:
-        """Put the source's present peak into the reading."""
+        """Update the reading with the source's current peak."""
         if self._source is not None:
             known = self._reading.bytes or 0
             self._reading = replace(self._reading, bytes=max(self._source.peak(), known))
@@ -124,7 +124,7 @@ _lock = threading.RLock()
 
 
 def _source(device: torch.device) -> _Source:
-    """A source for ``device``; raises ``LookupError`` with the reason where there is none."""
+    """A source for ``device``; raises ``LookupError`` with the reason if there is none."""
     if device.type == "cpu":
         return _Source(
             "VmHWM",
@@ -135,8 +135,8 @@ def _source(device: torch.device) -> _Source:
     accelerator = torch.accelerator
     seen = accelerator.current_accelerator() if accelerator.is_available() else None
     if seen is None or seen.type != device.type:
-        raise LookupError(f"torch sees no {device.type} device here")
-    torch.empty(1, device=device)  # an unused allocator has no statistics
+        raise LookupError(f"torch finds no {device.type} device")
+    torch.empty(1, device=device)  # the allocator has no statistics before its first use
     if "allocated_bytes.all.peak" not in accelerator.memory_stats(device):
         raise LookupError(f"torch keeps no memory statistics for {device.type} devices")
     return _Source(
@@ -148,7 +148,7 @@ def _source(device: torch.device) -> _Source:
 
 
 def _status(name: str) -> int:
-    """The size ``name`` of ``/proc/self/status``, in bytes."""
+    """The value ``name`` of ``/proc/self/status``, in bytes."""
     for line in (PROC / "status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""Throughput, utilisation and memory of a run as a time series, one row a window of batches."""
+"""Throughput, utilisation and memory of a run as a time series, one row per window of batches."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from astkit.system import allowed_cpus
 
 
 class Throughput:
-    """An observer of a run that reads the counters every ``every`` training batches::
+    """Observer that reads a run's counters every ``every`` training batches::
 
         speed = Throughput(trainer.ledger, trainer.device)
         trainer.observers.append(speed)
         trainer.run()
         pd.DataFrame(speed.rows)
 
-    It does not change the training and reads no tensor. An accelerator is synchronised once a
-    window, and the wait counts as training. The first batch only opens the first window: it
-    includes what a run does once. The last window may be shorter. The peak of the memory is reset
+    It does not change the training and reads no tensor. An accelerator is synchronised once per
+    window, and the wait counts as training. The first batch only starts the first window, since it
+    includes one-time work. The last window may be shorter. The memory peak is reset
     at each window; see `peak_memory`.
 
     Args:
-        ledger: the run's, whose clocks it reads.
-        device: the run's.
-        every: training batches a window.
+        ledger: ledger of the run, whose clocks are read.
+        device: device of the run.
+        every: training batches per window.
         level: measure only while this log level of "astkit" is enabled, such as
             ``logs.PERFORMANCE``; ``None`` measures always.
 
     Attributes:
-        rows: one mapping a window. ``step``: its last. ``training_steps``: its batches.
-            ``seen_per_second``, ``trained_per_second``: samples that were loaded, and those that
-            were trained on, over seconds of the training clock. ``wall_seconds``; in them
+        rows: one mapping per window. ``step``: its last step. ``training_steps``: its batches.
+            ``seen_per_second``, ``trained_per_second``: samples loaded, and samples
+            trained on, per second of the training clock. ``wall_seconds``; part of them are
             ``seconds`` and ``evaluation_seconds`` of the two clocks, and ``phases`` of the first.
             ``utilisation``: ``seconds / wall_seconds``. ``cpu_utilisation``: CPU seconds of this
-            process, all threads and no children, over wall seconds and the cores it may use.
+            process (threads, not children) over wall seconds and available cores.
             ``gpu_utilisation``: share of the driver's last sample period (1/6 to 1 s) in which a
             kernel ran, or ``None`` with ``gpu_utilisation_reason``. ``memory_bytes``: peak in the
             window, with ``memory_backend`` and ``memory_reason``.
@@ -55,7 +55,7 @@ class Throughput:
         level: int | None = None,
     ) -> None:
         if every < 1:
-            raise ValueError(f"every is {every}, but a window holds batches: give 1 or more")
+            raise ValueError(f"every is {every}, but counts batches: give 1 or more")
         self.ledger, self.device = ledger, torch.device(device)
         self.every, self.level = every, level
         self.cores = allowed_cpus()
@@ -65,7 +65,7 @@ class Throughput:
         self._no_gpu = None if self.device.type == "cuda" else "NVML reads NVIDIA GPUs only"
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Count a training batch; at the end of a window add a row."""
+        """Count a training batch; add a row at the end of a window."""
         if phase != "train":
             return
         if self.level is not None and not logs.enabled(self.level):
@@ -81,7 +81,7 @@ class Throughput:
         self._batches, self._open = 0, (self._mark(), memory)
 
     def close(self) -> None:
-        """End the window that is open; the next batch opens another."""
+        """End the current window; the next batch starts another."""
         if self._open is None:
             return
         (start, memory), self._open = self._open, None
@@ -97,7 +97,7 @@ class Throughput:
             logs.record(logs.PERFORMANCE, "throughput", lambda: self.rows[-1])
 
     def _mark(self) -> dict[str, float]:
-        """All counters at this moment; a row is the difference of two."""
+        """All counters now; a row is the difference of two."""
         samples, ledger = self.ledger.samples, self.ledger
         asked = time.perf_counter()
         if ledger.synchronize is not None:
@@ -139,6 +139,6 @@ class Throughput:
         if self._no_gpu is None:
             try:
                 share = torch.cuda.utilization(self.device) / 100
-            except Exception as error:  # whatever the driver raises, the run goes on without it
+            except Exception as error:  # a driver error must not end the run
                 self._no_gpu = f"NVML reads no utilisation ({error})"
         return {"gpu_utilisation": share, "gpu_utilisation_reason": self._no_gpu}

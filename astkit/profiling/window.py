@@ -1,4 +1,4 @@
-"""torch.profiler on a few batches of a run, and the peak memory of tensors."""
+"""torch.profiler on some batches of a run, and the peak memory of tensors."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from astkit import logs
 from astkit.files import write_atomic
 
 LOGGED = 5
-"""Operators that a log record names."""
+"""Number of operators in a log record."""
 
 
 class ProfilerWindow:
     """Runs ``torch.profiler`` on ``active`` batches of a run, once.
 
-    It is an observer for a trainer; in another loop call ``step()`` after each batch and
+    As an observer of a trainer, or in a custom loop: call ``step()`` after each batch and
     ``close()`` at the end::
 
         window = ProfilerWindow(folder="runs/profile")
         Trainer(model, data, budget=Budget(epochs=1), observers=[window]).run()
         pandas.DataFrame(window.operators())
 
-    It draws no random numbers and changes no result. A profiled batch takes 1.2 (convolutions) to 2
-    times as long (small operators), so take timings without it. What runs between two batches of
-    the window, such as a validation, is profiled as well.
+    It uses no random numbers and changes no results. A profiled batch takes 1.2 (convolutions) to 2
+    times as long (small operators), so measure timings without it. Work between two batches of
+    the window, such as a validation, is also profiled.
 
     Args:
         wait: batches to skip, at least 1: the first one also counts FLOPs and selects kernels.
-        warmup: batches after these with the profiler on and its results discarded.
+        warmup: batches with the profiler on and results discarded.
         active: batches to profile.
         folder: where ``trace.json.gz`` is written (chrome://tracing and ui.perfetto.dev open it),
             replacing an older one; ``None`` writes none.
@@ -62,7 +62,7 @@ class ProfilerWindow:
 
     @property
     def done(self) -> bool:
-        """Whether the window is over."""
+        """Whether the window has ended."""
         return self._operators is not None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
@@ -71,7 +71,7 @@ class ProfilerWindow:
             self.step()
 
     def step(self) -> None:
-        """Count a batch: start, continue or end."""
+        """Count a batch: start, continue or end the window."""
         if self._profiler is not None:
             self._profiler.step()
             if self.done:
@@ -83,20 +83,20 @@ class ProfilerWindow:
             self._profiler.start()
 
     def close(self) -> None:
-        """The run has ended: keep what was profiled; a window that has not begun starts over."""
+        """End of the run: store the profile so far; a window that has not begun starts over."""
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             profiler.stop()
 
     def operators(self, top: int | None = None) -> list[dict[str, Any]]:
-        """The operators of the window, the most expensive first, at most ``top``.
+        """The operators of the window, by decreasing cost, at most ``top``.
 
-        One row each for ``pandas.DataFrame``: ``name``; ``calls``; ``self_cpu_ms`` and
-        ``self_device_ms``, milliseconds without the operators it called, on the device those of its
-        kernels; ``share`` of the device's time, or of the CPU's where no kernel ran. Time in Python
+        Rows for ``pandas.DataFrame``: ``name``; ``calls``; ``self_cpu_ms`` and
+        ``self_device_ms``, milliseconds excluding called operators, on the device those of its
+        kernels; ``share`` of the device's time, or of the CPU's if no kernel ran. Time in Python
         is not included.
 
-        Raises ``ValueError`` where no batch was profiled.
+        Raises ``ValueError`` if no batch was profiled.
         """
         if self._operators is None:
             raise ValueError(
@@ -107,7 +107,7 @@ class ProfilerWindow:
 
     def _collect(self, profiler: profile) -> None:
         if profiler.step_num < self.wait + self.warmup:
-            return  # the run was left just where the window begins
+            return  # the run ended at the start of the window
         self._operators = _operators(profiler)
         if self.folder is not None:
             with TemporaryDirectory() as folder:  # torch does not write atomically
@@ -123,7 +123,7 @@ class ProfilerWindow:
 
 def _operators(profiler: profile) -> list[dict[str, Any]]:
     events = [event for event in profiler.key_averages() if not event.is_user_annotation]
-    # a kernel is an event of its own and counted for the operator that launched it as well
+    # a kernel is a separate event and also counted for the operator that launched it
     called = [event for event in events if event.device_type.name == "CPU"]
     kernels = [event for event in events if event.device_type.name != "CPU"]
     on_device = sum(kernel.self_device_time_total for kernel in kernels)
@@ -145,8 +145,8 @@ def _operators(profiler: profile) -> list[dict[str, Any]]:
 def peak_tensor_bytes(run: Callable[[], object]) -> int:
     """Peak bytes of CPU tensors during ``run``, above those held before.
 
-    Counts torch's allocations, so memory that the allocator caches does not hide a small peak, as
-    it does from `peak_memory`. ``run`` takes several times as long.
+    Counts torch's allocations, so memory cached by the allocator does not hide a small peak,
+    unlike in `peak_memory`. ``run`` takes several times as long.
     """
     _quieten()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as window:
@@ -161,5 +161,5 @@ def peak_tensor_bytes(run: Callable[[], object]) -> int:
 
 
 def _quieten() -> None:
-    """Silence Kineto, which reports its starts and stops as errors."""
+    """Silence Kineto, which logs its starts and stops as errors."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

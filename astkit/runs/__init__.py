@@ -1,1 +1,21 @@
-"""Making runs repeatable: arms of a comparison, their tables, and the files that keep them."""
+"""Repeatable runs: comparisons, notebooks in run folders, sweeps, and tables of their results.
+
+Comparisons of arms (an arm is one way of training the same task):
+    arms.py              the arms, their task and their trainers
+    compare.py           train all arms into one JSON file, resumable
+    claims.py            the original's published figures and the measured ones
+    switches.py          benchmark of speed settings, one process per arm
+    controller_bench.py  benchmark of controllers on simulated scores
+    tuning.py            search of a gate's settings with Optuna
+Notebooks:
+    parameters.py        read and check a notebook's parameters
+    execute.py           execute a notebook with papermill
+    notebook.py          run one notebook in its run folder
+    grid.py, sweep.py    all combinations of parameters
+    record.py            the run folder and its files
+Results:
+    intervals.py         means over seeds with confidence intervals
+    tables.py            tables of arms and of run folders
+    report.py            HTML page over run folders
+doctor.py                check of the environment
+"""

@@ -1,4 +1,4 @@
-"""The arms of a comparison: ways of training the same task that differ in one thing each."""
+"""Arms of a comparison: ways of training the same task, each of which changes one thing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """What all arms of a comparison share.
+    """The task that all arms of a comparison share.
 
     ``gate`` holds the arguments of `Gate` except its seed; its ``target_rate`` is also the rate of
     the random arm.
@@ -80,7 +80,7 @@ class Task:
     device: str = "auto"
 
     def settings(self) -> dict[str, Any]:
-        """Everything but the data, as plain values."""
+        """All settings except the data, as plain values."""
         plain = {name: value for name, value in vars(self).items() if name != "splits"}
         sizes = {part: len(images) for part, images in vars(self.splits).items()}
         return {
@@ -115,7 +115,7 @@ def task(
 ) -> Task:
     """The preset of ``dataset``, with changes to its ``gate``, its ``config`` and its other fields.
 
-    Raises ``ValueError`` for a data set without preset, ``FileNotFoundError`` for one not found.
+    Raises ``ValueError`` for a dataset without a preset, ``FileNotFoundError`` for missing files.
     """
     if dataset not in PRESETS:
         raise ValueError(f"unknown dataset {dataset!r}: choose one of {', '.join(PRESETS)}")
@@ -133,16 +133,16 @@ def trainer(
     observers: Sequence[Observer] = (),
     folder: Path | None = None,
 ) -> Trainer:
-    """A trainer for one arm; every arm starts from the same weights and sees the same batches.
+    """A trainer for one arm; all arms share the initial weights and the order of batches.
 
     With a ``folder`` it writes its metrics and checkpoints there, and resumes from them.
 
-    Raises ``ValueError`` for an unknown arm, or for an arm that needs a ``budget`` and has none.
+    Raises ``ValueError`` for an unknown arm, or if the arm needs a ``budget`` and none is given.
     """
     if arm not in ARMS:
         raise ValueError(f"unknown arm {arm!r}: choose one of {', '.join(ARMS)}")
     if budget is None and "equal" in arm:
-        raise ValueError(f"arm {arm!r} needs the budget that the batched gate has spent: pass it")
+        raise ValueError(f"arm {arm!r} needs the budget of the batched gate: pass `budget`")
     shape, classes = task.splits.train.shape, task.splits.train.num_classes
     checkpoints = None
     if folder is not None:
@@ -177,7 +177,7 @@ def _step(task: Task, arm: str, seed: int) -> Step:
 
 
 def stepper(task: Task, arm: str, seed: int = 0) -> Callable[[], object]:
-    """A function that trains one arm on its next batch, for timing arms in turn."""
+    """A function that trains one arm on its next batch, for interleaved timing of arms."""
     work = trainer(task, arm, seed, Budget(epochs=1e9))
     work.validation = None
     steps = work.steps()
@@ -192,11 +192,11 @@ def run(
     observers: Sequence[Observer] = (),
     folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Train one arm and evaluate it once on the test split, at the end; returns plain values.
+    """Train one arm and evaluate it once on the test split at the end; returns plain values.
 
-    ``folder``: see `trainer`; ``wall_seconds`` of a resumed arm count from the resumption.
-    Accuracies lie in [0, 1]; ``rate`` is the share of active samples, ``None`` for arms without a
-    gate; ``steps`` and ``epochs`` are the run's history.
+    ``folder``: see `trainer`; ``wall_seconds`` of a resumed arm exclude the time before it resumed.
+    Accuracies are in [0, 1]; ``rate`` is the share of active samples, ``None`` for arms without a
+    gate; ``steps`` and ``epochs`` are the logged history.
     """
     work = trainer(task, arm, seed, budget, observers, folder)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The original's published figures beside measured ones. Needs pandas.
+"""The original's published figures and the measured ones. Needs pandas.
 
 Source: KAGGLE_AST_FINAL_REPORT.md in oluwafemidiakhoa/adaptive-sparse-training at 3e66290
 (SimpleCNN on CIFAR-10, 40 epochs, target rate 0.10).

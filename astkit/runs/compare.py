@@ -1,4 +1,4 @@
-"""Train the arms of a comparison, and keep each result in one JSON file as soon as it is there."""
+"""Train the arms of a comparison, and save each result in one JSON file as soon as available."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress
 
 Result = dict[str, Any]
-Report = dict[str, Any]  # "results", "settings", "stamp", and "batches" where they were timed
+Report = dict[str, Any]  # "results", "settings", "stamp", and "batches" if timed
 
 
 def load(path: Path) -> Report:
-    """The report at ``path``; an empty one where there is none.
+    """The report at ``path``, or an empty report if the file does not exist.
 
-    Raises ``ValueError`` for a file that holds something else.
+    Raises ``ValueError`` if the file is not a report.
     """
     report = read_json(path, results=list) if path.exists() else {"results": []}
     kinds = {"arm": str, "seed": int, "flops": int | float, "seconds": int | float}
     results = report.get("results", [{}])
     named = all(isinstance(each.get(key), kinds[key]) for each in results for key in kinds)
     if not named or not isinstance(report.get("settings", {}), dict):
-        raise ValueError(f"{path} holds no report of a comparison: name another file")
+        raise ValueError(f"{path} is not a report of a comparison: choose another file")
     return report
 
 
 def find(results: Sequence[Result], arm: str, seed: int) -> Result | None:
-    """The result of one arm and seed, if it is there."""
+    """The result of one arm and seed, or `None`."""
     return next((r for r in results if r["arm"] == arm and r["seed"] == seed), None)
 
 
@@ -53,21 +53,21 @@ def run_all(
     announce: Callable[[str], None] | None = None,
     timed: int = 0,
 ) -> Report:
-    """Train every arm for every seed, except those that the file at ``path`` holds.
+    """Train every arm for every seed, except those already in the file at ``path``.
 
-    Arms take turns within a seed, so that a drift of the machine's speed affects them alike.
+    Arms alternate within a seed, so that changes in the machine's speed affect them equally.
 
     Args:
-        path: JSON file, written after each arm and locked meanwhile; metrics of each arm, and
-            checkpoints while it trains, lie beside it in a folder of the same name, from which an
-            interrupted arm resumes.
-        announce: called with each arm's name as it begins; without it, each shows its progress.
-        timed: rounds of `time_batches` afterwards; 0 for none.
+        path: JSON file, written after each arm and locked while running; metrics and checkpoints of
+            each arm are stored next to it, in a folder of the same name, and an interrupted arm
+            resumes from them.
+        announce: called with each arm's name when it starts; by default arms show progress bars.
+        timed: number of rounds of `time_batches` at the end; 0 disables it.
 
-    Raises ``ValueError`` before the first arm is trained: for an unknown arm or an impossible
-    setting, an arm whose budget is not known by its turn, a report made with other settings, a file
-    in use by another process. Raises `TimeIsUp` when the process's time budget is over; called
-    again, it resumes.
+    Raises ``ValueError`` before training: for an unknown arm, an invalid setting, an arm whose
+    budget depends on an arm scheduled later, a report made with other settings, or a file in use by
+    another process. Raises `TimeIsUp` when the process's time budget is spent; call it again to
+    resume.
     """
     with nullcontext() if path is None else _locked(path):
         report: Report = {"results": []} if path is None else load(path)
@@ -75,7 +75,7 @@ def run_all(
         for seed, name in product(seeds, names):
             kept = find(report["results"], name, seed) is not None
             if announce is not None:
-                announce(f"seed {seed}: {name}{', kept from before' if kept else ''}")
+                announce(f"seed {seed}: {name}{', already done' if kept else ''}")
             if not kept:
                 _run(task, name, seed, report, path, quiet=announce is not None)
         if timed:
@@ -109,7 +109,7 @@ def _locked(path: Path) -> Iterator[None]:
         with FileLock(path.with_name(f".{path.name}.lock"), timeout=0):
             yield
     except Timeout as error:
-        raise ValueError(f"{path} is in use by another process: wait, or name another") from error
+        raise ValueError(f"{path} is in use by another process: wait, or choose another") from error
 
 
 def _check(task: arms.Task, names: Sequence[str], seeds: Sequence[int], report: Report) -> None:
@@ -124,7 +124,7 @@ def _check(task: arms.Task, names: Sequence[str], seeds: Sequence[int], report: 
     if report["results"] and changed:
         raise ValueError(
             f"the file's results were made with another {', '.join(changed)}, so new ones would not"
-            " compare: write to another file, or go back to those settings"
+            " be comparable: write to another file, or restore those settings"
         )
     for place, name in enumerate(names):
         arms.trainer(task, name, 0, Budget(epochs=task.epochs))
@@ -134,10 +134,10 @@ def _check(task: arms.Task, names: Sequence[str], seeds: Sequence[int], report: 
 
 
 def time_batches(task: arms.Task, names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """Seconds of one training batch of each arm, interleaved; one row per arm, first is baseline.
+    """Interleaved timing of one training batch of each arm, in seconds; the first is the baseline.
 
-    The gate takes exactly the target rate of each batch, so that every round costs the same; where
-    rows are decided one by one that is impossible, and the task's own controller decides.
+    The gate selects exactly the target rate of each batch, so that every round costs the same;
+    arms that decide sample by sample cannot do so, and use the task's own controller.
     """
     exact = replace(task, gate={**task.gate, "controller": "top_k"})
     tasks = {name: task if name.endswith("per sample") else exact for name in names}
@@ -146,5 +146,5 @@ def time_batches(task: arms.Task, names: Sequence[str], rounds: int) -> list[dic
 
 
 def save(report: Report, path: Path) -> None:
-    """Write ``report`` to ``path``, whole or not at all."""
+    """Write ``report`` to ``path`` atomically."""
     write_json(path, report)

@@ -1,7 +1,7 @@
-"""A bench of controllers: simulated streams of scores, the responses to them, and stability.
+"""Benchmark of controllers: simulated score streams, responses to them, and stability.
 
 A stream is a function of (step, seed), so no model is trained. Streams of one family use the same
-draws for the same step and seed, and differ only in their scale.
+random numbers for the same step and seed, and differ only in scale.
 
 Stability: `LogIntegral` moves ``x = log threshold`` by ``gain * (S(x) - target)``, with ``S`` the
 share of scores above the threshold. Close to the set point an error is multiplied by
@@ -41,16 +41,16 @@ from astkit.runs.intervals import mean_interval
 Make = str | Callable[[float], Controller]  # a registered name, or target rate -> controller
 
 SHARES = (0.25, 0.5, 1.0, 1.5, 1.8, 1.95, 2.05, 2.2, 2.5)
-NUDGE = 1e-3  # distance of the start from the set point, in log-threshold
+NUDGE = 1e-3  # initial distance from the set point, in log-threshold
 CONTRAST = 0.06  # standard deviation of the logarithm of the digits' contrast
-_LEFT = torch.tensor([1e-20])  # an update needs one score that could still be admitted
+_LEFT = torch.tensor([1e-20])  # an update needs at least one unselected score
 
 
 class Family(NamedTuple):
     """A distribution of positive scores.
 
-    ``draw``: ``(rows, generator) -> [rows]``, float32. ``survival``: share of the scores above
-    ``x``; ``threshold`` is its inverse. ``density``: of the logarithm of the scores at ``log x``.
+    ``draw``: ``(rows, generator) -> [rows]``, float32. ``survival``: share of scores above ``x``;
+    ``threshold`` is its inverse. ``density``: density of log-scores at ``log x``.
     """
 
     draw: Callable[[int, torch.Generator], Tensor]
@@ -86,10 +86,10 @@ FAMILIES: dict[str, Family] = {
 
 
 class Stream(NamedTuple):
-    """Scores ``[batch]`` by (step, seed).
+    """Scores ``[batch]`` as a function of (step, seed).
 
-    ``change``: the step at which their scale jumps; ``drift``: decrease of their logarithm per
-    step; ``length``: number of steps, ``None`` for no end.
+    ``change``: step at which the scale jumps; ``drift``: decrease of the log-score per step;
+    ``length``: number of steps, ``None`` if unlimited.
     """
 
     name: str
@@ -105,7 +105,7 @@ def _scaled(name: str, batch: int, scale: Callable[[int], float]) -> Callable[[i
 
 
 def stationary(name: str = "gamma2", batch: int = 128) -> Stream:
-    """Scores whose distribution does not change."""
+    """Scores with a constant distribution."""
     return Stream(f"{name}, stationary", _scaled(name, batch, lambda step: 1.0))
 
 
@@ -116,15 +116,15 @@ def ramp(name: str = "gamma2", tau: float = 200.0, batch: int = 128) -> Stream:
 
 
 def shock(name: str = "gamma2", scale: float = 4.0, change: int = 100, batch: int = 128) -> Stream:
-    """Scores whose scale is multiplied by ``scale`` from step ``change`` on."""
+    """Scores whose scale is multiplied by ``scale`` from step ``change``."""
     scores = _scaled(name, batch, lambda step: scale if step >= change else 1.0)
     return Stream(f"{name}, scale x {scale:g}", scores, change)
 
 
 def relative(name: str = "gamma2", tau: float = 200.0, batch: int = 128) -> Stream:
-    """The original's score of losses that decay as in `ramp`, and of a contrast that does not.
+    """The original's score of losses that decay as in `ramp`, with a contrast that does not decay.
 
-    The score divides both by their batch means, so the decay cancels up to its 1e-6 in the
+    The score divides both by their batch means, so the decay cancels except for the 1e-6 in the
     denominator.
     """
     losses, score = ramp(name, tau, batch).scores, LossAndContrast()
@@ -139,10 +139,9 @@ def relative(name: str = "gamma2", tau: float = 200.0, batch: int = 128) -> Stre
 
 
 def recorded(target_rate: float = 0.1, epochs: float = 15) -> Stream:
-    """The recorded losses of a training run on the digits for each seed.
+    """Losses recorded in a training run on the digits dataset, for each seed.
 
-    Unlike in training, they do not depend on the controller under test. The last batch of an epoch
-    is smaller.
+    They do not depend on the controller under test. The last batch of an epoch is smaller.
     """
 
     def losses(step: int, seed: int) -> Tensor:
@@ -159,7 +158,7 @@ def _record(target_rate: float, epochs: float, seed: int) -> list[Tensor]:
         noted.append(cross_entropy_rows(outputs, targets).detach().cpu())
         return noted[-1].to(outputs.device)
 
-    # top-k has no state that would influence the record
+    # top-k is stateless, so it does not affect the record
     gate = {"score": noting, "controller": "top_k"}
     task = arms.task("digits", target_rate, device="cpu", epochs=epochs, gate=gate)
     work = arms.trainer(task, "batched gate", seed)
@@ -171,7 +170,7 @@ def _record(target_rate: float, epochs: float, seed: int) -> list[Tensor]:
 def respond(
     controller: Make, stream: Stream, target: float, steps: int = 400, seed: int = 0
 ) -> pd.DataFrame:
-    """A gate's decisions on ``steps`` batches of ``stream``, or to its end.
+    """A gate's decisions on the first ``steps`` batches of ``stream``.
 
     Returns one row per step: ``step``, ``rows`` (scores in the batch), ``rate``, ``threshold``,
     ``target``.
@@ -196,7 +195,7 @@ def responses(
     seeds: Sequence[int],
     steps: int = 400,
 ) -> pd.DataFrame:
-    """The rows of `respond` for every controller, stream and seed, with those three as columns."""
+    """The rows of `respond` for every controller, stream and seed, which are added as columns."""
     return pd.concat(
         respond(make, stream, target, steps, seed).assign(
             controller=name, stream=stream.name, seed=seed
@@ -210,10 +209,10 @@ def responses(
 def settling_time(
     rates: ArrayLike, target: float, change: int = 0, *, window: int = 5, hold: int = 20
 ) -> float:
-    """Steps after ``change`` until the rate ``[steps]`` is back at ``target`` and stays there.
+    """Steps after ``change`` until the rate ``[steps]`` returns to ``target`` and stays there.
 
-    The first step from which ``hold`` means in a row, each over ``window`` successive steps, lie
-    within 20 % of the target; infinity where there is none. At small targets noise alone may keep
+    The first step from which ``hold`` consecutive means, each over ``window`` steps, are within
+    20 % of the target; infinity if there is none. At small targets, noise alone may prevent
     a single run from settling: average over seeds first.
     """
     after = np.asarray(rates, dtype=float)[change:]
@@ -224,7 +223,7 @@ def settling_time(
 
 
 def rmse(rates: ArrayLike, target: ArrayLike) -> float:
-    """Root mean square difference between rates and their targets."""
+    """Root mean square difference between rates and targets."""
     return math.sqrt(float(np.mean((np.asarray(rates) - np.asarray(target)) ** 2)))
 
 
@@ -251,9 +250,9 @@ def table(
 ) -> pd.DataFrame:
     """One row per stream, target and controller.
 
-    Settling time (steps) is of the rate averaged over the ``n`` seeds. ``error`` (mean rate minus
-    target, with its 95 % interval) and ``RMSE`` are means over seeds, from ``skip`` steps after the
-    stream's change on; ``predicted error`` is known for `LogIntegral` with a fixed gain only.
+    Settling time (steps) is that of the rate averaged over the ``n`` seeds. ``error`` (mean rate
+    minus target, with its 95 % interval) and ``RMSE`` are means over seeds, from ``skip`` steps
+    after the stream's change; ``predicted error`` is given for `LogIntegral` with fixed gain only.
     """
     rows = []
     for stream, target, (name, make) in itertools.product(streams, targets, controllers.items()):
@@ -261,8 +260,8 @@ def table(
         first = stream.change + skip
         if runs["step"].max() < first:
             raise ValueError(
-                f"steps is {steps}, but the error is taken from step {first} on (change + skip):"
-                " give more steps, or lower skip"
+                f"steps is {steps}, but the error is computed from step {first} on (change + skip):"
+                " increase steps, or decrease skip"
             )
         steady = runs[runs["step"] >= first]
         rates = [run["rate"] for _, run in steady.groupby("seed")]
@@ -290,7 +289,7 @@ def loop(
     """The rates ``[steps]`` of `LogIntegral` on stationary scores, started near its set point.
 
     Given its threshold, a batch's rate is binomial around the exact share of scores above it;
-    without ``batch`` it is that share.
+    if ``batch`` is ``None``, it is that share.
     """
     scores = FAMILIES[family]
     start = scores.threshold(target) * math.exp(NUDGE)
@@ -307,10 +306,10 @@ def loop(
 
 
 def critical_gain(family: str, target: float, steps: int = 3000) -> tuple[float, float]:
-    """The gain beyond which `LogIntegral` is unstable: predicted ``2 / f``, and measured.
+    """The gain above which `LogIntegral` is unstable: predicted ``2 / f``, and measured.
 
-    Measured on the loop without noise, by bisection over gains from 0.1 to 100, to 1 %: it is
-    stable where the first error is larger than the last ones.
+    Measured without noise, by bisection over gains from 0.1 to 100, to 1 %: the loop is stable
+    if the first error is larger than the last ones.
     """
     scores = FAMILIES[family]
     low, high = 0.1, 100.0
@@ -322,7 +321,7 @@ def critical_gain(family: str, target: float, steps: int = 3000) -> tuple[float,
 
 
 def stability(family: str, target: float, batches: Sequence[int] = (128, 4096)) -> pd.DataFrame:
-    """The noise of the loop by its gain: one row per batch size and multiple of ``1 / f``.
+    """Noise of the loop by gain: one row per batch size and multiple of ``1 / f``.
 
     The prediction for ``RMSE / floor`` is the linear loop's: ``sqrt(2 / (2 - gain f))``.
     """
@@ -340,11 +339,11 @@ def stability(family: str, target: float, batches: Sequence[int] = (128, 4096)) 
 def origin_rhythm(
     density: float, kp: float = 0.0015, ki: float = 0.00005, alpha: float = 0.3
 ) -> tuple[float, float]:
-    """The oscillation of `OriginPI` around its set point: period, and decay to 1/e, both in steps.
+    """Oscillation of `OriginPI` around its set point: period, and decay to 1/e, both in steps.
 
     ``density`` is that of the scores at the threshold. From the largest eigenvalue of the update,
     linearised in (threshold, EMA, integral). The threshold is a sum, so ``ki`` is integrated twice:
-    a period of about ``2 pi / sqrt(ki * density)``. The decay is negative where it grows.
+    a period of about ``2 pi / sqrt(ki * density)``. A negative decay means growth.
     """
     error = np.array([-alpha * density, 1 - alpha, 0.0])  # the new EMA's distance to the target
     update = np.array([np.array([1.0, 0.0, ki]) + kp * error, error, np.array([0, 0, 1.0]) + error])
@@ -358,8 +357,8 @@ def origin_on_both_scores(
 ) -> pd.DataFrame:
     """`responses` of `OriginPI` as published, on the original's own score and on raw losses.
 
-    Both scores come from the same losses, which decay with ``tau``. Its controls are a threshold
-    held where the original's starts, and `LogIntegral`.
+    Both scores are computed from the same losses, which decay with ``tau``. Controls are a
+    constant threshold at the original's initial value, and `LogIntegral`.
     """
     controllers: dict[str, Make] = {
         "origin_pi": OriginPI,

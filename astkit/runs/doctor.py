@@ -1,6 +1,6 @@
-"""What this machine has for astkit, what is missing, and how to get it.
+"""Check the environment: what astkit can use, what is missing, and how to install it.
 
-Torch is imported inside functions only: a broken torch is one of the findings.
+Torch is imported inside functions only, since a broken torch is one of the findings.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any, Literal
 
 import astkit
 
-EXTRAS = {  # a package of each, and its purpose
+EXTRAS = {  # one package of each extra, and its purpose
     "notebooks": ("papermill", "notebooks, widgets and the digits"),
-    "data": ("pyarrow", "data sets in parquet files"),
+    "data": ("pyarrow", "datasets in parquet files"),
     "tune": ("optuna", "`astkit tune`"),
     "energy": ("pynvml", "joules of NVIDIA GPUs"),
     "test": ("pytest", "developers: make test"),
 }
 CORE = ("torch", "torchvision", "numpy", "safetensors")
-LEAST_FREE = 1e9  # bytes on disk, for a run with its checkpoints
+LEAST_FREE = 1e9  # bytes of free disk, for a run and its checkpoints
 LEGEND = "ok: works   --: missing, may be added   !!: to be fixed"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
-_FOLDERS = re.compile(r"(?:/[^/\s:]+)+/")  # of an absolute path
+_FOLDERS = re.compile(r"(?:/[^/\s:]+)+/")  # folders of an absolute path
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at; ``core`` says that nothing works without it."""
+    """One check's result; ``core``: astkit requires it."""
 
     topic: str
     mark: Literal["ok", "--", "!!"]
@@ -47,7 +47,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything that astkit may use, in the current folder and interpreter."""
+    """Check everything that astkit may use, in the current folder and interpreter."""
     core = [_package(name) for name in CORE]
     version = f"{astkit.__version__} on Python {platform.python_version()}"
     findings = [Finding("astkit", "ok", version), *core]
@@ -57,12 +57,12 @@ def examine() -> list[Finding]:
 
 
 def works(findings: list[Finding]) -> bool:
-    """Whether the core works."""
+    """Whether the required packages work."""
     return not any(finding.core and finding.mark != "ok" for finding in findings)
 
 
 def verdict(findings: list[Finding]) -> str:
-    """One sentence on whether the core works."""
+    """One sentence on whether the required packages work."""
     if works(findings):
         return "The core of astkit works here."
     broken = [each.topic for each in findings if each.core and each.mark != "ok"]
@@ -70,7 +70,7 @@ def verdict(findings: list[Finding]) -> str:
 
 
 def text(findings: list[Finding]) -> str:
-    """The findings in lines of at most 80 columns; commands are not broken."""
+    """The findings in lines of at most 80 columns; commands are not wrapped."""
     wide = max(len(finding.topic) for finding in findings)
     lines = []
     for each in findings:
@@ -91,17 +91,17 @@ def install_command(extra: str) -> str:
 
 
 def _package(name: str) -> Finding:
-    """Whether a package of the core can be imported."""
+    """Whether a required package can be imported."""
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # a broken binary may raise anything
+    except Exception as error:  # a broken binary may raise any exception
         remedy = f"reinstall it: `pip install --force-reinstall {name}`"
         return Finding(name, "!!", f"does not import ({_said(error)})", remedy, core=True)
     return Finding(name, "ok", module.__version__, core=True)
 
 
 def _said(error: BaseException) -> str:
-    """An error's first line, with files by name: paths may name persons."""
+    """An error's first line, without folders: they may contain user names."""
     line = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {_FOLDERS.sub('', line)}"
 
@@ -129,14 +129,14 @@ def _gpu() -> Finding:
 
     if not torch.accelerator.is_available():
         if _NVIDIA.is_dir() and any(_NVIDIA.iterdir()):
-            remedy = "check CUDA_VISIBLE_DEVICES, the driver's age and torch's build (pytorch.org)"
-            return Finding("GPU", "!!", "the NVIDIA driver has one, torch sees none", remedy)
+            remedy = "check CUDA_VISIBLE_DEVICES, driver version and torch's build (pytorch.org)"
+            return Finding("GPU", "!!", "found by the NVIDIA driver, but not by torch", remedy)
         return Finding("GPU", "--", "none; training runs on the CPU")
     device: Any = torch.accelerator.current_accelerator()
     try:
         name = getattr(torch.get_device_module(device), "get_device_name", lambda: str(device))()
         fault = gpu.trial() if device.type == "cuda" else None
-    except RuntimeError as error:  # such as a driver that does not start
+    except RuntimeError as error:  # for example, a driver that fails to initialise
         fault = _said(error)
     if fault is not None:
         remedy = "`export CUDA_VISIBLE_DEVICES=` trains on the CPU; pytorch.org has other builds"
@@ -147,7 +147,7 @@ def _gpu() -> Finding:
 def _energy() -> Iterator[Finding]:
     import torch
 
-    from astkit.profiling.counters import UnavailableError, open_counter
+    from astkit.profiling.energy_counters import UnavailableError, open_counter
 
     kinds = ["cpu"]
     if torch.accelerator.is_available():
@@ -184,7 +184,7 @@ def _cifar10() -> Finding:
 
     found = cifar10.find_layout(cifar10.search_places(None))
     if found is None:
-        return Finding("cifar10", "--", "not found", "data/README.md says how to get it")
+        return Finding("cifar10", "--", "not found", "see data/README.md to install it")
     if found[1] == "parquet" and not util.find_spec("pyarrow"):
         return Finding("cifar10", "--", "in parquet files", f"`{install_command('data')}`")
     return Finding("cifar10", "ok", f"{found[1]} layout")

@@ -1,6 +1,6 @@
-"""Execute a notebook with papermill, in a kernel that runs this interpreter.
+"""Execute a notebook with papermill, in a kernel that uses this interpreter.
 
-An interrupt of this process ends its kernels; a kernel ends by itself when this process is killed.
+Interrupting this process ends its kernels; a kernel exits by itself if this process is killed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _running: set[type[_Kernel]] = set()
 
 
 class _Kernel(AsyncKernelManager):
-    """This interpreter, whatever kernels are installed; one subclass a run."""
+    """A kernel that runs this interpreter, whatever kernels are installed; one subclass per run."""
 
     environment: Mapping[str, str]
     pid: int | None = None
@@ -48,7 +48,7 @@ class _Kernel(AsyncKernelManager):
         return KernelSpec(argv=command, display_name="Python 3", language="python")
 
     async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
-        # the notebook's own output comes as messages; these streams carry debugger warnings
+        # notebook output arrives as messages; these streams carry only debugger warnings
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         await super().start_kernel(**options, **quiet, env={**os.environ, **self.environment})
         type(self).pid = getattr(self.provisioner, "pid", None)
@@ -59,9 +59,9 @@ class End:
     """How an execution ended.
 
     Attributes:
-        status: "complete"; "failed"; "left" where a cell raised ``SystemExit(0)``, as after a time
-            limit; "interrupted" where this process ended the kernel.
-        error: of a failure: type, message, traceback, and the last cell that was begun.
+        status: "complete"; "failed"; "left" if a cell raised ``SystemExit(0)``, for example at a
+            time limit; "interrupted" if this process ended the kernel.
+        error: type, message and traceback of a failure, and the last cell that was started.
     """
 
     status: Literal["complete", "failed", "left", "interrupted"]
@@ -76,13 +76,13 @@ def execute(
     environment: Mapping[str, str] | None = None,
     show: bool = False,
 ) -> End:
-    """Execute the notebook ``source`` into ``target``; a failure is returned, not raised.
+    """Execute the notebook ``source`` into ``target``; failures are returned, not raised.
 
     Args:
         source: path of the notebook; its folder is the kernel's working directory.
-        target: path of the executed notebook; written cell by cell, and kept when one fails.
-        parameters: values in place of those of its parameters cell.
-        environment: further variables of the kernel.
+        target: path of the executed notebook; written after each cell, and kept after a failure.
+        parameters: values that replace those of the parameters cell.
+        environment: additional environment variables of the kernel.
         show: print what the notebook prints.
     """
     kernel = type("_OneKernel", (_Kernel,), {"environment": dict(environment or {})})
@@ -106,7 +106,7 @@ def execute(
         return End("interrupted") if interrupted() else End("failed", _failure(error, target))
     finally:
         _running.discard(kernel)
-    if interrupted():  # a cell may have caught the interrupt and left its work undone
+    if interrupted():  # a cell may have caught the interrupt and stopped early
         return End("interrupted")
     outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
     left = any(output.get("ename") == "SystemExit" for output in outputs)
@@ -115,18 +115,18 @@ def execute(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """A block in which SIGINT, SIGTERM and SIGHUP end the kernels.
+    """Within this context, SIGINT, SIGTERM and SIGHUP end the kernels.
 
-    Raises ``KeyboardInterrupt`` at its end when there was such a signal.
+    Raises ``KeyboardInterrupt`` on exit if such a signal was received.
     """
     before = {}
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         end_kernels()
 
-    if threading.current_thread() is threading.main_thread():  # no other may set handlers
+    if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 before[number] = signal.signal(number, handle)
     try:
         yield
@@ -144,17 +144,17 @@ def interruptible() -> Iterator[None]:
 
 
 def interrupted() -> bool:
-    """Whether the kernels are being ended, so that no more are to be started."""
+    """Whether the kernels are being ended, so that no new ones may start."""
     return _interrupted.is_set()
 
 
 def _stop_if_interrupted(**_: Any) -> None:
-    if interrupted():  # a kernel between two cells ignores a signal
+    if interrupted():  # a kernel between two cells ignores signals
         raise RuntimeError("interrupted")
 
 
 def end_kernels() -> None:
-    """Begin to end all kernels; until the end of `interruptible`, no more are started."""
+    """Start ending all kernels; no new ones start until `interruptible` exits."""
     if not interrupted():
         _interrupted.set()
         threading.Thread(target=_signal_in_turn, args=(list(_running),), daemon=True).start()
@@ -172,7 +172,7 @@ def _signal_in_turn(kernels: list[type[_Kernel]]) -> None:
 
 
 def _plain(path: Path) -> str:
-    return str(path).replace("{", "{{").replace("}", "}}")  # papermill fills in braces
+    return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats paths
 
 
 def _failure(error: Exception, target: Path) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _failure(error: Exception, target: Path) -> dict[str, Any]:
         kind, message = type(error).__name__, str(error)
         lines = "".join(traceback.format_exception(error))
     cell = None
-    with suppress(OSError, ValueError):  # a full disk may have cut the file off
+    with suppress(OSError, ValueError):  # the file may be truncated if the disk is full
         cells = [cell for cell in nbformat.read(target, 4).cells if cell.cell_type == "code"]
         begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
         cell = {"number": len(begun), "source": begun[-1].source} if begun else None

@@ -13,17 +13,17 @@ import numpy as np
 
 from astkit.runs.parameters import Notebook, assignments
 
-MOST = 100_000  # combinations of one sweep: more is a slip of the keyboard
+MOST = 100_000  # combinations of one sweep: more is probably a typing error
 
 _RANGE = re.compile(r"([+-]?\d+)\.\.([+-]?\d+)")
 _CLOSES = {"[": "]", "{": "}", "(": ")"}
 
 
 def from_options(notebook: Notebook, options: Sequence[str]) -> dict[str, list[Any]]:
-    """The grid that ``name=values`` options give, values in the types of the defaults.
+    """The grid given by ``name=values`` options, with values in the types of the defaults.
 
-    Values are separated by commas outside brackets and quotes, and read as
-    `Notebook.from_text` reads them, without surrounding spaces; ``a..b`` are the integers from
+    Values are separated by commas outside brackets and quotes, stripped, and parsed by
+    `Notebook.from_text`; ``a..b`` is the range of integers from
     ``a`` to ``b``, both included. Raises ``ValueError`` for unknown names and values of another
     type.
     """
@@ -38,9 +38,9 @@ def from_options(notebook: Notebook, options: Sequence[str]) -> dict[str, list[A
 def combinations(notebook: Notebook, grid: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every combination of a grid's values, the last name varying fastest.
 
-    ``grid`` holds, by name, a list, tuple, range or array of values, or one value that does not
-    vary. Raises ``ValueError`` for an unknown name, a value of another type, no values, a value
-    twice, or more than `MOST` combinations.
+    ``grid`` maps names to a list, tuple, range or array of values, or to one constant value. Raises
+    ``ValueError`` for an unknown name, a value of another type, no values, duplicates, or more than
+    `MOST` combinations.
     """
     notebook.check_names(list(grid))
     columns = {name: _column(notebook, name, values) for name, values in grid.items()}
@@ -50,7 +50,7 @@ def combinations(notebook: Notebook, grid: Mapping[str, Any]) -> list[dict[str, 
 
 
 def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names whose values are not the same in all rows."""
+    """The names whose values differ between rows."""
     names = rows[0] if rows else {}
     return [name for name in names if any(row[name] != rows[0][name] for row in rows)]
 
@@ -67,7 +67,7 @@ def _column(notebook: Notebook, name: str, values: Any) -> list[Any]:
     counts = collections.Counter(map(repr, column))  # True is not 1, although they are equal
     for value in column:
         if counts[repr(value)] > 1:
-            raise ValueError(f"{name} holds {value!r} twice: give each value once")
+            raise ValueError(f"{name} contains {value!r} twice: give each value once")
     return column
 
 
@@ -75,7 +75,7 @@ def _items(name: str, text: str) -> Iterator[str]:
     items = [item.strip() for item in _split(name, text)]
     for item in items:
         if not item and len(items) > 1:
-            raise ValueError(f"{name}={text} has an empty value: take out a comma")
+            raise ValueError(f"{name}={text} has an empty value: remove a comma")
         if found := _RANGE.fullmatch(item):
             first, last = int(found[1]), int(found[2])
             if first > last:
@@ -94,7 +94,7 @@ def _split(name: str, text: str) -> list[str]:
         begins = not pieces[-1].strip() or pieces[-1].rstrip()[-1] in "[{(,:"
         if quote:
             quote = "" if character == quote else quote
-        elif character in "\"'" and begins:  # inside a word it is an apostrophe
+        elif character in "\"'" and begins:  # inside a word, ' is an apostrophe
             quote = character
         elif character in _CLOSES:
             open_brackets += _CLOSES[character]

@@ -1,4 +1,4 @@
-"""Means over seeds with their intervals, and the sampling error of a test split. Needs scipy."""
+"""Means over seeds with confidence intervals; sampling error of a test split. Needs scipy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from astkit.profiling import bootstrap_interval
 from astkit.trainers.evaluator import wilson_interval
 
 MANY = 20
-"""Values from which on their own distribution is resampled instead of taken for normal."""
+"""Number of values from which the interval is a bootstrap instead of Student's."""
 
 
 class Interval(NamedTuple):
-    """A mean of ``n`` values with its interval; ``low`` and ``high`` are NaN where there is none.
+    """A mean of ``n`` values with its interval; ``low`` and ``high`` are NaN if undefined.
 
     ``format(interval, spec)`` applies ``spec`` to each number; ``str`` shows percentage points.
     """
@@ -37,8 +37,8 @@ class Interval(NamedTuple):
 def mean_interval(values: Iterable[float | None]) -> Interval:
     """Mean of ``values`` with its 95 % interval; absent and non-finite values are left out.
 
-    Student's below `MANY` values, a percentile bootstrap from there on: a bootstrap of 3 values
-    covers the true mean in 74 % of cases where it says 95 %. One value has no interval.
+    Student's t below `MANY` values, a percentile bootstrap otherwise: with 3 values, a 95 %
+    bootstrap interval covers the true mean in only 74 % of cases. One value has no interval.
 
     Source: "Student", "The probable error of a mean", Biometrika 6 (1908).
     """
@@ -55,14 +55,14 @@ def mean_interval(values: Iterable[float | None]) -> Interval:
 
 
 def paired_difference(values: Mapping[Any, float], control: Mapping[Any, float]) -> Interval:
-    """Mean of ``values`` minus ``control`` over the keys, such as seeds, that both have."""
+    """Mean of ``values`` minus ``control`` over their common keys, such as seeds."""
     return mean_interval(values[key] - control[key] for key in values if key in control)
 
 
 def split_error(accuracy: float, rows: int) -> float:
-    """Half the width of Wilson's 95 % interval of an ``accuracy`` measured on ``rows`` samples.
+    """Half width of Wilson's 95 % interval of an ``accuracy`` measured on ``rows`` samples.
 
-    It is what the choice of the test split alone leaves open, however many seeds were run.
+    It is the uncertainty due to the finite test split, independent of the number of seeds.
     """
     low, high = wilson_interval(round(accuracy * rows), rows)
     return (high - low) / 2

@@ -1,4 +1,4 @@
-"""Run one notebook with given parameters into its run folder."""
+"""Run a notebook with given parameters in its run folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from astkit.stamp import stamp
 
 EXECUTED = "notebook.ipynb"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Environment variables that set the number of threads of torch and of the libraries below it."""
+"""Environment variables that set the number of threads of torch and its libraries."""
 
-LONGEST = 300  # characters of an error message in one line; error.json holds all of it
+LONGEST = 300  # characters of a one-line error message; error.json holds the full text
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Outcome:
     """The outcome of a run.
 
     Attributes:
-        parameters: those given; ``config.json`` in the folder holds all.
-        status: "complete", "failed", "incomplete" after an interrupt, or "busy" where another
+        parameters: those given; ``config.json`` in the folder contains all parameters.
+        status: "complete", "failed", "incomplete" after an interrupt, or "busy" if another
             process has locked the run.
-        seconds: wall time from the start of its kernel to its end; ``None`` where not known.
-        error: why it failed, in one line.
-        folder: the run's folder; ``None`` before there is one.
-        executed: whether it was executed now, and not complete before.
+        seconds: wall time of the kernel; ``None`` if unknown.
+        error: reason of the failure, in one line.
+        folder: the run's folder; ``None`` if not yet created.
+        executed: whether this call executed the run; false if it was already complete.
         note: a remark, in one line.
     """
 
@@ -58,22 +58,22 @@ def run(
     threads: int | None = None,
     show: bool = False,
 ) -> Outcome:
-    """Run ``notebook`` in its own kernel unless that run is complete; failures are in the outcome.
+    """Run ``notebook`` in its own kernel unless the run is complete; failures are in the outcome.
 
-    A run that was begun resumes in its folder, which the environment variable ``ASTKIT_RUN`` names
-    to the notebook's code: it may resume from checkpoints there. The folder is locked meanwhile. A
+    An incomplete run resumes in its folder; the environment variable ``ASTKIT_RUN`` passes the
+    folder to the notebook, which may load checkpoints from it. The folder is locked meanwhile. A
     notebook that fails is not complete, even if it wrote a result.
 
     Args:
-        notebook: what to run; its folder is its working directory.
-        given: parameters in place of defaults.
-        root: folder of the run folders.
-        again: mark an earlier run stale, and start over.
-        threads: value of the variables `THREAD_VARIABLES`; ``None`` leaves them alone.
+        notebook: notebook to run, with its folder as working directory.
+        given: parameters that replace defaults.
+        root: parent folder of the run folders.
+        again: mark an earlier run stale and start a new one.
+        threads: value of the variables `THREAD_VARIABLES`; ``None`` leaves them unchanged.
         show: print what the notebook prints.
 
     Raises:
-        ValueError: for parameters that the notebook does not take, for links in the run's folder.
+        ValueError: for unknown parameters, and for links in the run's folder.
     """
     given = {name: notebook.fit(name, value) for name, value in given.items()}
     for path in (notebook.path, Path(root).resolve()):
@@ -81,7 +81,7 @@ def run(
             raise ValueError(f"{path} is not UTF-8 here: unset PYTHONUTF8, or set LC_ALL=C.UTF-8")
     Path(root).mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
-        # a folder is created, marked and locked under the root's lock, so each run has one folder
+        # folders are created, marked and locked under the root's lock, so each run has one folder
         with _lock(Path(root), timeout=-1):
             record = find(notebook, given, root)
             try:
@@ -109,22 +109,22 @@ def run(
 def find(
     notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]
 ) -> Record | None:
-    """The folder of a run that was begun, if it was."""
+    """The folder of a run that was started, or ``None``."""
     parameters = notebook.parameters(given)
     return Record.find(root, _name(notebook), parameters, seed_of(parameters))
 
 
 def outcome(notebook: Notebook, given: Mapping[str, Any], record: Record) -> Outcome:
-    """The outcome of a complete run, from its folder."""
+    """The outcome of a complete run, read from its folder."""
     seconds = record.result.get("wall_seconds")
     seconds = seconds if isinstance(seconds, int | float) else None
     changed = record.config.get("code") != notebook.code
-    note = f"{notebook.path.name} has changed since: run it again to see" if changed else ""
+    note = f"{notebook.path.name} has changed since: run it again" if changed else ""
     return Outcome(dict(given), "complete", seconds, folder=record.folder, note=note)
 
 
 def _lock(folder: Path, timeout: float = 0) -> FileLock:
-    """The lock of a folder; refuses links, through which files elsewhere would be overwritten."""
+    """The lock of a folder; rejects links, since writing through them changes files elsewhere."""
     inside = (folder, *folder.rglob("*")) if timeout == 0 else (folder / ".lock",)
     if link := next((path for path in inside if path.is_symlink()), None):
         raise ValueError(f"{link} is a link, and a run would write through it: remove the link")
@@ -142,7 +142,7 @@ def _create(notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLik
 
 
 def _resume(record: Record, notebook: Notebook) -> None:
-    """Remove the traces of an earlier attempt, and update the environment stamp."""
+    """Remove files of an earlier attempt, and update the environment stamp."""
     before = record.read("env.json", earlier=list)
     earlier = [*before.pop("earlier", []), before]
     config = {**record.config, "code": notebook.code}
@@ -153,18 +153,18 @@ def _resume(record: Record, notebook: Notebook) -> None:
 
 
 def _settle(record: Record, given: dict[str, Any], end: End, seconds: float) -> Outcome:
-    """Write the files of the run's status, and remove those that contradict it."""
+    """Write the status files of the run, and remove files that contradict them."""
     if end.status == "complete":
         record.finish(**{**record.result, "wall_seconds": seconds})
         return Outcome(given, "complete", seconds, folder=record.folder, executed=True)
-    # a result written before the failure or the interrupt is not the whole
+    # a result written before a failure or interrupt is incomplete
     (record.folder / "result.json").unlink(missing_ok=True)
     if end.status == "failed":
         record.write("error.json", end.error)
         error = _one_line(end.error)
         return Outcome(given, "failed", seconds, error, record.folder, executed=True)
     (record.folder / "error.json").unlink(missing_ok=True)
-    note = "its time was over: started again, it resumes" if end.status == "left" else ""
+    note = "the time limit was reached: run it again to resume" if end.status == "left" else ""
     return Outcome(given, "incomplete", seconds, folder=record.folder, executed=True, note=note)
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a notebook: read from its parameters cell, and checked before anything runs."""
+"""Parameters of a notebook: read from its parameters cell, and checked before execution."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _EXAMPLE: dict[type, str] = {
 
 @dataclass(frozen=True)
 class Notebook:
-    """A notebook that can be run with other parameters; `read` makes one.
+    """A notebook with its parameters; created by `read`.
 
     Attributes:
         path: its absolute path.
-        defaults: its parameters with the values that the cell tagged ``parameters`` gives them.
-        code: eight hexadecimal digits of a hash of the source of its code cells.
+        defaults: parameters and default values, from the cell tagged ``parameters``.
+        code: eight hexadecimal digits of a hash over its code cells.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Notebook:
     code: str
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Raise ``ValueError`` for an unknown parameter, with similar names."""
+        """Raise ``ValueError`` for an unknown parameter, suggesting similar names."""
         unknown = [name for name in names if name not in self.defaults]
         if not unknown:
             return
@@ -58,11 +58,11 @@ class Notebook:
         raise ValueError(f"{self.path.name} has no parameter {unknown[0]!r}: {remedy}")
 
     def fit(self, name: str, value: Any) -> Any:
-        """``value`` in the type of the parameter's default.
+        """``value`` converted to the type of the parameter's default.
 
-        Whole numbers become floats where the default is one, a scalar becomes a list's only entry
-        where it is a list, and a default of ``None`` takes anything. Raises ``ValueError`` for
-        another type, an unknown name, or what JSON cannot hold.
+        Integers are converted to float if the default is a float, a scalar becomes a list if it is
+        a list, and a default of ``None`` accepts anything. Raises ``ValueError`` for
+        other types, unknown names, and values that JSON cannot represent.
         """
         self.check_names([name])
         default = self.defaults[name]
@@ -76,15 +76,15 @@ class Notebook:
                 f"{name} is {value!r}, but its default in {self.path.name} is {default!r}:"
                 f" give {kind}"
             ) from None
-        digest({name: fitted})  # raises for what a record cannot hold
+        digest({name: fitted})  # raises for values that JSON cannot represent
         return fitted
 
     def from_text(self, name: str, text: str) -> Any:
-        """The value that ``text`` stands for; see `fit`.
+        """The value parsed from ``text``; see `fit`.
 
-        JSON's literals, and Python's quoted texts, lists, tuples and mappings, are what they are.
-        Anything else is a text, taken verbatim; so is all but a quoted text where the default is a
-        text.
+        JSON literals, and Python's quoted strings, lists, tuples and dicts, are parsed. Anything
+        else is a string, taken verbatim; if the default is a string, only quoted strings are
+        parsed.
         """
         self.check_names([name])
         default, value = self.defaults[name], _literal(text)
@@ -93,16 +93,16 @@ class Notebook:
         if isinstance(default, int | float) and isinstance(value, str):
             value = _number(value, type(default))
         if isinstance(default, list | tuple | dict) and value == text and text[:1] in ("[", "{"):
-            raise ValueError(f"{name} is {text!r}: close its brackets, and quote the texts in them")
+            raise ValueError(f"{name} is {text!r}: close its brackets, and quote strings in them")
         return self.fit(name, value)
 
     def to_text(self, name: str, value: Any) -> str:
-        """What `from_text` reads as ``value``."""
+        """Text that `from_text` parses to ``value``."""
         verbatim = isinstance(self.defaults[name], str) and self.from_text(name, value) == value
         return str(value) if verbatim else json.dumps(value)
 
     def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All parameters: the defaults, with what is ``given`` in their place; see `fit`."""
+        """All parameters: the defaults, updated with ``given``; see `fit`."""
         self.check_names(list(given))
         return {**self.defaults, **{name: self.fit(name, given[name]) for name in given}}
 
@@ -110,8 +110,8 @@ class Notebook:
 def read(path: str | os.PathLike[str]) -> Notebook:
     """Read a notebook's parameters.
 
-    Raises ``FileNotFoundError`` where there is none, ``ValueError`` for a file that is no notebook
-    or a parameters cell that is not made of literals.
+    Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for a file that is not a
+    notebook or a parameters cell that contains non-literals.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no notebook {path}")
@@ -121,14 +121,14 @@ def read(path: str | os.PathLike[str]) -> Notebook:
         sources = [cell for cell in cells if cell.cell_type == "code"]
         tagged = [cell for cell in sources if "parameters" in cell.metadata.get("tags", [])]
         code = digest({"code": ["".join(cell.source) for cell in sources]})
-    except Exception as error:  # nbformat raises whatever its reader stumbles over
+    except Exception as error:  # nbformat may raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"{path} is no notebook: {reason[:300]}") from error
+        raise ValueError(f"{path} is not a notebook: {reason[:300]}") from error
     return Notebook(path, _assigned(tagged[0].source, path.name) if tagged else {}, code)
 
 
 def assignments(options: Sequence[str]) -> dict[str, str]:
-    """``name=value`` options as a mapping; raises ``ValueError`` for another form or a repeat."""
+    """``name=value`` options as a mapping; raises ``ValueError`` for invalid or repeated ones."""
     found: dict[str, str] = {}
     for option in options:
         name, equals, text = option.partition("=")
@@ -141,7 +141,7 @@ def assignments(options: Sequence[str]) -> dict[str, str]:
 
 
 def seed_of(parameters: Mapping[str, Any]) -> int:
-    """The seed in the name of a run's folder: ``seed``, the only one of ``seeds``, or 0."""
+    """The seed for the run folder's name: ``seed``, the only entry of ``seeds``, or 0."""
     seeds = [parameters[name] for name in ("seed", "seeds") if name in parameters]
     seed = seeds[0] if seeds else 0
     if isinstance(seed, list | tuple) and len(seed) == 1:
@@ -178,7 +178,7 @@ def _assigned(source: str, notebook: str) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    """The value of a literal in ``text``; ``text`` itself where it is none."""
+    """The value of a literal in ``text``, or ``text`` itself if it is not a literal."""
     words = text.strip()
     try:
         return json.loads(words, strict=False)
@@ -199,7 +199,7 @@ def _fit(value: Any, default: Any) -> Any:
         return value
     if isinstance(default, list | tuple):
         entries = value if isinstance(value, list | tuple) else [value]
-        # entries of several types do not say which type another one has
+        # entries of mixed types do not determine the type of a new entry
         alike = len({type(entry) for entry in default}) == 1
         return type(default)(_fit(entry, default[0] if alike else None) for entry in entries)
     if isinstance(default, float) and type(value) is int:
@@ -210,7 +210,7 @@ def _fit(value: Any, default: Any) -> Any:
 
 
 def _number(text: str, kind: type) -> Any:
-    """Numbers as Python writes them, such as .5 or 1_000; other texts as they are."""
+    """A number in Python syntax, such as .5 or 1_000; otherwise the text itself."""
     try:
         return text if kind is bool else kind(text)
     except ValueError:

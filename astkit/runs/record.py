@@ -1,13 +1,13 @@
-"""The record of a run: one folder that holds everything a sweep or a report needs.
+"""Record of a run: one folder that contains all inputs of sweeps and reports.
 
 <date>_<name>_<hash8>_s<seed>/
-    config.json     what was run, with which parameters
+    config.json     name and parameters of the run
     env.json        the environment stamp
-    fig/            pictures
+    fig/            figures
     notebook.ipynb  the executed notebook
-    error.json      why it failed, if it did
+    error.json      reason of a failure
     result.json     written last and atomically
-    .unfinished     there while it runs, and after it was killed
+    .unfinished     exists while it runs, and after it was killed
 
 A run is complete if it has ``result.json``, but neither ``.unfinished`` nor ``error.json``.
 """
@@ -30,7 +30,7 @@ from astkit.stamp import stamp
 from astkit.trainers.metrics_file import encode
 
 FOLDER = "ASTKIT_RUN"
-"""Environment variable with the folder that a notebook records into when a command runs it."""
+"""Environment variable with the run folder of a notebook that a command executes."""
 
 Status = Literal["complete", "failed", "incomplete", "stale"]
 Row = Mapping[str, Any]
@@ -44,10 +44,10 @@ _SIGNS: tuple[tuple[str, Status], ...] = (
 
 
 class Record:
-    """One run's folder; ``Record.create`` makes a new one, ``Record(folder)`` opens one.
+    """One run's folder; ``Record.create`` creates one, ``Record(folder)`` opens one.
 
     Args:
-        folder: the run's folder; made where it is missing.
+        folder: the run's folder; created if missing.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -63,13 +63,13 @@ class Record:
         seed: int = 0,
         **also: Any,
     ) -> Record:
-        """The folder of a run below ``root``: that of the same run if it was begun, else a new one.
+        """The folder of a run below ``root``: an existing folder of the same run, or a new one.
 
-        Two runs are the same if name, parameters and seed are; a stale one is not resumed.
-        ``also``: further entries of ``config.json``.
+        Runs are the same if name, parameters and seed are equal; stale runs are not resumed.
+        ``also``: additional entries of ``config.json``.
 
-        Raises ``ValueError`` for a name that cannot be part of a folder's, or parameters that JSON
-        cannot hold.
+        Raises ``ValueError`` for a name that is invalid in a folder's name, or parameters that JSON
+        cannot represent.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(_[A-Za-z0-9.-]+)*", name):
             raise ValueError(
@@ -97,7 +97,7 @@ class Record:
         parameters: Mapping[str, Any],
         seed: int = 0,
     ) -> Record | None:
-        """The run that `create` would resume, if there is one."""
+        """The run that `create` would resume, or ``None``."""
         same = [cls(path) for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))]
         return next((run for run in reversed(same) if run.status != "stale"), None)
 
@@ -109,7 +109,7 @@ class Record:
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
-        """The run is incomplete until this block ends, and stays so after an exception or kill."""
+        """Context: the run is incomplete until exit, and remains so after an exception or kill."""
         mark = self.folder / ".unfinished"
         mark.touch()
         yield
@@ -117,16 +117,16 @@ class Record:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What was run; empty where it was not written."""
+        """Contents of ``config.json``; empty if missing."""
         return self.read("config.json", name=str, seed=int, parameters=dict)
 
     @property
     def result(self) -> dict[str, Any]:
-        """What the run ended with; empty before."""
+        """Contents of ``result.json``; empty before the run is complete."""
         return self.read("result.json", rows=list, curves=list)
 
     def figure(self, name: str, figure: Any) -> Path:
-        """Keep a picture, a matplotlib ``Figure`` or PNG bytes, as ``fig/<name>.png``."""
+        """Save a figure, a matplotlib ``Figure`` or PNG bytes, as ``fig/<name>.png``."""
         if not isinstance(figure, bytes):
             buffer = BytesIO()
             figure.savefig(buffer, format="png")
@@ -134,11 +134,11 @@ class Record:
         return files.write_atomic(self.folder / "fig" / f"{name}.png", figure)
 
     def finish(self, rows: Sequence[Row] = (), curves: Sequence[Row] = (), **also: Any) -> Path:
-        """Write ``result.json``, last and atomically: the run is complete.
+        """Write ``result.json``, last and atomically, which completes the run.
 
-        ``rows``: what was measured, one flat mapping per unit (an arm with its ``seed``, say), for
-        the tables of reports; ``curves``: one per epoch, say, for their pictures. Entries that are
-        not plain values are left out of both. ``also``: further entries.
+        ``rows``: measurements for the tables of reports, one flat mapping per unit (such as an arm
+        with its ``seed``); ``curves``: rows for their plots, such as one per epoch. Entries of both
+        that are not plain values are dropped. ``also``: additional entries.
         """
         content = {"rows": flat(rows), "curves": flat(curves), **also}
         (self.folder / "error.json").unlink(missing_ok=True)
@@ -146,29 +146,29 @@ class Record:
         return self.write("result.json", {**content, "time": time})
 
     def mark_stale(self, why: str) -> Path:
-        """Leave the run out of reports from now on; run again, it gets a new folder."""
+        """Exclude the run from reports; running it again creates a new folder."""
         return self.write("stale.json", {"why": why})
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write a JSON file of the folder; see `write_json`."""
+        """Write a JSON file in the folder; see `write_json`."""
         return write_json(self.folder / name, content)
 
     def read(self, name: str, /, **fields: type) -> dict[str, Any]:
-        """A JSON file of the folder; empty where there is none; see `read_json`."""
+        """Contents of a JSON file in the folder; empty if missing; see `read_json`."""
         return read_json(self.folder / name, **fields)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """Write a JSON file, whole or not at all; raises ``ValueError`` for what it cannot hold."""
+    """Write a JSON file atomically; raises ``ValueError`` for values JSON cannot represent."""
     values = json.loads(encode(dict(content)))
     return files.write_atomic(path, json.dumps(values, indent=1) + "\n")
 
 
 def read_json(path: Path, /, **fields: type) -> dict[str, Any]:
-    """The mapping in a JSON file; empty where there is no file.
+    """The mapping in a JSON file; empty if the file does not exist.
 
-    ``fields``: the type of entries; lists hold mappings, and may be missing. Raises ``ValueError``
-    for a file that holds something else.
+    ``fields``: required types of entries; lists contain mappings, and may be missing. Raises
+    ``ValueError`` for other contents.
     """
     if not path.exists():
         return {}
@@ -176,7 +176,7 @@ def read_json(path: Path, /, **fields: type) -> dict[str, Any]:
         if not path.is_file():
             raise ValueError("not a regular file")
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(content, ensure_ascii=False).encode()  # raises for half of a surrogate pair
+        json.dumps(content, ensure_ascii=False).encode()  # raises for unpaired surrogates
         if not isinstance(content, dict):
             raise ValueError("not a mapping")
         for name, kind in fields.items():
@@ -191,7 +191,7 @@ def read_json(path: Path, /, **fields: type) -> dict[str, Any]:
 
 
 def current(out: str | os.PathLike[str] = "") -> Record | None:
-    """The record of the command that runs this notebook; without one that in ``out``, if given.
+    """The record of the command that runs this notebook, else one in ``out``, if given.
 
     At the end of a notebook::
 
@@ -204,7 +204,7 @@ def current(out: str | os.PathLike[str] = "") -> Record | None:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Eight hexadecimal digits of a hash of ``content``, whatever its order."""
+    """Eight hexadecimal digits of a hash of ``content``, independent of its order."""
     try:
         text = json.dumps(content, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -217,6 +217,6 @@ def _tail(name: str, parameters: Mapping[str, Any], seed: int) -> str:
 
 
 def flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """``rows`` without the entries that are not plain values."""
+    """``rows`` without entries that are not plain values."""
     kinds = (bool, int, float, str, type(None))
     return [{key: row[key] for key in row if isinstance(row[key], kinds)} for row in rows]

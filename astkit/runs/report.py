@@ -1,4 +1,4 @@
-"""A report on the runs of a folder as one HTML page that needs nothing else. Needs pandas."""
+"""Report on the runs of a folder as one self-contained HTML page. Needs pandas."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ th, td {{ border: 1px solid #ccc; padding: .3em .6em; text-align: left }}
 </style></head><body>
 <h1>{title}</h1>
 <p>{stamp}</p>
-<p>Failed, unfinished, stale and damaged runs are listed and not counted; runs that were steered by
-hand are left out of means.</p>
+<p>Failed, unfinished, stale and damaged runs are listed but not counted; runs with settings
+changed by hand are excluded from means.</p>
 <h2>Runs</h2>
 {runs}
 <h2>Measurements</h2>
@@ -39,9 +39,9 @@ def page(
     by: Sequence[str] | None = None,
     control: str | None = None,
 ) -> str:
-    """The HTML page on the runs below ``root``; see `astkit.runs.tables.table` for the arguments.
+    """HTML page on the runs below ``root``; see `astkit.runs.tables.table` for the arguments.
 
-    Raises what `tables.collect` and `tables.table` raise.
+    Raises the errors of `tables.collect` and `tables.table`.
     """
     found = tables.collect(root, name)
     table = tables.table(found, metric, by, control)
@@ -49,7 +49,7 @@ def page(
     if {"val_loss", "val_accuracy", "epoch"} <= set(found.curves):
         from astkit.widgets import plots
 
-        # matplotlib would read dollar signs in a name as mathematics
+        # matplotlib parses text between dollar signs as math
         labels = tables.labelled(found, by)
         labels["arm"] = labels["arm"].str.replace("$", r"\$", regex=False)
         png = base64.b64encode(plots.training_curves(labels).png()).decode()

@@ -1,15 +1,15 @@
 """Sweeps: a notebook run with every combination of a grid of parameters.
 
-Each combination has a run folder of its own. Started again, a sweep skips what is complete and runs
-the rest. Sweeps that run at the same time share the work, also on several machines that see the
-same run folders: a run is locked by the process that runs it::
+Each combination has its own run folder. A sweep that is run again skips complete runs and runs
+the rest. Concurrent sweeps share the work, also on several machines with a shared
+file system: a run is locked by the process that executes it::
 
     from astkit.runs import sweep
 
     outcomes = sweep.run("01.ipynb", {"target_rate": [0.05, 0.1], "seed": range(5)}, jobs=2)
     sweep.table(outcomes)
 
-For any scheduler, `commands` gives a command line for each run.
+For use with a scheduler, `commands` returns one command line per run.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def run(
     threads: int | None = None,
     announce: Callable[[str], object] = print,
 ) -> list[Outcome]:
-    """Run a notebook with every combination of ``values``; a run that fails costs only itself.
+    """Run a notebook with every combination of ``values``; a failed run does not affect the others.
 
     Args:
         path: the notebook.
-        values: by parameter, a list (tuple, range, array) of values, or one for all.
-        jobs: how many runs at a time.
-        root: folder of the run folders.
-        threads: CPU threads of each run. By default this machine's are divided among the jobs,
+        values: per parameter, a list (tuple, range, array) of values, or one value for all runs.
+        jobs: number of runs at a time.
+        root: parent folder of the run folders.
+        threads: CPU threads of each run. By default the available ones are divided among the jobs,
             unless ``OMP_NUM_THREADS`` is set.
-        announce: called with a line on the number of runs, and one at the end of each run.
+        announce: called with a message with the number of runs, and one after each run.
 
     Returns:
         One outcome per combination, the last name varying fastest.
 
     Raises:
-        ValueError: before anything runs, for parameters that the notebook does not take, or
-            impossible jobs or threads.
-        FileNotFoundError: where there is no such notebook.
-        KeyboardInterrupt: after SIGINT, SIGTERM or SIGHUP, once the runs have ended; a later call
-            resumes.
+        ValueError: before anything runs, for unknown parameters, or invalid
+            ``jobs`` or ``threads``.
+        FileNotFoundError: if the notebook does not exist.
+        KeyboardInterrupt: after SIGINT, SIGTERM or SIGHUP, once the runs have ended; call it again
+            to resume.
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}: give 1 or more")
@@ -72,7 +72,7 @@ def run(
     root = Path(root).resolve()
     outcomes = _complete(plan, rows, root)
     todo = [index for index in range(len(rows)) if index not in outcomes]
-    announce(f"{len(rows)} runs, {len(outcomes)} of them complete before")
+    announce(f"{len(rows)} runs, {len(outcomes)} of them already complete")
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         threads = max(1, allowed_cpus() // min(jobs, len(todo) or 1))
     start, names = time.perf_counter(), grid.varying(rows)
@@ -85,7 +85,7 @@ def run(
                 if not execute.interrupted():
                     announce(_line(f"{number}/{len(todo)}", names, done, left))
         except BaseException:
-            execute.end_kernels()  # or the pool would wait for the runs
+            execute.end_kernels()  # otherwise the pool waits for the runs
             raise
     return [outcomes[index] for index in range(len(rows))]
 
@@ -97,9 +97,9 @@ def commands(
     *,
     threads: int | None = None,
 ) -> list[str]:
-    """A command line for each run that is not complete, quoted for a shell.
+    """One command line per incomplete run, quoted for a shell.
 
-    Raises what `run` raises before anything runs.
+    Raises the errors that `run` raises before anything runs.
     """
     _check(threads)
     plan = read(path)
@@ -117,7 +117,7 @@ def commands(
 
 
 def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
-    """One row a run: the parameters that vary, status, seconds and error."""
+    """One row per run: parameters that vary, status, seconds and error."""
     import pandas as pd
 
     names = grid.varying([done.parameters for done in outcomes])
@@ -150,7 +150,7 @@ def _one(plan: Notebook, given: Given, root: Path, threads: int | None) -> Outco
         return Outcome(given, "incomplete")
     try:
         return notebook.run(plan, given, root, threads=threads)
-    except Exception as error:  # a damaged folder or a full disk costs this run alone
+    except Exception as error:  # a damaged folder or a full disk affects only this run
         return Outcome(given, "failed", error=f"{type(error).__name__}: {error}")
 
 

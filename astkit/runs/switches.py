@@ -1,8 +1,8 @@
-"""A bench of speed switches: every arm trains in its own process, one arm at a time.
+"""Benchmark of speed settings: each arm trains in its own process, one arm at a time.
 
-Threads, allocator and peak memory belong to a process, so arms that differ in them cannot share
-one. A call trains for exactly one epoch, so that the loader's workers prefetch nothing for the next
-call, or during another arm's.
+Threads, allocator and peak memory are per process, so arms that differ in them cannot share
+one. Each call trains for exactly one epoch, so that loader workers do not prefetch during
+another arm's call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from astkit.profiling.memory import peak_memory
 from astkit.trainers import Budget, TrainConfig, Trainer
 
 ENDLESS = Budget(epochs=1e9)
-# the imports of an optimizer's first step take seconds: once for all arms
+# imports in an optimizer's first step take seconds; done once for all arms
 _PRELOAD = ["astkit.runs.switches", "torch._dynamo"]
 STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # CIFAR-10's channels, units 0..1
 PLAIN = {"fused": False, "threads": "auto"}
@@ -37,15 +37,15 @@ PLAIN = {"fused": False, "threads": "auto"}
 
 @dataclass(frozen=True)
 class Switch:
-    """One way to run the same training.
+    """A speed setting of the same training.
 
     Attributes:
-        name: as in tables.
-        settings: of `TrainConfig`, in addition to `PLAIN`.
-        resident: keep the images on the device and normalise a batch at a time; otherwise a
-            DataLoader that normalises image by image.
-        workers: processes of that DataLoader.
-        expected: the gain on a CPU that the original's plan expected, without measuring it.
+        name: name in tables.
+        settings: arguments of `TrainConfig`, in addition to `PLAIN`.
+        resident: keep the images on the device and normalise per batch; otherwise a
+            DataLoader that normalises per image.
+        workers: number of worker processes of that DataLoader.
+        expected: speed-up on a CPU that the original expected, without measuring it.
     """
 
     name: str
@@ -75,7 +75,7 @@ TOGETHER = Switch(
 
 
 def synthetic(rows: int, shape: tuple[int, int, int] = (3, 32, 32)) -> Images:
-    """Noise in CIFAR-10's shape: the cost does not depend on the content."""
+    """Random noise in CIFAR-10's shape; the cost does not depend on the values."""
     random = rng.generator(0, "synthetic")
     pixels = torch.randint(256, (rows, *shape), dtype=torch.uint8, generator=random)
     labels = torch.randint(10, (rows,), generator=random)
@@ -99,9 +99,9 @@ class Items(Dataset[tuple[Tensor, int]]):
 
 @dataclass(frozen=True)
 class Bench:
-    """The task of all arms: a model of the registry on ``batches`` batches of noise per epoch.
+    """The task of all arms: a registered model on ``batches`` batches of noise per epoch.
 
-    ``rate``: of the batched gate; ``None`` for dense training.
+    ``rate``: target rate of the batched gate; ``None`` for dense training.
     """
 
     model: str = "simple_cnn"
@@ -115,7 +115,7 @@ class Bench:
         return 128 * self.batches
 
     def trainer(self, switch: Switch) -> Trainer:
-        """A trainer that differs from the plain one only in ``switch``."""
+        """A trainer that differs from the plain one only by ``switch``."""
         images = synthetic(self.rows)
         settings = {**PLAIN, **switch.settings}
         if switch.resident:
@@ -151,11 +151,11 @@ class _Arm:
     def one_pass(self) -> None:
         for _ in range(len(self.work.train)):
             next(self.records)
-        # the first epoch starts workers and fills caches: it is left out
+        # the first epoch starts workers and fills caches: exclude it
         self.first = self.first or self._time()
 
     def report(self) -> dict[str, Any]:
-        """Time of all epochs but the first, memory, and the settings in use."""
+        """Time of all epochs but the first, memory, and resolved settings."""
         time, first = self._time(), self.first or {"phases": {}, "seconds": 0, "training_steps": 0}
         phases = {name: s - first["phases"].get(name, 0.0) for name, s in time["phases"].items()}
         rest = {name: time[name] - first[name] for name in ("seconds", "training_steps")}
@@ -185,10 +185,10 @@ def _ask(bench: Bench, switch: Switch, threads: int, what: str) -> Any:
 
 @contextmanager
 def running(bench: Bench, switches: Sequence[Switch]) -> Iterator[dict[str, Callable[[str], Any]]]:
-    """The arms of ``switches`` by name, each in its own process until the end of the block.
+    """The arms of ``switches`` by name, each in its own process until the context exits.
 
     An arm called with "one_pass" trains for one epoch, with "report" it returns its measurements.
-    Raises ``RuntimeError`` with the arm's own error when it fails.
+    Raises ``RuntimeError`` with the arm's error if it fails.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
@@ -235,11 +235,11 @@ class Measured:
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
 
     def phases(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """The time of the arms ``names`` by phase, as rows for `plots.phase_breakdown`."""
+        """Time of the arms ``names`` by phase, as rows for `plots.phase_breakdown`."""
         return [{"arm": name, "seed": 0, **self.reports[name]["time"]} for name in names]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """The measurements as plain values, for JSON."""
         raw = {name: list(values) for name, values in self.seconds.seconds.items()}
         return {
             "bench": vars(self.bench),
@@ -252,7 +252,7 @@ class Measured:
 def measure(
     bench: Bench, switches: Sequence[Switch] = SWITCHES, rounds: int = 7, warmup: int = 1
 ) -> Measured:
-    """Time one epoch of every arm in each of ``rounds`` interleaved rounds."""
+    """Time one epoch of each arm in each of ``rounds`` interleaved rounds."""
     with running(bench, switches) as arms:
         passes = {name: partial(arm, "one_pass") for name, arm in arms.items()}
         seconds = interleaved(passes, rounds=rounds, warmup=warmup, baseline=switches[0].name)

@@ -1,6 +1,6 @@
 """Tables of arms and of run folders: means, intervals, paired differences. Needs pandas.
 
-Results are rows of one arm and seed each, as `astkit.runs.arms.run` returns them.
+Results are rows with one arm and seed each, as returned by `astkit.runs.arms.run`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from astkit.runs.record import Record, flat
 Result = dict[str, Any]
 
 SEEDS = ("seed", "seeds")
-NONE = "–"  # for a parameter that this run does not have
+NONE = "–"  # shown for a parameter that a run does not have
 SPLIT = "test split ±"
-_WORDS = ("device", "energy_backend", "joules_reason", "time", "run")  # texts that are no groups
+_WORDS = ("device", "energy_backend", "joules_reason", "time", "run")  # no group columns
 
 
 # --- the arms of one comparison --------------------------------------------------------------
@@ -36,18 +36,18 @@ def tidy(results: Sequence[Result], part: str) -> pd.DataFrame:
 
 
 def unsteered(results: Sequence[Result]) -> list[Result]:
-    """The results of runs without changes by hand: steered runs are left out of means."""
+    """Results of runs without manual changes of settings; the others are excluded from means."""
     return [result for result in results if not result.get("steered")]
 
 
 def what_was_done(
     results: Sequence[Result], control: str = "dense", test_rows: int | None = None
 ) -> pd.DataFrame:
-    """Accuracy, decisions and FLOPs of each arm: means over seeds, spread as standard deviation.
+    """Accuracy, decisions and FLOPs of each arm: means over seeds, with standard deviations.
 
-    All of it repeats exactly for the same seeds and source, so arms whose budget is in seconds are
-    left out. "FLOPs / control" is the mean over seeds of the ratio for one seed. "test split ±" is
-    the test split's own sampling error (`split_error`), where its size is known: from the results,
+    All of them are deterministic for given seeds and source, so arms with a budget in seconds are
+    excluded. "FLOPs / control" is the mean over seeds of the ratio per seed. "test split ±" is
+    the test split's sampling error (`split_error`), if its size is known: from the results,
     or as ``test_rows``.
     """
     runs = pd.DataFrame([result for result in unsteered(results) if "seconds" not in result["arm"]])
@@ -67,7 +67,7 @@ def what_was_done(
 
 
 def how_long_it_took(results: Sequence[Result], control: str = "dense") -> pd.DataFrame:
-    """Training seconds of each arm (evaluation apart) and the ratio to ``control``, by seed."""
+    """Training seconds of each arm (without evaluation) and the ratio to ``control``, by seed."""
     runs = pd.DataFrame(unsteered(results))
     groups = runs.groupby("arm", sort=False)
     return pd.DataFrame(
@@ -92,7 +92,7 @@ def difference(results: Sequence[Result], arm: str, control: str) -> Interval:
 
 
 def verdict(gap: Interval, above: str = "better", below: str = "worse") -> str:
-    """``above`` or ``below`` where the whole interval is on that side of 0, else "undecided"."""
+    """``above`` or ``below`` if the whole interval is on that side of 0, else "undecided"."""
     return above if gap.low > 0 else below if gap.high < 0 else "undecided"
 
 
@@ -116,7 +116,7 @@ _FORMATS = {
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """``table`` with its numbers formatted as text; an absent value becomes a dash."""
+    """``table`` with numbers formatted as text; missing values are shown as a dash."""
 
     def text(column: str, value: Any) -> str:
         if pd.isna(value):
@@ -132,12 +132,12 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 class Found(NamedTuple):
-    """What a folder of runs holds.
+    """Contents of a folder of runs.
 
-    ``runs``: one row per run, in the order of their folders: name, seed, status, the parameters
-    that differ between runs, and what is wrong with it. ``rows``: what the complete ones measured,
-    one row per unit, with the same parameters. ``curves``: the same of what they recorded per
-    epoch. ``varied``: the names of those parameters, without seeds.
+    ``runs``: one row per run, sorted by folder: name, seed, status, parameters that differ
+    between runs, and the error, if any. ``rows``: measurements of complete runs, one row per unit,
+    with the same parameters. ``curves``: their recorded values per epoch. ``varied``:
+    names of those parameters, without seeds.
     """
 
     runs: pd.DataFrame
@@ -147,10 +147,10 @@ class Found(NamedTuple):
 
 
 def collect(root: str | Path, name: str | None = None) -> Found:
-    """All runs below ``root``; only those called ``name``, if given.
+    """All runs below ``root``, or only those named ``name``.
 
-    Failed, unfinished, stale and damaged runs are listed in ``runs`` alone. Raises
-    ``FileNotFoundError`` for a folder without runs.
+    Failed, unfinished, stale and damaged runs are only in ``runs``. Raises
+    ``FileNotFoundError`` if the folder contains no runs.
     """
     runs, damaged = [], []
     for path in sorted(Path(root).glob("*/config.json")):
@@ -162,7 +162,7 @@ def collect(root: str | Path, name: str | None = None) -> Found:
             damaged.append({"run": path.parent.name, "status": "damaged", "why": str(error)})
     if not runs and not damaged:
         called = "" if name is None else f" called {name}"
-        raise FileNotFoundError(f"{root} holds no runs{called}: make some with astkit sweep")
+        raise FileNotFoundError(f"{root} contains no runs{called}: create some with astkit sweep")
     given = [config["parameters"] for _, config, _, _ in runs]
     varied = [
         key
@@ -189,12 +189,12 @@ def table(
     """One row per group: n, mean and difference to the control, both with 95 % intervals.
 
     Args:
-        found: from `collect`; rows of steered runs are left out.
-        metric: a column of numbers; the test accuracy by default, else the first one.
-        by: columns that make the groups; by default the parameters that differ between runs, and
-            the texts that differ between rows, such as the arm.
-        control: value of the last of ``by`` that the others are compared with, at the same values
-            of the rest and paired by seed; "dense" by default where it occurs.
+        found: from `collect`; rows of runs with manual changes are excluded.
+        metric: a numeric column; by default the test accuracy, else the first one.
+        by: columns to group by; by default the parameters that differ between runs, and the text
+            columns that differ between rows, such as the arm.
+        control: value of the last column of ``by`` to compare with, at equal values of the other
+            columns and paired by seed; "dense" by default if it occurs.
 
     For intervals see `mean_interval`; "test split ±" is as in `what_was_done`. Raises
     ``ValueError`` for runs without rows or numbers, and for an unknown column or control.
@@ -222,9 +222,9 @@ def table(
 
 
 def labelled(found: Found, by: Sequence[str] | None = None) -> pd.DataFrame:
-    """The curves with a column ``arm`` that names the group of each in words.
+    """The curves with a column ``arm`` that contains the name of each curve's group.
 
-    For `astkit.widgets.plots.training_curves`, which draws means with a band over seeds.
+    For `astkit.widgets.plots.training_curves`, which plots means with a band over seeds.
     """
     if found.curves.empty:
         raise ValueError("the runs recorded no curves: pass curves=... to the record's finish")
@@ -258,7 +258,7 @@ def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> st
 
 
 def _groups(rows: pd.DataFrame, found: Found) -> list[str]:
-    """The parameters that differ, and the columns filled with texts that differ."""
+    """The parameters that differ, and the text columns that differ."""
     texts = [
         str(column)
         for column in rows
@@ -280,13 +280,13 @@ def _control(values: pd.Series, control: str | None) -> str | None:
 def _gap(group: pd.DataFrame, other: pd.DataFrame | None, metric: str) -> Interval:
     if other is None or other is group or "seed" not in group:
         return mean_interval([])
-    # several rows of a seed are no repetitions: their mean counts once
+    # several rows of one seed are not independent: use their mean
     means = [each.groupby("seed")[metric].mean().to_dict() for each in (group, other)]
     return paired_difference(means[0], means[1])
 
 
 def _short(value: Any) -> Any:
-    """A value that can be a group: numbers and texts as they are, anything else as text."""
+    """A value to group by: numbers and strings unchanged, anything else as a string."""
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 

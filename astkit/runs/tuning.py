@@ -1,8 +1,8 @@
-"""Tuning a gate with Optuna, and dense training as its control. Needs astkit[tune].
+"""Tuning of a gate with Optuna, with dense training as control. Needs astkit[tune].
 
-The budget of every trial is the FLOPs of dense training over the task's epochs, its objective the
-validation accuracy at their end; the test split is never read. Trials of all processes that share a
-storage file count together.
+The budget of each trial is the FLOPs of dense training over the task's epochs; the objective is
+the final validation accuracy; the test split is never used. Trials of all processes that share a
+storage file are counted together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
 _WRONG = (AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What Optuna raises for a journal of the wrong shape."""
+"""Errors that Optuna raises for an invalid journal."""
 
 GATE, DENSE, RANDOM = "batched gate", "dense", "random"
 RATES, GAINS, LR_FACTOR = (0.05, 0.6), (0.1, 2.0), 10.0
@@ -43,16 +43,16 @@ Parameters = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tuning:
-    """A search for target rate, schedule and gain of a gate with `LogIntegral`.
+    """Search for target rate, schedule and gain of a gate with `LogIntegral`.
 
-    The dense control is tuned in the parameters that it shares: each schedule once, or, with
-    ``lr``, as many trials over schedule and learning rate as the gate has.
+    The dense control is tuned over the parameters it shares: each schedule once, or, with
+    ``lr``, as many trials over schedule and learning rate as the gate.
 
     Args:
-        task: what is trained; its epochs set the FLOPs of a trial.
-        storage: journal file, created if missing; several processes may use it at once.
-        lr: also tune the learning rate, within a factor of ten of the task's.
-        seed: of every trial's training, and of the search.
+        task: the task to train; its epochs set the FLOPs of a trial.
+        storage: journal file, created if missing; several processes may use it concurrently.
+        lr: also tune the learning rate, within a factor of ten of the task's value.
+        seed: seed of each trial's training, and of the search.
     """
 
     task: arms.Task
@@ -62,18 +62,18 @@ class Tuning:
 
     @cached_property
     def flops(self) -> float:
-        """The FLOPs of dense training over the task's epochs, from the cost of one batch."""
+        """FLOPs of dense training over the task's epochs, from the cost of one batch."""
         work = arms.trainer(self.task, DENSE, self.seed, Budget(epochs=self.task.epochs))
         next(work.steps())
         a_row = work.ledger.flops.total / work.ledger.samples.trained
         return a_row * len(self.task.splits.train) * self.task.epochs
 
     def study(self, arm: str) -> optuna.Study:
-        """The stored study of one arm, "batched gate" or "dense".
+        """The stored study of ``arm``, "batched gate" or "dense".
 
-        Raises ``ValueError`` where the file holds a study of another task or other settings.
+        Raises ``ValueError`` if the file contains a study of another task or other settings.
         """
-        settings = self._settings  # first, since it refuses an impossible task
+        settings = self._settings  # first, since it raises for an invalid task
         study = optuna.create_study(
             storage=self._open(),
             study_name=arm,
@@ -82,8 +82,8 @@ class Tuning:
         )
         if study.user_attrs.get("settings", settings) != settings:
             raise ValueError(
-                f"{self.storage} holds a search with other settings of the task, lr or seed, whose"
-                " trials do not compare: name another file, or go back to those settings"
+                f"{self.storage} contains a search with other settings of the task, lr or seed,"
+                " whose trials are not comparable: choose another file, or restore those settings"
             )
         study.set_user_attr("settings", settings)
         return study
@@ -96,7 +96,7 @@ class Tuning:
             backend = JournalFileBackend(str(file), JournalFileOpenLock(str(file)))
             return optuna.storages.JournalStorage(backend)
         except _WRONG as error:
-            raise ValueError(f"{file} holds no search: name another file") from error
+            raise ValueError(f"{file} contains no search: choose another file") from error
 
     @cached_property
     def _settings(self) -> str:
@@ -108,10 +108,10 @@ class Tuning:
             ) from error
 
     def run(self, trials: int, announce: Callable[[str], None] = print) -> None:
-        """Search until the gate has had ``trials`` trials, counting those of other processes.
+        """Search until the gate has ``trials`` trials, including those of other processes.
 
-        A trial whose training diverges is kept as failed and counts; an interrupted one does not.
-        A killed one stays "running", counts, and is shown by `best`.
+        A trial that diverges is stored as failed and counted; an interrupted one is not counted.
+        A killed one remains "running", is counted, and is shown by `best`.
         """
         if trials < 1:
             raise ValueError(f"trials is {trials}: give 1 or more")
@@ -126,7 +126,7 @@ class Tuning:
     def _next(
         self, study: optuna.Study, arm: str, count: int
     ) -> tuple[optuna.Trial, Parameters] | None:
-        # no other process may draw between the count and the draw
+        # no other process may start a trial between count and draw
         turn = JournalFileOpenLock(f"{self.storage}.turn")
         turn.acquire()
         try:
@@ -134,7 +134,7 @@ class Tuning:
             counted = [trial for trial in there if not _interrupted(trial)]
             if len(counted) >= count:
                 return None
-            # seeded by the trial's number, so a resumed search repeats no draw
+            # seeded by the trial's number, so a resumed search repeats no draws
             seed = rng.derive(self.seed, "tuning", arm, len(there)) % 2**32
             study.sampler = optuna.samplers.TPESampler(seed=seed)
             if arm == DENSE and not self.lr:
@@ -172,7 +172,7 @@ class Tuning:
         return f"validation accuracy {value:.2%}"
 
     def trainer(self, arm: str, parameters: Parameters, seed: int) -> Trainer:
-        """A trainer for one arm with ``parameters`` in place of the task's own."""
+        """A trainer for ``arm`` with ``parameters`` instead of the task's."""
         config = {name: parameters[name] for name in ("schedule", "lr") if name in parameters}
         task = replace(self.task, config=replace(self.task.config, **config))
         if "target_rate" in parameters:
@@ -183,14 +183,14 @@ class Tuning:
         return arms.trainer(task, arm, seed, Budget(flops=self.flops))
 
     def best(self, seeds: int = 3) -> pd.DataFrame:
-        """The best trial of gate and control, trained again with new seeds; one row per arm.
+        """Retrain the best trial of gate and control with new seeds; one row per arm.
 
         ``searched`` is the best of many trials, so it is biased upwards; ``validation accuracy`` is
-        the mean over ``n`` seeds that the search did not use; ``above dense`` is the paired
+        the mean over ``n`` seeds not used in the search; ``above dense`` is the paired
         difference, with its 95 % interval from ``from`` to ``to``. The third row is random
         selection at the gate's rate and schedule.
 
-        Raises ``ValueError`` where no trial of an arm has completed.
+        Raises ``ValueError`` if an arm has no completed trial.
         """
         rows, found = [], {arm: self._best(arm) for arm in (GATE, DENSE)}
         accuracies: dict[str, dict[int, float]] = {}
@@ -216,7 +216,7 @@ class Tuning:
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         if not complete:
             raise ValueError(
-                f"{self.storage} holds no completed trial of {arm!r}: run the search first"
+                f"{self.storage} contains no completed trial of {arm!r}: run the search first"
             )
         first = max(complete, key=lambda trial: trial.value or 0.0)
         counts = {"trials": len(trials)}
@@ -226,7 +226,7 @@ class Tuning:
 
 
 def _check_journal(file: Path) -> None:
-    """Raise for a file that is no journal: Optuna would append to whatever it holds."""
+    """Raise if the file is not a journal; Optuna would append to any file."""
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     for line in lines if lines and lines[-1].endswith(b"\n") else lines[:-1] or lines:
         if not isinstance(json.loads(line)["op_code"], int):
@@ -242,5 +242,5 @@ def _short(value: Any) -> str:
 
 
 def quiet() -> None:
-    """Silence Optuna's own log, which repeats what `Tuning.run` announces."""
+    """Silence Optuna's log, which duplicates the messages of `Tuning.run`."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)

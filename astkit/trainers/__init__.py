@@ -1,4 +1,17 @@
-"""Running the epochs: one loop, three kinds of step."""
+"""Training: the `Trainer`, its loop and its parts.
+
+trainer: constructor of `Trainer`; builds all parts below. loop: the training loop.
+dropin: trainers with the original's signature.
+steps: dense and gated training steps. sample_by_sample: the step that processes single rows.
+learner: model, criterion, optimizer, precision, micro-batches. updates: accumulation, clipping.
+config: `TrainConfig`. autotune: resolves "auto" settings.
+compiling: torch.compile. memory_saving: activation checkpointing, attention kernels.
+batch_order: order of batches, plans of policies. policy_feedback: calls ``Policy.observe``.
+costs: FLOPs per sample. evaluator: validation metrics.
+state: `Budget`, `History`, schedules, steering, observers. progress: progress bar.
+metrics_file: JSONL metrics. watch: records scores and classes per batch.
+resume: state of a run. checkpoint: checkpoint folder. state_file: checkpoint file format.
+"""
 
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig

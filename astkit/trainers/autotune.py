@@ -1,8 +1,9 @@
-"""Resolves "auto" settings on this machine: each once, recorded with its reason."""
+"""Resolves "auto" settings on this machine, once each, and records the reasons."""
 
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,7 +12,10 @@ from typing import Any
 import torch
 
 from astkit import rng, system
-from astkit.batch import Batch
+from astkit.batch import Batch, call
+from astkit.datasets.foreign import resized
+from astkit.datasets.settings import free_memory
+from astkit.gating.losses import row_losses
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import stamp
@@ -20,14 +24,14 @@ from astkit.trainers.config import TrainConfig
 from astkit.trainers.learner import Learner
 
 FASTER = 1.1
-"""A probe must be so many times as fast to be chosen: less may be drift of the machine."""
+"""Minimum speed-up for a probed setting to be chosen; smaller ones may be noise."""
 ROUNDS = 5
 _SETTLED_ELSEWHERE = {"fused", "attention", "allocator", "threads"}
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The value chosen for an "auto", and the reason. ``figures``: measurements, by name."""
+    """The value chosen for an "auto" setting, and why. ``figures``: measurements by name."""
 
     name: str
     value: Any
@@ -36,16 +40,16 @@ class Decision:
 
 
 def open_choices(config: TrainConfig) -> list[str]:
-    """The settings of ``config`` that are yet to be decided."""
+    """Names of the unresolved "auto" settings of ``config``."""
     names = [entry.name for entry in fields(config) if entry.name not in _SETTLED_ELSEWHERE]
     return [name for name in names if getattr(config, name) == "auto"]
 
 
 class SettingsInUse:
-    """Resolves a configuration on this machine, once for a run and all its resumptions.
+    """Resolves a configuration on this machine, once per run; resumed runs reuse the result.
 
     Attributes:
-        config: the settings in use; before the first step "auto" may stand in it.
+        config: the settings in use; may contain "auto" before the first step.
         decisions: the choices for "auto" settings.
         system: the record of `astkit.system.tuned`.
     """
@@ -54,13 +58,13 @@ class SettingsInUse:
         self.config, self._learner, self._feed = config, learner, feed
         self.decisions: list[Decision] = []
         self.system: dict[str, Any] = {}
-        self._batch: Batch | None = None  # that probes train on
+        self._batch: Batch | None = None  # batch used by probes
         if not open_choices(config):
             self._apply(config)
 
     @contextmanager
     def tuned(self, fixed_shapes: bool) -> Iterator[None]:
-        """Resolve "auto" settings, and run a block with the system set for them."""
+        """Resolve "auto" settings and run a block with the system settings applied."""
         learner = self._learner
         if open_choices(self.config):
             self._resolve()
@@ -72,11 +76,13 @@ class SettingsInUse:
             deterministic=config.deterministic,
             fixed_shapes=fixed_shapes,
         ) as self.system:
-            self._batch = None  # its memory is needed
+            self._batch = None  # free its memory
             yield
 
     def _resolve(self) -> None:
         names = open_choices(self.config)
+        if "batch_size" in names:
+            self._decide("batch_size", *self._batch_size())
         if "compile" in names:
             self._decide("compile", *self._compile())
         if "prefetch" in names:
@@ -95,26 +101,56 @@ class SettingsInUse:
         self.decisions.append(Decision(name, value, why, figures or {}))
         self.config = replace(self.config, **{name: value})
 
+    def _batch_size(self) -> tuple[int, str, dict[str, float]]:
+        per_row = self._activation_bytes() / self._look().rows
+        free = _free_memory(self._learner.device)
+        rows = self._feed.source.num_samples
+        most = int(0.5 * free / max(per_row, 1.0))
+        limit = max(1, most if rows is None else min(most, rows // 32))
+        why = "the largest power of two within half of the free memory and a 32nd of the rows"
+        figures = {"bytes_per_row": per_row, "free_bytes": float(free)}
+        return 1 << (limit.bit_length() - 1), why, figures
+
+    def _activation_bytes(self) -> int:
+        """Bytes saved for the backward pass of a batch, without parameters."""
+        learner, batch = self._learner, self._look()
+        model = copy.deepcopy(learner.model).train()
+        own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+        seen: dict[int, int] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                seen[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+        with rng.isolated(learner.device, 0), hooks:
+            outputs = call(model, batch.x, batch.y)
+            kept = row_losses(learner.criterion, outputs, batch.y)  # kept alive: addresses repeat
+        del kept
+        return sum(seen.values())
+
     def _compile(self) -> tuple[bool, str]:
         device = self._learner.device.type
         if device == "cuda":
-            return True, "a CUDA device: kernels are fused once and used often"
-        return False, f"on {device} compiling takes longer than it saves in most runs"
+            return True, "a CUDA device: compilation fuses kernels"
+        return False, f"on {device}, compilation takes longer than it saves in most runs"
 
     def _prefetch(self) -> tuple[bool, str]:
         source = self._feed.source
         if getattr(source, "resident", False):
-            return False, "the data are on the device already"
+            return False, "the data are already on the device"
         if self._learner.device.type == "cpu":
-            return False, "on a CPU a loading thread competes with the training step"
+            return False, "on the CPU, a loading thread competes with the training step"
         if not getattr(source, "keyed", False):
-            return False, "the loader draws from torch's default generators: no thread may share it"
-        return True, "rows are fetched batch by batch, so a thread can load ahead"
+            return False, "the loader uses torch's default generators; no thread may share them"
+        return True, "a thread can load batches in advance"
 
     def _precision_and_layout(
         self, names: list[str]
     ) -> tuple[dict[str, Any], str, dict[str, float]]:
-        """Both at once, because bf16 gains most in NHWC: every pair is timed on training steps."""
+        """Time all pairs on training steps; jointly, since bf16 gains most with NHWC."""
         device, config = self._learner.device, self.config
         precisions, why = _precisions(config.precision, device.type)
         layouts = [bool(config.channels_last)]
@@ -141,7 +177,7 @@ class SettingsInUse:
         return self._batch
 
     def _probe(self, precision: str, channels_last: bool) -> Callable[[], object]:
-        """A function that trains a copy of the model on one batch, once more at each call."""
+        """A function that trains a copy of the model for one step on the probe batch."""
         learner, config = self._learner, self.config
         fixed = replace(config, precision=precision, channels_last=channels_last, compile=False)
         model = copy.deepcopy(learner.model).train()
@@ -156,10 +192,12 @@ class SettingsInUse:
 
     def _apply(self, config: TrainConfig) -> None:
         self.config = config
+        if isinstance(config.batch_size, int):
+            resized(self._feed.source, config.batch_size)
         self._feed.prefetch = config.prefetch is True
 
     def record(self) -> dict[str, Any]:
-        """What was decided and set, as plain values, for results and reports."""
+        """Decisions and settings as plain values, for results and reports."""
         batch = getattr(self._feed.source, "batch_size", None)
         steps = self.config.accumulation_steps
         return {
@@ -171,7 +209,7 @@ class SettingsInUse:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Decisions that a resumed run takes over."""
+        """Decisions that a resumed run reuses."""
         return {
             "config": self.config.to_dict(),
             "micro_batch": self._learner.micro_batch,
@@ -180,7 +218,7 @@ class SettingsInUse:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the decisions of the resumed run."""
+        """Restore the decisions of the resumed run."""
         settled = TrainConfig.from_dict(state["config"])
         names = open_choices(self.config)
         self.decisions = [Decision(**decision) for decision in state["decisions"]]
@@ -190,8 +228,15 @@ class SettingsInUse:
         self._learner.micro_batch = state["micro_batch"]
 
 
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = free_memory()
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if found is None else found
+
+
 def _precisions(wanted: str, device: str) -> tuple[list[str], str]:
-    """The precisions to try, and why others are not."""
+    """The precisions to probe, and the reason for excluding others."""
     if wanted != "auto":
         return [wanted], ""
     if device == "cuda":

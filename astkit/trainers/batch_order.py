@@ -1,4 +1,4 @@
-"""The batches that come next: in the order of the loader, or as a policy plans."""
+"""Order of the training batches: that of the loader, or as planned by a policy."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def _none() -> Tensor:
 
 @dataclass
 class Round:
-    """A policy's plan, as far as batches are made of it; by default the loader's own order.
+    """A round as planned by a policy; by default in the order of the loader.
 
     Attributes:
-        rows: in whole batches, int64; ``None`` in the loader's own order.
-        scale: of each row's loss, float32.
-        left, left_scale: rows that did not fill a batch, which come first in the next round.
-        score_only: rows that are to be scored when the round is over, int64.
-        lr_factor: for the learning rate.
-        share: of the ``candidates`` that were planned.
+        rows: planned rows, int64; ``None`` for the loader's order.
+        scale: factor on the loss of each row, float32.
+        left, left_scale: rows that did not fill a batch; they come first in the next round.
+        score_only: rows to score at the end of the round, int64.
+        lr_factor: learning rate factor.
+        share: fraction of the ``candidates`` that was planned.
     """
 
     rows: Tensor | None = None
@@ -48,14 +48,14 @@ class Round:
 
 
 class Feed:
-    """Gives the training batches one by one, from any position of a run.
+    """Provides the training batches one by one, from any position of a run.
 
-    An epoch is made of rounds; `plan` opens the next one, and `next` gives its batches. Rows that
-    do not fill a batch at the end of a round come first in the next round of the same epoch.
-    ``device`` and ``seed`` are for loaders that draw from torch's default generator; with
-    ``prefetch`` a thread makes the next batches.
+    An epoch consists of rounds; `plan` starts the next one, and `next` returns its batches. Rows
+    that do not fill a batch at the end of a round come first in the next round of the same epoch.
+    ``device`` and ``seed`` apply to loaders that draw from torch's default generator; with
+    ``prefetch``, a thread loads the next batches.
 
-    Raises ``ValueError`` for a policy that plans over data whose rows cannot be chosen.
+    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected.
     """
 
     def __init__(
@@ -66,29 +66,29 @@ class Feed:
         self.prefetch, self.round = False, Round()
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
-        self._drawn: Tensor | None = None  # state of the loader's own generator before the epoch
+        self._drawn: Tensor | None = None  # state of the loader's generator before the epoch
         self._labels: Tensor | None = None
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
                 raise ValueError(
-                    f"{type(self.policy).__name__} chooses rows before loading, but a"
-                    f" {type(source).__name__} loads every row itself: pass the data set instead,"
+                    f"{type(self.policy).__name__} selects rows before loading, but a"
+                    f" {type(source).__name__} loads all rows: pass the data set instead,"
                     " with batch_size=..., or an astkit Loader"
                 )
             self._labels = class_labels(getattr(source, "data", None), source.num_samples)
 
     @property
     def rounds(self) -> int:
-        """Plans an epoch."""
+        """Rounds per epoch."""
         return 1 if self.policy is None else self.policy.rounds
 
     def next(self, position: Position) -> Batch | None:
-        """The batch at ``position``; ``None`` where its round is over, or none has begun."""
+        """The batch at ``position``; ``None`` if its round is over or not started."""
         rows = self.round.rows
         if not position.round or (rows is not None and not len(rows)):
             return None
-        # a loader that draws from the default RNG draws its order at the first batch that it gives,
-        # so that one is keyed to the epoch: resumed in the middle, an epoch has the same order
+        # a loader that uses the default RNG draws its order at the first batch; seeding that batch
+        # by epoch gives a resumed epoch the same order
         (device, seed), epoch = self._key, position.epoch
         number = 0 if self._batches is None else position.batch
         with rng.isolated(device, seed, "load", epoch, number):
@@ -112,28 +112,28 @@ class Feed:
         return batches
 
     def over(self, position: Position) -> bool:
-        """Whether the epoch has no round left; ``ValueError`` for an epoch without a batch."""
+        """Whether the epoch is complete; raises ``ValueError`` if it had no batch."""
         if position.round < self.rounds:
             return False
         if position.batch == 0:
             raise ValueError(
                 f"the training data gave no batch in epoch {position.epoch}: lower batch_size or"
-                " leave drop_last out, and let the policy select at least one row"
+                " disable drop_last, and let the policy select at least one row"
             )
         return True
 
     def finished(self, position: Position) -> bool:
-        """Whether the last batch of the epoch was taken."""
+        """Whether the last batch of the epoch was returned."""
         return position.round >= self.rounds and self.round_over(position)
 
     def round_over(self, position: Position) -> bool:
-        """Whether the last batch of the round was taken."""
+        """Whether the last batch of the round was returned."""
         return position.taken >= self._batches_in_round()
 
     def plan(self, position: Position, dense: bool = False) -> int:
-        """Open the next round; how many of its candidates are left out before loading.
+        """Start the next round; returns the number of candidates skipped before loading.
 
-        With ``dense`` the policy is not asked, and none is left out.
+        With ``dense`` the policy is not called, and no candidate is skipped.
         """
         position.round, position.taken = position.round + 1, 0
         self._batches = None
@@ -144,9 +144,9 @@ class Feed:
         return max(0, candidates - len(chosen))
 
     def replan(self, position: Position, dense: bool) -> int:
-        """Continue the present round, from the same share of it, with a new plan.
+        """Plan the rest of the round again, with the policy or ``dense``.
 
-        How many more of its candidates are left out than by the plan before.
+        Returns the number of candidates that are skipped in addition to the plan before.
         """
         if self.policy is None or not position.round or self.round_over(position):
             return 0
@@ -192,7 +192,7 @@ class Feed:
         )
 
     def peek(self) -> Batch:
-        """A batch of the training data, taken without the policy, which would count it."""
+        """A batch of the training data, loaded without calling the policy."""
         before = self._generator_state()
         first = Feed(self.source, None, *self._key).next(Position(round=1))
         if self._generator is not None and before is not None:
@@ -202,14 +202,14 @@ class Feed:
         return first
 
     def weight(self, position: Position, batch: Batch) -> Tensor | None:
-        """What scales the loss of each row of ``batch``, float32 ``[rows]``; ``None`` for 1."""
+        """Loss factor of each row of ``batch``, float32 ``[rows]``; ``None`` means 1."""
         if self.round.rows is None:
             return None
         first = position.taken * (getattr(self.source, "batch_size", None) or batch.rows)
         return self.round.scale[first : first + batch.rows]
 
     def of_epoch(self, position: Position) -> float:
-        """Share of the present epoch that is over, in [0, 1]; 0 while it is unknown."""
+        """Completed fraction of the current epoch, in [0, 1]; 0 if unknown."""
         if not position.round:
             return 0.0
         batches = self._batches_in_round()
@@ -221,12 +221,12 @@ class Feed:
         self._batches = None
 
     def end_epoch(self) -> None:
-        """Prepare for the order and the plans of the next epoch."""
+        """Reset order and round for the next epoch."""
         self._batches = self._drawn = None
         self.round = Round()
 
     def _batches_in_round(self) -> float:
-        """Batches in the present round; infinity while a foreign loader cannot tell."""
+        """Batches in the current round; infinity for a loader without a length."""
         if self.round.rows is None:
             try:
                 return len(self.source)
@@ -238,11 +238,11 @@ class Feed:
 
     @property
     def _generator(self) -> torch.Generator | None:
-        """The generator that an ordinary loader may hold."""
+        """The generator of a torch DataLoader, if it has one."""
         return getattr(getattr(self.source, "loader", None), "generator", None)
 
     def _rewind_generator(self) -> None:
-        """Set the loader's generator as it was before the epoch."""
+        """Reset the loader's generator to its state before the epoch."""
         if self._generator is not None:
             self._drawn = self._generator_state()
             self._generator.set_state(self._drawn)
@@ -253,10 +253,10 @@ class Feed:
         return self._generator.get_state()
 
     def state_dict(self) -> dict[str, Any]:
-        """The present round, and the state that a loader's own order was drawn from."""
+        """The current round, and the generator state at the start of the epoch."""
         return {"round": dict(vars(self.round)), "generator": self._generator_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue in a round that was planned."""
+        """Restore a planned round."""
         self._batches, self._drawn = None, state["generator"]
         self.round = Round(**state["round"])

@@ -1,7 +1,7 @@
-"""Checkpoints: the whole state of a run, saved during training, to be resumed after a crash.
+"""Checkpoints: writes and finds checkpoint files. Called by ``_save`` in resume.py.
 
-A resumed run ends with the weights, threshold, metrics and counts of one that was never
-interrupted, to the bit where the device computes the same bits each time.
+Bytes are written by state_file.py. On deterministic devices, a resumed run gives bitwise the same
+weights, thresholds, metrics and counts as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ _PARTS: dict[str, Any] = {
     "loop": dict,
 }
 BEST = ("val_accuracy", "val_loss")
-PATIENCE = 6.0  # seconds in which the loader's workers notice that their process was killed
+PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 
 Direction = Callable[[str], bool | None]
 
 
 class Checkpoints:
-    """Where a trainer keeps its checkpoints, how often it makes one, and how many it keeps.
+    """Folder, interval and retention of the checkpoints of a trainer.
 
     ``Trainer(..., checkpoints=Checkpoints("runs/mine/ckpt", every=500), resume=True)``.
 
-    One is made after every ``every`` training batches, after each epoch, and when a run is left
-    between two batches. The training thread copies the state; a thread of its own writes the file,
-    after the lines of metrics that came before it. A copy whose writing has not begun is
-    replaced by the next one. While a run trains, other trainers are refused the folder.
+    Checkpoints are written after every ``every`` training batches, after each epoch, and when
+    iteration over the run is stopped. The training thread copies the state; a background thread
+    writes the file after all preceding metrics. A queued copy is replaced by the next one. During
+    training the folder is locked; other trainers raise ``ValueError``.
 
     Args:
-        folder: for these files alone; made where it is missing.
-        every: training batches between two; ``None`` for epochs alone.
-        pause: seconds between two, at least; does not apply when a run ends or is left.
-        keep: number of newest checkpoints to keep; at least 2 help when the newest is damaged.
-        best: metric of an epoch whose best checkpoint is kept beside them, of those that are
-            made; it must say whether higher is better. "auto" takes "val_accuracy" where there is
-            one, else "val_loss"; ``None`` for none. A value that is not finite is never the best.
-        compress: gzip the files, which takes longer than it saves unless the disk is slow.
-        writer: whose thread writes; of its own by default. Give a `MetricsFile` the same one.
+        folder: used exclusively for these files; created if missing.
+        every: interval in training batches; ``None`` for epochs only.
+        pause: minimum interval in seconds; does not apply when a run ends or is stopped.
+        keep: number of newest checkpoints to keep; use 2 or more to recover from a damaged file.
+        best: epoch metric whose best checkpoint is kept in addition; its direction must be known.
+            "auto" uses "val_accuracy" if available, else "val_loss"; ``None`` disables it.
+            Non-finite values are never the best.
+        compress: gzip the files; usually slower unless the disk is slow.
+        writer: background writer; a new one by default. Use the same one for a `MetricsFile`.
 
     Raises ``ValueError`` for numbers below 1.
     """
@@ -78,16 +78,16 @@ class Checkpoints:
         self.folder, self.every, self.pause = Path(folder), every, pause
         self.keep, self.best = keep, best
         self.compress, self.writer = compress, writer or BackgroundWriter()
-        self.record: float | None = None  # the best value of the metric so far
+        self.record: float | None = None  # best value of the metric so far
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._run, self._number = "", 0
         self._last = time.monotonic()
 
     def open(self, resume: bool, direction: Direction) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that is whole, to resume from; ``None`` for a new run.
+        """Load the newest valid checkpoint; ``None`` for a new run.
 
-        Raises ``ValueError`` for checkpoints of an earlier run without ``resume``, when all of them
-        are damaged or the newest is another run's, for a folder in use, and for a metric without a
+        Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged, if
+        the newest belongs to another run, if the folder is in use, and for a metric of unknown
         direction.
         """
         if self.best not in (None, "auto") and direction(self.best or "") is None:
@@ -98,14 +98,14 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._acquire()
         try:
-            for torn in self.folder.glob(".*_step*"):  # of a process that was killed while writing
+            for torn in self.folder.glob(".*_step*"):  # left by a process killed while writing
                 torn.unlink()
             paths = listed(self.folder)
             self._number = 1 + max(map(_number, paths), default=0)
             if paths and not resume:
                 raise ValueError(
                     f"{self.folder} holds checkpoints of an earlier run: pass resume=True to"
-                    " continue it, or name another folder"
+                    " continue it, or choose another folder"
                 )
             found = newest(self.folder) if paths else None
             self._run = uuid.uuid4().hex if found is None else self._own(*found)
@@ -114,9 +114,9 @@ class Checkpoints:
             self._lock.release()
 
     def hold(self) -> None:
-        """Keep other trainers out of the folder until `close`, and write the run's id there.
+        """Lock the folder until `close` and write the id of the run.
 
-        Raises ``ValueError`` where one trains, or has trained since this one was built.
+        Raises ``ValueError`` if another trainer uses the folder or has written to it since `open`.
         """
         self._acquire()
         if max(map(_number, listed(self.folder)), default=0) >= self._number:
@@ -128,9 +128,9 @@ class Checkpoints:
         write_atomic(self.folder / "run", self._run)
 
     def close(self) -> None:
-        """Wait until all are written, then give the folder free.
+        """Wait until all checkpoints are written, then release the folder lock.
 
-        Raises `BackgroundError` if one could not be written.
+        Raises `BackgroundError` if a checkpoint could not be written.
         """
         try:
             self.writer.flush()
@@ -138,15 +138,15 @@ class Checkpoints:
             self._lock.release()
 
     def due(self, step: int) -> bool:
-        """Whether one is made after training batch ``step``."""
+        """Whether a checkpoint is due after training batch ``step``."""
         return self.every is not None and step % self.every == 0
 
     def rested(self) -> bool:
-        """Whether the pause after the latest one is over."""
+        """Whether the pause after the latest checkpoint is over."""
         return time.monotonic() - self._last >= self.pause
 
     def is_best(self, metrics: Mapping[str, Any], direction: Direction) -> bool:
-        """Whether an epoch with these metrics is the best so far; it is remembered then."""
+        """Whether an epoch with these metrics is the best so far; if so, stores it as the best."""
         names = BEST if self.best == "auto" else (self.best or "",)
         name = next((name for name in names if metrics.get(name) is not None), None)
         if name is None or not math.isfinite(value := metrics[name]):
@@ -160,9 +160,9 @@ class Checkpoints:
     def write(
         self, state: dict[str, Any], step: int, best: bool, after: Sequence[BackgroundWriter]
     ) -> None:
-        """Copy ``state`` now and have it written, ``after`` what those writers have to write.
+        """Copy ``state`` and queue it for writing once the writers in ``after`` have flushed.
 
-        Raises `BackgroundError` when an earlier one could not be written.
+        Raises `BackgroundError` if an earlier checkpoint could not be written.
         """
         packed = Packed({**state, "run": self._run, "best": self.record})
         prefix, stem = "best_" if best else "", f"{self._number:06}_step{step:08}"
@@ -173,13 +173,13 @@ class Checkpoints:
         def job() -> None:
             for writer in others:
                 writer.flush()
-            # the best one's own name comes first: a process that ends in between loses neither
+            # the best_ name is written first: if the process dies in between, neither file is lost
             path = state_file.write(self.folder, prefix + stem, packed, self.compress)
             if best:
                 _link(path, path.with_name(path.name.removeprefix(prefix)))
             self._remove_old()
 
-        # the best one must not be replaced by the next
+        # a queued best checkpoint must not be replaced
         self.writer.put(job, f"writing a checkpoint to {self.folder}", None if best else self)
 
     def _acquire(self) -> None:
@@ -187,11 +187,11 @@ class Checkpoints:
             self._lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise ValueError(
-                f"another trainer is using {self.folder}: end it first, or name another folder"
+                f"another trainer is using {self.folder}: stop it, or choose another folder"
             ) from None
 
     def _own(self, path: Path, state: dict[str, Any]) -> str:
-        """The id of the run; ``ValueError`` for a checkpoint of another one than the folder's."""
+        """The id of the run; raises ``ValueError`` if the folder belongs to another run."""
         file, run = self.folder / "run", str(state.get("run"))
         if file.exists() and file.read_text() != run:
             raise ValueError(
@@ -208,20 +208,20 @@ class Checkpoints:
 
 
 def listed(folder: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints in ``folder``, the newest first; the best one is listed by its age."""
+    """The checkpoints in ``folder``, including the best one, newest first."""
     paths = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
-    # of the two names of one checkpoint the plain one comes first
+    # the plain name sorts before the best_ name of the same checkpoint
     return sorted(paths, key=lambda path: (_number(path), path.name[0].isdigit()), reverse=True)
 
 
 def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
-    """The newest checkpoint that is whole, and its state; a warning names each damaged one.
+    """The newest valid checkpoint and its state; warns about each damaged one.
 
-    Raises ``ValueError`` when none is whole, ``FileNotFoundError`` when there is none.
+    Raises ``ValueError`` if none is valid, ``FileNotFoundError`` if there is none.
     """
     paths = listed(folder)
     if not paths:
-        raise FileNotFoundError(f"{folder} holds no checkpoint: begin the run without resume")
+        raise FileNotFoundError(f"{folder} contains no checkpoint: start the run without resume")
     for path in paths:
         try:
             state = state_file.read(path)
@@ -230,10 +230,10 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
                 raise DamagedError(f"{path} is not a checkpoint: {', '.join(wrong)} is missing")
             return path, state
         except (DamagedError, OSError) as error:
-            warnings.warn(f"{error}; the checkpoint before it is used", stacklevel=3)
+            warnings.warn(f"{error}; the previous checkpoint is used", stacklevel=3)
     raise ValueError(
-        f"none of the {len(paths)} checkpoints in {folder} is whole: move the folder away and begin"
-        " the run anew"
+        f"none of the {len(paths)} checkpoints in {folder} is valid: move the folder away and start"
+        " a new run"
     )
 
 

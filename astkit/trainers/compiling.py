@@ -1,8 +1,8 @@
-"""A compiled forward pass that takes batches of any size, and falls back to the eager model.
+"""A compiled forward pass for any batch size, with fallback to the eager model.
 
-The gate stays outside: choosing rows breaks the graph, and on CUDA waits for the device.
-``mode="reduce-overhead"`` is not offered: it records a CUDA graph for every batch size, and behind
-a gate nearly every batch has another one.
+The gate is not compiled: selecting rows breaks the graph and synchronises with CUDA devices.
+``mode="reduce-overhead"`` is not supported: it records a CUDA graph per batch size, and the size
+of gated batches varies.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from astkit.batch import tensors
 
 
 class Compiled:
-    """Calls ``model``, compiled at the first call; eager from then on where compiling fails.
+    """Calls ``model``, compiled at the first call; falls back to eager mode if that fails.
 
-    One graph serves all batch sizes from 2 on: dimension 0 of the inputs is marked dynamic, the
-    others are not (``dynamic=True`` would free all). The model itself stays as it is, and both can
-    be called in turn. Dropout draws other numbers than in the eager model. The first call takes
-    many seconds. Where it fails (no C++ compiler), one warning says so.
+    One graph is used for all batch sizes of 2 or more: only dimension 0 of the inputs is marked
+    dynamic (``dynamic=True`` would mark all). The model itself is not modified and can still be
+    called. Dropout draws different random numbers than in eager mode. The first call takes many
+    seconds. If compilation fails (for example without a C++ compiler), a warning is issued.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -30,32 +30,32 @@ class Compiled:
         self._compiled: Any = None
         try:
             self._compiled = torch.compile(model)
-        except RuntimeError as error:  # a Python or a system that torch cannot compile for
+        except RuntimeError as error:  # torch.compile does not support this platform
             self._give_up(error)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """The model's outputs; a batch of 0 or 1 rows, a graph of its own, is run eagerly."""
+        """The model's outputs; batches of 0 or 1 rows, which need another graph, run eagerly."""
         marked = [tensor for tensor in tensors((args, keywords)) if tensor.ndim]
         if self._compiled is None or not marked or len(marked[0]) < 2:
             return self.model(*args, **keywords)
-        from torch._dynamo import exc, maybe_mark_dynamic  # seconds to load
+        from torch._dynamo import exc, maybe_mark_dynamic  # takes seconds to import
 
         for tensor in marked:
             maybe_mark_dynamic(tensor, 0)
         try:
             return self._compiled(*args, **keywords)
         except exc.TorchDynamoException as error:
-            # a mistake in the model or its inputs is raised here instead
+            # errors of the model itself are raised here
             outputs = self.model(*args, **keywords)
             self._give_up(error)
             return outputs
 
     def _give_up(self, error: Exception) -> None:
         self._compiled = None
-        error = getattr(error, "inner_exception", error)  # that torch wraps in one of its own
+        error = getattr(error, "inner_exception", error)  # wrapped by torch
         what = f"{type(error).__name__}: {error}".splitlines()[0]
-        remedy = "see TORCH_LOGS=dynamo for its reasons, or leave compile off"
+        remedy = "set TORCH_LOGS=dynamo to see the reason, or disable compile"
         if "compiler" in what.lower():
-            remedy = "install a C++ compiler such as g++ (on Windows cl), or name yours in CXX"
+            remedy = "install a C++ compiler such as g++ (on Windows cl), or set CXX"
         sentence = f"torch.compile failed ({what}), so training continues uncompiled: {remedy}"
         warnings.warn(sentence, stacklevel=3)

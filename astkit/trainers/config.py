@@ -1,4 +1,4 @@
-"""The settings of a training run, in one frozen place."""
+"""The settings of a training run."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ Auto = Literal["auto"]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The fixed settings of a run; the same names in code, notebooks and commands.
+    """Settings of a training run; names are the same in code, notebooks and commands.
 
-    The defaults do the same on every machine. ``"auto"`` is decided once, at the first step, from
-    the machine and where noted by a short probe; the decision is recorded with its reason and kept
-    when a run is resumed. `TrainConfig.fast` sets the switches that change nothing that is learned
-    to "auto".
+    The defaults do not depend on the machine. ``"auto"`` is resolved once, at the first step, from
+    the hardware or, where noted, by a short probe; the decision is recorded with its reason and
+    reused when a run is resumed. `TrainConfig.fast` sets switches that do not affect the learned
+    function to "auto".
 
     Attributes:
         lr: peak learning rate of AdamW.
         weight_decay: AdamW's decoupled weight decay.
-        clip_norm: gradients are scaled down to this norm; ``None`` leaves them alone.
-        schedule: learning rate over the budget, "cosine" or "constant".
+        clip_norm: maximum norm of the gradient; ``None`` disables clipping.
+        schedule: learning rate schedule over the budget, "cosine" or "constant".
         precision: "fp32"; "bf16" or "fp16" for autocast with float32 weights (fp16 with a loss
-            scale, for accelerators without bf16); "auto" takes bf16 where it is native and, on a
-            CPU, a probe is at least 10 % faster.
-        channels_last: keep images and convolutions in NHWC memory order; "auto" probes.
-        fused: one kernel for the optimizer's step; "auto" takes it where torch has it.
-        compile: torch.compile for the training pass; "auto" is off on a CPU, on on CUDA.
-        attention: back end of scaled_dot_product_attention; "auto" leaves it to torch.
-        activation_checkpointing: forget activations and compute them again in the backward pass.
-        batch_size: rows a batch; ``None`` keeps the loader's.
-        micro_batch: rows that are in the model at a time; ``None`` for the whole batch. Halved when
-            memory runs out; without BatchNorm the gradients are the same.
-        accumulation_steps: batches whose gradients are added up for one optimizer step.
-        threads: torch's CPU threads, at most the CPUs that the process may use; "auto" takes
-            torch's own number.
-        allocator: keep freed memory in the process ("on"); "auto" does on Linux CPU runs.
-        deterministic: refuse operations whose results vary from run to run.
-        prefetch: load the next batch while this one computes; "auto" does where it could pay.
-        validation_fraction: share of the validation rows that is evaluated after each pass, in
-            (0, 1]; its accuracy then has a stated interval.
-        metrics_every: batches between two that report loss, rate and threshold; each report makes
-            an accelerator wait.
-        switch_off: train on every row while that takes less time than the policy's selection; see
-            `astkit.trainers.switching`. Results then depend on the clock (``replay`` repeats a run
-            exactly), and each step makes an accelerator wait. Not for a policy that is used for its
-            accuracy.
-        seed: of dropout; data order, augmentation and gate carry their own.
+            scale, for accelerators without bf16); "auto" uses bf16 if supported natively and at
+            least 10 % faster in a probe.
+        channels_last: use NHWC memory format for images and convolutions; "auto" probes.
+        fused: use the fused AdamW kernel; "auto" uses it if available.
+        compile: use torch.compile for the training pass; "auto" enables it on CUDA only.
+        attention: backend of scaled_dot_product_attention; "auto" leaves the choice to torch.
+        activation_checkpointing: recompute activations in the backward pass to save memory.
+        batch_size: rows per batch; ``None`` keeps the loader's, "auto" uses the largest power of 2
+            within half of the free memory and a 32nd of the rows.
+        micro_batch: rows per forward pass; ``None`` for the whole batch. Halved after an
+            out-of-memory error; without BatchNorm the gradients do not change.
+        accumulation_steps: number of batches whose gradients are accumulated per optimizer step.
+        threads: CPU threads of torch, at most the CPUs available to the process; "auto" uses
+            torch's default.
+        allocator: keep freed memory in the process ("on"); "auto" enables it for Linux CPU runs.
+        deterministic: raise an error for nondeterministic operations.
+        prefetch: load the next batch during computation; "auto" enables it if useful.
+        validation_fraction: fraction of the validation rows evaluated after each epoch, in (0, 1];
+            below 1, the accuracy is reported with an interval.
+        metrics_every: interval, in batches, of reports of loss, rate and threshold; each report
+            synchronises with the device.
+        switch_off: train on all rows while that takes less time than selection by the policy; see
+            `astkit.trainers.switching`. Results then depend on measured times (``replay`` repeats a
+            run exactly), and each step synchronises with the device. Leave it off for a policy
+            whose purpose is accuracy.
+        seed: random seed of dropout; data order, augmentation and gate have their own.
 
-    Raises ``ValueError`` for a value outside its range.
+    Raises ``ValueError`` for a value out of range.
     """
 
     lr: float = 1e-3
@@ -69,7 +70,7 @@ class TrainConfig:
     compile: bool | Auto = False
     attention: str = "auto"
     activation_checkpointing: bool = False
-    batch_size: int | None = None
+    batch_size: int | Auto | None = None
     micro_batch: int | None = None
     accumulation_steps: int = 1
     threads: int | Auto = "auto"
@@ -101,14 +102,14 @@ class TrainConfig:
 
     @classmethod
     def fast(cls, **settings: Any) -> TrainConfig:
-        """The switches in `AUTO` set to "auto", and ``settings`` on top."""
+        """A configuration with the switches in `AUTO` set to "auto", updated by ``settings``."""
         return cls(**{**dict.fromkeys(AUTO, "auto"), **settings})
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], also: Iterable[str] = ()) -> TrainConfig:
-        """A configuration from plain settings; ``ValueError`` names any key it does not know.
+        """A configuration from plain settings; raises ``ValueError`` for unknown keys.
 
-        ``also``: keys that the caller takes himself, for that sentence.
+        ``also``: further valid keys to list in the error message.
         """
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(settings) - known)
@@ -139,18 +140,18 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "switch_off": (True, False),
 }
 _COUNTS: dict[str, tuple[object, ...]] = {
-    "batch_size": (None,),
+    "batch_size": ("auto", None),
     "micro_batch": (None,),
     "accumulation_steps": (),
     "threads": ("auto",),
     "metrics_every": (),
 }
 AUTO = ("precision", "channels_last", "compile", "allocator", "prefetch")
-"""Switches that `TrainConfig.fast` sets to "auto": none changes what is learned."""
+"""Switches that `TrainConfig.fast` sets to "auto"; none affects the learned function."""
 
 
 def _choose(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    # 1 == True, and a list cannot be looked up: only the very kind that is listed will do
+    # compare types as well: 1 == True, and a list is not hashable
     if not any(type(value) is type(choice) and value == choice for choice in allowed):
         raise ValueError(f"{name} is {value!r}: choose one of {', '.join(map(str, allowed))}")
 

@@ -1,4 +1,4 @@
-"""The cost of a batch, counted once for each shape of input, before any weight changes."""
+"""FLOPs per sample, counted once per input shape; `Ledger.note` multiplies them by the rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Shape = tuple[tuple[int, ...], ...]
 
 
 class Costs:
-    """FLOPs a sample, counted once for each shape of input and each model."""
+    """FLOPs per sample, counted once per input shape and model, before any weight changes."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -32,22 +32,22 @@ class Costs:
         self._warned: set[str] = set()
 
     def of(self, batch: Batch, check_all: Callable[[int], None]) -> FlopsPerSample:
-        """The cost of ``batch``'s samples; a new shape is first tried on two of them.
+        """FLOPs per sample of ``batch``; a new shape is first run on two samples.
 
-        ``check_all`` gets the number of outputs and refuses labels beyond them. Raises
-        ``ValueError`` for what cannot work, before any weight has changed.
+        ``check_all`` is called with the number of outputs and raises for labels out of range.
+        Raises ``ValueError`` for invalid data or models before any weight changes.
         """
         shape = shape_of(batch)
         if shape not in self._tried:
             self._try(batch, check_all)
             self._tried.add(shape)
         if shape not in self._known:
-            with self.learner.saving:  # which computes some of the forward pass twice
+            with self.learner.saving:  # includes the recomputation of checkpointing
                 self._known[shape] = self._counted(self.learner.model, batch)
         return self._known[shape]
 
     def of_helper(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
-        """The cost of ``batch``'s samples in a policy's own model."""
+        """FLOPs per sample of ``batch`` in a helper model of a policy."""
         known, shape = self._helpers.setdefault(model, {}), shape_of(batch)
         if shape not in known:
             known[shape] = self._counted(model, batch)
@@ -57,7 +57,7 @@ class Costs:
         model, few = self.learner.model, batch.take(slice(0, 2))
         if not batch.rows:
             raise ValueError(
-                "the training data gave a batch without rows: leave empty batches out of the loader"
+                "the training data contain an empty batch: remove empty batches from the loader"
             )
         with evaluating(model, self.learner.device):
             outputs = call(model, few.x, few.y)
@@ -73,24 +73,24 @@ class Costs:
             self._warned |= unknown
             warnings.warn(
                 f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a lower"
-                " bound, no ratio is formed from it, and a budget of FLOPs is refused",
+                " bound, no ratio is computed from it, and a FLOPs budget raises ValueError",
                 stacklevel=2,
             )
         return cost
 
     def state_dict(self) -> list[Any]:
-        """The counts: a resumed run takes them over, since they may depend on the weights."""
+        """The counts; a resumed run reuses them, since they may depend on the weights."""
         return [[shape, asdict(cost)] for shape, cost in self._known.items()]
 
     def load_state_dict(self, state: list[Any]) -> None:
-        """Use the counts of ``state``."""
+        """Restore the counts."""
         self._known = {shape: FlopsPerSample(**cost) for shape, cost in state}
 
 
 def shape_of(batch: Batch) -> Shape:
-    """The shapes of a row's inputs."""
+    """Shapes of the inputs of one row."""
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
 
 
 CostsMaker = Callable[[Learner], Costs]
-"""Makes costs from a trainer's learner: a subclass of `Costs`, or a partial one."""
+"""Factory called with the trainer's learner: a subclass of `Costs`, or a ``partial`` of one."""

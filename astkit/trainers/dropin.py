@@ -1,4 +1,4 @@
-"""Drop-in trainers with the original's signature: change one class name, nothing else."""
+"""Drop-in trainers with the original's signature: only the class name changes."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _GATE_KEYS = {
 
 
 class AdaptiveSparseTrainer:
-    """Batched gated training behind the original's constructor.
+    """Batched gated training with the original's constructor.
 
     ``AdaptiveSparseTrainer(model, train_loader, val_loader, modality="vision", device="auto",
     config={...}).train(epochs=10)`` with ordinary ``(x, y)`` DataLoaders.
 
     Args:
         model: outputs ``[batch, classes]``.
-        train_loader: yields ``(x, y)``; ``val_loader`` the same.
-        modality: "vision" scores by loss and contrast as the original did, any other by loss alone.
-        device: "auto" takes the accelerator that torch sees.
+        train_loader, val_loader: yield ``(x, y)``.
+        modality: "vision" scores by loss and contrast as the original does, others by loss only.
+        device: "auto" uses the available accelerator.
         config: ``target_activation_rate`` (0.1), ``score``, ``controller``, ``criterion`` (one loss
-            a row), ``fallback``, ``min_active``, and any field of `TrainConfig`; its ``lr`` is 1e-4
-            here, as in the original.
+            per row), ``fallback``, ``min_active``, and any field of `TrainConfig`; ``lr`` is 1e-4
+            by default, as in the original.
 
-    Raises ``ValueError`` for a key or value that it does not know.
+    Raises ``ValueError`` for unknown keys or values.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AdaptiveSparseTrainer:
 
         ``final_val_accuracy`` in [0, 1], ``avg_activation_rate``, ``samples_trained``,
         ``samples_skipped``, ``training_seconds`` without validation, ``flops``, and ``epochs``, one
-        mapping an epoch.
+        mapping per epoch.
         """
         options = {} if self.criterion is None else {"criterion": self.criterion}
         self.trainer = trainer = Trainer(
@@ -97,7 +97,7 @@ class AdaptiveSparseTrainer:
 
 
 class SampleAdaptiveSparseTrainer(AdaptiveSparseTrainer):
-    """The sample-by-sample sibling; ``update`` is "per_sample" (the original's) or "per_batch"."""
+    """Sample-by-sample variant; ``update`` is "per_sample" (as the original) or "per_batch"."""
 
     update: Literal["per_sample", "per_batch"] = "per_sample"
 

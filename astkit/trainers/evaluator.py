@@ -1,7 +1,6 @@
-"""Evaluation: of the validation data batch by batch after each epoch, of other data in one pass.
+"""Evaluation: validation data batch by batch after each epoch, other data in one pass.
 
-Every batch gives one vector of sums on the device; the sum of all vectors is copied to the host
-once.
+Sums are accumulated on the device and copied to the host once per pass.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from astkit.trainers.state import Position
 
 @dataclass(frozen=True)
 class Metric:
-    """A mean over rows.
+    """A validation metric, averaged over rows.
 
     Attributes:
-        name: shown as ``val_<name>``.
+        name: reported as ``val_<name>``.
         function: ``(outputs, targets) -> [rows]``.
-        higher_is_better: the direction; ``None`` where it has none, so that no checkpoint can be
-            the best by it.
+        higher_is_better: direction of the metric; with ``None`` it cannot select the best
+            checkpoint.
     """
 
     name: str
@@ -44,13 +43,13 @@ class Metric:
     higher_is_better: bool | None = None
 
     def rows(self, outputs: Any, targets: Any) -> Tensor:
-        """One value a row, ``[rows]``; ``ValueError`` for a function that gives another shape."""
+        """One value per row, ``[rows]``; raises ``ValueError`` for another shape."""
         values = self.function(outputs, targets)
         count = count_rows(targets)
         if not isinstance(values, Tensor) or values.shape[:1] != (count,):
             shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
-                f"the metric {self.name!r} gave {shape} for {count} rows: return one value a row,"
+                f"the metric {self.name!r} gave {shape} for {count} rows: return one value per row,"
                 " which is averaged over all rows"
             )
         return values.flatten(1).float().mean(1) if values.ndim > 1 else values
@@ -60,14 +59,14 @@ Metrics = Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | None
 
 
 class Evaluator:
-    """Evaluates a learner's model on the ledger's evaluation clock, which is no part of training.
+    """Evaluates a learner's model; the time is measured separately from training.
 
-    It finds the loss, accuracy for integer labels, and ``metrics``: `Metric` objects, or functions
-    by name. ``cost``: FLOPs a sample of a batch.
+    Computes the loss, the accuracy for integer labels, and ``metrics``: `Metric` objects, or
+    functions by name. ``cost``: returns FLOPs per sample of a batch.
 
     Attributes:
-        rows: of the validation data, those that are evaluated after each epoch; ``None`` for all.
-        higher_is_better: directions of what an epoch's metrics hold.
+        rows: validation rows that are evaluated after each epoch; ``None`` for all.
+        higher_is_better: directions of the built-in metrics.
     """
 
     higher_is_better: ClassVar[dict[str, bool]] = {"val_accuracy": True, "val_loss": False}
@@ -85,7 +84,7 @@ class Evaluator:
         self.metrics = tuple(metrics or ())
         self.rows: Tensor | None = None
         self._batches: Iterator[Batch] | None = None
-        self._sums: Tensor | None = None  # of the pass so far, on the device: nothing waits for it
+        self._sums: Tensor | None = None  # of the current pass, on the device
 
     def step(self, source: BatchSource, position: Position) -> bool:
         """Evaluate the next batch of ``source``; false at the end of the pass."""
@@ -101,7 +100,7 @@ class Evaluator:
         return True
 
     def found(self) -> dict[str, Any]:
-        """Metrics of the pass, their names beginning with ``val_``; empty without a batch."""
+        """Metrics of the pass, prefixed with ``val_``; empty if there was no batch."""
         if self._sums is None:
             return {}
         found = self._means(self._sums)
@@ -114,7 +113,7 @@ class Evaluator:
         return {f"val_{name}": value for name, value in found.items()}
 
     def direction(self, metric: str) -> bool | None:
-        """Whether higher is better of ``metric``; ``None`` where it is unknown."""
+        """Whether higher is better for ``metric``; ``None`` if unknown."""
         own = {f"val_{each.name}": each.higher_is_better for each in self.metrics}
         return own.get(metric, self.higher_is_better.get(metric))
 
@@ -128,9 +127,9 @@ class Evaluator:
         self._batches = None
 
     def evaluate(self, source: BatchSource) -> dict[str, Any]:
-        """Metrics of one pass of ``source``: samples, loss, accuracy and its interval, metrics.
+        """Metrics of one pass over ``source``: samples, loss, accuracy with interval, metrics.
 
-        Raises ``ValueError`` for a source without a batch.
+        Raises ``ValueError`` if the source yields no batch.
         """
         total: Tensor | None = None
         with self._evaluation():
@@ -139,23 +138,23 @@ class Evaluator:
                 total = sums if total is None else total.add_(sums)
         if total is None:
             raise ValueError(
-                "the validation data gave no batch: lower batch_size or leave drop_last out"
+                "the validation data gave no batch: lower batch_size or disable drop_last"
             )
         return self._means(total)
 
     def save(self, position: Position) -> None:
-        """Put the sums so far into ``position``, as plain numbers."""
+        """Store the current sums in ``position``, as plain numbers."""
         position.sums = [] if self._sums is None else self._sums.tolist()
 
     def load(self, position: Position) -> None:
-        """Continue from the sums in ``position``."""
+        """Restore the sums from ``position``."""
         self._batches, sums, device = None, position.sums, self.learner.device
         self._sums = torch.tensor(sums, dtype=_wide(device), device=device) if sums else None
 
     def _of(self, batch: Batch) -> Tensor:
         """Sums over the rows of a batch, ``[2 + metrics]``, for classes ``[3 + metrics]``.
 
-        Rows, losses, metrics, right answers; float64 where the device has it.
+        Rows, losses, metrics, correct predictions; float64 if the device supports it.
         """
         learner, batch = self.learner, self._booked(batch)
         outputs = learner.outputs(batch.x, batch.y)
@@ -182,14 +181,14 @@ class Evaluator:
         }
 
     def _booked(self, batch: Batch) -> Batch:
-        """A batch to evaluate, its cost counted."""
+        """Prepare a batch and count its cost."""
         batch = self.learner.prepare(batch)
         self.ledger.note(self._cost(batch), evaluated=batch.rows)
         return batch
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
-        """The clock, eval mode, and the same random numbers in every evaluation."""
+        """Clock, eval mode, and the same random numbers in every evaluation."""
         learner = self.learner
         with (
             self.ledger.clock("evaluation"),
@@ -200,19 +199,19 @@ class Evaluator:
 
 
 EvaluatorMaker = Callable[[Learner, Ledger, Callable[[Batch], FlopsPerSample]], Evaluator]
-"""Makes an evaluator from what a trainer gives it: a subclass of `Evaluator`, or a partial one."""
+"""Factory of an evaluator: a subclass of `Evaluator`, or a ``partial`` of one."""
 
 
 def _wide(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # which MPS does not have
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
 
 
 def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, float]:
-    """Score interval of a share of which ``right`` of ``rows`` were counted: (low, high).
+    """Wilson score interval of a proportion, from ``right`` of ``rows``: (low, high).
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA
-    22 (1927). It is for rows drawn one by one from a large population; for a stratified part of a
-    finite set it is, if anything, too wide. Raises ``ValueError`` for impossible counts or levels.
+    22 (1927). Assumes independent draws from a large population; for a stratified part of a finite
+    set it is conservative. Raises ``ValueError`` for invalid counts or levels.
     """
     if not 0 <= right <= rows or rows < 1 or not 0 < level < 1:
         raise ValueError(
@@ -223,7 +222,7 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
     share, weight = right / rows, z * z / rows
     middle = (share + weight / 2) / (1 + weight)
     half = z / (1 + weight) * math.sqrt(share * (1 - share) / rows + weight / (4 * rows))
-    # exactly 0 and 1 at the ends, free of rounding
+    # exactly 0 and 1 at the ends, without rounding errors
     return (
         0.0 if right == 0 else max(0.0, middle - half),
         1.0 if right == rows else min(1.0, middle + half),
@@ -231,17 +230,17 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
 
 
 def sampled_rows(validation: BatchSource, fraction: float) -> Tensor | None:
-    """A fixed part of ``validation``'s rows, int64 ``[n]``: of each class the same share.
+    """A fixed stratified sample of the rows of ``validation``, int64 ``[n]``.
 
-    Classes are those that the data set holds as ``labels`` or ``targets``; without them, rows are
-    drawn from all alike. ``None``, all rows, for a ``fraction`` of 1.
+    Classes are the ``labels`` or ``targets`` of the data set; without them, sampling is uniform.
+    Returns ``None``, all rows, for a ``fraction`` of 1.
 
-    Raises ``ValueError`` for a fraction outside (0, 1], one that leaves no row, or a source that
-    cannot visit chosen rows.
+    Raises ``ValueError`` for a fraction outside (0, 1], an empty sample, or a source that cannot
+    load selected rows.
     """
     if fraction == 1:
         return None
-    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # refuses a source without chosen rows
+    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
     rows = validation.num_samples or 0
     labels = class_labels(getattr(validation, "data", None), rows)
     labels = torch.zeros(rows, dtype=torch.int64) if labels is None else labels

@@ -1,4 +1,4 @@
-"""The learner: a model with criterion, optimizer and precision."""
+"""Learner: model, criterion, optimizer and precision."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from astkit.trainers.updates import FIRST_SCALE, Updates
 
 T = TypeVar("T")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_FUSED = ("cpu", "cuda", "mps")  # devices that torch has a fused AdamW for
+_FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW in torch
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
-    """The available accelerator (CUDA, MPS, XPU), else the CPU; or the given device."""
+    """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU."""
     if str(device) != "auto":
         return torch.device(device)
     if torch.accelerator.is_available():
@@ -35,7 +35,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that a device, or this machine, has no memory left for a tensor."""
+    """Whether ``error`` is an out-of-memory error of a device or of the host."""
     sentences = ("out of memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
         sentence in str(error) for sentence in sentences
@@ -43,22 +43,22 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 class Learner:
-    """Model, criterion, optimizer and precision, for every kind of step.
+    """Model, criterion, optimizer and precision, shared by all steps.
 
     Args:
         model: called with a batch's inputs as `astkit.batch.call` does; moved to ``device``.
-        config: learning rate, clipping, precision and so on, nothing of it "auto" but ``fused``.
-        criterion: ``(outputs, targets) -> [batch]``, one loss a row; see `Criterion`.
+        config: learning rate, clipping, precision and so on; no "auto" values except ``fused``.
+        criterion: ``(outputs, targets) -> [batch]``, one loss per row; see `Criterion`.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        device: of the model.
+        device: device of the model.
 
     Attributes:
-        forward: the model itself, or its compiled forward pass.
-        micro_batch: rows that are in the model at a time; ``None`` for all.
-        watching: whether correctness and confidence of the rows are kept, for `take_watched`.
-        base_lr: of each parameter group, as it was given.
-        book: called with every pass of a policy's own model: model, batch, whether it is trained.
-        shrunk: values to which ``micro_batch`` was lowered when memory ran out, not yet reported.
+        forward: the model, or its compiled forward pass.
+        micro_batch: rows per forward pass; ``None`` for the whole batch.
+        watching: whether to record correctness and confidence of the rows, for `take_watched`.
+        base_lr: initial learning rate of each parameter group.
+        book: called as ``book(model, batch, trained)`` for every pass of a helper model.
+        shrunk: values of ``micro_batch`` after out-of-memory errors that are not yet reported.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Learner:
         self.adopt(config)
 
     def adopt(self, config: TrainConfig) -> None:
-        """Use precision, memory format, clipping and sizes of ``config``, before training."""
+        """Apply precision, memory format, clipping and sizes of ``config``, before training."""
         self.config = config
         if config.channels_last is True:
             self.model.to(memory_format=torch.channels_last)
-        # one object for the run, or a compiled model would be compiled anew at every step
+        # created once: a new object per step would trigger recompilation
         self.saving: AbstractContextManager[Any] = (
             Checkpointed(self.model, config.attention)
             if config.activation_checkpointing
@@ -105,12 +105,12 @@ class Learner:
         )
 
     def set_lr(self, factor: float) -> None:
-        """Scale each parameter group's own learning rate by ``factor``."""
+        """Set the learning rate of each parameter group to ``factor`` times its initial value."""
         for group, base in zip(self.optimizer.param_groups, self.base_lr, strict=True):
             group["lr"] = base * factor
 
     def prepare(self, batch: Batch) -> Batch:
-        """``batch`` with its inputs in the memory format that the model takes."""
+        """``batch`` with its inputs in the memory format of the model."""
         x = batch.x
         if self.config.channels_last is not True or getattr(x, "ndim", 0) != 4:
             return batch
@@ -119,7 +119,7 @@ class Learner:
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """Precision and attention kernel of the configuration, for the length of a block."""
+        """Context with the precision and attention kernel of the configuration."""
         half = HALF.get(self.config.precision)
         with (
             attention(self.config.attention),
@@ -128,12 +128,12 @@ class Learner:
             yield
 
     def outputs(self, x: Any, y: Any = None) -> Any:
-        """The model's outputs, one micro-batch after the other, in its present mode."""
+        """Model outputs, computed in micro-batches, in the current training or eval mode."""
         with self.autocast():
             return self._fitting(lambda: self._in_parts(x, y), count_rows(x))
 
     def scored(self, batch: Batch) -> Scored:
-        """``batch`` as a policy sees it: scored when it is looked at, in the training precision."""
+        """``batch`` as a `Scored`: evaluated on first access, in the training precision."""
         return Scored(
             None,
             batch.y,
@@ -153,14 +153,14 @@ class Learner:
         ledger: Ledger | None = None,
         normaliser: float | Tensor | None = None,
     ) -> Tensor:
-        """Train on one batch: its gradients, and the optimizer's step when it is due.
+        """Train on one batch: computes gradients and steps the optimizer if due.
 
         Args:
-            x, y: inputs and targets of the rows; the same object for a batch that came as a whole.
-            weight: float ``[batch]``: what each row counts for; 1 by default. ``[batch, tokens]``
-                weighs token losses.
-            ledger: keeps the time of forward, backward and optimizer apart.
-            normaliser: divides the weighted sum of losses; by default the sum of the weights.
+            x, y: inputs and targets; the same object for a batch passed as a single object.
+            weight: float ``[batch]``: loss weight per row; 1 by default. ``[batch, tokens]`` for
+                weights per token.
+            ledger: measures the time of forward, backward and optimizer separately.
+            normaliser: divisor of the weighted sum of losses; by default the sum of the weights.
 
         Returns the losses ``[batch]`` before the step.
         """
@@ -177,10 +177,10 @@ class Learner:
         ledger: Ledger | None = None,
         normaliser: float | Tensor | None = None,
     ) -> Tensor:
-        """Add the gradients of ``sum(weight * loss)``; returns the losses ``[batch]``.
+        """Accumulate the gradients of ``sum(weight * loss)``; returns the losses ``[batch]``.
 
-        Where memory runs out, the micro-batch is halved and the rows are tried again. Raises
-        ``FloatingPointError`` for a loss that is not finite.
+        After an out-of-memory error, the micro-batch is halved and the batch is retried. Raises
+        ``FloatingPointError`` for a non-finite loss.
         """
         ledger, rows = ledger or Ledger(), count_rows(y)
         if normaliser is None:
@@ -193,7 +193,7 @@ class Learner:
                 parts = []
                 for first in range(0, rows, size):
                     part = slice(first, min(first + size, rows))
-                    total = 0.0 if first else normaliser  # once: shares of it would be rounded
+                    total = 0.0 if first else normaliser  # added once, to avoid rounding
                     count = None if weight is None else weight[part]
                     parts.append(self._part(*_rows(x, y, part, rows), count, total, ledger))
             return torch.cat(parts) if len(parts) != 1 else parts[0]
@@ -201,7 +201,7 @@ class Learner:
         return self._fitting(attempt, rows)
 
     def take_watched(self) -> tuple[Tensor | None, Tensor | None]:
-        """Of the batch trained last: which rows were right, and the largest probabilities."""
+        """Correctness and largest probability of the rows of the latest training batch."""
         watched, self._watched = self._watched, []
         if not watched or watched[0][0] is None:
             return None, None
@@ -209,7 +209,7 @@ class Learner:
         return torch.cat(right), torch.cat(confidence)
 
     def end_batch(self, ledger: Ledger) -> None:
-        """A batch's gradients are complete: step if its turn has come."""
+        """Finish a batch; step the optimizer if due."""
         with ledger.phase("optimizer"):
             self.updates.end_batch()
 
@@ -247,7 +247,7 @@ class Learner:
         return join([call(self.forward, *part) for part in parts])
 
     def _fitting(self, attempt: Callable[[], T], rows: int) -> T:
-        """What ``attempt`` returns, with the micro-batch halved as often as memory runs out."""
+        """Call ``attempt``; halve the micro-batch and retry after out-of-memory errors."""
         while True:
             try:
                 return attempt()
@@ -255,7 +255,7 @@ class Learner:
                 size = min(self.micro_batch or rows, rows)
                 if not out_of_memory(error) or size < 2:
                     raise
-            # after the handler, because the error's frames hold the tensors that have to go
+            # outside the handler: the traceback references tensors that must be freed
             self.micro_batch = -(-size // 2)
             self.shrunk.append(self.micro_batch)
             if self.device.type != "cpu":
@@ -263,7 +263,7 @@ class Learner:
 
 
 def _rows(x: Any, y: Any, part: slice, rows: int) -> tuple[Any, Any]:
-    """A part of a batch; one that came as a whole stays one."""
+    """A slice of a batch; a batch passed as a single object remains one object."""
     if part.start == 0 and part.stop >= rows:
         return x, y
     inputs = take_rows(x, part, rows)

@@ -1,4 +1,4 @@
-"""The loop: train, validate, report. A step decides how a batch is trained on."""
+"""Training loop: train, validate, report. The step defines how a batch is trained on."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ NOTHING = FlopsPerSample(0.0, 0.0)
 
 
 class Loop:
-    """One batch after the other until the budget is spent.
+    """Training loop; ends when the budget is spent.
 
-    All state is in the attributes, none in the generator that ``steps`` returns: leave it
-    anywhere, and a new one continues from there.
+    All state is stored in attributes, none in the generator returned by ``steps``: iteration may
+    stop at any record, and a new generator continues from there.
     """
 
     device: torch.device
@@ -72,7 +72,7 @@ class Loop:
     visits: Visits
     evaluator: Evaluator
     checkpoints: Checkpoints | None
-    prepared: bool  # whether the policy has trained its helper models
+    prepared: bool  # whether Policy.prepare was called
 
     @property
     def model(self) -> nn.Module:
@@ -86,34 +86,34 @@ class Loop:
 
     @property
     def selecting(self) -> bool:
-        """Whether the policy selects rows now; not while it is switched off."""
+        """Whether the policy selects the rows of the next batch."""
         return self.switch is None or self.switch.selecting
 
     @property
     def done(self) -> bool:
-        """Whether the budget is spent and the last validation over."""
+        """Whether the budget is spent and the last validation is complete."""
         return self.position.phase == "done"
 
     @property
     def progress(self) -> float:
-        """Share of the budget that is spent, in [0, 1]."""
+        """Fraction of the budget spent, in [0, 1]."""
         return self.position.spent
 
     def run(self) -> History:
-        """Train to the end of the budget; returns the history.
+        """Train until the budget is spent; returns the history.
 
-        Raises `TimeIsUp` when the process's time budget is over first; the run is saved then.
+        Raises `TimeIsUp` if the time budget of the process ends first; the run is saved.
         """
         for _ in self.steps():
             pass
         return self.history
 
     def steps(self) -> Generator[StepRecord]:
-        """Yield a record after every batch, of training and of validation alike.
+        """Yield a record after every training and validation batch.
 
-        Between two records there is no autocast, no eval mode and no running clock; only settings
-        of the system (threads, allocator) last from the first record to the last. Raises
-        `TimeIsUp` when the process's time budget is over; the run is saved then.
+        Between records, autocast and eval mode are off and no clock runs; only system settings
+        (threads, allocator) remain active throughout. Raises `TimeIsUp` when the time budget of
+        the process ends; the run is saved.
         """
         if self.checkpoints is not None:
             self.checkpoints.hold()
@@ -124,7 +124,7 @@ class Loop:
             with self.setting_up.tuned(isinstance(self.step, DenseStep)):
                 self._prepare()
                 yield from self._all_batches()
-        except GeneratorExit:  # left between two batches
+        except GeneratorExit:  # iteration was stopped between two batches
             self._save()
             raise
         finally:
@@ -132,7 +132,7 @@ class Loop:
                 module.training = training
             self.feed.stop()
             self.evaluator.stop()
-            with ExitStack() as closing:  # each is closed, whatever another one raises
+            with ExitStack() as closing:  # close all, even if one raises
                 for observer in reversed(self.observers):
                     closing.callback(observer.close)
                 if self.checkpoints is not None:
@@ -149,14 +149,14 @@ class Loop:
                 raise TimeIsUp(self.position.step, self._save())
 
     def _batch_ended(self, epoch_ended: bool) -> None:
-        """The place for checkpoints."""
+        """Hook for saving checkpoints; overridden by Resumable (resume.py)."""
 
     def _save(self) -> Path | None:
-        """Save the present state; returns the folder."""
+        """Save the current state; returns the folder."""
         return None
 
     def _prepare(self) -> None:
-        """Let the policy train its helper models, once, from the model as it begins."""
+        """Call ``Policy.prepare`` once, with copies of the initial model."""
         policies = [] if self.prepared else self.visits.overriding("prepare")
         for policy in policies:
             begin = copy.deepcopy(self.model)
@@ -179,7 +179,7 @@ class Loop:
         self._steer()
         cost = self._cost(batch)
         self.ledger.uncounted.update(cost.uncounted)
-        self._spent()  # refuses a budget of FLOPs that cannot be counted before weights change
+        self._spent()  # raises for a FLOPs budget with uncounted operations before weights change
         dropout = (self.device, self.config.seed, "step", self.position.step)
         with self.ledger.clock("training"), rng.isolated(*dropout):
             self.learner.set_lr(self.schedule(self.progress) * self.feed.round.lr_factor)
@@ -190,8 +190,8 @@ class Loop:
             with self.ledger.phase("log"):
                 self._book(batch, result, cost)
                 metrics = self._metrics(batch, result, due)
-            self.ledger.waiting = timed or due  # the clock stops after all work queued until now
-        self.position.spent = max(self.position.spent, self._spent())  # replanned: may be less
+            self.ledger.waiting = timed or due  # synchronise before the clock stops
+        self.position.spent = max(self.position.spent, self._spent())  # lower after a new plan
         self._report_shrinking()
         energy = self.ledger.energy()
         record = self._report(
@@ -204,7 +204,7 @@ class Loop:
         return record
 
     def _next_batch(self) -> Batch | None:
-        """The next batch of the epoch; opens its rounds, and scores what a plan left to score."""
+        """The next batch of the epoch; opens rounds and scores ``score_only`` rows."""
         while True:
             with self.ledger.clock("training"), self.ledger.phase("load"):
                 batch = self.feed.next(self.position)
@@ -222,7 +222,7 @@ class Loop:
             self._round_cost("plan")
 
     def _score_only(self) -> None:
-        """Score the rows that the round's plan named for that; the policy observes them."""
+        """Score the ``score_only`` rows of the round; the results go to ``Policy.observe``."""
         planned = self.feed.round
         rows, planned.score_only = planned.score_only, planned.score_only[:0]
         if not len(rows):
@@ -245,7 +245,7 @@ class Loop:
             self.switch.round_cost(part, seconds, self.feed.round.candidates)
 
     def _switch(self, batch: Batch) -> None:
-        """Let the switch decide how the next batch is trained on."""
+        """Book the step in the switch, and apply its decision about the next one."""
         if self.switch is None:
             return
         position, seconds = self.position, self.ledger.seconds["training"]
@@ -271,8 +271,8 @@ class Loop:
         for name, value in self.steering.due(self.position.step):
             try:
                 self.step.steer(name, value)  # type: ignore[attr-defined]
-            except ValueError as error:  # a wrong value must not end the run
-                warnings.warn(f"not steered: {error}", stacklevel=2)
+            except ValueError as error:  # an invalid value must not stop the run
+                warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
                 continue
             self.steering.events.append(Event(self.position.step, name, value))
             self._report("event", {"name": name, "value": value})
@@ -328,7 +328,7 @@ class Loop:
         return StepRecord(position.step, phase, metrics)
 
     def _end_epoch(self, whole: bool) -> None:
-        """Close an epoch, whole or cut short by the budget."""
+        """End an epoch, complete or truncated by the budget."""
         position, self.ledger.waiting = self.position, True
         with self.ledger.clock("training"), self.ledger.phase("optimizer"):
             self.learner.updates.flush()

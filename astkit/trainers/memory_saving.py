@@ -1,8 +1,8 @@
-"""Activation checkpointing, and the choice of an attention kernel.
+"""Activation checkpointing and selection of the attention kernel.
 
-Checkpointing keeps the inputs of a block only, and runs its forward once more in the backward
-(Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174). It spends the FLOPs
-that a gate saves, and a gate saves activation memory already: it is for a batch that does not fit.
+Checkpointing stores only the inputs of a block and recomputes its forward pass during backward
+(Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv 1604.06174). It increases FLOPs,
+and a gate already reduces activation memory, so use it only for batches that do not fit in memory.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LISTS = (nn.ModuleList, nn.Sequential)
 
 @contextmanager
 def attention(kernel: str = "auto") -> Iterator[None]:
-    """Scaled dot product attention in the block runs on one kernel; "auto" leaves torch's choice.
+    """Context that selects the scaled dot product attention kernel; "auto" leaves it to torch.
 
-    "math" is plain matrix products. Raises ``RuntimeError`` from the block when the kernel does not
-    support the model's attention: flash takes no dropout on the CPU, and on CUDA only half
-    precision and heads of up to 256.
+    "math" uses plain matrix products. Raises ``RuntimeError`` from the block if the kernel does not
+    support the model's attention: flash does not support dropout on the CPU, and on CUDA requires
+    half precision and a head dimension of at most 256.
     """
     if kernel == "auto":
         yield
@@ -51,27 +51,27 @@ def attention(kernel: str = "auto") -> Iterator[None]:
 
 
 class Checkpointed:
-    """A context in which forward passes of ``model`` keep only the inputs of its blocks.
+    """A context in which forward passes of ``model`` store only the inputs of its blocks.
 
-    Gradients, dropout and buffers (the running statistics of a BatchNorm) are those of the plain
-    pass; parameters, ``state_dict`` and module names stay. The backward may run after the context,
-    once for each forward. Passes without gradients are not checkpointed, and FLOPs counted within
-    the context include the second forward.
+    Gradients, dropout and buffers (such as BatchNorm statistics) equal those of a plain pass;
+    parameters, ``state_dict`` and module names do not change. Backward may run after the context,
+    once per forward pass. Passes without gradients are not checkpointed; FLOPs counted within the
+    context include the recomputation.
 
-    Blocks are elements of an ``nn.ModuleList`` or ``nn.Sequential`` that have children of their own
-    (transformer layers, residual blocks). In a model without such elements, each Sequential of
-    plain layers is run in stages, the square root of its length in number.
+    Blocks are elements of an ``nn.ModuleList`` or ``nn.Sequential`` with submodules (transformer
+    layers, residual blocks). In models without such elements, each Sequential of n plain layers is
+    split into about sqrt(n) stages.
 
     Args:
         model: may be compiled.
-        kernel: the attention kernel of the forward, for the second one.
+        kernel: attention kernel for the recomputation.
 
     Raises ``ValueError`` for a model without blocks.
     """
 
     def __init__(self, model: nn.Module, kernel: str = "auto") -> None:
         run = partial(_recomputed, kernel)
-        # made once: a compiled model would take new objects for new code
+        # created once: new objects would trigger recompilation
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = [
             (block, partial(run, block, block.forward)) for block in _blocks(model)
         ]
@@ -108,7 +108,7 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether ``module`` is a Sequential of several plain layers, with a Sequential's forward."""
+    """Whether ``module`` is a Sequential of several plain layers with the default forward."""
     if getattr(module.forward, "__func__", None) is not nn.Sequential.forward:
         return False
     layers = list(module.children())
@@ -131,10 +131,10 @@ def _in_stages(module: nn.Module, run: Callable[..., Any]) -> Callable[[Any], An
 def _recomputed(
     kernel: str, module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """``forward`` as a checkpoint; its second run uses the buffers that its first one used."""
+    """Checkpointed ``forward``; the recomputation uses the original buffer values."""
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    if torch.compiler.is_compiling():  # takes no context; a graph changes buffers once anyway
+    if torch.compiler.is_compiling():  # no context_fn support; a graph updates buffers once
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
     before = [
         (part, name, buffer.detach().clone())

@@ -1,4 +1,4 @@
-"""Metrics on disk as they come: one line of JSON a record, written beside the training thread."""
+"""Metrics as a JSONL file, one line per record, written by a background thread."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ PHASES = ("train", "epoch", "event")
 
 
 class MetricsFile:
-    """An observer that appends each record to a JSONL file; ``read`` gives them back.
+    """An observer that appends each record to a JSONL file; see `read`.
 
-    A line is ``{"step": ..., "phase": "train" | "epoch" | "event", ...}``. A number that is not
-    finite becomes ``null``, with ``"<name>_reason"`` saying "NaN", "Infinity" or "-Infinity", so
-    that every line is valid JSON (RFC 8259). Lines that gather within a fifth of a second, or while
-    the disk is busy, are written together; a process that is killed loses those. ``close``, which
-    the end of a run calls, waits until all lines are on the disk (fsync); more may follow. An
-    existing file is continued, without a torn last line of a crash; a run that is resumed from a
-    checkpoint first drops the lines that came after it.
+    A line is ``{"step": ..., "phase": "train" | "epoch" | "event", ...}``. A non-finite number is
+    written as ``null`` with ``"<name>_reason"`` set to "NaN", "Infinity" or "-Infinity", so that
+    every line is valid JSON (RFC 8259). Lines are buffered for up to 0.2 s, or while the disk is
+    busy; a killed process loses buffered lines. ``close``, called at the end of a run, waits until
+    all lines are on disk (fsync); the file can be used afterwards. An existing file is continued;
+    an incomplete last line is removed. Resuming from a checkpoint removes all later lines.
 
     Args:
-        path: the file; missing folders are made.
-        writer: whose thread writes.
+        path: the file; missing folders are created.
+        writer: background writer.
 
     Attributes:
-        lines: whole lines so far, those of the continued file included; belongs in a checkpoint.
+        lines: number of complete lines, including those of a continued file; saved in checkpoints.
 
-    Raises ``ValueError`` for metrics that JSON cannot hold, and for a link, a device or a pipe.
+    Raises ``ValueError`` for metrics that JSON cannot represent, and for links, devices and pipes.
     """
 
     def __init__(self, path: str | os.PathLike[str], writer: BackgroundWriter) -> None:
@@ -46,19 +45,19 @@ class MetricsFile:
         self._gathered = Coalesced(writer, self._append, f"writing metrics to {self.path}")
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Have one line written; batches of validation are left out."""
+        """Queue one line for writing; validation batches are ignored."""
         if phase in PHASES:
             line = encode({"step": step, "phase": phase, **metrics})
             self.lines += 1
             self._gathered.put(line)
 
     def sync(self) -> BackgroundWriter:
-        """Have all lines so far written with fsync, before a checkpoint; by whom."""
+        """Queue writing and fsync of all lines before a checkpoint; returns the writer."""
         self.writer.put(self._finish, f"writing metrics to {self.path}")
         return self.writer
 
     def close(self) -> None:
-        """Wait until every line is on the disk."""
+        """Wait until all lines are on disk."""
         try:
             self.sync()
         finally:
@@ -73,10 +72,9 @@ class MetricsFile:
         return {"lines": self.lines}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Drop the lines that came after ``state``, atomically.
+        """Remove the lines written after ``state``, atomically.
 
-        Warns when the file holds fewer lines than it should; raises ``ValueError`` for a damaged
-        line.
+        Warns if the file has fewer lines than expected; raises ``ValueError`` for a damaged line.
         """
         self.writer.flush()
         content, wanted = self.path.read_bytes(), int(state["lines"])
@@ -84,8 +82,8 @@ class MetricsFile:
         _records(lines, self.path)
         if len(lines) < wanted:
             warnings.warn(
-                f"{self.path} holds {len(lines)} lines, but {wanted} were written: a crash of the"
-                " machine has lost the others",
+                f"{self.path} holds {len(lines)} lines, but {wanted} were written: the others were"
+                " lost in a crash of the machine",
                 stacklevel=2,
             )
         if (kept := b"".join(lines[:wanted])) != content:
@@ -103,15 +101,15 @@ class MetricsFile:
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The records of a metrics file, in order; a torn last line is left out.
+    """The records of a metrics file, in order; an incomplete last line is ignored.
 
-    Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` without a file.
+    Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` if the file is missing.
     """
     return _records(_whole_lines(Path(path).read_bytes()), path)
 
 
 def encode(record: dict[str, Any]) -> str:
-    """``record`` as one line of JSON; raises ``ValueError`` for what JSON cannot hold."""
+    """``record`` as one line of JSON; raises ``ValueError`` for unsupported types."""
     plain: dict[str, Any] = {}
     for name, value in record.items():
         lost: list[str] = []
@@ -122,7 +120,7 @@ def encode(record: dict[str, Any]) -> str:
 
 
 def _plain(name: str, value: Any, lost: list[str]) -> Any:
-    """``value`` for JSON; numbers that are not finite become None and are named in ``lost``."""
+    """``value`` for JSON; non-finite numbers become None and are added to ``lost``."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -143,7 +141,7 @@ def _plain(name: str, value: Any, lost: list[str]) -> Any:
 
 
 def _whole_lines(content: bytes) -> list[bytes]:
-    lines = content.split(b"\n")[:-1]  # after the last newline: nothing, or a torn line
+    lines = content.split(b"\n")[:-1]  # after the last newline: empty or incomplete
     return [line + b"\n" for line in lines]
 
 
@@ -153,7 +151,7 @@ def _records(lines: list[bytes], path: str | os.PathLike[str]) -> list[dict[str,
         try:
             record = json.loads(line)
             if type(record["step"]) is not int or record["phase"] not in PHASES:
-                raise ValueError("no whole number as step, or no known phase")
+                raise ValueError("step is not an integer, or phase is unknown")
             records.append(record)
         except (LookupError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Visits: policies observe the rows that were trained on and those that were only scored."""
+"""Visits: reports per-sample results of training and scoring to the policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astkit.trainers.steps import StepResult
 
 
 class Visits:
-    """Reports the rows that were trained on or scored to the policies of a run."""
+    """Calls ``Policy.observe`` for the rows that were trained on or scored."""
 
     def __init__(self, policies: Iterable[Policy | None], learner: Learner) -> None:
         self.policies = [each for each in dict.fromkeys(policies) if each is not None]
@@ -25,17 +25,17 @@ class Visits:
         learner.watching = self.watching
 
     def overriding(self, method: str) -> list[Policy]:
-        """The policies that have a ``method`` of their own."""
+        """The policies that override ``method``."""
         return [policy for policy in self.policies if overrides(policy, method)]
 
     def check(self, batch: Batch) -> None:
-        """Raise ``ValueError`` where a policy remembers samples and the batch has no index."""
+        """Raise ``ValueError`` if a policy keeps per-sample state and the batch has no index."""
         for policy in self.policies:
             if policy.needs_index and batch.index is None:
                 raise ValueError(
-                    f"{type(policy).__name__} remembers samples, but the training data do not say"
-                    " which ones a batch holds: pass the data set itself with batch_size=..., or"
-                    " let the DataLoader load indexed(data)"
+                    f"{type(policy).__name__} keeps per-sample state, but the training data provide"
+                    " no indices: pass the data set itself with batch_size=..., or use a DataLoader"
+                    " of indexed(data)"
                 )
 
     def trained(self, batch: Batch, result: StepResult) -> None:
@@ -45,7 +45,7 @@ class Visits:
         watched = self.learner.take_watched()
         rows, losses = result.rows, result.losses
         chosen = result.selection
-        if result.padded is not None and chosen is not None:  # rows that only fill the selection
+        if result.padded is not None and chosen is not None:  # drop padding rows
             kept = chosen.weight > 0
             rows, losses = rows[kept], losses[kept]
             watched = tuple(None if part is None else part[kept] for part in watched)  # type: ignore[assignment]
@@ -59,7 +59,7 @@ class Visits:
             self._tell(batch.index, only, seen.known_losses[only], known, trained=False)
 
     def scored(self, seen: Scored) -> None:
-        """Report rows that are scored and not trained on."""
+        """Report rows that are scored without training."""
         rows = torch.arange(seen.rows, device=seen.losses.device)
         self._tell(seen.index, rows, seen.losses, self._known(seen, rows), trained=False)
 
@@ -85,9 +85,9 @@ class Visits:
 
 
 class TrainingData:
-    """The training data as `Scored` batches, for ``Policy.prepare``; costs are counted on use.
+    """Training data as `Scored` batches, for ``Policy.prepare``; costs are counted on use.
 
-    Every iteration has an order of its own.
+    Every iteration has a different order.
     """
 
     def __init__(self, source: BatchSource, learner: Learner) -> None:
@@ -100,5 +100,5 @@ class TrainingData:
 
     @property
     def samples(self) -> int | None:
-        """Rows of the data set, ``None`` if unknown."""
+        """Number of rows of the data set; ``None`` if unknown."""
         return self.source.num_samples

@@ -1,4 +1,4 @@
-"""Progress with ETA: a bar in a notebook or terminal, one line an epoch elsewhere."""
+"""Progress with ETA: a bar in notebooks and terminals, one line per epoch elsewhere."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, TextIO
 
 from astkit.background import BackgroundWriter, Coalesced
 
-PER_EPOCH = 10  # bar updates, at most
-PATIENCE = 5.0  # seconds that the end of a run waits for a front end to take the last drawing
+PER_EPOCH = 10  # maximum number of bar updates
+PATIENCE = 5.0  # seconds to wait for the front end at the end of a run
 
 
 def interactive() -> bool:
-    """Whether output goes to a notebook's front end or a terminal."""
+    """Whether output goes to a notebook or a terminal."""
     main = sys.modules.get("IPython")
     shell = main.get_ipython() if main is not None else None
     return hasattr(shell, "kernel") or sys.stderr.isatty()
@@ -28,15 +28,15 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """An observer that prints how far a run is.
+    """An observer that displays the progress of a run.
 
     Args:
         label: name of the run.
-        bar: draw a tqdm bar; ``None`` does so in a notebook or terminal where tqdm is installed.
-        stream: of the lines where there is no bar; ``None`` for standard output.
-        writer: draws in its thread, so that a slow front end, or a pipe that is not read, does not
-            delay a step; bar updates may be left out then, lines are not. Use one for this alone:
-            its other jobs would wait for the front end as well.
+        bar: show a tqdm bar; ``None`` does so in notebooks and terminals if tqdm is installed.
+        stream: output of lines without a bar; ``None`` for standard output.
+        writer: background writer for output, so that a slow front end or a full pipe does not
+            delay training; bar updates may be skipped, lines are not. Do not share it: other jobs
+            would wait for the front end as well.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Progress:
     ) -> None:
         self.label, self.stream, self.writer = label, stream, writer
         self.start = time.perf_counter()
-        self.shown = 0  # parts of the present epoch that the bar shows as done
+        self.shown = 0  # completed parts of the current epoch shown by the bar
         self.loss = 0.0
         self.text = ""
         self.bar: Any = _tqdm(label) if (interactive() if bar is None else bar) else None
         self._gathered = None if writer is None else Coalesced(writer, self._consume, "progress")
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Move the bar, or print a line at the end of an epoch."""
+        """Update the bar, or print a line at the end of an epoch."""
         progress: float = metrics["progress"]
         if phase == "epoch":
             self._epoch(progress, metrics)
@@ -97,7 +97,7 @@ class Progress:
         self.bar.refresh()
 
     def close(self) -> None:
-        """Leave the bar as it is; waits `PATIENCE` seconds for a front end."""
+        """Close the bar; waits at most `PATIENCE` seconds for the front end."""
         if self.writer is None or self._gathered is None:
             if self.bar is not None:
                 self.bar.close()
@@ -105,7 +105,7 @@ class Progress:
         self._gathered.hand_over()
         if self.bar is not None:
             self.writer.put(self.bar.close, "progress")
-        # a front end that takes no drawing would take no warning either
+        # a blocked front end could not show a warning either
         with suppress(TimeoutError):
             self.writer.flush(PATIENCE)
 

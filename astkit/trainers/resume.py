@@ -1,4 +1,4 @@
-"""The state of a trainer as plain values, and what a resumed run must have in common with it."""
+"""Saves and restores the state of a trainer; checks that a resumed run has the same settings."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from astkit.trainers.loop import Loop
 from astkit.trainers.state import Event, Observer, Position
 
 HASHED = 256 << 20
-"""Bytes of training data that are hashed in full; of more, so many are hashed, evenly spread."""
+"""Maximum bytes of training data to hash; larger data are subsampled evenly."""
 
 
 class Resumable(Loop):
     """A loop whose state can be saved and loaded."""
 
     _identity: Mapping[str, Any]
-    _saved: object = None  # the place of the latest checkpoint
+    _saved: object = None  # position of the latest checkpoint
 
     def _open(self, where: Checkpoints | str | os.PathLike[str] | None, resume: bool) -> None:
         """Continue from the newest checkpoint if requested.
 
-        Raises ``ValueError`` for ``resume`` without a place or for a run with other settings.
+        Raises ``ValueError`` for ``resume`` without a folder or for a run with other settings.
         """
         self.checkpoints = Checkpoints(where) if isinstance(where, str | os.PathLike) else where
         if self.checkpoints is None:
             if resume:
-                raise ValueError("resume is True, but no checkpoints are given: name their folder")
+                raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
         self._identity = self._described()
         found = self.checkpoints.open(resume, self.evaluator.direction)
         if found is not None:
             self._load(*found)
             self.checkpoints.record = found[1].get("best")
-        elif resume:  # it was killed before its first one, maybe not before its first metrics
+        elif resume:  # killed before its first checkpoint, possibly after its first metrics
             for observer in self.observers:
                 if hasattr(observer, "records"):
                     observer.load_state_dict({"lines": 0})  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ class Resumable(Loop):
 
     def _save(self, epoch_ended: bool = False) -> Path | None:
         keeping, position = self.checkpoints, self.position
-        # the epoch tells its end, where the best is found, from the last of its batches
+        # epoch and phase distinguish the end of an epoch from its last batch
         here = (position.step, position.epoch, position.phase, position.validated)
         if keeping is not None and here != self._saved:
             self._saved = here
@@ -84,7 +84,7 @@ class Resumable(Loop):
             _check_optimizer(self.optimizer.state_dict(), state["optimizer"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.load_state_dict(state["loop"])
-            self.schedule(self.progress)  # raises for a position of other types
+            self.schedule(self.progress)  # raises for a position with wrong types
         except (
             ArithmeticError,
             AttributeError,
@@ -95,14 +95,14 @@ class Resumable(Loop):
         ) as e:
             what = f"{type(e).__name__}: {e}".splitlines()[-1].strip()
             raise ValueError(
-                f"{path} does not hold the state of this run ({what}): remove it, or name another"
+                f"{path} does not hold the state of this run ({what}): remove it, or choose another"
                 " folder"
             ) from e
         position = self.position
         self._saved = (position.step, position.epoch, position.phase, position.validated)
 
     def _described(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the one that it continues, plain values."""
+        """Settings that must be equal in a resumed run, as plain values."""
         return {
             **self.config.to_dict(),
             "budget": configuration(self.budget),
@@ -114,9 +114,9 @@ class Resumable(Loop):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All state of the loop beside weights and optimizer.
+        """State of the loop, without weights and optimizer.
 
-        Random numbers need no state of their own: each is drawn by seed, step and purpose.
+        No RNG state is needed: random numbers depend on seed, step and purpose only.
         """
         self.evaluator.save(self.position)
         return {
@@ -135,7 +135,7 @@ class Resumable(Loop):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``, with the model and the optimizer restored by the caller."""
+        """Restore ``state``; the caller restores model and optimizer."""
         self.setting_up.load_state_dict(state["settings"])
         self.learner.updates.load_state_dict(state["updates"])
         self.position = Position(**state["position"])
@@ -159,7 +159,7 @@ class Resumable(Loop):
 
 
 def _stateful(observers: Iterable[Observer]) -> Iterator[tuple[str, Any]]:
-    """The observers that have a state, each with a name that it has in every process."""
+    """The observers with state, each under a reproducible name."""
     seen: Counter[str] = Counter()
     for observer in observers:
         if hasattr(observer, "load_state_dict"):
@@ -169,7 +169,7 @@ def _stateful(observers: Iterable[Observer]) -> Iterator[tuple[str, Any]]:
 
 
 def _optimizer(learner: Learner) -> dict[str, Any]:
-    """Class and settings of the optimizer, its learning rates as they were given."""
+    """Class and settings of the optimizer, with initial learning rates."""
     groups = []
     for group, lr in zip(learner.optimizer.param_groups, learner.base_lr, strict=True):
         settings = {name: value for name, value in group.items() if name not in ("params", "lr")}
@@ -178,19 +178,19 @@ def _optimizer(learner: Learner) -> dict[str, Any]:
 
 
 def _structure(model: nn.Module) -> str:
-    """A hash of the model's modules, their settings and functions, and its weights' shapes."""
+    """Hash of the model's modules, settings, functions and weight shapes."""
     shapes = [(name, list(tensor.shape)) for name, tensor in model.state_dict().items()]
     functions = [
         (place, name, configuration(value))
         for place, module in model.named_modules()
         for name, value in vars(module).items()
-        if isroutine(value)  # such as an activation
+        if isroutine(value)  # such as activation functions
     ]
     return hashlib.sha256(repr((str(model), shapes, functions)).encode()).hexdigest()[:16]
 
 
 def _data(source: BatchSource) -> dict[str, Any]:
-    """Size and content of the training data, and how they are loaded."""
+    """Size, content hashes and loading settings of the training data."""
     found: dict[str, Any] = {"rows": source.num_samples}
     for name in ("batch_size", "seed", "shuffle", "drop_last"):
         found[name] = getattr(source, name, None)
@@ -210,7 +210,7 @@ def _sample_hash(rows: Tensor) -> str:
 
 
 def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for settings or state that would fail at the next step of training."""
+    """Raise ``ValueError`` for optimizer state that would fail at the next training step."""
 
     def kind(value: Any) -> object:
         inner = tuple(map(kind, value)) if isinstance(value, tuple) else ()
@@ -238,13 +238,13 @@ def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:
             for name in other[:8]
         )
         raise ValueError(
-            f"{path} was made with other settings ({changes}): resume with those, or name another"
+            f"{path} was made with other settings ({changes}): resume with those, or choose another"
             " folder for a new run"
         )
 
 
 def _flat(settings: Any, name: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
+    """Flatten nested settings to dotted names."""
     if isinstance(settings, Mapping):
         pairs = list(settings.items())
     elif isinstance(settings, list | tuple):

@@ -1,4 +1,4 @@
-"""Training row by row, as the original did: the slow reference implementation of batching."""
+"""Sample-by-sample training, as in the original: reference implementation of batching."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from astkit.trainers.steps import GatedStep, StepResult
 
 
 class SampleStep(GatedStep):
-    """Forwards rows one at a time, as the original did: the slow reference implementation.
+    """Processes rows one at a time, as the original does: slow reference implementation.
 
-    ``update="per_batch"`` normalises and decides over the batch, sums the gradients of the active
-    rows and divides by their number, then takes one step: the exact twin of `GatedStep` for models
-    without cross-sample operations (such as BatchNorm). ``update="per_sample"`` decides each row as
-    it comes and takes an optimizer step for each active one; batch references of the score are
-    replaced by running ones of the rows before.
+    ``update="per_batch"`` normalises scores and selects over the batch, averages the gradients of
+    the active rows and takes one step: equivalent to `GatedStep` for models without cross-sample
+    operations (such as BatchNorm). ``update="per_sample"`` decides row by row and takes an
+    optimizer step for each active row; batch references of the score are replaced by running ones
+    over the previous rows.
 
-    BatchNorm normalises each row by that row's own statistics here, which is another algorithm.
+    BatchNorm uses the statistics of a single row here, which changes the algorithm.
 
-    Raises ``ValueError`` for another ``update``, for per-sample updates with a controller that
-    needs the whole batch, and in a step for BatchNorm with a single value a channel and row.
+    Raises ``ValueError`` for an unknown ``update``, for per-sample updates with a controller that
+    needs the whole batch, and during a step for BatchNorm with one value per channel and row.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SampleStep(GatedStep):
             if "more than 1 value per channel" not in str(error):
                 raise
             raise ValueError(
-                "BatchNorm cannot normalise one row with a single value a channel, and SampleStep"
+                "BatchNorm cannot normalise one row with one value per channel, and SampleStep"
                 " trains on one row at a time: use LayerNorm, or a GatedStep"
             ) from error
 
@@ -102,7 +102,7 @@ class SampleStep(GatedStep):
             active = torch.tensor([i in losses for i in range(len(rows))], device=learner.device)
             together = torch.stack(scores)
             chosen = self.gate.settle(together, active, batch.index)
-        for i in sorted(set(chosen.index.tolist()) - set(losses)):  # the fallback's rows
+        for i in sorted(set(chosen.index.tolist()) - set(losses)):  # fallback rows
             losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger, 1.0)
         trained = _joined([losses[i] for i in sorted(losses)], together)
         return StepResult(chosen.index, trained, scored, chosen, together, self.gate.passes)
@@ -116,7 +116,7 @@ class SampleStep(GatedStep):
 
 
 class RunningScore:
-    """The gate's score for one row at a time, its batch reference replaced by a running one."""
+    """The gate's score for single rows, with a running reference instead of the batch's."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
@@ -125,13 +125,13 @@ class RunningScore:
         self.count = 0
 
     def start(self, learner: Learner, rows: list[Batch]) -> None:
-        """Let the controller set its first threshold from the scores of a first batch."""
+        """Initialise the controller's threshold from the scores of the first batch."""
         scores = torch.stack([self(learner, row) for row in rows])
         self.gate.controller.threshold(self.gate.usable(scores)[0], 0)
         self.started = True
 
     def __call__(self, learner: Learner, row: Batch) -> Tensor:
-        """The score of one row, a batch of one; 0-dim."""
+        """Score of one row (a batch of size 1), 0-dim."""
         score, model = self.gate.significance, learner.model
         with learner.autocast(), evaluating(model, learner.device):
             outputs = call(model, row.x, row.y)
@@ -142,7 +142,7 @@ class RunningScore:
             features = score.features(seen)
         reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]
-        if torch.isfinite(features).all():  # one NaN would stay in the reference for good
+        if torch.isfinite(features).all():  # a NaN would persist in the reference
             self.reference = score.running(reference, self.count, features)
             self.count += 1
         return result

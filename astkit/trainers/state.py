@@ -1,4 +1,4 @@
-"""The state of a run: budget, position, changes of settings, and history."""
+"""State of a run: budget, position, changes of settings, and history."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _BEGUN = time.monotonic()
 
 @dataclass(frozen=True)
 class Budget:
-    """Exactly one of: epochs, batches, FLOPs of training, seconds of training.
+    """Training budget: exactly one of epochs, batches (``steps``), FLOPs and seconds.
 
-    An epoch is one iteration of the loader; under a policy with a rate it has rate x N rows.
-    Schedules run on the share of the budget that is spent, so every run's schedule ends where its
-    budget ends, whatever the budget is counted in. Evaluation is never charged.
+    An epoch is one iteration of the loader; with a policy of a given rate it has rate x N rows.
+    Learning rate schedules depend on the fraction of the budget spent, so they end with the budget
+    in any unit. Evaluation is not counted.
 
     Raises ``ValueError`` unless exactly one limit is given and it is positive.
     """
@@ -47,9 +47,9 @@ class Budget:
                 raise ValueError(f"budget {name} is {limit}: give a positive, finite number")
 
     def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
-        """Share of the budget that is spent, in [0, 1], after ``epochs`` epochs, ``steps`` batches.
+        """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].
 
-        Raises ``ValueError`` for a budget of FLOPs where some cannot be counted.
+        Raises ``ValueError`` for a FLOPs budget if some operations cannot be counted.
         """
         if self.epochs is not None:
             share = epochs / self.epochs
@@ -76,7 +76,7 @@ def cosine(progress: float) -> float:
 SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "constant": lambda progress: 1.0}
 
 
-class TimeIsUp(RuntimeError):  # noqa: N818 - an end, not an error
+class TimeIsUp(RuntimeError):  # noqa: N818 - not an error
     """The process's time budget is spent; the run's checkpoints hold its state."""
 
     def __init__(self, step: int, folder: Path | None) -> None:
@@ -88,9 +88,9 @@ class TimeIsUp(RuntimeError):  # noqa: N818 - an end, not an error
 
 
 def time_is_up() -> bool:
-    """Whether the process's time budget is spent, as hosted notebooks have one.
+    """Whether the time budget of the process is spent, for example in hosted notebooks.
 
-    ``ASTKIT_TIME_BUDGET_H`` gives it in hours, counted from the import of the trainers.
+    ``ASTKIT_TIME_BUDGET_H`` sets it in hours, counted from the import of ``astkit.trainers``.
     """
     hours = os.environ.get(TIME_BUDGET)
     if not hours:
@@ -104,7 +104,7 @@ def time_is_up() -> bool:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Metrics of one batch, as ``Trainer.steps`` yields them."""
+    """Metrics of one batch, yielded by ``Trainer.steps``."""
 
     step: int
     phase: str  # "train" or "validate"
@@ -116,11 +116,11 @@ class Position:
     """The position of a run in its data and phases, as plain numbers.
 
     Attributes:
-        step: training batches so far; ``batch`` of them in the present ``epoch``.
-        round: plans made in this epoch; ``taken``: batches taken since the latest one.
-        spent: share of the budget.
+        step: training batches so far; ``batch`` of them in the current ``epoch``.
+        round: plans made in this epoch; ``taken``: batches returned since the latest plan.
+        spent: fraction of the budget.
         phase: "train", "validate" or "done".
-        validated: batches of the present validation; ``sums``: over their rows.
+        validated: batches of the current validation; ``sums``: metric sums over their rows.
     """
 
     step: int = 0
@@ -140,7 +140,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Event:
-    """A setting that was changed: before training step ``step + 1``, ``name`` became ``value``."""
+    """A change of a setting: ``name`` was set to ``value`` before training step ``step + 1``."""
 
     step: int
     name: str
@@ -148,11 +148,11 @@ class Event:
 
 
 class Steering:
-    """Changes requested during a run, and those that were made, in order (``events``).
+    """Changes of settings requested during a run, and the applied ones in order (``events``).
 
-    ``put`` may be called from any thread; it only sets a value. Of several values for one name that
-    arrive between two batches the last one counts. ``replay``: events of an earlier run, or its
-    record's, which are made again at their own steps.
+    ``put`` is thread-safe. If several values for one name are put between two batches, the last one
+    is applied. ``replay``: events of an earlier run, or their records, which are applied again at
+    the same steps.
     """
 
     def __init__(self, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
@@ -164,26 +164,26 @@ class Steering:
 
     @property
     def steered(self) -> bool:
-        """Whether a setting was changed by hand."""
+        """Whether the user changed a setting."""
         return any(event.name not in SWITCHING for event in self.events)
 
     def take_switching(self) -> list[Event]:
-        """Move the changes that a switch made out of the replay."""
+        """Remove and return the events of selection being switched on or off."""
         taken = [event for event in self._replay if event.name in SWITCHING]
         self._replay = [event for event in self._replay if event.name not in SWITCHING]
         return taken
 
     def put(self, name: str, value: Any) -> None:
-        """Ask for a change before the next batch."""
+        """Request a change before the next batch."""
         with self._lock:
             self._wanted[name] = value
 
     def due(self, step: int) -> list[tuple[str, Any]]:
-        """The changes to make now, after ``step`` batches."""
+        """The changes to apply now, after ``step`` batches."""
         changes = []
         while self._replay and self._replay[0].step <= step:
             event = self._replay.pop(0)
-            if event.step == step:  # earlier ones are part of a state that was loaded
+            if event.step == step:  # earlier ones are part of the loaded state
                 changes.append((event.name, event.value))
         with self._lock:
             changes += self._wanted.items()
@@ -194,27 +194,27 @@ class Steering:
 class Observer(Protocol):
     """Receives the records of a run.
 
-    One with ``state_dict`` and ``load_state_dict`` is part of checkpoints; ``sync`` is called
-    before a checkpoint is written, and ``records`` gives the logged records after one was loaded.
+    Optional methods: ``state_dict`` and ``load_state_dict``, saved in checkpoints; ``sync``, called
+    before a checkpoint is written; ``records``, read after a checkpoint is loaded.
     """
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Metrics of one batch ("train", "validate") or "epoch", or a change ("event")."""
+        """Metrics of a batch ("train", "validate") or an "epoch", or a change ("event")."""
 
     def close(self) -> None:
-        """The run has ended or was left."""
+        """Called when the run ends or iteration is stopped."""
 
 
 class History:
-    """Metrics of training batches, epochs and changes of settings, in the order they came in.
+    """Metrics of training batches, epochs and changes of settings, in chronological order.
 
-    Of the training batches every ``every``-th is kept, from the first on. When there are more than
-    ``limit``, every second one is dropped, and from then on half as many come in.
+    Keeps every ``every``-th training batch, starting with the first. Above ``limit`` entries, every
+    second one is dropped and ``every`` is doubled.
 
     Attributes:
-        steps: one mapping a training batch.
-        epochs: one mapping an epoch, with validation metrics as ``val_accuracy`` and ``val_loss``.
-        events: one mapping a change made while the run went on, with ``name`` and ``value``.
+        steps: one mapping per training batch.
+        epochs: one mapping per epoch, with validation metrics such as ``val_accuracy``.
+        events: one mapping per changed setting, with ``name`` and ``value``.
     """
 
     def __init__(self, every: int = 1, limit: int = 20_000) -> None:
@@ -224,7 +224,7 @@ class History:
         self.events: list[dict[str, Any]] = []
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Keep a record, unless it is of a batch of validation."""
+        """Store a record; validation batches are ignored."""
         if phase == "train":
             if (step - 1) % self.every == 0:
                 self.steps.append({"step": step, **metrics})
@@ -240,19 +240,19 @@ class History:
             self.steps = [each for each in self.steps if (each["step"] - 1) % self.every == 0]
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Epochs and events; a run has too many batches for each checkpoint to hold them all."""
+        """Epochs and events; batches are not saved, to limit the size of checkpoints."""
         return {"epochs": list(self.epochs), "events": list(self.events)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after ``state``; only a metrics file holds the batches before it."""
+        """Restore epochs and events; earlier batches are available in a metrics file only."""
         self.epochs, self.events = list(state["epochs"]), list(state["events"])
         self.steps = []
 
     def restore_steps(self, records: list[dict[str, Any]]) -> None:
-        """Take the training batches out of the records of a metrics file."""
+        """Restore the training batches from the records of a metrics file."""
         kept = [each for each in records if (each["step"] - 1) % self.every == 0]
         train = [record for record in kept if record["phase"] == "train"]
         self.steps = [{k: v for k, v in record.items() if k != "phase"} for record in train]

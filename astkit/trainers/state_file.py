@@ -1,8 +1,7 @@
-"""A training state as one file: safetensors for the tensors, JSON in its header for all the rest.
+"""Training state in one safetensors file; data other than tensors are JSON in its header.
 
-Nothing in it is ever unpickled. The file's name ends in a digest of its bytes, so that damage
-anywhere is detected. Format of the tensors and the header:
-https://github.com/huggingface/safetensors.
+Does not use pickle. The file name ends in a digest of the content, so that damage is detected.
+Format: https://github.com/huggingface/safetensors.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from torch import Tensor
 from astkit import files
 
 SUFFIX = ".safetensors"
-DIGITS = 16  # of the SHA-256, in hexadecimal
+DIGITS = 16  # hexadecimal digits of the SHA-256
 EXPANSION, ALWAYS = 20, 64 << 20
-"""A compressed file may expand to 20 times its size, or to 64 MiB where that is more."""
-_KIND = "$"  # the key of a JSON object that stands for something that JSON does not have
+"""A compressed file may expand to 20 times its size, or 64 MiB if that is larger."""
+_KIND = "$"  # key of JSON objects that encode types unknown to JSON
 _HEADER = "astkit"
 
 
 class DamagedError(ValueError):
-    """A state file whose content is not the one that was written."""
+    """A state file whose content does not match its digest or format."""
 
 
 class Packed:
-    """A copy of ``state``: a tree for JSON, and the tensors that its leaves name, on the CPU.
+    """A copy of ``state``: a JSON tree, and CPU tensors referenced by name from its leaves.
 
     ``state``: nested mappings, lists and tuples of tensors, strings, numbers, booleans and None;
-    raises ``ValueError`` for anything else. Tied weights are copied once.
+    raises ``ValueError`` for other types. Tied weights are copied once.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -69,7 +68,7 @@ class Packed:
     def _tensor(self, tensor: Tensor, place: str) -> dict[str, Any]:
         leaf: dict[str, Any] = {_KIND: "tensor"}
         if not tensor.is_contiguous() and _dense(tensor.shape, tensor.stride()):
-            leaf["strides"] = list(tensor.stride())  # channels_last, say: kernels may depend on it
+            leaf["strides"] = list(tensor.stride())  # such as channels_last: may affect kernels
         key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if not tensor.numel() or key not in self._names:
             self._names[key] = name = place.strip("/")
@@ -80,8 +79,8 @@ class Packed:
 def write(folder: Path, stem: str, packed: Packed, compress: bool = False) -> Path:
     """Write ``packed`` as ``folder/<stem>_<digest>.safetensors``, atomically; returns the path.
 
-    Compressed, the name ends in ``.gz``; a state that shrinks to less than what ``read`` accepts is
-    written uncompressed. Raises ``OSError`` when the disk refuses.
+    A compressed file ends in ``.gz``; a state whose compression ratio exceeds the limit of ``read``
+    is written uncompressed. Raises ``OSError`` if writing fails.
     """
     from safetensors.torch import save
 
@@ -95,9 +94,9 @@ def write(folder: Path, stem: str, packed: Packed, compress: bool = False) -> Pa
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The state that was written to ``path``, its tensors on the CPU.
+    """The state stored in ``path``, with tensors on the CPU.
 
-    Raises `DamagedError` when the file is not what was written, ``FileNotFoundError`` without one.
+    Raises `DamagedError` for a damaged file, ``FileNotFoundError`` if there is none.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -108,7 +107,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise DamagedError(f"{path} is damaged: its content does not match the digest in its name")
     try:
         return _unpacked(_expanded(content) if path.suffix == ".gz" else content)
-    except Exception as error:  # not a file that `write` made
+    except Exception as error:  # not written by `write`
         raise DamagedError(f"{path} holds no training state ({error})") from error
 
 
@@ -162,7 +161,7 @@ def _with_strides(tensor: Tensor, strides: Sequence[int] | None) -> Tensor:
 
 
 def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether a tensor with these strides takes the memory of its elements and no more."""
+    """Whether a tensor with these strides covers its memory without gaps."""
     reach = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     return reach + 1 == math.prod(shape)
 

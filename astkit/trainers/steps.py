@@ -1,6 +1,6 @@
-"""Steps: training on all rows of a batch, or on a policy's choice.
+"""Steps: training on all rows of a batch, or on those selected by a policy.
 
-Training row by row is in `astkit.trainers.sample_by_sample`; only the step differs.
+See `astkit.trainers.sample_by_sample` for sample-by-sample training.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from astkit.trainers.learner import Learner
 
 
 class StepResult(NamedTuple):
-    """The rows of the batch that a step trained on, their losses, and the scores."""
+    """Result of a step: rows trained on, their losses, and the scores."""
 
-    rows: Tensor  # int64 [computed], those of weight 0 among them
+    rows: Tensor  # int64 [computed], including rows of weight 0
     losses: Tensor  # [computed], before the update
     scored: int = 0
     selection: Selection | None = None
-    scores: Tensor | None = None  # [batch], of the gate
-    passes: int = 1  # forward passes of the model that each score took
+    scores: Tensor | None = None  # [batch], from the gate
+    passes: int = 1  # forward passes per score
     seen: Scored | None = None  # the batch as the policy saw it
 
     @property
     def padded(self) -> Tensor | None:
-        """The number of rows that only fill the selection, 0-dim; ``None`` without padding."""
+        """Number of padding rows in the selection, 0-dim; ``None`` without padding."""
         chosen = self.selection
         fixed = chosen is not None and isinstance(chosen.rate, Tensor)  # decided on the device
         return (chosen.weight == 0).sum() if fixed and chosen is not None else None
@@ -37,7 +37,7 @@ class StepResult(NamedTuple):
     def metrics(self, due: bool) -> dict[str, Any]:
         """Loss, rate and threshold for the record; values on a device only when ``due``."""
         loss = None
-        if due and len(self.losses):  # rows that pad a selection weigh nothing in its mean
+        if due and len(self.losses):  # padding rows have weight 0 in the mean
             chosen = self.selection
             loss = float(self.losses.mean() if chosen is None else chosen.mean(self.losses))
         padded = self.padded
@@ -55,8 +55,8 @@ class StepResult(NamedTuple):
 class Step(Protocol):
     """Trains a learner on one batch.
 
-    ``weight [batch]``, from selection before loading, scales the losses of a mean over the rows;
-    ``None`` stands for 1 each.
+    ``weight [batch]``, from selection before loading, scales the losses before averaging over the
+    rows; ``None`` means 1.
     """
 
     def __call__(
@@ -69,7 +69,7 @@ class Step(Protocol):
 
 
 class DenseStep:
-    """Trains on every row of the batch."""
+    """Trains on all rows of the batch."""
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
@@ -81,11 +81,11 @@ class DenseStep:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A dense step has no state."""
+        """Does nothing: a dense step has no state."""
 
 
 class GatedStep:
-    """Trains on the rows of the loaded batch that a policy chooses, such as a `Gate`."""
+    """Trains on the rows of the batch selected by a policy, such as a `Gate`."""
 
     def __init__(self, gate: Policy) -> None:
         self.gate = gate

@@ -1,4 +1,4 @@
-"""Switching selection off while training on every row takes less time per row."""
+"""Switches selection off while dense training takes less time per row."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from astkit.trainers.state import Event
 WINDOW = 30
 """Timed steps with selection whose median decides whether it stays on."""
 WARMUP, BEGIN, PROBE = 3, 15, 7
-"""Steps after a change that are not timed; timed steps of the first probe, of any other."""
+"""Untimed steps after each change; timed steps of the first probe and of later ones."""
 SHARE = 0.005
-"""Share of the training time that all probes after the first may take."""
+"""Maximum share of the training time for all probes after the first."""
 
 
 @dataclass
 class Switch:
-    """Decides after each step whether the next one selects rows or trains on all of them.
+    """Decides after each step whether the next step uses selection or trains on all rows.
 
-    Selection is switched off when the median of `WINDOW` steps, in seconds per offered row, is
-    above that of the latest dense steps, and on again when the next dense steps or a later probe
-    find the opposite. The offered rows of a plan are its round's candidates, which share the costs
-    of the round. A policy observes nothing while its selection is off.
+    Selection is switched off if its median over `WINDOW` steps, in seconds per offered row, exceeds
+    that of the latest dense steps. It is switched on again if the dense steps that follow, or a
+    later probe, show the opposite. The offered rows of a plan are the candidates of its round; the
+    cost of planning is divided by their number. The policy observes no dense steps.
 
     Attributes:
         name: of the policy, for messages.
-        replay: changes of an earlier run by step, made again instead of own decisions.
+        replay: changes of an earlier run by step, applied in place of measured decisions.
         mode: "start" (the first probe, dense), "on", "off", "probe dense" or "probe selection".
-        switched: the latest of "on" and "off" that was decided.
-        since: steps in this mode.
-        mark: seconds of the training clock when something was last booked.
+        switched: the latest decision, "on" or "off".
+        since: number of steps in this mode.
+        mark: training seconds at the latest booking.
         probed: seconds of the probes after the first.
         planning: seconds of the latest plan.
-        told: whether switching off was announced.
-        per_row: seconds of plan and of scoring at the end of a round, for each candidate.
+        told: whether the warning was given.
+        per_row: seconds per candidate of planning, and of scoring at the end of a round.
         times: seconds per offered row of the latest timed steps.
         rows: offered rows of the latest step.
     """
@@ -57,12 +57,12 @@ class Switch:
 
     @property
     def selecting(self) -> bool:
-        """Whether the next step selects rows."""
+        """Whether the next step uses selection."""
         return self.mode in ("on", "probe selection")
 
     @property
     def probing(self) -> bool:
-        """Whether this is a probe after the first."""
+        """Whether the next step belongs to a probe after the first."""
         return self.mode.startswith("probe")
 
     def round_cost(self, part: str, now: float, candidates: int) -> None:
@@ -76,9 +76,9 @@ class Switch:
             self.planning = seconds
 
     def step_ended(self, step: int, now: float, rows: float, may_probe: bool) -> Event | None:
-        """Book a step of ``rows`` offered rows that ended at ``now``; returns a change of mode.
+        """Book a step of ``rows`` offered rows that ended at ``now``; returns the change of mode.
 
-        Without ``may_probe`` no probe of dense training begins.
+        Unless ``may_probe``, no probe of dense training starts.
         """
         kind = "selection" if self.selecting else "dense"
         seconds, self.mark = now - self.mark, now
@@ -111,9 +111,9 @@ class Switch:
             self.told = True
             selection, dense = (median(self.times[kind]) for kind in ("selection", "dense"))
             warnings.warn(
-                f"{self.name} is switched off: a median of {selection:.3g} s for each offered row"
-                f" is more than the {dense:.3g} s of dense training; training continues on every"
-                " row, and short probes test the policy again",
+                f"{self.name} is switched off: it takes a median of {selection:.3g} s per offered"
+                f" row, and dense training {dense:.3g} s; training continues on all rows, and short"
+                " probes test the policy again",
                 stacklevel=2,
             )
 
@@ -123,7 +123,7 @@ class Switch:
         allowed = SHARE * now - self.probed
         complete = self.since == WARMUP + (BEGIN if self.mode == "start" else PROBE)
         if self.mode == "off" and complete and median(selection) <= median(dense[-PROBE:]):
-            return "on"  # what had become slower was the machine
+            return "on"  # the machine was slower, not the policy
         if self.mode in ("on", "off"):
             if self.since < WARMUP + WINDOW:
                 return None
@@ -144,7 +144,7 @@ class Switch:
         return (WARMUP + PROBE) * median(self.times[kind]) * self.rows[kind]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later decisions depend on, as plain values."""
+        """The state as plain values."""
         return {k: v for k, v in asdict(self).items() if k not in ("name", "replay")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The trainer: the loop for a model, data and a policy."""
+"""Trainer: builds the training loop from model, data and policy."""
 
 from __future__ import annotations
 
@@ -42,36 +42,36 @@ from astkit.trainers.switching import Switch
 
 
 class Trainer(Resumable):
-    """Trains ``model`` until its budget is spent: ``Trainer(...).run()``.
+    """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
 
     Args:
-        model: called with a batch's inputs, see `astkit.batch.call`.
-        train: a data set, a `Loader`, or an ordinary DataLoader of batches of any structure.
-        validation: the same, evaluated after each epoch; ``None`` for no validation.
+        model: called with the inputs of a batch, see `astkit.batch.call`.
+        train: a data set, a `Loader`, or a torch DataLoader of batches of any structure.
+        validation: likewise, evaluated after each epoch; ``None`` disables validation.
         policy: chooses the rows to train on: a `Policy`, its name, or ``{"name": ..., argument:
-            value}``; everything by default.
-        epochs: iterations of the training data; short for ``budget=Budget(epochs=...)``.
-        budget: what may be spent.
+            value}``; by default all rows.
+        epochs: iterations of the training data; shorthand for ``budget=Budget(epochs=...)``.
+        budget: training budget.
         batch_size: rows a batch; for data sets and a `Loader`.
-        step: how a batch is trained on; by default as the policy needs.
+        step: training step; by default chosen to fit the policy.
         config: learning rate, precision and so on.
-        criterion: ``(outputs, targets)`` to one loss a row; cross-entropy by default.
-        metrics: of an evaluation, beside the loss: functions ``(outputs, targets) -> [rows]`` by
-            name, or `Metric` objects. Integer labels bring accuracy by themselves.
+        criterion: ``(outputs, targets)`` -> one loss per row; cross-entropy by default.
+        metrics: additional validation metrics: functions ``(outputs, targets) -> [rows]`` by name,
+            or `Metric` objects. Accuracy is computed for integer labels by default.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        observers: receive a record after each batch, while no clock runs.
-        replay: events of a run that was steered or switched, to make the same changes again.
+        observers: receive a record after each batch; their time is not measured.
+        replay: events of a steered or switched run whose changes are applied again.
         meter: measures the energy of training and evaluation; none by default.
-        evaluator: makes the evaluator; by default one of the loss and ``metrics``.
-        costs: makes the counter of a sample's FLOPs; by default it traces the model's operations.
-        device: "auto" takes the accelerator that torch sees.
-        checkpoints: where to save the run's state during training, or a folder for that.
-        resume: continue from the newest checkpoint there, or begin if there is none.
+        evaluator: factory of the evaluator; by default of loss and ``metrics``.
+        costs: factory of the FLOPs counter; by default it traces the model's operations.
+        device: "auto" uses the available accelerator.
+        checkpoints: a `Checkpoints` object or a folder for the state of the run.
+        resume: continue from the newest checkpoint, or start if there is none.
 
     Raises:
-        ValueError: for labels that the model has no output for, a criterion that averages, a model
-            that returns a wrong shape; before any weight changes. For checkpoints that are there
-            without ``resume``, are of a run with other settings, or are all damaged.
+        ValueError: before any weight changes, for labels out of range, a criterion that averages,
+            or model outputs of the wrong shape. For existing checkpoints if ``resume`` is false,
+            the settings differ, or all are damaged.
     """
 
     def __init__(
@@ -135,11 +135,12 @@ class Trainer(Resumable):
         self._open(checkpoints, resume)
 
     def _sources(self, train: Any, validation: Any) -> tuple[BatchSource, BatchSource | None]:
-        size = self.config.batch_size
+        wanted = self.config.batch_size
+        size = None if wanted == "auto" else wanted
         data = as_loader(train, self.device, size, seed=self.config.seed)
         if validation is None:
             return data, None
-        held = size if is_dataset(validation) else None  # a loader has a size of its own
+        held = size if is_dataset(validation) else None  # a loader has its own batch size
         return data, as_loader(validation, self.device, held, shuffle=False)
 
     def _step(self) -> Step:
@@ -147,9 +148,9 @@ class Trainer(Resumable):
         return GatedStep(self.policy) if chooses and self.policy is not None else DenseStep()
 
     def steer(self, name: str, value: Any) -> None:
-        """Change a setting of the policy before the next batch; from any thread.
+        """Change a setting of the policy before the next batch; thread-safe.
 
-        The change is recorded as an event of the run, which counts as steered from then on.
+        The change is recorded as an event, and the run is marked as steered.
         Raises ``ValueError`` for a run without such settings.
         """
         if not hasattr(self.step, "steer"):
@@ -160,7 +161,7 @@ class Trainer(Resumable):
         self.steering.put(name, value)
 
     def evaluate(self, data: Any) -> dict[str, Any]:
-        """Metrics of one pass of ``data``, such as the test split, on the evaluation clock.
+        """Metrics of one pass over ``data``, such as the test split; not counted as training.
 
         ``samples``, ``loss``, and the metrics by name; for integer labels ``accuracy`` in [0, 1]
         with its 95 % interval ``accuracy_interval``, else ``None``.
@@ -170,9 +171,7 @@ class Trainer(Resumable):
 
 def _budget(budget: Budget | None, epochs: float | None) -> Budget:
     if budget is not None and epochs is not None:
-        raise ValueError(f"epochs is {epochs}, but a budget is given too: leave one out")
+        raise ValueError(f"epochs is {epochs}, but a budget is given too: pass only one")
     if budget is None and epochs is None:
-        raise ValueError(
-            "neither epochs nor budget is given, so training has no end: pass epochs=10, say"
-        )
+        raise ValueError("neither epochs nor budget is given: pass one, such as epochs=10")
     return budget or Budget(epochs=epochs)

@@ -1,4 +1,4 @@
-"""From gradients to weights: add up, unscale, divide, clip, step; in this order."""
+"""Weight updates: accumulate, unscale, divide, clip and step, in this order."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 FIRST_SCALE = 2.0**9
-"""Of fp16 losses: torch starts at 2**16 for means, and here losses are summed over a batch."""
+"""Initial fp16 loss scale; torch uses 2**16 for means, but here losses are summed."""
 
 
 class Updates:
-    """Gradients of sums over rows, divided by the total weight of all rows when a step is due.
+    """Accumulates gradients of sums over rows; divides by the total weight before each step.
 
-    So accumulation over uneven batches equals one big batch: the optimizer gets the gradient of
-    the weighted mean over all rows that were added up.
+    Accumulation over batches of different sizes is equivalent to one large batch: the optimizer
+    receives the gradient of the weighted mean over all accumulated rows.
 
-    The mean gradient is clipped to ``clip_norm``; a step is made once every ``every`` batches. A
-    step that the ``scaler`` of fp16 losses skips for an overflow leaves the weights alone.
+    The mean gradient is clipped to ``clip_norm``; the optimizer steps every ``every`` batches. If
+    the fp16 ``scaler`` skips a step after an overflow, the weights do not change.
 
     Attributes:
-        steps: steps that changed weights.
-        skipped: steps that the scaler skipped.
-        pending: batches whose gradients wait for their step.
+        steps: number of steps that changed weights.
+        skipped: number of steps skipped by the scaler.
+        pending: number of batches accumulated since the latest step.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Updates:
         self._total: float | Tensor = 0.0
         self._rows = self._lost = 0
         self._broken: Tensor | None = None
-        # the fused kernels look at a flag on the device, so that the host does not wait for it
+        # fused kernels read a flag on the device, without synchronisation
         self._flagged = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
     def backward(self, total_loss: Tensor, total: float | Tensor, rows: int) -> None:
-        """Add the gradients of ``total_loss``, a sum over ``rows`` rows that weigh ``total``.
+        """Accumulate gradients of ``total_loss``, a sum over ``rows`` rows of weight ``total``.
 
-        Raises ``FloatingPointError`` for a loss that is not finite, before any weight changes: at
-        once on a CPU; on an accelerator at the next `check`, and steps until then are skipped.
+        Raises ``FloatingPointError`` for a non-finite loss before any weight changes: immediately
+        on the CPU; on an accelerator at the next `check`, and steps until then are skipped.
         """
         self._guard(total_loss.detach(), "training loss")
         (total_loss if self.scaler is None else self.scaler.scale(total_loss)).backward()
@@ -58,35 +58,35 @@ class Updates:
         self._rows += rows
 
     def end_batch(self) -> None:
-        """A batch is complete: step if ``every`` of them are."""
+        """Finish a batch; step after every ``every`` batches."""
         self.pending += 1
         if self.pending >= self.every:
             self.flush()
 
     def flush(self) -> None:
-        """Step on the gradients added up so far; without rows of any weight, do nothing."""
+        """Step with the accumulated gradients; does nothing if the total weight is 0."""
         try:
             if self._rows and self._weigh():
                 self._step()
-        finally:  # a refused gradient must not be part of the next one
+        finally:  # a rejected gradient must not be accumulated further
             self.clear()
 
     def clear(self) -> None:
-        """Drop the gradients added up so far."""
-        self.model.zero_grad(set_to_none=True)  # the optimizer may hold a part of the model alone
+        """Discard the accumulated gradients."""
+        self.model.zero_grad(set_to_none=True)  # the optimizer may hold only some parameters
         self._total, self._rows, self.pending = 0.0, 0, 0
 
     def take_lost(self) -> int:
-        """Rows, since the last call, whose gradients a skipped step discarded."""
+        """Rows whose gradients were discarded by skipped steps since the last call."""
         lost, self._lost = self._lost, 0
         return lost
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """A block whose gradients count as a whole or, if it raises, not at all."""
+        """Context: gradients of the block are accumulated, or discarded if it raises."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         total, rows = self._total, self._rows
-        before = [p.grad if rows else None for p in parameters]  # others are left by other code
+        before = [p.grad if rows else None for p in parameters]  # else: stale, from other code
         for parameter in parameters:
             parameter.grad = None
         try:
@@ -102,7 +102,7 @@ class Updates:
                 parameter.grad = gradient if new is None else new.add_(gradient)
 
     def check(self) -> None:
-        """Raise ``FloatingPointError`` if a loss or gradient was not finite; waits for a device."""
+        """Raise ``FloatingPointError`` if a loss or gradient was non-finite; synchronises."""
         if self._broken is not None and bool(self._broken):
             raise _not_finite("training loss or the gradient", "not finite")
 
@@ -129,7 +129,7 @@ class Updates:
         norm = nn.utils.get_total_norm(gradients)
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
-        if self.scaler is not None:  # it checks by itself, and continues
+        if self.scaler is not None:  # the scaler checks for overflow itself
             self._scaled_step(self.scaler)
             return
         self._guard(norm, "gradient's norm")
@@ -149,11 +149,11 @@ class Updates:
             self.steps += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Counts, the scaler's state, and the gradients that wait, by name of parameter."""
+        """Counts, the scaler's state, and accumulated gradients by parameter name."""
         state: dict[str, Any] = {"steps": self.steps, "skipped": self.skipped}
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
-        if self._rows or self.pending:  # a batch without rows counts as one of the group
+        if self._rows or self.pending:  # a batch without rows counts as well
             named = self.model.named_parameters()
             gradients = {n: p.grad.detach().clone() for n, p in named if p.grad is not None}
             state["waiting"] = {
@@ -165,7 +165,7 @@ class Updates:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``."""
+        """Restore ``state``."""
         self.clear()
         self._broken = None
         self.steps, self.skipped = state["steps"], state["skipped"]
@@ -181,6 +181,6 @@ class Updates:
 
 def _not_finite(what: str, value: str) -> FloatingPointError:
     return FloatingPointError(
-        f"the {what} became {value}: the weights are as they were before this step; lower lr, or"
-        " set clip_norm, and look at the batch's inputs for NaN"
+        f"the {what} became {value}: the weights were not changed in this step; lower lr, or"
+        " set clip_norm, and check the batch's inputs for NaN"
     )

@@ -1,7 +1,7 @@
-"""A watched step: scores and choices of each batch, recorded while a step trains as usual.
+"""Records scores and selections of each batch during training.
 
-The loop's own metrics say how many samples were active; a watch records how the scores were
-distributed and the classes of the active ones.
+In addition to the metrics of the loop, it records the distribution of the scores and the classes
+of the active samples.
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ from astkit.trainers.learner import Learner
 from astkit.trainers.steps import Step, StepResult
 
 LEVELS = tuple(i / 20 for i in range(21))
-"""Shares of the batch at which the scores are read."""
+"""Quantile levels of the recorded scores."""
 
 
 class Watch:
     """Wraps a step and records the scores, the threshold and the classes of its batches.
 
-    It takes the step's place and changes nothing of the training: weights, random numbers and
-    saved state are those of the bare step, so checkpoints of either serve the other. Its own work
-    is counted under the phase "log" of the training seconds, so take timings, and spend budgets in
-    seconds, without it. A record takes about 2 kB with ten classes. Steps are numbered as the gate
-    counts batches, so as the run does. ::
+    It replaces the step and does not affect training: weights, random numbers and saved state are
+    those of the wrapped step, so checkpoints are interchangeable. Its time is included in the phase
+    "log" of the training seconds, so do not use it for timings or with budgets in seconds. A record
+    takes about 2 kB with ten classes. Steps are numbered by the batches of the gate, which equal
+    those of the run. ::
 
         trainer.step = watch = Watch(trainer.step)
         trainer.run()
         plots.score_heatmap(watch.scores)
 
     Args:
-        step: any step; one without a gate has classes to show, but no scores.
+        step: any step; without a gate, only classes are recorded.
 
     Attributes:
-        scores: one mapping a batch and level: step, level, score, threshold, rate. ``score`` is the
-            quantile at ``level``, linear between neighbours, of the finite scores. ``threshold`` is
-            what a score had to exceed, ``rate`` the share that did.
-        classes: one mapping a batch and class in it: step, class, seen, active. ``active`` leaves
-            out the rows that only the gate's fallback added. Empty where the targets are not class
-            indices.
+        scores: one mapping per batch and level: step, level, score, threshold, rate. ``score`` is
+            the quantile at ``level`` of the finite scores, linearly interpolated; ``rate`` is the
+            fraction of scores above ``threshold``.
+        classes: one mapping per batch and class: step, class, seen, active. ``active`` excludes
+            fallback rows. Empty if the targets are not class indices.
     """
 
     def __init__(self, step: Step) -> None:
@@ -64,7 +63,7 @@ class Watch:
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the step: its ``gate``, ``steer``, ``update``."""
-        if name == "step":  # copying looks it up before it is set
+        if name == "step":  # accessed by copy before it is set
             raise AttributeError(name)
         return getattr(self.step, name)
 
@@ -102,11 +101,11 @@ class Watch:
             self.classes.append(record)
 
     def state_dict(self) -> dict[str, Any]:
-        """The step's own state, without the records."""
+        """State of the wrapped step, without the records."""
         return self.step.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the step from ``state``; drop the records after it."""
+        """Restore the step; drop later records."""
         self.step.load_state_dict(state)
         self._step = self._batches()
         self.scores = [each for each in self.scores if each["step"] <= self._step]

@@ -1,4 +1,4 @@
-"""Figures of runs, the live board, and the dashboard that steers a run. Needs matplotlib."""
+"""Figures of runs, the live board, and the dashboard that controls a run. Needs matplotlib."""
 
 from astkit.widgets.board import LiveBoard
 from astkit.widgets.dashboard import Dashboard

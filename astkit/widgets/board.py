@@ -1,4 +1,4 @@
-"""The live board: a figure in a notebook that is redrawn while a run goes on."""
+"""Live board: a figure in a notebook that is redrawn during a run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from astkit.widgets import frontend
 from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
-POINTS = 1000  # the most that a series keeps; an even number
-MARKS = 100  # the most changes of settings that are marked
+POINTS = 1000  # maximum number of points per series; even
+MARKS = 100  # maximum number of marked changes of settings
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
 _SERIES = {
@@ -28,7 +28,7 @@ _SERIES = {
 
 
 class Trace:
-    """A series of bounded length: when it is full, neighbouring points are averaged in pairs.
+    """A series of bounded length: when full, neighbouring points are averaged in pairs.
 
     A point is the mean of ``stride`` consecutive values.
     """
@@ -52,26 +52,26 @@ class Trace:
             self.stride *= 2
 
     def points(self) -> NDArray[np.float64]:
-        """x and y of each point: float64 ``[points, 2]``."""
+        """x and y of all points: float64 ``[points, 2]``."""
         rest = [(self._x / self._open, self._y / self._open)] if self._open else []
         return np.array(self._points + rest, dtype=float).reshape(-1, 2)
 
 
 class LiveBoard:
-    """An observer that draws threshold, activation rate, loss and accuracy, and cost during a run.
+    """An observer that plots threshold, activation rate, loss, accuracy and cost during a run.
 
-    Drawing is outside the trainer's clocks and as rare as ``every_s`` and ``max_share`` ask; the
-    last frame is always drawn. If drawing fails, the board is switched off and training continues.
+    Drawing is excluded from the trainer's clocks and limited by ``every_s`` and ``max_share``; the
+    last frame is always drawn. If drawing fails, the board is disabled and training continues.
 
     Args:
-        every_s: least time between two frames, in seconds.
-        max_share: share of the time since the first frame that drawing may take, in (0, 1].
-        live: ``False`` shows nothing; ``ASTKIT_LIVE=0`` does that for all boards.
+        every_s: minimum time between two frames, in seconds.
+        max_share: maximum share of the time since the first frame spent on drawing, in (0, 1].
+        live: ``False`` disables the board; ``ASTKIT_LIVE=0`` disables all boards.
 
     Attributes:
-        series: what was logged, by name.
-        set_up: CPU seconds of the first frame, with loading matplotlib.
-        spent: CPU seconds of all further frames, which ``max_share`` limits.
+        series: logged values, by name.
+        set_up: CPU seconds of the first frame, including the import of matplotlib.
+        spent: CPU seconds of all further frames, limited by ``max_share``.
         frames: number of frames drawn.
 
     Raises ``ValueError`` for a share outside (0, 1] or negative seconds.
@@ -96,7 +96,7 @@ class LiveBoard:
         self._handle: Any = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Keep the metrics of a batch; draw if a frame is due."""
+        """Store the metrics of a batch; draw if a frame is due."""
         probe = phase == "event" and metrics["name"] == "probe"
         if phase == "event" and not probe and len(self.events) < MARKS:
             self.events.append(step)
@@ -117,11 +117,11 @@ class LiveBoard:
         return now - self._last >= self.every_s and self.spent + self._cost <= allowed
 
     def draw(self) -> None:
-        """Draw a frame now, in place of the one before."""
+        """Draw a frame now, replacing the previous one."""
         start = time.thread_time()
         try:
             self._show()
-        except Exception as error:  # no fault of drawing may end a training run
+        except Exception as error:  # errors in drawing must not end a training run
             self.shown = False
             print(f"the live board is off, training continues: {error!r}", file=sys.stderr)
         self._cost = time.thread_time() - start
@@ -129,7 +129,7 @@ class LiveBoard:
         self.frames += 1
         if self._started is None:
             self._started, self.set_up = self._last, self._cost
-            self._cost = 0.0  # it was that of loading matplotlib
+            self._cost = 0.0  # the cost so far is that of importing matplotlib
         else:
             self.spent += self._cost
 
@@ -156,7 +156,7 @@ class LiveBoard:
 
     @styled
     def picture(self) -> Picture:
-        """A panel for each quantity that was measured, and a note of what was not."""
+        """A panel for each measured quantity, and a note about those not measured."""
         there = self._measured()
         panels = [panel for panel in _panels(set(there)) if panel.curves.keys() & there.keys()]
         rows = max(1, -(-len(panels) // 2))
@@ -177,7 +177,7 @@ class LiveBoard:
 
 
 class Panel(NamedTuple):
-    """A pair of axes: label and style of each series; ``right`` is drawn on the right axis."""
+    """A pair of axes: label and style of each series; ``right`` is plotted on the right axis."""
 
     title: str
     unit: str
@@ -227,7 +227,7 @@ def _draw(axis: Axes, panel: Panel, points: dict[str, Any], marks: list[int]) ->
     axis.set_title(panel.title, loc="left", size=10)
     axis.set_xlabel("step (batches)", size=8)
     axis.set_ylabel(panel.unit, size=8)
-    if len(panel.curves) > 1:  # above the axes, where no line runs
+    if len(panel.curves) > 1:  # above the axes, outside the lines
         place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.97), "ncols": 3}
         axis.legend(handles=lines, fontsize=8, columnspacing=0.8, handlelength=1.5, **place)
     for side in sides.values():

@@ -1,4 +1,4 @@
-"""The dashboard: a live board with controls, to steer a run while it goes on."""
+"""Dashboard: a live board with controls for a running training."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from astkit.widgets import frontend
 from astkit.widgets.board import LiveBoard
 from astkit.widgets.drive import Run
 
-STEERED_SHARE = 0.1  # of the time that drawing may take while controls are in use
+STEERED_SHARE = 0.1  # maximum share of time spent on drawing while controls are shown
 
 
 class Dashboard:
-    """Steers a run from a notebook.
+    """Controls a run from a notebook.
 
     In one cell::
 
         run = await Dashboard().start(trainer)
 
-    and in a later one ``await run.finished()``. With a front end the first cell returns at once and
-    training continues between the kernel's messages. Without one (papermill, nbval, scripts)
-    ``start`` returns when the run has ended.
+    and in a later one ``await run.finished()``. With a front end the first cell returns immediately
+    and training continues between the kernel's messages. Without one (papermill, nbval, scripts)
+    ``start`` returns at the end of the run.
 
     Args:
-        board: draws the run; a `LiveBoard` by default.
-        live: ``False`` shows neither board nor controls, ``True`` shows controls even where no
-            front end was recognised; ``ASTKIT_LIVE`` (0 or 1) overrides it.
-        wait_s: seconds to wait for a front end's answer.
-        pace: most batches a second while controls are shown; ``None`` for full speed.
+        board: displays the run; a `LiveBoard` by default.
+        live: ``False`` shows neither board nor controls, ``True`` shows controls even if no
+            front end was detected; ``ASTKIT_LIVE`` (0 or 1) overrides it.
+        wait_s: seconds to wait for a response of the front end.
+        pace: maximum batches per second while controls are shown; ``None`` for no limit.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Dashboard:
         self._strip: Any = None
 
     async def start(self, trainer: Any) -> Run:
-        """Begin a run; returns at once if controls are shown, else when the run has ended.
+        """Start a run; returns immediately if controls are shown, else at the end of the run.
 
-        Raises ``RuntimeError`` while an earlier run of this dashboard goes on, and without a front
-        end what ended the run early, such as `TimeIsUp`.
+        Raises ``RuntimeError`` while an earlier run of this dashboard is active, and without a
+        front end the error that ended the run early, such as `TimeIsUp`.
         """
         if self.run is not None and self.run.status in ("running", "paused"):
             raise RuntimeError(

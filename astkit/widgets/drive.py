@@ -1,4 +1,4 @@
-"""A run under control: pause, single steps, stop, and interrupts between cells."""
+"""Controlled run: pause, single steps, stop, and interrupts between cells."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from astkit.widgets import frontend
 class Run:
     """Controls a trainer's loop.
 
-    ``pause``, ``resume``, ``step`` and ``stop`` may be called from any thread: they set a flag that
-    is read between two batches.
+    ``pause``, ``resume``, ``step`` and ``stop`` are thread-safe: they set a flag that
+    is read between batches.
 
     Attributes:
         trainer: a `Trainer`.
@@ -40,7 +40,7 @@ class Run:
         self._task: asyncio.Task[None] | None = None
 
     def pause(self) -> None:
-        """Pause after the present batch."""
+        """Pause after the current batch."""
         self._paused.set()
 
     def resume(self) -> None:
@@ -48,22 +48,22 @@ class Run:
         self._paused.clear()
 
     def step(self) -> None:
-        """Train on one more batch and pause."""
+        """Train on one batch and pause."""
         self._paused.set()
         self._single.set()
 
     def stop(self, why: str = "stopped") -> None:
-        """End after the present batch."""
+        """End the run after the current batch."""
         self._ending = self._ending or why
 
     def begin(self, pace: float | None = None) -> None:
-        """Train as a task of the running event loop, at most ``pace`` batches a second."""
+        """Train as a task of the running event loop, at most ``pace`` batches per second."""
         self._task = asyncio.create_task(self._drive(1 / pace if pace else 0.0))
 
     async def finished(self) -> Run:
-        """Wait for the end; an interrupt ends the run and the wait.
+        """Wait for the end; an interrupt ends both the run and the wait.
 
-        Raises what ended the run early, such as `TimeIsUp`.
+        Raises the error that ended the run early, such as `TimeIsUp`.
         """
         while self._task is not None and not self._task.done():
             try:
@@ -76,9 +76,9 @@ class Run:
         return self._ended()
 
     def drain(self) -> None:
-        """Train to the end before returning; an interrupt ends the run after the present batch.
+        """Train to the end before returning; an interrupt ends the run after the current batch.
 
-        Raises what ended the run early, such as `TimeIsUp`.
+        Raises the error that ended the run early, such as `TimeIsUp`.
         """
         with _Interrupts(self.stop, inside_cell=True), self._kept() as steps:
             for _ in steps:
@@ -106,9 +106,9 @@ class Run:
 
     @contextmanager
     def _kept(self) -> Iterator[Generator[Any]]:
-        """The trainer's batches; an exception is kept, since it would end the kernel's event loop.
+        """The trainer's batches; exceptions are stored, since they would end the event loop.
 
-        Closing them closes the observers, so that a board draws its last frame.
+        Closing the generator closes the observers, so that a board draws its last frame.
         """
         steps = self.trainer.steps()
         self.status = "running"
@@ -128,7 +128,7 @@ class Run:
     def _ended(self) -> Run:
         if self.error is None:
             return self
-        if _out_of_time(self.error):  # not a fault, so a notebook shows the sentence alone
+        if _out_of_time(self.error):  # not an error: a notebook shows only the message
             sentence = f"{type(self.error).__name__}: {self.error}"
             vars(self.error)["_render_traceback_"] = lambda: [sentence]
         raise self.error
@@ -153,7 +153,7 @@ class Run:
 
 
 def _out_of_time(error: BaseException | None) -> bool:
-    from astkit.trainers import TimeIsUp  # imports torch, which figures do not need
+    from astkit.trainers import TimeIsUp  # imports torch, which figures do not require
 
     return isinstance(error, TimeIsUp)
 
@@ -161,8 +161,8 @@ def _out_of_time(error: BaseException | None) -> bool:
 class _Interrupts:
     """Makes the kernel's interrupt (SIGINT) end a run, and restores the handler afterwards.
 
-    Inside a cell the handler is set at once. Between cells ipykernel sets its own idle handler each
-    time a cell ends, so ``watch`` replaces it after every batch.
+    Inside a cell the handler is set immediately. ipykernel sets its idle handler whenever a
+    cell ends, so ``watch`` replaces it after each batch.
     """
 
     def __init__(self, stop: Callable[[str], None], inside_cell: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tables for figures: checks of what a figure needs, and windows of steps."""
+"""Input tables of figures: validation, and windows of steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-NAMES = {"arm", "class", "controller", "family", "stream"}  # columns that users name rows in
+NAMES = {"arm", "class", "controller", "family", "stream"}  # columns with names given by users
 Table = pd.DataFrame | Sequence[Mapping[str, Any]]
 """A tidy table, or its rows as mappings."""
 
@@ -22,17 +22,17 @@ def read(
     alone: str | None = None,
     key: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """A copy of ``table`` as a frame, with ``arm`` and ``seed`` added where they are missing.
+    """A copy of ``table`` as a data frame; missing columns ``arm`` and ``seed`` are added.
 
     Args:
-        picture: the function's name, for the message.
+        picture: name of the figure function, for error messages.
         columns: required columns.
-        phase: where the table has a column ``phase``, as a metrics file has, keep these rows.
-        alone: a column that may hold one value only.
-        key: columns whose values may not repeat within a seed.
+        phase: if the table has a column ``phase``, as metrics files do, keep only these rows.
+        alone: a column that must have a single value.
+        key: columns whose values must be unique within a seed.
 
-    Raises ``ValueError`` for a missing column, no rows, several values of ``alone`` or a repeated
-    ``key``.
+    Raises ``ValueError`` for a missing column, no rows, several values of ``alone`` or duplicates
+    of ``key``.
     """
     frame = pd.DataFrame(table)
     if phase is not None and "phase" in frame:
@@ -65,12 +65,12 @@ def read(
 
 
 def _literal(name: Any) -> Any:
-    """``name`` such that matplotlib takes no part of it for a formula."""
+    """``name`` escaped so that matplotlib does not parse it as math."""
     return name.replace("$", r"\$") if isinstance(name, str) else name
 
 
 def windows(steps: pd.Series[Any], count: int) -> pd.Series[Any]:
-    """For each step the first step of its window, of ``count`` windows of equally many steps."""
+    """For each step, the first step of its window; ``count`` windows of equal length."""
     present = np.unique(steps.to_numpy())
     starts = np.array([part[0] for part in np.array_split(present, min(count, len(present)))])
     place = np.searchsorted(starts, steps.to_numpy(), side="right") - 1

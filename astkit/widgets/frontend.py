@@ -1,4 +1,4 @@
-"""Whether a notebook's front end is present."""
+"""Detect a notebook's front end."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Mode = Literal["off", "headless", "ask"]
 
 
 def kernel() -> Any | None:
-    """The IPython kernel that this code runs in; ``None`` outside notebooks."""
+    """The IPython kernel that runs this code; ``None`` outside notebooks."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return getattr(shell, "kernel", None)
 
 
 def mode(live: bool | None = None) -> Mode:
-    """Whether to show figures, and whether to offer controls.
+    """Whether to show figures, and whether to show controls.
 
     - "off": nothing. ``ASTKIT_LIVE=0``, ``live=False``, or no notebook.
     - "headless": figures without controls. papermill, nbval and nbconvert send requests without
       metadata, while front ends that show widgets add at least the cell's id.
-    - "ask": figures, and controls if a front end answers; always with ``ASTKIT_LIVE=1`` and
+    - "ask": figures, and controls if a front end responds; always with ``ASTKIT_LIVE=1`` and
       ``live=True``.
 
-    ``ASTKIT_LIVE`` overrides ``live``. Raises ``ValueError`` for another value of it.
+    ``ASTKIT_LIVE`` overrides ``live``. Raises ``ValueError`` for an invalid value of it.
     """
     wish = os.environ.get("ASTKIT_LIVE", "")
     if wish not in ("", "0", "1"):
@@ -42,5 +42,5 @@ def mode(live: bool | None = None) -> Mode:
 def _request_metadata() -> dict[str, Any]:
     try:
         return kernel().get_parent("shell").get("metadata") or {}  # type: ignore[union-attr]
-    except AttributeError:  # a kernel that is not ipykernel's
+    except AttributeError:  # a kernel other than ipykernel's
         return {"unknown": True}

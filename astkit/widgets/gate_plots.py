@@ -1,6 +1,6 @@
 """Figures of a gate: scores, thresholds, rates and classes.
 
-Each raises ``ValueError`` for a missing column and for a table without rows.
+All raise ``ValueError`` for a missing column or a table without rows.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from astkit.widgets.style import (
     styled,
 )
 
-TOLERANCE = 0.2  # a rate within this share of its set point has settled
-POINTS = 250  # of a curve; more steps than that are summarised in windows
+TOLERANCE = 0.2  # relative deviation from the set point that counts as settled
+POINTS = 250  # per curve; longer runs are averaged in windows
 
 
 @styled
 def threshold_and_rate(steps: Table, target: float | None = None, window: int = 20) -> Picture:
-    """Threshold and activation rate of a gated run by step; drawn as in `step_response`.
+    """Threshold and activation rate of a gated run by step; plotted as in `step_response`.
 
     Args:
-        steps: columns ``step``, ``threshold``, ``rate``; ``seed`` where there are several, and
-            ``target_rate`` where the set point is known for each step.
-        target: the set point where ``steps`` has none.
+        steps: columns ``step``, ``threshold``, ``rate``; ``seed`` for several runs, and
+            ``target_rate`` if the set point is recorded per step.
+        target: the set point if ``steps`` has no ``target_rate``.
         window: number of batches in the running mean of each seed's rate.
 
-    Raises ``ValueError`` where no set point is known, or several at one step.
+    Raises ``ValueError`` if the set point is unknown, or not unique at a step.
     """
     needed = ["step", "threshold", "rate"]
     table = frames.read(
@@ -66,14 +66,14 @@ def threshold_and_rate(steps: Table, target: float | None = None, window: int = 
 
 @styled
 def step_response(responses: Table, window: int = 1, shock: int | None = None) -> Picture:
-    """Rate and threshold of controllers by step, for instance after a shock.
+    """Rate and threshold of controllers by step, for example after a shock.
 
-    Lines are medians over seeds, and over windows of steps where there are more than 250; shades
-    reach from the 5th to the 95th percentile.
+    Lines are medians over seeds, and over windows of steps if there are more than 250; shaded
+    areas range from the 5th to the 95th percentile.
 
     Args:
         responses: columns ``controller``, ``step``, ``rate``, ``threshold``, ``target``; ``seed``
-            where there are several, and ``stream``, the name of the input.
+            for several runs, and ``stream``, the name of the input.
         window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
     """
@@ -116,7 +116,7 @@ def _rate_and_threshold(table: pd.DataFrame, window: int, shock: int | None = No
 
 
 def _set_point(axis: Axes, table: pd.DataFrame) -> None:
-    """Draw the set point by step with its settling band; the line comes last on the axis."""
+    """Plot the set point by step with its settling band; the line is added last."""
     by_step = table.groupby("step")["target"]
     if (by_step.nunique() > 1).any():
         raise ValueError(
@@ -134,11 +134,11 @@ def _set_point(axis: Axes, table: pd.DataFrame) -> None:
 
 @styled
 def stability_bound(noise: Table) -> Picture:
-    """Noise of the activation rate against loop gain, with the theory's curve and bound.
+    """Noise of the activation rate by loop gain, with the theoretical curve and bound.
 
     Args:
         noise: columns ``family``, ``batch``, ``gain x f``, ``RMSE / floor``, ``predicted``; one
-            marker a row, hollow for batches smaller than the largest.
+            marker per row, hollow for batches smaller than the largest.
     """
     needed = ["family", "batch", "gain x f", "RMSE / floor", "predicted"]
     table = frames.read(noise, "stability_bound", needed)
@@ -172,17 +172,17 @@ def stability_bound(noise: Table) -> Picture:
 def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
     """Distribution of the scores of a batch by step, with the threshold.
 
-    The darker a cell, the larger its share of the scores, interpolated between the recorded
-    levels. The axis is logarithmic where no score is negative and the middle 80 % of those above
-    zero span more than a factor of 20; its lowest row then also holds smaller scores and zeros.
+    Darker cells contain a larger share of the scores, interpolated between recorded levels.
+    The axis is logarithmic if no score is negative and the middle 80 % of positive scores span more
+    than a factor of 20; its lowest row then also contains smaller scores and zeros.
 
     Args:
-        scores: columns ``step``, ``level``, ``score``, ``threshold``, as in ``Watch.scores``: the
-            score below which the share ``level`` of the batch lay; averaged over ``seed``.
-        bins: cells along the scores.
-        columns: most cells along the steps; each averages equally many steps.
+        scores: columns ``step``, ``level``, ``score``, ``threshold``, as in ``Watch.scores``:
+            ``score`` is the quantile ``level`` of the batch; averaged over ``seed``.
+        bins: number of cells along the score axis.
+        columns: maximum number of cells along the step axis; each averages equally many steps.
 
-    Raises ``ValueError`` where scores are known at one level only.
+    Raises ``ValueError`` if scores are given at one level only.
     """
     needed = ["step", "level", "score", "threshold"]
     table = frames.read(scores, "score_heatmap", needed, alone="arm", key=needed[:2])
@@ -219,7 +219,7 @@ def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
 
 
 def _score_edges(scores: np.ndarray, bins: int) -> tuple[np.ndarray, bool]:
-    """Edges of ``bins`` cells that hold all ``scores``, and whether they grow by a factor."""
+    """Edges of ``bins`` cells that cover all ``scores``, and whether they are logarithmic."""
     low, high = float(scores.min()), float(scores.max())
     positive = scores[scores > 0]
     if low >= 0 and len(positive):
@@ -232,7 +232,7 @@ def _score_edges(scores: np.ndarray, bins: int) -> tuple[np.ndarray, bool]:
 
 
 def _shares(batch: pd.DataFrame, edges: np.ndarray, log: bool) -> np.ndarray:
-    """The share of a batch's scores in each cell, from their quantiles; the sum is 1."""
+    """The share of a batch's scores in each cell, from their quantiles; sums to 1."""
     batch = batch.sort_values("level")
     score = np.clip(batch["score"].to_numpy(dtype=float), edges[0], edges[-1])
     scale = np.log if log else np.asarray
@@ -243,13 +243,13 @@ def _shares(batch: pd.DataFrame, edges: np.ndarray, log: bool) -> np.ndarray:
 
 @styled
 def class_activation(classes: Table) -> Picture:
-    """Share of each class among the samples seen and among those that the gate selected.
+    """Share of each class among all samples and among those selected by the gate.
 
     Args:
-        classes: columns ``class``, ``seen``, ``active``, as in ``Watch.classes``; added up over
+        classes: columns ``class``, ``seen``, ``active``, as in ``Watch.classes``; summed over
             steps and ``seed``.
 
-    Raises ``ValueError`` where no sample was active.
+    Raises ``ValueError`` if no sample was active.
     """
     needed = ["class", "seen", "active"]
     table = frames.read(classes, "class_activation", needed, alone="arm")

@@ -1,8 +1,8 @@
-"""Figures from tidy tables; legible in grey, on white and on dark pages.
+"""Figures from tidy tables; legible in greyscale, on white and on dark pages.
 
-Each function takes a data frame or a list of mappings and returns a `Picture`, a
-`matplotlib.figure.Figure` outside pyplot; each raises ``ValueError`` for a missing column and for a
-table without rows. Those of gates are defined in `astkit.widgets.gate_plots`.
+All functions take a data frame or a list of mappings and return a `Picture`, a
+`matplotlib.figure.Figure` outside pyplot; all raise ``ValueError`` for a missing column or a
+table without rows. Figures of gates are defined in `astkit.widgets.gate_plots`.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ __all__ = [
 
 @styled
 def training_curves(epochs: Table) -> Picture:
-    """Validation loss and accuracy after each epoch: mean over seeds, lowest to highest shaded.
+    """Validation loss and accuracy per epoch: mean over seeds, shaded from minimum to maximum.
 
     Args:
-        epochs: columns ``val_loss`` and ``val_accuracy``; ``arm`` and ``seed`` where there are
-            several. An epoch that the budget cut short counts as one.
+        epochs: columns ``val_loss`` and ``val_accuracy``; ``arm`` and ``seed`` if there are
+            several. A final partial epoch counts as one.
     """
     units = {"val_loss": "mean loss", "val_accuracy": "share of the samples"}
     table = frames.read(epochs, "training_curves", list(units), phase="epoch")
@@ -84,9 +84,9 @@ def training_curves(epochs: Table) -> Picture:
 
 
 def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = None) -> None:
-    """A line for each arm: means over seeds after each epoch, with a band if against epochs.
+    """A line per arm: means over seeds per epoch, with a band if plotted by epoch.
 
-    Where seeds end at different epochs, the last points are means over those that remain.
+    If seeds end at different epochs, the last points are means over the remaining seeds.
     """
     table = table.assign(epoch=table.groupby(["arm", "seed"]).cumcount() + 1)
     for place, arm in enumerate(table["arm"].unique()):
@@ -95,7 +95,7 @@ def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = No
         x = means.index if against is None else means[against]
         every = max(1, len(means) // 5)
         marked = sorted({*range(place % every, len(means), every), len(means) - 1})
-        # later ones are thinner, so that equal curves both show
+        # later lines are thinner, so that coinciding curves are both visible
         look = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
         style = {**line(str(arm)), **look, "markevery": marked}
         axis.plot(x, means[column], label=arm, **style)
@@ -106,12 +106,12 @@ def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = No
 
 @styled
 def accuracy_against_cost(epochs: Table) -> Picture:
-    """Validation accuracy against training seconds and against FLOPs, mean over seeds.
+    """Validation accuracy by training seconds and by FLOPs, mean over seeds.
 
-    Where accuracies reach from below 0.7 to above 0.9 the axis is logarithmic in the error.
+    If accuracies range from below 0.7 to above 0.9, the axis is logarithmic in the error.
 
     Args:
-        epochs: columns ``seconds``, ``flops``, ``val_accuracy``; ``arm`` and ``seed`` where there
+        epochs: columns ``seconds``, ``flops``, ``val_accuracy``; ``arm`` and ``seed`` if there
             are several.
     """
     needed = ["seconds", "flops", "val_accuracy"]
@@ -126,7 +126,7 @@ def accuracy_against_cost(epochs: Table) -> Picture:
         low, high = axis.dataLim.intervalx
         axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
         axis.xaxis.set_major_formatter(engineering if cost == "flops" else plain)
-        axis.xaxis.set_minor_formatter(NullFormatter())  # their labels would run together
+        axis.xaxis.set_minor_formatter(NullFormatter())  # minor labels would overlap
         _stretch(axis)
     name_seeds(figure, table["seed"].nunique())
     legend_beside(figure, figure.axes[1])
@@ -134,7 +134,7 @@ def accuracy_against_cost(epochs: Table) -> Picture:
 
 
 def _stretch(axis: Axes) -> None:
-    """Draw accuracies on a logarithmic axis of the error if they span both low and high ones."""
+    """Use a logarithmic axis of the error if accuracies span low and high values."""
     low, high = axis.dataLim.intervaly
     if not (low < 0.7 and high > 0.9):
         return
@@ -147,7 +147,7 @@ def _stretch(axis: Axes) -> None:
 
 
 def _log_error(accuracy: Any) -> Any:
-    # a hundredth is added, since an error of zero has no logarithm
+    # 0.01 is added, since the logarithm of zero is undefined
     return -np.log10(np.clip(1.01 - np.asarray(accuracy), 1e-9, None))
 
 
@@ -162,26 +162,26 @@ _BUSY: dict[str, tuple[str, str]] = {
     "optimizer": (COLOURS[5], HATCHES[2]),
     "log": (COLOURS[2], HATCHES[0]),
 }
-_OWN = (COLOURS[3], HATCHES[6])  # any phase of a user's own step
+_OWN = (COLOURS[3], HATCHES[6])  # phases of custom steps
 _IDLE = {"other": HATCHES[2], "draw": HATCHES[5]}
 PHASES = (*_BUSY, *_IDLE)
-"""Parts of a bar, in their order.
+"""Segments of a bar, in their order.
 
-``other``: time of the training clock outside all phases; ``draw``: time outside all clocks, which
-observers such as a live board took.
+``other``: time of the training clock outside all phases; ``draw``: time outside all clocks,
+spent in observers such as a live board.
 """
 
 
 @styled
 def cost_breakdown(results: Table) -> Picture:
-    """FLOPs of each arm for scoring, forward and backward, and joules where measured.
+    """FLOPs of each arm for scoring, forward and backward, and joules if measured.
 
-    Where an arm is called "dense", the hatched part of a bar is the rest up to its total, and the
-    number behind a bar is the ratio of the totals. All are means over seeds.
+    If an arm is named "dense", the hatched part of a bar is the difference to its total, and the
+    number next to a bar is the ratio of the totals. All values are means over seeds.
 
     Args:
         results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
-            ``seed`` where there are several; ``joules`` where measured, else ``joules_reason``.
+            ``seed`` if there are several; ``joules`` if measured, else ``joules_reason``.
     """
     parts = ["scoring", "forward", "backward"]
     table = frames.read(results, "cost_breakdown", [f"flops_{part}" for part in parts])
@@ -204,14 +204,14 @@ def cost_breakdown(results: Table) -> Picture:
     if measured:
         _joules(figure.axes[1], joules.groupby(table["arm"]).mean().reindex(means.index))
     else:
-        reasons = [*table.get("joules_reason", pd.Series()).dropna(), "the results hold none"]
+        reasons = [*table.get("joules_reason", pd.Series()).dropna(), "the results contain none"]
         figure.suptitle(fill(f"joules not measured: {reasons[0]}", 100), size=10)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
 def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
-    """Draw a stacked bar for each row of ``parts``, the first on top; returns where they end."""
+    """Plot a stacked bar per row of ``parts``, the first on top; returns the ends of the bars."""
     left = pd.Series(0.0, index=parts.index)
     for part in map(str, parts):
         axis.barh(range(len(parts)), parts[part], left=left, label=part, **_bar(part))
@@ -235,7 +235,7 @@ def _joules(axis: Axes, joules: pd.Series[float]) -> None:
     axis.margins(x=0.2)
     axis.set(title="energy of training, from a counter", xlabel="energy (J)")
     _name_rows(axis, list(joules.index))
-    axis.tick_params(labelleft=False)  # as in the panel beside it
+    axis.tick_params(labelleft=False)  # shared with the adjacent panel
 
 
 def _name_rows(axis: Axes, names: Sequence[str]) -> None:
@@ -246,15 +246,15 @@ def _name_rows(axis: Axes, names: Sequence[str]) -> None:
 
 @styled
 def phase_breakdown(results: Table) -> Picture:
-    """Time of a training batch by phase: one stacked bar an arm.
+    """Time per training batch by phase: one stacked bar per arm.
 
-    Rows of one arm and seed (windows of one run, say) are added up; seeds are averaged.
+    Rows of one arm and seed (such as windows of one run) are summed; seeds are averaged.
 
     Args:
         results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
-            clock; ``training_steps``; ``arm`` and ``seed`` where there are several. With
+            clock; ``training_steps``; ``arm`` and ``seed`` if there are several. With
             ``wall_seconds`` and ``evaluation_seconds`` the bar also shows the time outside both
-            clocks. ``Throughput.rows`` and results of runs have these.
+            clocks. `Throughput.rows` and results of runs contain these columns.
     """
     table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
     parts = _milliseconds(table)
@@ -273,7 +273,7 @@ def phase_breakdown(results: Table) -> Picture:
 
 
 def _milliseconds(table: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds a batch: a row an arm, a column a phase, in the order of a bar."""
+    """Milliseconds per batch: one row per arm, one column per phase, in the order of a bar."""
     phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
     phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
     if {"wall_seconds", "evaluation_seconds"} <= set(table):
@@ -289,12 +289,12 @@ def _milliseconds(table: pd.DataFrame) -> pd.DataFrame:
 
 @styled
 def speed_bars(table: Table) -> Picture:
-    """Speed of each row relative to the first: bars with 95 % intervals.
+    """Speed of each row relative to the first row: bars with 95 % intervals.
 
-    A row is called faster or slower only where its interval excludes 1.
+    A row is labelled faster or slower only if its interval excludes 1.
 
     Args:
-        table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``, one row a bar.
+        table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``, one row per bar.
 
     Raises ``ValueError`` for a repeated arm.
     """

@@ -1,4 +1,4 @@
-"""The controls of a run: ipywidgets whose callbacks set values that the loop reads later."""
+"""Controls of a run: ipywidgets whose callbacks set values that the loop reads later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = "your own"
 
 
 class _Ready(anywidget.AnyWidget):
-    """Sends "ready" as soon as a front end has it, drawn or not."""
+    """Sends "ready" as soon as a front end has loaded it, even if not displayed."""
 
     _esm = """
     function tell({ model }) { model.send({ ready: true }); }
@@ -28,7 +28,7 @@ class _Ready(anywidget.AnyWidget):
 
 
 class Strip:
-    """Controls of one run: target rate, controller, gains, pause, step, stop; and its state."""
+    """Controls of one run: target rate, controller, gains, pause, step, stop; and its status."""
 
     def __init__(self, run: Run) -> None:
         from IPython.display import display
@@ -47,7 +47,7 @@ class Strip:
         self._handle = display(self.box, display_id=True)
 
     async def answered(self, seconds: float) -> bool:
-        """Whether a front end shows the strip within ``seconds``."""
+        """Whether a front end shows the controls within ``seconds``."""
         try:
             await asyncio.wait_for(self._there.wait(), seconds)
         except TimeoutError:
@@ -55,7 +55,7 @@ class Strip:
         return True
 
     def close(self, note: str) -> None:
-        """Replace the strip by ``note``."""
+        """Replace the controls by ``note``."""
         self._handle.update({"text/plain": note}, raw=True)
         self.box.close()
 
@@ -107,7 +107,7 @@ class Strip:
         self.run.step()
 
     def follow(self) -> None:
-        """Update the strip, at most twice a second; called between batches."""
+        """Update the display, at most twice per second; called between batches."""
         now = time.perf_counter()
         over = self.run.status not in ("running", "paused")
         if now - self._told < READOUT_SECONDS and not over:
@@ -119,13 +119,13 @@ class Strip:
 
 
 def controller_name(controller: object) -> str:
-    """The registered name of a controller's class; "your own" for any other."""
+    """The registered name of a controller's class; "your own" if not registered."""
     names = REGISTRIES["controller"]
     return next((n for n in names if type(controller) is resolve("controller", n)), _OWN)
 
 
 def readout(run: Run, started: float) -> str:
-    """The state of a run in one line of HTML; the rate is the mean of the last 20 batches."""
+    """The status of a run in one line of HTML; the rate is the mean of the last 20 batches."""
     trainer = run.trainer
     steps, spent = trainer.history.steps[-20:], trainer.position.spent
     last = steps[-1] if steps else {}
@@ -138,7 +138,7 @@ def readout(run: Run, started: float) -> str:
     if spent and run.status == "running":
         parts += [f"{(time.perf_counter() - started) * (1 - spent) / spent:.0f} s left"]
     if not trainer.selecting:
-        parts += ["every row (selection is off or compared with dense training)"]
+        parts += ["dense step (selection is off or being compared)"]
     if last.get("threshold") is not None:
         parts += [f"threshold {last['threshold']:.4g}"]
     if rates := [step["rate"] for step in steps if step.get("rate") is not None]:

@@ -1,6 +1,6 @@
-"""The style of figures: one figure class, and colours, dashes and hatches legible in grey.
+"""Style of figures: figure class, and colours, dashes and hatches legible in greyscale.
 
-A figure has dark text on white, whatever the page's theme and ``matplotlib.rcParams`` are.
+Figures have dark text on white, independent of the page's theme and ``matplotlib.rcParams``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 PAPER, INK, SOFT = "#ffffff", "#222222", "#595959"
 """Background, text, and auxiliary lines; WCAG contrast to the background 15.9 and 7."""
 
-# of Okabe and Ito's and Paul Tol's colours those at least 3:1 on white and 6 apart in CIE lightness
+# colours of Okabe and Ito and of Paul Tol with contrast >= 3:1 on white, 6 apart in CIE lightness
 COLOURS = ("#004488", "#D55E00", "#000000", "#117733", "#CC79A7", "#85348A", "#661100")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -48,25 +48,25 @@ LOOK: Any = {
     "legend.fontsize": 9,
 }
 
-# the same in all notebooks; a run without a name is usually a gated one
+# the same in all notebooks; unnamed runs are usually gated
 _places = {"dense": 0, "batched gate": 1, "this run": 1, "random": 2}
 
 
 def look() -> AbstractContextManager[None]:
-    """A context in which matplotlib draws in the kit's style."""
+    """Context in which matplotlib uses this style."""
     return matplotlib.rc_context(LOOK)
 
 
 class Picture(Figure):
-    """A figure that a notebook shows without pyplot."""
+    """A figure that notebooks display without pyplot."""
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw in the kit's style: ticks are created only now."""
+        """Draw in this style; ticks are created only at this point."""
         with look():
             super().draw(renderer)
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Save in the kit's style; see `matplotlib.figure.Figure.savefig`."""
+        """Save in this style; see `matplotlib.figure.Figure.savefig`."""
         with look():
             super().savefig(fname, **options)
 
@@ -74,7 +74,7 @@ class Picture(Figure):
         return self.png()
 
     def png(self, dpi: float | None = None) -> bytes:
-        """The figure as a PNG of 256 colours, which keeps notebooks small."""
+        """The figure as a PNG with 256 colours, which keeps notebooks small."""
         from PIL import Image
 
         full, small = BytesIO(), BytesIO()
@@ -85,7 +85,7 @@ class Picture(Figure):
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Decorates a function that draws a figure: everything in it has the kit's style."""
+    """Decorator of functions that create a figure: applies this style."""
 
     @wraps(draw)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -104,10 +104,10 @@ def picture(
     height: float = 3.4,
     layout: Literal["constrained"] | None = "constrained",
 ) -> Picture:
-    """An empty figure of ``columns`` times ``rows`` axes, each ``width`` by ``height`` inches.
+    """An empty figure with ``columns`` times ``rows`` axes, each ``width`` by ``height`` inches.
 
-    The axes are ``picture.axes``, row by row. ``layout=None`` leaves their positions to the caller,
-    which is several times as fast.
+    The axes are ``picture.axes``, row by row. With ``layout=None`` the caller positions them,
+    which is several times faster.
     """
     figure = Picture(figsize=(width * columns, height * rows), dpi=110, layout=layout)
     FigureCanvasAgg(figure)
@@ -117,7 +117,7 @@ def picture(
 
 
 def line(name: int | str, markers: bool = True) -> dict[str, Any]:
-    """Colour, dashes and marker of a line, by its name or by a number.
+    """Colour, dashes and marker of a line, by name or number.
 
     A name keeps its style in all figures of a process. The first seven numbers differ in colour,
     the first 49 in colour or dashes.
@@ -129,13 +129,13 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
 
 
 def legend_beside(figure: Picture, axis: Axes) -> None:
-    """A legend to the right of all axes, its lines in the order of their ends on ``axis``."""
+    """A legend to the right of all axes, with lines in the order of their ends on ``axis``."""
     handles, labels = axis.get_legend_handles_labels()
     ends = {each.get_label(): np.asarray(each.get_ydata(), float) for each in axis.lines}
 
     def last(entry: tuple[Any, str]) -> float:
         y = ends.get(entry[1], np.zeros(2))
-        return -float(y[-1]) if len(y) != 2 else np.inf  # vertical lines and shades come last
+        return -float(y[-1]) if len(y) != 2 else np.inf  # vertical lines and shaded areas last
 
     order = sorted(zip(handles, labels, strict=True), key=last)
     figure.legend(*zip(*order, strict=True), loc="outside right center", labelspacing=0.9)
@@ -144,7 +144,7 @@ def legend_beside(figure: Picture, axis: Axes) -> None:
 def name_seeds(
     figure: Picture, seeds: int, words: str = "mean of {} seeds", shown: str = ""
 ) -> None:
-    """Write above the axes what is ``shown``, and how many ``seeds`` a line summarises."""
+    """Write ``shown`` and the number of ``seeds`` above the axes."""
     said = [shown] * bool(shown) + [words.format(seeds)] * (seeds > 1)
     if said:
         figure.suptitle(": ".join(said), size=10)

@@ -23,8 +23,8 @@ from astkit import models
 from astkit.files import write_atomic
 from astkit.gating import Gate
 from astkit.profiling import EnergyMeter, EnergyReading, Timings, interleaved
-from astkit.profiling.counters import EnergyCounter
 from astkit.profiling.energy import STEPS
+from astkit.profiling.energy_counters import EnergyCounter
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import describe, stamp
 from astkit.trainers import DenseStep, GatedStep, Progress, Step, Trainer

@@ -7,7 +7,7 @@ import timeit
 
 import pytest
 
-from astkit.profiling import counters
+from astkit.profiling import energy_counters
 from tests.benchmarks import energy
 from tests.profiling.conftest import Machine, nothing
 
@@ -70,11 +70,13 @@ def test_the_benchmark_says_why_it_measured_nothing(nothing, capsys):
 def test_the_benchmark_measures_dense_and_gated_epochs(monkeypatch, tmp_path):
     def draw():
         """A counter of 50 W."""
-        counter = counters.EnergyCounter("rapl", "CPU", lambda: (timeit.default_timer() * 50e3,))
+        counter = energy_counters.EnergyCounter(
+            "rapl", "CPU", lambda: (timeit.default_timer() * 50e3,)
+        )
         counter.step_s = 0.001
         return counter
 
-    monkeypatch.setattr(counters, "RaplCounter", draw)
+    monkeypatch.setattr(energy_counters, "RaplCounter", draw)
     out = tmp_path / "energy.json"
     energy.main(["--device", "cpu", "--out", str(out), "--rows", "32", "--min-window", "0.1"])
     content = json.loads(out.read_text())

@@ -89,7 +89,7 @@ def test_a_script_is_one_python_file(small: Path) -> None:
 
 def test_wrong_options_are_refused(small: Path, capsys) -> None:
     for options, message in (
-        (["-p", "rat=1"], "'rat', which is no parameter of the notebook: it has name, rate"),
+        (["-p", "rat=1"], "'rat', which is not a parameter of the notebook"),
         (["-p", "rate"], "give NAME=VALUE"),
         (["--title", "abc"], "title is 'abc'"),
     ):

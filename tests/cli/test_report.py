@@ -52,7 +52,7 @@ def test_a_page_goes_through_pipes_and_replaces_no_device_or_link(
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for name in ("link", "."):
         said = refused(capsys, "report", root, "-o", tmp_path / name)
-        assert "not a regular file, so it is not overwritten: name another" in said
+        assert "not a regular file, so it is not overwritten: choose another" in said
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -69,7 +69,7 @@ def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path, capsys) -> N
 
 def test_it_refuses_in_one_sentence(root: Path, capsys) -> None:
     for arguments, sentence in (
-        (["nowhere"], "nowhere holds no runs"),
+        (["nowhere"], "nowhere contains no runs"),
         ([root, "--metric", "speed"], "metric is 'speed'"),
         ([root, "--format", "html", "--control", "it"], "control is 'it'"),
     ):

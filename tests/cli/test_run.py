@@ -63,7 +63,7 @@ def test_other_ends_are_told(toy, process, capsys):
     assert second.startswith("folder    ")
     assert run(toy) == 0
     assert "incomplete  in" in (said := capsys.readouterr().out)
-    assert "its time was over" in said
+    assert "the time limit was reached" in said
 
 
 def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):

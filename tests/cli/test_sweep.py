@@ -118,7 +118,7 @@ def test_bad_arguments_are_refused_before_anything_starts(toy, capsys):
         (["-p", "seed=0.5"], "seed is 0.5, but its default"),
         (["-p", "seed=3..0"], "seed is 3..0: give the smaller number first"),
         (["-p", "seed=1,,2"], "seed=1,,2 has an empty value"),
-        (["-p", "seed=1,1"], "seed holds 1 twice"),
+        (["-p", "seed=1,1"], "seed contains 1 twice"),
         (["-p", "names=[a,b"], "names=[a,b is not closed"),
         (["--jobs", "0"], "jobs is 0: give 1 or more"),
         (["--threads", "0"], "threads is 0: give 1 or more"),

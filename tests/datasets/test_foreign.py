@@ -2,15 +2,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from astkit.datasets import (
-    BatchSource,
-    ForeignLoader,
-    Images,
-    Loader,
-    as_loader,
-    indexed,
-    resized,
-)
+from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
+from astkit.datasets.foreign import ForeignLoader, resized
 from astkit.gating import RandomSubset
 
 X, Y = torch.randn(10, 3), torch.arange(10) % 3
@@ -111,17 +104,17 @@ def test_an_unsized_loader_says_so():
 def test_what_a_foreign_loader_cannot_do_it_says():
     loader = ForeignLoader(ordinary())
     for call, words in (
-        (lambda: loader.batches(0, order=torch.arange(3)), "pass its data set instead, with batch"),
+        (lambda: loader.batches(0, order=torch.arange(3)), "pass its dataset instead, with batch"),
         (lambda: loader.batches(0, start=-1), "start is -1"),
         (lambda: ForeignLoader(3), "loader is a int, which cannot be iterated"),
         (lambda: as_loader(3), "loader is a int, which cannot be iterated"),
         (
             lambda: resized(loader, 8),
-            "batch_size is 8, but .* own loader makes .*: leave batch_size",
+            "batch_size is 8, but .* own loader forms .*: leave batch_size",
         ),
         (
             lambda: as_loader(ordinary(sampler=RandomSubset(0.5).sampler(PAIRS, epochs=1))),
-            r"a policy's sampler, .* give the trainer the data set, batch_size=... and policy=...",
+            r"a policy's sampler, .* give the trainer the dataset, batch_size=... and policy=...",
         ),
     ):
         with pytest.raises(ValueError, match=words):

@@ -184,7 +184,7 @@ def test_impossible_arguments():
         ({"timeout_s": 0}, "timeout_s is 0; pass more than 0 seconds"),
         ({"timeout_s": float("nan")}, "timeout_s is nan"),
         ({"resident": "yes"}, "resident is 'yes'"),
-        ({"data": Rows(), "resident": True}, "only Images can stay"),
+        ({"data": Rows(), "resident": True}, "only Images can be kept"),
         ({"normalize": (0.5, 0.0)}, "positive deviations"),
         ({"normalize": ([0.5, 0.5], [1, 1])}, "2 means and 2 deviations for 3 channels"),
     ):

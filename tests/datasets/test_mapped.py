@@ -130,7 +130,7 @@ def test_unusable_files(written):
         ("labels.npy", LABELS.double().numpy(), "labels is a torch.float64 of"),
         ("labels.npy", LABELS.numpy() + 10**12, "Label 1000000000003 occurs"),
         ("classes.json", json.dumps(["a", "b"]).encode(), "Label 3 occurs 5 times"),
-        ("classes.json", b"{}", "does not hold a list of names"),
+        ("classes.json", b"{}", "does not contain a list of names"),
         ("classes.json", b"no json", "toy is unusable"),
         ("classes.json", b'["a", "b', "toy is unusable: .*classes.json is not JSON"),
         ("classes.json", b'["\xff"]', "toy is unusable: .*classes.json is not JSON"),

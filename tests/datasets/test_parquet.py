@@ -182,7 +182,7 @@ def test_a_damaged_image_is_named(tmp_path, write):
 
 
 def test_unusable_files(tmp_path, write):
-    with pytest.raises(ValueError, match=r"holds no file train-\*\.parquet"):
+    with pytest.raises(ValueError, match=r"contains no file train-\*\.parquet"):
         ParquetLoader(tmp_path)
     with pytest.raises(ValueError, match=r"train-0\.parquet is missing; fetch"):
         ParquetLoader([tmp_path / "train-0.parquet"])

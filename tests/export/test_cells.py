@@ -102,7 +102,7 @@ def test_values_edited_to_something_unknown_are_refused_when_they_are_used() -> 
 
 def test_impossible_values_are_refused() -> None:
     for values, message in (
-        ({"epoch": 1}, "'epoch', which is no parameter of the notebook: it has epochs"),
+        ({"epoch": 1}, "'epoch', which is not a parameter of the notebook: choose from epochs"),
         ({"epochs": float("nan")}, "epochs is nan: pass a number"),
         ({"epochs": Path()}, "epochs is .*: pass a number"),
     ):

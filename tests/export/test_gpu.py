@@ -34,7 +34,7 @@ def test_a_device_that_fails_at_work_fails_the_trial(device, monkeypatch) -> Non
 
 def test_a_wrong_result_fails_the_trial(device, monkeypatch) -> None:
     monkeypatch.setattr(torch, "ones", lambda *_, **__: torch.zeros(64, 64, device="cpu"))
-    assert gpu.trial() == "Tesla P100 gets a matrix product wrong"
+    assert gpu.trial() == "Tesla P100 computes a wrong matrix product"
 
 
 class Pool:

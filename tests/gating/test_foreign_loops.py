@@ -299,7 +299,7 @@ def test_losses_without_a_row_each_are_refused() -> None:
     policy = RandomSubset(1.0)
     index = batches_of(policy)[0]
     for losses in (torch.ones(()), torch.ones(9), torch.ones(10, 1)):
-        with pytest.raises(ValueError, match=r"one loss and one index a row.*reduction='none'"):
+        with pytest.raises(ValueError, match=r"one loss and one index per row.*reduction='none'"):
             policy.mean(losses, index)
 
 
@@ -307,7 +307,7 @@ def test_a_schedule_that_is_over_says_so_once() -> None:
     policy = InfoBatch()
     loader = loader_of(policy, epochs=2)
     loop(policy, loader, 2)
-    with pytest.warns(UserWarning, match="InfoBatch has had its 2 epochs.*raise"):
+    with pytest.warns(UserWarning, match="InfoBatch has completed its 2 epochs.*raise"):
         list(loader)
 
 

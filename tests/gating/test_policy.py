@@ -125,18 +125,18 @@ def watching(**outputs: Any) -> Any:
 ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "no rows": (lambda: as_batch({"id": 3}).rows, "holds dict without a tensor of shape .*collate"),
     "an empty batch": (lambda: Gate()(nn.Linear(6, 3), X[:0], Y[:0]), r"at least one row"),
-    "rows that do not exist": (lambda: choose(3, 48), r"Choosing chose rows 3 to 48 of 48, .*0 to"),
+    "rows that do not exist": (lambda: choose(3, 48), r"selected rows 3 to 48 of 48, .*0 to"),
     "planned": (
         lambda: list(Planning(Selection(torch.tensor([-1]))).sampler(DATA, epochs=1)),
-        r"Planning chose rows -1 to -1 of 48, some of which do not exist",
+        r"Planning selected rows -1 to -1 of 48, some of which do not exist",
     ),
     "no index": (
         lambda: Gate(score="el2n")(nn.Linear(6, 3), X, Y),
-        r"Gate remembers samples, but got no index: let the DataLoader load indexed\(data\)",
+        r"Gate keeps per-sample state, but got no index: use a DataLoader of indexed\(data\)",
     ),
     "no index, in a trainer": (
         lambda: Trainer(nn.Linear(6, 3), [(X, Y)], policy=Gate(score="el2n"), epochs=1).run(),
-        r"Gate remembers samples, but .*pass the data set itself .* or let .*indexed\(data\)",
+        r"Gate keeps per-sample state, but .*pass the data set itself .* or use .*indexed\(data\)",
     ),
     "no name": (lambda: as_policy({"rate": 0.1}), r"policy is \{'rate': 0.1\}: pass a policy"),
     "a class": (lambda: as_policy(RandomSubset), r"policy is <class .*: pass a policy such as"),  # type: ignore[arg-type]
@@ -149,19 +149,19 @@ ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
         r"'random' cannot be made .*missing.*'rate'.* its arguments are rate, seed$",
     ),
     "no argument": (lambda: as_policy({"name": "gate", "rate": 1}), "'gate' .*its arguments are"),
-    "no outputs": (watching, r"Watching needs to know .*outputs=outputs, targets=y\)"),
+    "no outputs": (watching, r"Watching needs the correctness .*outputs=outputs, targets=y\)"),
     "no targets": (lambda: watching(outputs=X), r"outputs=outputs, targets=y\)"),
     "plans": (
         lambda: RandomSubset(0.5)(nn.Linear(6, 3), X, Y),
-        r"RandomSubset chooses before loading: pass sampler=policy.sampler\(data, epochs=...\)",
+        r"RandomSubset selects before loading: pass sampler=policy.sampler\(data, epochs=...\)",
     ),
     "chooses": (
         lambda: Gate().sampler(DATA, epochs=1),
-        r"Gate chooses after scoring: call chosen = policy\(model, x, y\) on each batch instead",
+        r"Gate selects after scoring: call chosen = policy\(model, x, y\) on each batch instead",
     ),
     "no sampler": (
         lambda: RandomSubset(0.5).mean(torch.ones(3), torch.arange(3)),
-        "RandomSubset has drawn nothing: give the DataLoader sampler=policy.sampler",
+        "RandomSubset has no sampler: give the DataLoader sampler=policy.sampler",
     ),
     "no length": (lambda: RandomSubset(0.5).sampler(iter([1]), 1), "without a length.*map-style"),
     "no length, indexed": (lambda: indexed(iter([1])), "has no length, so its rows have no index"),

@@ -149,7 +149,7 @@ def test_no_sample_waits_for_ever() -> None:
 
 def test_a_bonus_below_0_is_refused() -> None:
     for bonus in (-0.1, math.nan):
-        with pytest.raises(ValueError, match=rf"bonus is {bonus}, but waiting must not lower a sc"):
+        with pytest.raises(ValueError, match=rf"bonus is {bonus}, but ageing must not lower a sc"):
             LossAge(bonus=bonus)
 
 
@@ -158,14 +158,12 @@ def test_a_bonus_below_0_is_refused() -> None:
 
 def test_without_an_index_it_says_what_to_pass() -> None:
     model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.randint(4, (5,))
-    sentence = (
-        r"(EL2N|LossAge) remembers each sample by its index.*indexed\(data\).*index=\.\.\. to"
-    )
+    sentence = r"(EL2N|LossAge) keeps per-sample state, .*indexed\(data\).*index=\.\.\. to"
     for name in REMEMBERING:
         gate = Gate(0.5, name)
         for call in (gate, gate.score):
             with pytest.raises(
-                ValueError, match=r"Gate remembers samples, but got no index: .*ind"
+                ValueError, match=r"Gate keeps per-sample state, but .* index: .*ind"
             ):
                 call(model, x, y)
         with pytest.raises(ValueError, match=sentence):
@@ -184,7 +182,7 @@ def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() ->
         for index in wrong:
             batch = batch_of([0, 1, 2, 3], 0, index=index)
             with pytest.raises(
-                ValueError, match=r"index is torch\.\w+ of shape .* place in the dat"
+                ValueError, match=r"index is torch\.\w+ of shape .* position of the sam"
             ):
                 score.score(batch)
         small = batch_of([4, 0, 9], 0, index=torch.tensor([4, 0, 9], dtype=torch.int32))

@@ -85,7 +85,7 @@ def test_a_batch_of_other_rows_or_losses_is_refused() -> None:
             with pytest.raises(ValueError, match="made from 5 rows: pass the batch that was score"):
                 choose(0, 1).take(batch)
     for shape in ((), (1,), (5,), (3, 1), (3, 5)):
-        with pytest.raises(ValueError, match=r"but 3 rows were chosen: .*reduction='none'"):
+        with pytest.raises(ValueError, match=r"but 3 rows were selected: .*reduction='none'"):
             choose(0, 1, 2).mean(torch.zeros(shape))
 
 
@@ -95,9 +95,9 @@ CHECKED: dict[str, tuple[dict[str, Any], str]] = {
     "float rows": ({"index": torch.ones(2)}, "index as torch.float32 of shape .* give int64 rows"),
     "a mask": ({"index": torch.ones(5, dtype=torch.bool)}, "index as torch.bool"),
     "a column": ({"index": torch.zeros(2, 1, dtype=torch.int64)}, r"of shape \[2, 1\]"),
-    "row 5": ({"index": torch.tensor([5])}, "chose rows 5 to 5 of 5, .* choose from 0 to 4"),
-    "row -1": ({"index": torch.tensor([2, -1])}, "chose rows -1 to 2 of 5"),
-    "scored": ({"score_only": torch.tensor([9])}, "chose rows 9 to 9 of 5"),
+    "row 5": ({"index": torch.tensor([5])}, "selected rows 5 to 5 of 5, .* select from 0 to 4"),
+    "row -1": ({"index": torch.tensor([2, -1])}, "selected rows -1 to 2 of 5"),
+    "scored": ({"score_only": torch.tensor([9])}, "selected rows 9 to 9 of 5"),
     "one weight": ({"weight": torch.ones(1)}, r"weights of shape \[1\].* to 2 rows"),
     "negative": ({"weight": torch.tensor([1.0, -0.1])}, "not all finite and 0 or more"),
     "NaN": ({"weight": torch.tensor([1.0, math.nan])}, "not all finite and 0 or more"),

@@ -111,7 +111,7 @@ def test_damaged_and_empty_files_are_refused(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(ValueError, match="cannot be read"):
         read_pairs(tmp_path / "torn.jsonl.gz")
-    with pytest.raises(ValueError, match="holds no pair"):
+    with pytest.raises(ValueError, match="contains no pair"):
         read_pairs(tmp_path / "empty.jsonl")
     with pytest.raises(FileNotFoundError):
         read_pairs(tmp_path / "absent.jsonl")

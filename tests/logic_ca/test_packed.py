@@ -155,12 +155,12 @@ def test_wrong_inputs_are_refused():
         (torch.zeros(1, 2, 4, 4), 1, None, r"x has shape \[1, 2, 4, 4\]: give \[batch, 1,"),
         (torch.zeros(1, 4, 4), 1, None, r"x has shape \[1, 4, 4\]"),
         (grid[:0], 1, None, "none of them 0"),
-        (grid + 0.5, 1, None, "x holds values other than 0 and 1"),
-        (grid * torch.nan, 1, None, "x holds values other than 0 and 1"),
+        (grid + 0.5, 1, None, "x contains values other than 0 and 1"),
+        (grid * torch.nan, 1, None, "x contains values other than 0 and 1"),
         (grid, -1, None, "steps is -1: give 0 or more"),
         (grid, 2, mask, r"masks has .* give \[2, 1, 1, 4"),
         (grid, 1, mask[0], "masks has shape"),
-        (grid, 1, 2 * mask, "masks holds values other"),
+        (grid, 1, 2 * mask, "masks contains values other"),
     ):
         with pytest.raises(ValueError, match=message):
             PackedCircuit(circuits.life()).rollout(x, steps, masks)

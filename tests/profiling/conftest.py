@@ -11,8 +11,8 @@ import torch
 
 from astkit import rng
 from astkit.datasets import Images
-from astkit.profiling import counters
-from astkit.profiling.counters import EnergyCounter, RaplCounter, UnavailableError
+from astkit.profiling import energy_counters
+from astkit.profiling.energy_counters import EnergyCounter, RaplCounter, UnavailableError
 
 
 def noise(rows, shape=(1, 8, 8), seed=0):
@@ -58,5 +58,5 @@ def machine():
 def nothing(monkeypatch, tmp_path):
     """A machine without NVML or RAPL."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(counters, "RaplCounter", lambda: RaplCounter(tmp_path / "powercap"))
+    monkeypatch.setattr(energy_counters, "RaplCounter", lambda: RaplCounter(tmp_path / "powercap"))
     return tmp_path

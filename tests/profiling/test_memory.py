@@ -139,7 +139,7 @@ def test_a_device_that_is_not_there_has_a_reason(monkeypatch):
         with peak_memory(device) as peak:
             pass
         assert peak.reading.bytes is None
-        assert f"torch sees no {torch.device(device).type} device here" in peak.reading.reason
+        assert f"torch finds no {torch.device(device).type} device" in peak.reading.reason
 
 
 @pytest.fixture

@@ -175,7 +175,7 @@ def test_the_table_holds_what_its_columns_say() -> None:
     assert predicted[0] == pytest.approx(-0.1)  # tau 100, gain 0.1
     assert predicted[6] == 0
     assert np.isnan(found[found["controller"] != "slow"]["predicted error"]).all()
-    with pytest.raises(ValueError, match=r"steps is 150, but the error is taken from step 200 on"):
+    with pytest.raises(ValueError, match=r"the error is computed from step 200 on"):
         table(kinds, [bench.shock()], [0.1], [0], steps=150)
 
 

@@ -17,8 +17,8 @@ import torch
 
 from astkit.datasets import cifar10
 from astkit.export import gpu
-from astkit.profiling import counters
-from astkit.profiling.counters import UnavailableError
+from astkit.profiling import energy_counters
+from astkit.profiling.energy_counters import UnavailableError
 from astkit.runs import doctor
 from astkit.runs.doctor import Finding, text, verdict, works
 
@@ -94,7 +94,7 @@ def test_an_extra_that_is_missing_is_told_with_its_purpose_and_its_command(monke
     findings = found()
     expected = Finding("tune", "--", "no optuna, for `astkit tune`", "`pip install tune`")
     assert findings["tune"] == expected
-    assert findings["data"] == Finding("data", "ok", "installed, for data sets in parquet files")
+    assert findings["data"] == Finding("data", "ok", "installed, for datasets in parquet files")
     assert works(list(findings.values()))
 
 
@@ -130,13 +130,13 @@ def test_a_gpu_that_the_driver_has_and_torch_does_not_see(monkeypatch, tmp_path)
     monkeypatch.setattr(doctor, "_NVIDIA", tmp_path / "gpus")
     finding = found()["GPU"]
     assert (finding.mark, finding.core) == ("!!", False)
-    assert "torch sees none" in finding.fact
+    assert "not by torch" in finding.fact
 
 
 @pytest.mark.parametrize("fault", [None, "torch 2.10 has no kernels for Tesla P100"])
 def test_a_gpu_counts_only_if_it_computes(monkeypatch, cuda, fault):
     monkeypatch.setattr(gpu, "trial", lambda: fault)
-    monkeypatch.setattr(counters, "open_counter", unreadable)
+    monkeypatch.setattr(energy_counters, "open_counter", unreadable)
     finding = found()["GPU"]
     assert finding.mark == ("ok" if fault is None else "!!")
     assert (fault or "Tesla P100, 1 of cuda") in finding.fact
@@ -147,7 +147,7 @@ def test_a_driver_that_does_not_start_is_told(monkeypatch, cuda):
         raise RuntimeError("CUDA driver initialization failed\nmore")
 
     monkeypatch.setattr(gpu, "trial", fails)
-    monkeypatch.setattr(counters, "open_counter", unreadable)
+    monkeypatch.setattr(energy_counters, "open_counter", unreadable)
     assert found()["GPU"].fact == "RuntimeError: CUDA driver initialization failed"
 
 
@@ -160,7 +160,7 @@ def test_joules_are_looked_for_on_cpu_and_gpu(monkeypatch, cuda):
     counter = SimpleNamespace(backend="rapl", scope="CPU", close=lambda: closed.append(True))
     monkeypatch.setattr(gpu, "trial", lambda: None)
     monkeypatch.setattr(
-        counters,
+        energy_counters,
         "open_counter",
         lambda device: counter if device.type == "cpu" else unreadable(device),
     )

@@ -51,7 +51,7 @@ def test_values_of_an_option():
 
 def test_bad_options_are_refused():
     for option, sentence in (
-        ("rate=0.05,,0.1", "rate=0.05,,0.1 has an empty value: take out a comma"),
+        ("rate=0.05,,0.1", "rate=0.05,,0.1 has an empty value: remove a comma"),
         ("rate=0.05,", "has an empty value"),
         ("seed=4..0", "seed is 4..0: give the smaller number first"),
         ("seeds=[0,1", r"seeds=\[0,1 is not closed: add the missing \]"),
@@ -101,9 +101,9 @@ def test_arrays_and_tuples_are_values_too():
 def test_bad_grids_are_refused():
     for values, sentence in (
         ({"rate": []}, "rate has no values: give one or more"),
-        ({"rate": [0.1, 0.2, 0.10]}, "rate holds 0.1 twice: give each value once"),
-        ({"rate": [1, 1.0]}, "rate holds 1.0 twice"),
-        ({"seeds": [0, [0]]}, r"seeds holds \[0\] twice"),
+        ({"rate": [0.1, 0.2, 0.10]}, "rate contains 0.1 twice: give each value once"),
+        ({"rate": [1, 1.0]}, "rate contains 1.0 twice"),
+        ({"seeds": [0, [0]]}, r"seeds contains \[0\] twice"),
         ({"rate": [0.1, "high"]}, "rate is 'high'"),
         ({"sede": [1]}, "no parameter 'sede': did you mean seed"),
         ({"seed": [0, 0]}, "seed holds 0 twice"),

@@ -90,7 +90,7 @@ def test_a_changed_notebook_is_told(plan, root, process):
     changed = parameters.read(sweeping.write(plan.path, "print(1)"))
     done = notebook.run(changed, {}, root)
     assert not done.executed
-    assert done.note == "toy.ipynb has changed since: run it again to see"
+    assert done.note == "toy.ipynb has changed since: run it again"
     assert notebook.run(changed, {}, root, again=True).note == ""
     assert notebook.run(changed, {}, root).note == ""
 
@@ -140,7 +140,7 @@ def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, 
     else:
         done = notebook.run(plan, {}, root)
         assert done.status == "incomplete"
-        assert ("its time was over" in done.note) is (end == "left")
+        assert ("the time limit was reached" in done.note) is (end == "left")
     record = notebook.find(plan, {}, root)
     assert record.status == "incomplete"
     resumed = notebook.run(plan, {}, root)

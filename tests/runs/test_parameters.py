@@ -70,11 +70,11 @@ def test_an_annotated_parameter_is_read_and_other_statements_are_not(tmp_path):
 def test_a_file_that_is_no_notebook_is_refused(tmp_path):
     for content, error, sentence in (
         (None, FileNotFoundError, "there is no notebook"),
-        ("print(1)", ValueError, "is no notebook"),
-        ("{}", ValueError, "is no notebook"),
-        ('{"nbformat": 4}', ValueError, "is no notebook"),
-        ('{"nbformat": 4, "nbformat_minor": 5, "cells": [3]}', ValueError, "is no notebook"),
-        ("[" * 100_000, ValueError, "is no notebook"),
+        ("print(1)", ValueError, "is not a notebook"),
+        ("{}", ValueError, "is not a notebook"),
+        ('{"nbformat": 4}', ValueError, "is not a notebook"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "cells": [3]}', ValueError, "is not a notebook"),
+        ("[" * 100_000, ValueError, "is not a notebook"),
     ):
         path = tmp_path / "x.ipynb"
         if content is not None:
@@ -190,7 +190,7 @@ def test_another_type_is_refused_with_the_default(more):
         with pytest.raises(ValueError, match=sentence):
             more.from_text(name, text)
     for name, text in (("names", "[c, d]"), ("names", "['c'"), ("options", "{b: 2}")):
-        with pytest.raises(ValueError, match="close its brackets, and quote the texts in them"):
+        with pytest.raises(ValueError, match="close its brackets, and quote strings in them"):
             more.from_text(name, text)
 
 

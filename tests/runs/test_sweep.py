@@ -64,7 +64,7 @@ def test_a_failing_or_damaged_run_costs_only_itself_and_is_redone(toy, root, pro
     damaged.write_text(stamped)
     outcomes, lines = run(toy, {"seed": SEEDS}, root)
     assert {done.status for done in outcomes} == {"complete"}
-    assert lines[0] == "4 runs, 3 of them complete before"
+    assert lines[0] == "4 runs, 3 of them already complete"
     assert [given["seed"] for given, _ in seen] == [0, 1, 2, 3, 2]
 
 
@@ -128,14 +128,14 @@ def test_progress_says_how_far_how_well_and_how_long(toy, root, process, monkeyp
             notebook, "run", lambda plan, given, root, threads: Outcome(given, "complete", 5.0)
         )
         _, lines = run(toy, {"rate": [0.5], "seed": range(4)}, root)
-    assert lines[0] == "4 runs, 0 of them complete before"
+    assert lines[0] == "4 runs, 0 of them already complete"
     # 100 s a run by the clock, so 300, 200 and 100 s for those that are left
     left = [f"  (about 0:0{minutes} left)" for minutes in ("5:00", "3:20", "1:40")] + [""]
     expected = [f"{n + 1}/4  complete  seed={n}  5.0 s{left[n]}" for n in range(4)]
     assert lines[1:] == expected
     process("complete")
     run(toy, {"seed": range(3)}, root)
-    assert run(toy, {"seed": range(3)}, root)[1] == ["3 runs, 3 of them complete before"]
+    assert run(toy, {"seed": range(3)}, root)[1] == ["3 runs, 3 of them already complete"]
 
 
 def test_a_line_that_cannot_be_told_ends_the_sweep_in_good_order(toy, root, process):
@@ -248,7 +248,7 @@ def test_runs_one_failing_one_killed_and_an_interrupt(toy, root, tmp_path, rates
 
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode == 1, second.stderr
-    assert f"{count} runs, {len(complete)} of them complete before" in second.stdout
+    assert f"{count} runs, {len(complete)} of them already complete" in second.stdout
     head = re.search(r"^ *rate +seed", second.stdout, re.MULTILINE)
     table = second.stdout[head.start() :].strip().splitlines()
     assert table[0].split() == ["rate", "seed", "status", "seconds", "error"]

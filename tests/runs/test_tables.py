@@ -233,9 +233,9 @@ def test_steered_runs_have_no_place_in_a_mean(tmp_path: Path) -> None:
 def test_runs_of_one_name(root: Path) -> None:
     make(root, 0.1, 0, name="other")
     assert set(tables.collect(root, "other").runs["name"]) == {"other"}
-    with pytest.raises(FileNotFoundError, match="holds no runs called third"):
+    with pytest.raises(FileNotFoundError, match="contains no runs called third"):
         tables.collect(root, "third")
-    with pytest.raises(FileNotFoundError, match="nowhere holds no runs: make some"):
+    with pytest.raises(FileNotFoundError, match="nowhere contains no runs: create some"):
         tables.collect(root / "nowhere")
 
 

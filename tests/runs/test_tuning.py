@@ -294,7 +294,7 @@ def test_searches_of_other_settings_are_not_mixed(search, faked):
         {"lr": True},
         {"seed": 1},
     ):
-        with pytest.raises(ValueError, match="holds a search with other settings of the task, lr"):
+        with pytest.raises(ValueError, match="contains a search with other settings of the task"):
             replace(search, **changes).run(3, silent)
     assert search.storage.read_bytes().startswith(before)
     assert len(trials(search)) == 2
@@ -307,7 +307,7 @@ def test_a_file_that_is_no_search_is_refused_and_kept(search):
         '{"op_code": 0, "worker_id": "a", "study_name": [], "directions": 3}\n',
     ):
         search.storage.write_text(content)
-        with pytest.raises(ValueError, match=r"search.journal holds no search: name another file"):
+        with pytest.raises(ValueError, match=r"search.journal contains no search: choose another"):
             search.run(1, silent)
         assert search.storage.read_text() == content
     link = search.storage.with_name("link")
@@ -319,7 +319,7 @@ def test_a_file_that_is_no_search_is_refused_and_kept(search):
 def test_impossible_searches_are_refused(search, tmp_path):
     with pytest.raises(ValueError, match="trials is 0: give 1 or more"):
         search.run(0)
-    with pytest.raises(ValueError, match="holds no completed trial of 'batched gate'"):
+    with pytest.raises(ValueError, match="contains no completed trial of 'batched gate'"):
         search.best()
     callable_score = {**TASK.gate, "score": lambda *_: None}
     unnamed = Tuning(replace(TASK, gate=callable_score), tmp_path / "other")

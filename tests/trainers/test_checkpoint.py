@@ -217,7 +217,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_is_used(
         spoilt = bytearray(content)
         spoilt[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         two[0].write_bytes(spoilt)
-        with pytest.warns(UserWarning, match=f"{two[0].name} is damaged.*the checkpoint before it"):
+        with pytest.warns(UserWarning, match=f"{two[0].name} is damaged.*the previous checkpoint"):
             path, _ = checkpoint.newest(tmp_path / "ckpt")
         assert path == two[1]
     with pytest.warns(UserWarning, match="is damaged"):
@@ -235,7 +235,7 @@ def test_without_a_whole_one_nothing_is_resumed(two: list[Path], tmp_path: Path)
         path.write_bytes(b"")
     with (
         warnings.catch_warnings(action="ignore"),
-        pytest.raises(ValueError, match=r"none of the 2 checkpoints in .* is whole"),
+        pytest.raises(ValueError, match=r"none of the 2 checkpoints in .* is valid"),
     ):
         build(tmp_path, resume=True)
 
@@ -352,7 +352,7 @@ def test_two_trainers_do_not_share_a_folder(tmp_path: Path, monkeypatch: Any) ->
     steps = first.steps()
     next(steps)
     for attempt in (lambda: build(tmp_path, resume=True), lambda: next(second.steps())):
-        with pytest.raises(ValueError, match=r"another trainer is using .*/ckpt: end it first"):
+        with pytest.raises(ValueError, match=r"another trainer is using .*/ckpt: stop it"):
             attempt()
     deque(steps, 0)
     with pytest.raises(ValueError, match=r"has written to .* since this one was built: build it"):
@@ -393,7 +393,7 @@ def test_checkpoints_of_an_earlier_run_are_not_mixed_with_a_new_one(tmp_path: Pa
     leave_after(build(tmp_path), 5)
     with pytest.raises(ValueError, match="pass resume=True to continue"):
         build(tmp_path)
-    with pytest.raises(ValueError, match="name their folder"):
+    with pytest.raises(ValueError, match="pass the folder"):
         build(tmp_path, resume=True, checkpoints=None)
     for name in ("keep", "every"):
         with pytest.raises(ValueError, match=f"{name} is 0: give 1 or more"):

@@ -178,7 +178,7 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused():
         lambda outputs, targets: outputs.mean(): r"\[\] for 4 rows",
         lambda outputs, targets: 0.5: "float for 4 rows",
     }.items():
-        with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value a"):
+        with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value p"):
             evaluator(metrics={"mine": function}).evaluate(data)
 
 

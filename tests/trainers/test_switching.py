@@ -49,9 +49,8 @@ def test_a_policy_made_to_lose_is_switched_off_after_30_steps_with_one_sentence(
     assert {event.name for event in events[2:]} == {"probe"}
     assert len(told) == 1
     assert str(told[0].message) == (
-        "RandomSubset is switched off: a median of 0.00011 s for each offered row is more than the"
-        " 0.0001 s of dense training; training continues on every row, and short probes test the"
-        " policy again"
+        "RandomSubset is switched off: it takes a median of 0.00011 s per offered row, and dense"
+        " training 0.0001 s; training continues on all rows, and short probes test the policy again"
     )
 
 

@@ -501,7 +501,7 @@ BAD = {
     "empty": ({"train": DataLoader(EMPTY, 8)}, "yielded no batch"),
     "NaN loss": (
         {"model": Returning(lambda out, training: out + (math.nan if training else 0.0))},
-        "training loss became nan: the weights are as they were.*lower lr",
+        "training loss became nan: the weights were not changed.*lower lr",
     ),
     "NaN in inputs": (
         {"train": ordinary([0, 1], torch.full((2, 64), math.nan))},
@@ -541,7 +541,7 @@ class Nothing(Policy):
 
 def test_impossible_policies_and_arguments_are_refused(unchanged):
     cases = [
-        ({"train": DataLoader(Endless(), 8), "policy": RandomSubset(0.5)}, "chooses rows before"),
+        ({"train": DataLoader(Endless(), 8), "policy": RandomSubset(0.5)}, "selects rows before"),
         ({"train": foreign(TRAIN, False), "policy": RandomSubset(0.5)}, "pass the data set inst"),
         ({"policy": Nothing()}, "no batch"),
         ({"train": Loader(TRAIN, 8, drop_last=True), "policy": RandomSubset(0.1)}, "no batch"),

@@ -346,7 +346,7 @@ def test_a_run_without_a_gate_has_a_strip_without_its_rows(monkeypatch):
     assert "threshold" not in strip.readout(Run(dense), 0.0)
     assert "selection" not in strip.readout(Run(dense), 0.0)
     dense.switch = Switch("Gate")
-    assert "every row (selection is off" in strip.readout(Run(dense), 0.0)
+    assert "dense step (selection is off" in strip.readout(Run(dense), 0.0)
 
 
 def test_a_pace_of_nothing_is_refused():

@@ -180,8 +180,8 @@ def test_bars_stack_the_parts_up_to_the_dense_total(results):
 
 def test_joules_are_drawn_where_they_were_measured_and_missing_ones_named(results):
     for columns, reason in (
-        ({}, "the results hold none"),
-        ({"joules": None}, "the results hold none"),
+        ({}, "the results contain none"),
+        ({"joules": None}, "the results contain none"),
         ({"joules": math.nan, "joules_reason": "no counter here"}, "no counter here"),
     ):
         picture = plots.cost_breakdown(results.assign(**columns))

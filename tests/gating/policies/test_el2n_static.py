@@ -67,5 +67,5 @@ def test_samples_that_no_run_scored_are_kept() -> None:
 def test_training_without_scores_is_refused() -> None:
     with pytest.raises(ValueError, match=r"StaticEL2N has no scores: call policy.prepare\(make"):
         StaticEL2N().plan(info(0))
-    with pytest.raises(ValueError, match="StaticEL2N remembers each sample by its index"):
+    with pytest.raises(ValueError, match="StaticEL2N keeps per-sample state, but got no"):
         StaticEL2N().prepare(model, ScoredBatches([(X, Y)], indexed=False))

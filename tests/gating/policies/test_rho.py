@@ -83,7 +83,7 @@ def test_small_halves_and_batch_norm_go_together() -> None:
 def test_it_is_refused_without_holdout_losses_or_index() -> None:
     with pytest.raises(ValueError, match=r"no holdout losses: call policy.prepare\(make_model"):
         Rho()(model(), X, Y, INDEX)
-    with pytest.raises(ValueError, match="Rho remembers each sample by its index"):
+    with pytest.raises(ValueError, match="Rho keeps per-sample state, but got no"):
         Rho().prepare(model, ScoredBatches([(X, Y)], indexed=False))
     assert copy.deepcopy(Rho()).held is None
 

@@ -1,8 +1,8 @@
 """Energy counters: NVML for NVIDIA GPUs, RAPL for CPUs.
 
-NVML counts the whole board of a GPU; GPUs older than Volta have no counter. RAPL's zones overlap:
-psys contains the packages, and a package contains its cores; one package may be listed twice, as
-``intel-rapl`` and ``intel-rapl-mmio``. So only packages are added up, each once.
+NVML counts a GPU's whole board; GPUs older than Volta have no counter. RAPL zones overlap: psys
+contains the packages, a package contains its cores, and a package may be listed twice, as
+``intel-rapl`` and ``intel-rapl-mmio``. Therefore only packages are summed, each once.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Snapshot = tuple[float, ...]
 
 POWERCAP = Path("/sys/class/powercap")
 PLAUSIBLE_WATTS = 1000.0
-"""A package that seems to draw more did not wrap: its counter was reset."""
+"""Power above which a decrease is a reset of the counter, not a wrap."""
 MIRROR_UJ = 1e6
-"""Dies of one package whose counters agree to a joule share one counter (AMD Zen 1 and 2)."""
+"""Dies of one package whose counters agree to within a joule share a counter (AMD Zen 1, 2)."""
 
 
 class UnavailableError(Exception):
-    """A counter cannot be read; the text is the reason, without a full stop."""
+    """A counter cannot be read; the message is the reason, without a full stop."""
 
 
 class EnergyCounter:
-    """Cumulative counters in millijoules, read at the edges of windows.
+    """Cumulative counters in millijoules, read at the start and end of windows.
 
     Attributes:
-        backend: where the numbers come from.
+        backend: source of the values.
         scope: what is measured.
-        step_s: seconds between two updates of the counter; NVML's are about this long.
+        step_s: seconds between two updates of the counter; approximate for NVML.
     """
 
     step_s = 0.1
@@ -50,12 +50,12 @@ class EnergyCounter:
         self.backend, self.scope, self._get, self.close = backend, scope, get, close
 
     def read(self) -> Snapshot:
-        """All counters now. Raises ``UnavailableError``."""
+        """Read all counters. Raises ``UnavailableError``."""
         try:
             return self._get()
         except UnavailableError:
             raise
-        except Exception as error:  # whatever the driver raises, a run goes on without joules
+        except Exception as error:  # a driver error must not end the run
             raise UnavailableError(
                 f"{self.backend} of {self.scope} cannot be read ({error})"
             ) from None
@@ -73,7 +73,7 @@ class EnergyCounter:
 class _Zone(NamedTuple):
     name: str
     folder: Path
-    range_uj: int  # where the counter starts again at 0; 0 where the kernel does not say
+    range_uj: int  # value at which the counter wraps to 0; 0 if unknown
 
     def energy_uj(self) -> int:
         try:
@@ -88,8 +88,8 @@ class _Zone(NamedTuple):
             raise UnavailableError(f"RAPL's {self.name} cannot be read ({error})") from None
 
     def passed_uj(self, before: float, after: float, seconds: float) -> float:
-        """Microjoules from ``before`` to ``after``, through at most one wrap."""
-        most = PLAUSIBLE_WATTS * 1e6 * (seconds + 1)  # a second more, for windows within one step
+        """Microjoules from ``before`` to ``after``, allowing for one wrap."""
+        most = PLAUSIBLE_WATTS * 1e6 * (seconds + 1)  # plus a second, for windows within one step
         passed = after - before
         if passed < 0:
             passed += self.range_uj
@@ -106,10 +106,10 @@ class _Zone(NamedTuple):
 
 
 class RaplCounter(EnergyCounter):
-    """All CPU packages of the machine, added up, with everything that runs on them.
+    """All CPU packages of the machine, summed, including all processes.
 
-    Raises ``UnavailableError`` where there is no package zone (as in most virtual machines) or
-    where it may not be read.
+    Raises ``UnavailableError`` if there is no package zone (as in most virtual machines) or
+    it is not readable.
     """
 
     step_s = 0.001
@@ -122,17 +122,17 @@ class RaplCounter(EnergyCounter):
         super().__init__("rapl", scope, lambda: tuple(zone.energy_uj() for zone in self._zones))
 
     def joules(self, before: Snapshot, after: Snapshot, seconds: float) -> float:
-        """Exact through one wrap of each package; refused where more than one may have happened."""
+        """Exact across one wrap per package; raises if more than one is possible."""
         pairs = zip(self._zones, before, after, strict=True)
         return sum(zone.passed_uj(old, new, seconds) for zone, old, new in pairs) / 1e6
 
 
 def _packages(root: Path) -> list[_Zone]:
-    """The package zones, sorted by name, without a second view of the same counter."""
+    """The package zones, sorted by name, without duplicates of the same counter."""
     zones: dict[str, _Zone] = {}
-    # in this order intel-rapl comes after its twin intel-rapl-mmio and replaces it
+    # in this order intel-rapl follows its duplicate intel-rapl-mmio and replaces it
     for folder in sorted(root.glob("*:*")):
-        with suppress(OSError):  # a zone of another kind has no name
+        with suppress(OSError):  # zones of other kinds have no name
             name, range_uj = (folder / "name").read_text().strip(), 0
             if re.fullmatch(r"package-\d+(-die-\d+)?", name):
                 with suppress(OSError, ValueError):
@@ -170,10 +170,10 @@ def _open_nvml(device: torch.device) -> EnergyCounter:
     try:
         index = torch.cuda.current_device() if device.index is None else device.index
         properties = torch.cuda.get_device_properties(index)
-        # by its UUID, because NVML ignores CUDA_VISIBLE_DEVICES
+        # by UUID, since NVML ignores CUDA_VISIBLE_DEVICES
         handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
         nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    # torch raises the latter two where it sees no such GPU
+    # torch raises the latter two if it finds no such GPU
     except (nvml.NVMLError, AssertionError, RuntimeError) as error:
         nvml.nvmlShutdown()
         raise UnavailableError(f"NVML reads no energy of {device} ({error})") from None

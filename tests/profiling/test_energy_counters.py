@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
-from astkit.profiling import EnergyMeter, counters
-from astkit.profiling.counters import RaplCounter, UnavailableError
+from astkit.profiling import EnergyMeter, energy_counters
+from astkit.profiling.energy_counters import RaplCounter, UnavailableError
 
 
 def read_once(device, machine, change, seconds=12.0):
@@ -252,14 +252,14 @@ def test_a_counter_of_root_alone_is_a_reason_with_the_remedy(powercap, machine, 
     with meter.window():
         machine.now += 12.0
         if os.geteuid() == 0:  # whom no mode keeps out
-            monkeypatch.setattr(counters, "open", denied, raising=False)
+            monkeypatch.setattr(energy_counters, "open", denied, raising=False)
     assert "only root" in meter.reading().reason  # taken away within a window
     with pytest.raises(UnavailableError, match=r"only root .*sudo chmod a\+r .*/energy_uj"):
         RaplCounter(powercap.root)
 
 
 def test_the_cpu_is_measured_by_rapl(powercap, machine, monkeypatch):
-    monkeypatch.setattr(counters, "RaplCounter", lambda: RaplCounter(powercap.root))
+    monkeypatch.setattr(energy_counters, "RaplCounter", lambda: RaplCounter(powercap.root))
     reading = read_once("cpu", machine, lambda: powercap.set({"intel-rapl:0": 47_000_000}), 1.0)
     assert str(reading) == "40.0 J (rapl, CPU package-0, 1.0 s)"
 
