@@ -108,10 +108,10 @@ def test_taking_rows_keeps_the_structure_and_the_argument() -> None:
 
 def test_what_is_no_batch_is_refused_in_one_sentence() -> None:
     for call_it, words in (
-        (lambda: count_rows({"id": 3}), r"holds dict without a tensor of shape \[rows, \.\.\.\]"),
-        (lambda: count_rows(torch.tensor(3.0)), "holds Tensor without a tensor"),
-        (lambda: as_batch([]).rows, "holds list without a tensor"),
-        (lambda: as_batch((X, "a")), "holds str without a tensor"),
+        (lambda: count_rows({"id": 3}), r"dict without a tensor of shape \[rows, \.\.\.\]"),
+        (lambda: count_rows(torch.tensor(3.0)), "contains Tensor without a tensor"),
+        (lambda: as_batch([]).rows, "contains list without a tensor"),
+        (lambda: as_batch((X, "a")), "contains str without a tensor"),
         (lambda: as_batch((X, Y[:4])), "inputs of 5 rows with targets of 4: give each row one"),
         (lambda: as_batch((X, Y), Y[:3]), "yielded 3 indices for 5 rows: give one per row"),
     ):

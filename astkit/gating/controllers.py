@@ -21,7 +21,7 @@ Draw = Callable[[str], Tensor]
 
 def check_rate(name: str, rate: float) -> float:
     """``rate`` as a float; ``ValueError`` unless it lies in (0, 1]."""
-    if not 0 < rate <= 1:  # also refuses NaN
+    if not 0 < rate <= 1:  # also rejects NaN
         raise ValueError(
             f"{name} is {rate}, but a rate is a share of the samples: give a number above 0 and at"
             " most 1, such as 0.1"
@@ -29,7 +29,7 @@ def check_rate(name: str, rate: float) -> float:
     return float(rate)
 
 
-_RULES: dict[str, Callable[[float], bool]] = {  # comparisons also refuse NaN
+_RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
     "above 0": lambda value: 0 < value < math.inf,
     "0 or above": lambda value: 0 <= value < math.inf,
     "above 0 and at most 1": lambda value: 0 < value <= 1,

@@ -80,7 +80,7 @@ class Disagreement(ContextScore):
         other: list[Tensor] = [*model.parameters()]
         if [p.shape for p in own] != [p.shape for p in other]:
             raise ValueError(
-                "the teacher was made of a model with other parameters: give each model its own"
+                "the teacher was built from a model with other parameters: give each model its own"
                 " gate"
             )
         with torch.no_grad():

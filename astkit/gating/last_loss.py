@@ -53,7 +53,7 @@ def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
 
 def check_share(name: str, value: float, whole: bool = False) -> float:
     """``value`` as a float; ``ValueError`` unless it lies in [0, 1), with ``whole`` in [0, 1]."""
-    if not 0 <= value <= 1 or (value == 1 and not whole):  # also refuses NaN
+    if not 0 <= value <= 1 or (value == 1 and not whole):  # also rejects NaN
         limit = "at most" if whole else "below"
         raise ValueError(f"{name} is {value}: give a number of 0 or more and {limit} 1")
     return float(value)

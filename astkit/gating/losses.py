@@ -77,7 +77,7 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
     losses, mask = found if isinstance(found, tuple) else (found, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(
-            f"the criterion returned {_shown(losses)} for {rows} rows: let it return one loss a row"
+            f"the criterion returned {_shown(losses)} for {rows} rows: return one loss per row"
             " without averaging, such as with reduction='none'"
         )
     if mask is not None and mask.shape != losses.shape:
@@ -103,7 +103,7 @@ def logits_of(outputs: Any) -> Tensor:
     if isinstance(found, Tensor):
         return found
     raise ValueError(
-        f"the model returned {type(outputs).__name__} without logits or one loss a row: return a"
+        f"the model returned {type(outputs).__name__} without logits or one loss per row: return a"
         " tensor or an object with logits, or pass criterion=(outputs, targets) -> [rows]"
     )
 

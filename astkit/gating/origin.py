@@ -27,7 +27,7 @@ class OriginPI(Controller):
 
     With ``f`` the density of scores at the threshold, a fixed distribution and no active clamp,
     ``t - quantile`` obeys ``(z - 1)**2 (z - 1 + alpha) + f alpha z (kp (z - 1) + ki) = 0``; Jury's
-    criterion gives the bounds on its card. The damping ratio is about ``kp / 2 * sqrt(f / ki)``:
+    criterion gives the bounds in the card. The damping ratio is about ``kp / 2 * sqrt(f / ki)``:
     0.11 for the defaults at ``f = 1``, a slow oscillation.
 
     Args:

@@ -1,7 +1,7 @@
 """Checkpoints: writes and finds checkpoint files. Called by ``_save`` in resume.py.
 
-Bytes are written by state_file.py. On deterministic devices, a resumed run gives bitwise the same
-weights, thresholds, metrics and counts as an uninterrupted one.
+Bytes are written by state_file.py. On deterministic devices, a resumed run ends with bitwise
+the same weights, thresholds, metrics and counts as an uninterrupted one.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Updates:
             self.flush()
 
     def flush(self) -> None:
-        """Step with the accumulated gradients; does nothing if the total weight is 0."""
+        """Step with the accumulated gradients; does nothing without rows or weight."""
         try:
             if self._rows and self._weigh():
                 self._step()

@@ -123,7 +123,7 @@ def _changed(node: ast.AST) -> Iterator[str]:
             yield ast.unparse(ast.fix_missing_locations(twin))
     if isinstance(node, ast.Expr | ast.AugAssign):
         yield "pass"
-    if isinstance(node, ast.Return) and node.value is not None:
+    if isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "return None"
 
 

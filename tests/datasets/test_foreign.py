@@ -83,8 +83,8 @@ def test_batches_of_any_structure_pass():
 
 def test_names_what_is_no_batch():
     for item, words in (
-        ((X, "a"), r"holds str without a tensor of shape \[rows, ...\]: collate it to tensors"),
-        ({"id": 3}, "holds dict without a tensor"),
+        ((X, "a"), r"contains str without a tensor of shape \[rows, ...\]: collate it to tensors"),
+        ({"id": 3}, "contains dict without a tensor"),
         ((X, Y[:4]), "inputs of 10 rows with targets of 4: give each row one target"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -147,7 +147,7 @@ def test_a_collate_function_of_ones_own():
 
 def test_unusable_items():
     for data, words in (
-        (Rows(label=str), "holds tuple without a tensor of shape"),
+        (Rows(label=str), "contains tuple without a tensor of shape"),
         (Rows(lambda x: object()), "cannot be stacked"),
         (Rows(lambda x: torch.zeros(int(x[0, 0, 0]))), "cannot be stacked"),
     ):

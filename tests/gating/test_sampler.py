@@ -74,6 +74,9 @@ def test_what_a_plan_says_beside_its_rows_is_kept_by_the_sampler() -> None:
     assert (len(sampler.score_only), sampler.lr_factor) == (3, 1.5)
     list(sampler)
     assert sampler.lr_factor == 0.5
+    plain = RandomSubset(0.4).sampler(range(5), epochs=1)
+    list(plain)
+    assert (len(plain.score_only), plain.lr_factor) == (0, 1.0)
 
 
 def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:

@@ -106,7 +106,7 @@ def test_bad_grids_are_refused():
         ({"seeds": [0, [0]]}, r"seeds contains \[0\] twice"),
         ({"rate": [0.1, "high"]}, "rate is 'high'"),
         ({"sede": [1]}, "no parameter 'sede': did you mean seed"),
-        ({"seed": [0, 0]}, "seed holds 0 twice"),
+        ({"seed": [0, 0]}, "seed contains 0 twice"),
         ({"seed": range(10**30)}, "seed has more than 100,000 values"),
         ({"seed": range(1000), "rate": np.linspace(0, 1, 101)}, "101,000 combinations: give at"),
     ):

@@ -122,6 +122,27 @@ def outcome(trainer):
     }
 
 
+def test_a_policy_is_told_which_rows_were_trained_and_which_only_scored():
+    planned, told = {True: [], False: []}, {True: [], False: []}
+
+    class Telling(Hardest):
+        def plan(self, run):
+            chosen = super().plan(run)
+            planned[True] += chosen.index.tolist()
+            planned[False] += chosen.score_only.tolist()
+            return chosen
+
+        def observe(self, visit):
+            super().observe(visit)
+            told[visit.trained] += visit.index.tolist()
+
+    finish(build(policy=Telling(), validation=None, epochs=1))
+    assert sorted(told[True]) == sorted(planned[True])
+    assert sorted(planned[False]) != sorted(planned[True])
+    assert told[False]
+    assert set(told[False]) <= set(planned[False])
+
+
 @cache
 def uninterrupted(kind):
     trainer = build(kind)

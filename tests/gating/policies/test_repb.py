@@ -31,3 +31,10 @@ def test_it_equals_the_three_rules() -> None:
             following |= {i for i in batch if losses[epoch][i] >= mean or draws[i] >= r}
         chosen = following
     assert len(found[5][0]) < 0.8 * N
+
+
+def test_a_memory_of_other_samples_is_refused() -> None:
+    policy = RePB(0.5)
+    list(policy.sampler(range(N), epochs=2))
+    with pytest.raises(ValueError, match=f"RePB remembers {N} samples, but the data set has 7"):
+        list(policy.sampler(range(7), epochs=2))

@@ -1,0 +1,61 @@
+"""Mutants are what they say, and the committed figures hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import mutants
+
+SOURCE = '''\
+LIMIT = 3
+
+def kept(values, limit=LIMIT):
+    """The values up to limit."""
+    if not values:
+        return None
+    elif (
+        limit > 3
+    ):
+        limit -= 1
+    log(values)
+    return [v for v in values if v <= limit and v != 0]
+'''
+
+
+def test_a_mutant_changes_one_statement_of_a_function_and_moves_no_line() -> None:
+    drawn = list(mutants.mutants_of("x.py", SOURCE))
+    changed = {(mutant.line, mutant.becomes) for mutant in drawn}
+    assert {
+        (5, "if not (not values):"),
+        (7, "if limit >= 3:"),
+        (10, "limit += 1"),
+        (10, "pass"),
+        (11, "pass"),
+        (12, "return [v for v in values if v < limit and v != 0]"),
+        (12, "return [v for v in values if v <= limit or v != 0]"),
+        (12, "return None"),
+    } <= changed
+    assert {line for line, _ in changed} <= {5, 6, 7, 10, 11, 12}
+    for mutant in drawn:
+        text = mutants.mutated(SOURCE, mutant)
+        compile(text, "x.py", "exec")
+        assert text != SOURCE
+        assert len(text.splitlines()) == len(SOURCE.splitlines())
+
+
+def test_a_share_comes_with_wilsons_interval() -> None:
+    assert mutants.share(54, 60) == pytest.approx([0.9, 0.7985, 0.9534], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mutants.json", "mutants_before.json"])
+def test_the_committed_figures_are_those_of_60_mutants(name: str) -> None:
+    report = json.loads(Path(__file__).with_name(name).read_text())
+    found = report["mutants"]
+    assert len(found) == 60
+    for suite in ("fast", "full"):
+        assert report["caught"][suite] == mutants.share(sum(bool(m[suite]) for m in found), 60)
+    # whatever only the full suite catches needs a fast test
+    assert [m for m in found if m["full"] and not m["fast"]] == []
