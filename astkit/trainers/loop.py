@@ -191,7 +191,7 @@ class Loop:
                 self._book(batch, result, cost)
                 metrics = self._metrics(batch, result, due)
             self.ledger.waiting = timed or due  # synchronise before the clock stops
-        self.position.spent = max(self.position.spent, self._spent())  # lower after a new plan
+        self.position.spent = self._spent()
         self._report_shrinking()
         energy = self.ledger.energy()
         record = self._report(

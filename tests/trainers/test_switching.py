@@ -71,6 +71,23 @@ def test_probes_after_the_first_take_at_most_half_a_percent_of_the_time(selectio
     assert probes == pytest.approx(switch.probed)
 
 
+@pytest.mark.filterwarnings("ignore:x is switched off")
+def test_a_plan_in_a_probe_counts_as_time_of_the_probe():
+    switch, now, probes, selecting = Switch("x"), 0.0, 0.0, False
+    for step in range(1, 20_000):
+        if switch.selecting and not selecting:  # a plan, which takes as long as 20 steps
+            now += 20
+            probes += 20 * switch.probing
+            switch.round_cost("plan", now, 10_000)
+        selecting = switch.selecting
+        now += 1 + selecting
+        probes += (1 + selecting) * switch.probing
+        switch.step_ended(step, now, 100, True)
+        assert probes == switch.probed
+        assert probes <= SHARE * now
+    assert probes > 0
+
+
 @pytest.mark.filterwarnings("ignore:RandomSubset is switched off")
 def test_a_probe_that_becomes_dearer_than_allowed_is_broken_off():
     def cost(selecting, step):
