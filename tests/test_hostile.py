@@ -55,7 +55,7 @@ def test_the_judge_sees_what_it_is_there_for(tmp_path, monkeypatch):
         (raises(lambda path: ValueError(f"{path}\nis damaged")), "several lines"),
         (raises(lambda path: OSError(f"{path} {'x' * 9999}")), "too long"),
         (reads_on, "changed a file outside"),
-        (takes_memory, "took 6"),
+        (takes_memory, "took "),
         (lambda folder, path: os.read(os.pipe()[0], 1), "Hung"),
         (raises(lambda path: ValueError(f"{path} is damaged")), None),
     ):

@@ -22,7 +22,7 @@ examples:
   astkit sweep NOTEBOOK -p seed=0..99 --print | parallel -j 8
 
 values:
-  0.05,0.1,0.2   three values; commas inside brackets and quotes do not separate
+  0.05,0.1,0.2   three values; commas inside brackets or quotes do not count
   0..4           0, 1, 2, 3 and 4
   '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
 

@@ -92,7 +92,7 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
             span = statement.lineno, statement.end_lineno or statement.lineno
             changes = _changed(statement)
         elif isinstance(statement, ast.If | ast.While):
-            span = statement.lineno, statement.test.end_lineno or statement.lineno
+            span = statement.lineno, statement.body[0].lineno - 1
             changes = _headers(statement)
         else:
             continue

@@ -520,7 +520,7 @@ def test_a_state_that_lacks_an_entry_is_refused() -> None:
 
 
 def test_the_loop_of_the_docstring_learns() -> None:
-    block = (Gate.__doc__ or "").split("In any loop::")[1].split("\n\n")[1]
+    block = (Gate.__doc__ or "").split("In a custom training loop::")[1].split("\n\n")[1]
     first, body = textwrap.dedent(block).strip().split("\n", 1)
     assert len(body.splitlines()) == 2
     generator = torch.Generator().manual_seed(0)
