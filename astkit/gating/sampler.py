@@ -57,12 +57,16 @@ def plan_round(
     epoch: int,
     number: int,
     progress: float,
+    dense: bool = False,
 ) -> Selection:
-    """Selection of round ``number`` of an epoch with the shuffled candidates ``order``."""
+    """Selection of round ``number`` of an epoch with the shuffled candidates ``order``.
+
+    With ``dense`` the policy is not called, and all candidates are selected.
+    """
     first, last = (len(order) * each // policy.rounds for each in (number, number + 1))
     rows = order[first:last]
     run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed)
-    chosen = policy.plan(run)
+    chosen = None if dense else policy.plan(run)
     if chosen is None:
         return Selection(rows, candidates=len(rows))
     return chosen.check(samples, policy)

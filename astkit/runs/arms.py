@@ -224,7 +224,7 @@ def run(
         "joules": energy.joules,
         "joules_reason": energy.reason,
         "energy_backend": energy.backend,
-        "steered": bool(work.steering.events),
+        "steered": work.steering.steered,
         "events": history.events,
         "setting_up": work.setting_up.record(),
         "origin_energy_units": ledger.origin_energy_units,

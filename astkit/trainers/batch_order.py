@@ -34,7 +34,7 @@ class Round:
         left, left_scale: rows that did not fill a batch; they come first in the next round.
         score_only: rows to score at the end of the round, int64.
         lr_factor: learning rate factor.
-        share: fraction of the candidates that was planned.
+        share: fraction of the ``candidates`` that was planned.
     """
 
     rows: Tensor | None = None
@@ -44,6 +44,7 @@ class Round:
     score_only: Tensor = field(default_factory=_none)
     lr_factor: float = 1.0
     share: float = 1.0
+    candidates: int = 0
 
 
 class Feed:
@@ -123,15 +124,44 @@ class Feed:
 
     def finished(self, position: Position) -> bool:
         """Whether the last batch of the epoch was returned."""
-        return position.round >= self.rounds and position.taken >= self._batches_in_round()
+        return position.round >= self.rounds and self.round_over(position)
 
-    def plan(self, position: Position) -> int:
-        """Start the next round; returns the number of candidates skipped before loading."""
-        number, position.round, position.taken = position.round, position.round + 1, 0
+    def round_over(self, position: Position) -> bool:
+        """Whether the last batch of the round was returned."""
+        return position.taken >= self._batches_in_round()
+
+    def plan(self, position: Position, dense: bool = False) -> int:
+        """Start the next round; returns the number of candidates skipped before loading.
+
+        With ``dense`` the policy is not called, and no candidate is skipped.
+        """
+        position.round, position.taken = position.round + 1, 0
         self._batches = None
         if self.policy is None:
             return 0
-        order: Tensor = self.source.order(position.epoch)
+        chosen, candidates = self._chosen(position, dense)
+        self.round = self._opened(chosen, candidates, last=position.round == self.rounds)
+        return max(0, candidates - len(chosen))
+
+    def replan(self, position: Position, dense: bool) -> int:
+        """Plan the rest of the round again, with the policy or ``dense``.
+
+        Returns the number of candidates that are skipped in addition to the plan before.
+        """
+        if self.policy is None or not position.round or self.round_over(position):
+            return 0
+        done, before = position.taken / self._batches_in_round(), self.round.share
+        self._batches, self.round = None, Round()
+        chosen, candidates = self._chosen(position, dense)
+        self.round = self._opened(chosen, candidates, last=position.round == self.rounds)
+        position.taken = int(done * self._batches_in_round() + 1e-9)
+        more = min(1.0, before) - min(1.0, self.round.share)
+        return round((1 - done) * candidates * more)
+
+    def _chosen(self, position: Position, dense: bool) -> tuple[Selection, int]:
+        """The plan of the round that ``position`` is in, and the number of its candidates."""
+        assert self.policy is not None
+        number, order = position.round - 1, self.source.order(position.epoch)
         chosen = plan_round(
             self.policy,
             order,
@@ -140,10 +170,10 @@ class Feed:
             number=number,
             progress=position.spent,
             labels=self._labels,
+            dense=dense,
         )
         candidates = len(order) * (number + 1) // self.rounds - len(order) * number // self.rounds
-        self.round = self._opened(chosen, candidates, last=position.round == self.rounds)
-        return max(0, candidates - len(chosen))
+        return chosen, candidates
 
     def _opened(self, chosen: Selection, candidates: int, last: bool) -> Round:
         rows = torch.cat([self.round.left, chosen.index])
@@ -157,7 +187,8 @@ class Feed:
             scale[whole:],
             _none() if chosen.score_only is None else chosen.score_only,
             chosen.lr_factor,
-            len(chosen) / max(1, candidates),
+            len(chosen) / max(1, candidates) or 1.0,  # of rows left by the plan before
+            candidates,
         )
 
     def peek(self) -> Batch:

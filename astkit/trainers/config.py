@@ -51,6 +51,10 @@ class TrainConfig:
             below 1, the accuracy is reported with an interval.
         metrics_every: interval, in batches, of reports of loss, rate and threshold; each report
             synchronises with the device.
+        switch_off: train on all rows while that takes less time than selection by the policy; see
+            `astkit.trainers.switching`. Results then depend on measured times (``replay`` repeats a
+            run exactly), and each step synchronises with the device. Leave it off for a policy
+            whose purpose is accuracy.
         seed: random seed of dropout; data order, augmentation and gate have their own.
 
     Raises ``ValueError`` for a value out of range.
@@ -75,6 +79,7 @@ class TrainConfig:
     prefetch: bool | Auto = False
     validation_fraction: float = 1.0
     metrics_every: int = 1
+    switch_off: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -132,6 +137,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "allocator": ALLOCATOR,
     "deterministic": (True, False),
     "prefetch": _SWITCH,
+    "switch_off": (True, False),
 }
 _COUNTS: dict[str, tuple[object, ...]] = {
     "batch_size": ("auto", None),

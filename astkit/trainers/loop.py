@@ -39,6 +39,7 @@ from astkit.trainers.state import (
     time_is_up,
 )
 from astkit.trainers.steps import DenseStep, Step, StepResult
+from astkit.trainers.switching import Switch
 
 NOTHING = FlopsPerSample(0.0, 0.0)
 
@@ -64,6 +65,7 @@ class Loop:
     ledger: Ledger
     position: Position
     steering: Steering
+    switch: Switch | None
     history: History
     observers: list[Observer]
     costs: Costs
@@ -81,6 +83,11 @@ class Loop:
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer of the model in training."""
         return self.learner.optimizer
+
+    @property
+    def selecting(self) -> bool:
+        """Whether the policy selects the rows of the next batch."""
+        return self.switch is None or self.switch.selecting
 
     @property
     def done(self) -> bool:
@@ -163,7 +170,8 @@ class Loop:
     def _train_batch(self) -> StepRecord | None:
         every = self.config.metrics_every
         due = self.position.step % every == 0 or logs.enabled(logs.TRAINING)
-        self.ledger.waiting = every == 1
+        timed = every == 1 or self.switch is not None
+        self.ledger.waiting = timed
         batch = self._next_batch()
         if batch is None:
             self._end_epoch(whole=True)
@@ -176,11 +184,13 @@ class Loop:
         with self.ledger.clock("training"), rng.isolated(*dropout):
             self.learner.set_lr(self.schedule(self.progress) * self.feed.round.lr_factor)
             weight = self.feed.weight(self.position, batch)
-            result = self.step(self.learner, batch, weight, self.ledger)
+            self.learner.watching = self.visits.watching and self.selecting
+            step = self.step if self.selecting else DenseStep()
+            result = step(self.learner, batch, weight, self.ledger)
             with self.ledger.phase("log"):
                 self._book(batch, result, cost)
                 metrics = self._metrics(batch, result, due)
-            self.ledger.waiting = due  # synchronise before the clock stops
+            self.ledger.waiting = timed or due  # synchronise before the clock stops
         self.position.spent = self._spent()
         self._report_shrinking()
         energy = self.ledger.energy()
@@ -189,6 +199,8 @@ class Loop:
         )
         if self.progress >= 1.0:
             self._end_epoch(whole=self.feed.finished(self.position))
+        else:
+            self._switch(batch)
         return record
 
     def _next_batch(self) -> Batch | None:
@@ -206,7 +218,8 @@ class Loop:
                 self.feed.plan(self.position)
                 continue
             with self.ledger.clock("training"), self.ledger.phase("plan"):
-                self.ledger.counts.unloaded += self.feed.plan(self.position)
+                self.ledger.counts.unloaded += self.feed.plan(self.position, not self.selecting)
+            self._round_cost("plan")
 
     def _score_only(self) -> None:
         """Score the ``score_only`` rows of the round; the results go to ``Policy.observe``."""
@@ -214,11 +227,41 @@ class Loop:
         rows, planned.score_only = planned.score_only, planned.score_only[:0]
         if not len(rows):
             return
-        for batch in self.train.batches(self.position.epoch, rows):
+        batches = self.train.batches(self.position.epoch, rows)
+        while True:
+            with self.ledger.clock("training"), self.ledger.phase("load"):
+                batch = next(batches, None)
+            if batch is None:
+                break
             cost = self._cost(batch)
             with self.ledger.clock("training"), self.ledger.phase("score"):
                 self.visits.scored(self.learner.scored(self.learner.prepare(batch)))
                 self.ledger.note(cost, scored=batch.rows)
+        self._round_cost("score")
+
+    def _round_cost(self, part: str) -> None:
+        if self.switch is not None and self.feed.policy is not None:
+            seconds = self.ledger.seconds["training"]
+            self.switch.round_cost(part, seconds, self.feed.round.candidates)
+
+    def _switch(self, batch: Batch) -> None:
+        """Book the step in the switch, and apply its decision about the next one."""
+        if self.switch is None:
+            return
+        position, seconds = self.position, self.ledger.seconds["training"]
+        may_probe = self.feed.policy is None or self.feed.round_over(position)
+        offered = batch.rows / self.feed.round.share
+        before = self.selecting
+        event = self.switch.step_ended(position.step, seconds, offered, may_probe)
+        if event is None:
+            return
+        self.steering.events.append(event)
+        self._report("event", {"name": event.name, "value": event.value})
+        if self.selecting != before:
+            with self.ledger.clock("training"), self.ledger.phase("plan"):
+                more = self.feed.replan(position, dense=not self.selecting)
+                self.ledger.counts.unloaded += more
+            self._round_cost("plan")
 
     def _report_shrinking(self) -> None:
         while self.learner.shrunk:
@@ -258,7 +301,8 @@ class Loop:
         )
         of_dense = batch.rows / self.feed.round.share
         self.ledger.flops_dense += of_dense * (cost.forward + cost.backward)
-        self.visits.trained(batch, result)
+        if self.selecting:
+            self.visits.trained(batch, result)
         position.step += 1
         position.batch += 1
         position.taken += 1

@@ -21,7 +21,8 @@ class Visits:
     def __init__(self, policies: Iterable[Policy | None], learner: Learner) -> None:
         self.policies = [each for each in dict.fromkeys(policies) if each is not None]
         self.learner, self._observing = learner, self.overriding("observe")
-        learner.watching = any(policy.needs_outputs for policy in self._observing)
+        self.watching = any(policy.needs_outputs for policy in self._observing)
+        learner.watching = self.watching
 
     def overriding(self, method: str) -> list[Policy]:
         """The policies that override ``method``."""
@@ -63,7 +64,7 @@ class Visits:
         self._tell(seen.index, rows, seen.losses, self._known(seen, rows), trained=False)
 
     def _known(self, seen: Scored, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        if not self.learner.watching or seen.correct is None or seen.confidence is None:
+        if not self.watching or seen.correct is None or seen.confidence is None:
             return None, None
         return seen.correct[rows], seen.confidence[rows]
 

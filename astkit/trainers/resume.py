@@ -127,6 +127,7 @@ class Resumable(Loop):
             "step": self.step.state_dict(),
             "policy": None if self.policy is None else self.policy.state_dict(),
             "feed": self.feed.state_dict(),
+            "switch": None if self.switch is None else self.switch.state_dict(),
             "costs": self.costs.state_dict(),
             "settings": self.setting_up.state_dict(),
             "updates": self.learner.updates.state_dict(),
@@ -146,6 +147,8 @@ class Resumable(Loop):
         if self.policy is not None:
             self.policy.load_state_dict(state["policy"])
         self.feed.load_state_dict(state["feed"])
+        if self.switch is not None:
+            self.switch.load_state_dict(state["switch"])
         self.costs.load_state_dict(state["costs"])
         for name, observer in _stateful(self.observers):
             if name in state["observers"]:

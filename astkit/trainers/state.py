@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from astkit.profiling.ledger import Ledger
 
 Schedule = Callable[[float], float]
+SWITCHING = ("selection", "probe")  # names of the events of `astkit.trainers.switching`
 TIME_BUDGET = "ASTKIT_TIME_BUDGET_H"
 _BEGUN = time.monotonic()
 
@@ -160,6 +161,17 @@ class Steering:
         self._replay = sorted(events, key=lambda event: event.step)
         self._wanted: dict[str, Any] = {}
         self._lock = threading.Lock()
+
+    @property
+    def steered(self) -> bool:
+        """Whether the user changed a setting."""
+        return any(event.name not in SWITCHING for event in self.events)
+
+    def take_switching(self) -> list[Event]:
+        """Remove and return the events of selection being switched on or off."""
+        taken = [event for event in self._replay if event.name in SWITCHING]
+        self._replay = [event for event in self._replay if event.name not in SWITCHING]
+        return taken
 
     def put(self, name: str, value: Any) -> None:
         """Request a change before the next batch."""

@@ -38,6 +38,7 @@ from astkit.trainers.state import (
     Steering,
 )
 from astkit.trainers.steps import DenseStep, GatedStep, Step
+from astkit.trainers.switching import Switch
 
 
 class Trainer(Resumable):
@@ -59,7 +60,7 @@ class Trainer(Resumable):
             or `Metric` objects. Accuracy is computed for integer labels by default.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
         observers: receive a record after each batch; their time is not measured.
-        replay: events of a steered run whose changes are applied again.
+        replay: events of a steered or switched run whose changes are applied again.
         meter: measures the energy of training and evaluation; none by default.
         evaluator: factory of the evaluator; by default of loss and ``metrics``.
         costs: factory of the FLOPs counter; by default it traces the model's operations.
@@ -120,6 +121,11 @@ class Trainer(Resumable):
         self.costs = costs(self.learner)
         self.learner.book = self._book_helper
         self.visits = Visits([self.policy, getattr(self.step, "gate", None)], self.learner)
+        self.switch = None
+        switched = self.steering.take_switching()
+        if self.visits.policies and (self.config.switch_off or switched):
+            name = type(self.visits.policies[0]).__name__
+            self.switch = Switch(name, {event.step: event for event in switched})
         self.prepared = False
         make = evaluator or partial(Evaluator, metrics=metrics)
         self.evaluator = make(self.learner, self.ledger, self._cost)

@@ -90,14 +90,18 @@ class LiveBoard:
         self.series = {name: Trace() for names in _SERIES.values() for name in names}
         self.events: list[int] = []
         self._reason = "no meter was given"
+        self._switched = ""
         self._started: float | None = None
         self._last = self._cost = 0.0
         self._handle: Any = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Store the metrics of a batch; draw if a frame is due."""
-        if phase == "event" and len(self.events) < MARKS:
+        probe = phase == "event" and metrics["name"] == "probe"
+        if phase == "event" and not probe and len(self.events) < MARKS:
             self.events.append(step)
+            if metrics["name"] == "selection":
+                self._switched = f"selection switched {metrics['value']} at step {step}"
         self._reason = metrics.get("joules_reason") or self._reason
         for name in _SERIES.get(phase, ()):
             if metrics.get(name) is not None:
@@ -161,7 +165,8 @@ class LiveBoard:
         room = {"left": 0.07, "right": 0.93, "bottom": 0.8 * inch, "top": 1 - 0.35 * inch}
         figure.subplots_adjust(**room, wspace=0.37, hspace=0.55)  # as constrained, but faster
         what = {"joules": f"joules not measured: {self._reason}", "flops": "FLOPs not counted"}
-        note = " · ".join(text for name, text in what.items() if name not in there)
+        notes = [self._switched] * bool(self._switched)
+        note = " · ".join(notes + [text for name, text in what.items() if name not in there])
         figure.text(0.01, 0.06 * inch, fill(shorten(note, 280), 140), size=8, color=SOFT)
         axes = list(figure.axes)
         for axis, panel in zip(axes, panels, strict=False):

@@ -134,13 +134,13 @@ class Run:
         raise self.error
 
     def record(self) -> dict[str, Any]:
-        """Status, metrics and changes of settings as plain values; ``steered``: any changes."""
+        """Status, metrics and changes of settings as plain values; ``steered``: by hand."""
         history = self.trainer.history
         events = [asdict(event) for event in self.trainer.steering.events]
         return {
             "status": self.status,
             "error": None if self.error is None else repr(self.error),
-            "steered": bool(events),
+            "steered": self.trainer.steering.steered,
             "events": events,
             "training_steps": self.trainer.position.step,
             "steps": history.steps,

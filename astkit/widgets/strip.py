@@ -137,6 +137,8 @@ def readout(run: Run, started: float) -> str:
     ]
     if spent and run.status == "running":
         parts += [f"{(time.perf_counter() - started) * (1 - spent) / spent:.0f} s left"]
+    if not trainer.selecting:
+        parts += ["dense step (selection is off or being compared)"]
     if last.get("threshold") is not None:
         parts += [f"threshold {last['threshold']:.4g}"]
     if rates := [step["rate"] for step in steps if step.get("rate") is not None]:

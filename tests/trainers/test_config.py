@@ -26,6 +26,7 @@ REFUSED = [
     ("activation_checkpointing", ("auto",), "choose one of True, False$"),
     ("deterministic", (0,), "choose one of True, False$"),
     ("allocator", (True,), "choose one of auto, on, off"),
+    ("switch_off", ("auto",), "choose one of True, False$"),
     ("prefetch", (2,), "choose one of True, False, auto"),
     ("batch_size", (0, "all", 32.0), f"{WHOLE}, or 'auto', or None"),
     ("micro_batch", (0, "auto"), f"{WHOLE}, or None"),

@@ -191,6 +191,15 @@ def test_panels_show_what_was_measured_and_the_note_names_the_rest():
     assert notes(live.picture()) == [""]
 
 
+def test_a_switch_of_selection_is_marked_and_noted_and_a_probe_is_not():
+    live = LiveBoard(live=False)
+    feed(live, range(100), joules=3.0)
+    live.log(10, phase="event", name="probe", value="on")
+    live.log(43, phase="event", name="selection", value="off")
+    assert live.events == [43]
+    assert notes(live.picture()) == ["selection switched off at step 43"]
+
+
 @pytest.mark.parametrize("length", [0, 1, POINTS - 1, POINTS, POINTS + 1, 12_345])
 def test_a_trace_holds_means_of_stretches_and_never_too_many(length):
     values = np.random.default_rng(0).random(length)

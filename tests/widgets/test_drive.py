@@ -13,6 +13,7 @@ import time
 import pytest
 
 from astkit.trainers import TimeIsUp
+from astkit.trainers.switching import Switch
 from astkit.widgets import Dashboard, LiveBoard, Run, frontend, strip
 from tests.widgets.small import small_trainer
 
@@ -343,6 +344,9 @@ def test_a_run_without_a_gate_has_a_strip_without_its_rows(monkeypatch):
 
     assert asyncio.run(rows()) == 3
     assert "threshold" not in strip.readout(Run(dense), 0.0)
+    assert "selection" not in strip.readout(Run(dense), 0.0)
+    dense.switch = Switch("Gate")
+    assert "dense step (selection is off" in strip.readout(Run(dense), 0.0)
 
 
 def test_a_pace_of_nothing_is_refused():
