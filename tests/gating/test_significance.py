@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -86,10 +86,14 @@ def test_the_origins_rules_equal_a_loop_over_rows(
 ) -> None:
     outputs, targets, inputs = make_batch(seed, rows, channels, size, dtype)
     batch = scale * outputs, targets, inputs
+    # a loss is a difference of logits: in float32 a small one has the error of their rounding
+    mean = sum(loss for loss, _ in slow_features(*batch)) / rows
+    assume(dtype == torch.float64 or mean > 0.01)
+    rounding = torch.finfo(dtype).eps * float(batch[0].abs().max()) / (mean + 1e-6)
     for score, slow in ((LossAndContrast(), slow_origin), (LossContrastConstant(), slow_older)):
         scores = score(*batch)
         assert (scores.shape, scores.dtype) == ((rows,), dtype)
-        tolerance = 1e-5 if dtype == torch.float32 else 1e-7
+        tolerance = rounding + (1e-5 if dtype == torch.float32 else 1e-7)
         assert scores.tolist() == pytest.approx(slow(*batch), abs=tolerance)
     assert bool(((LossAndContrast()(*batch) >= 0) & (LossAndContrast()(*batch) <= 1)).all())
 
