@@ -10,7 +10,7 @@ from io import TextIOWrapper
 
 from astkit.background import BackgroundError
 
-COMMANDS = ("run", "sweep", "report", "compare", "tune", "demo", "export", "doctor")
+COMMANDS = ("run", "sweep", "report", "compare", "tune", "demo", "export")
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -54,7 +54,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         epilog="astkit COMMAND --help shows a command's options, with examples.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    # import only the named command: doctor must start even if the others cannot be imported
+    # import only the named command, so that help starts at once
     named = [name for name in arguments[:1] if name in COMMANDS]
     for name in named or COMMANDS:
         import_module(f"astkit.cli.{name}").add(commands)

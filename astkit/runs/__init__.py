@@ -17,5 +17,4 @@ Results:
     intervals.py         means over seeds with confidence intervals
     tables.py            tables of arms and of run folders
     report.py            HTML page over run folders
-doctor.py                check of the environment
 """

@@ -103,7 +103,7 @@ def test_files_in_the_current_folder_are_not_imported(tmp_path):
     for name in ("json", "random", "textwrap", "argparse"):
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} of the folder')")
     done = subprocess.run(
-        [sys.executable, "-m", "astkit", "doctor", "--help"],
+        [sys.executable, "-m", "astkit", "demo", "--help"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
         capture_output=True,
