@@ -170,18 +170,19 @@ class Policy:
         criterion = getattr(self, "criterion", None) or cross_entropy_rows
         return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
 
-    def sampler(self, data: Any, epochs: float) -> PolicySampler:
+    def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.
 
         Each iteration of the loader is one of ``epochs`` epochs; train with ``policy.mean(losses,
-        index)``. ``data`` is any object with a length.
+        index)``. ``data`` is any object with a length; ``validation`` tells a policy that uses
+        them the class shares of the validation data.
         """
         if not overrides(self, "plan"):
             raise ValueError(
                 f"{type(self).__name__} selects after scoring: call chosen = policy(model, x, y)"
                 " on each batch instead"
             )
-        self._sampler = PolicySampler(self, data, epochs)
+        self._sampler = PolicySampler(self, data, epochs, validation)
         return self._sampler
 
     def mean(

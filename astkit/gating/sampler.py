@@ -26,6 +26,7 @@ class RunInfo:
         progress: fraction of the budget spent, in [0, 1].
         labels: int64 ``[samples]`` if the data set has class labels, else ``None``.
         seed: random seed of the policy; combine with epoch and round.
+        validation_labels: int64, those of the validation data if known, else ``None``.
     """
 
     samples: int
@@ -35,6 +36,7 @@ class RunInfo:
     progress: float
     labels: Tensor | None = None
     seed: int = 0
+    validation_labels: Tensor | None = None
 
 
 class Planner(Protocol):
@@ -57,6 +59,7 @@ def plan_round(
     epoch: int,
     number: int,
     progress: float,
+    validation_labels: Tensor | None = None,
     dense: bool = False,
 ) -> Selection:
     """Selection of round ``number`` of an epoch with the shuffled candidates ``order``.
@@ -65,15 +68,20 @@ def plan_round(
     """
     first, last = (len(order) * each // policy.rounds for each in (number, number + 1))
     rows = order[first:last]
-    run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed)
+    run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed, validation_labels)
     chosen = None if dense else policy.plan(run)
     if chosen is None:
         return Selection(rows, candidates=len(rows))
     return chosen.check(samples, policy)
 
 
-def class_labels(data: Any, samples: int) -> Tensor | None:
-    """Class labels of a data set (``labels`` or ``targets``), int64 ``[samples]``, or ``None``."""
+def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
+    """Class labels of a data set (``labels`` or ``targets``), int64 ``[samples]``, or ``None``.
+
+    ``samples``: by default the length of ``data``.
+    """
+    if samples is None:
+        samples = len(data) if hasattr(data, "__len__") else -1
     while hasattr(data, "indexed_data"):
         data = data.indexed_data
     for name in ("labels", "targets"):
@@ -99,6 +107,7 @@ class PolicySampler(Sampler[int]):
         policy: a policy that overrides ``plan``.
         data: any object with a length.
         epochs: planned number of iterations, used to compute ``progress``.
+        validation: validation data, for policies that use its class shares.
 
     Attributes:
         score_only: int64: rows of the latest plan to score without training.
@@ -107,7 +116,7 @@ class PolicySampler(Sampler[int]):
     Raises ``ValueError`` for data without a length.
     """
 
-    def __init__(self, policy: Planner, data: Any, epochs: float) -> None:
+    def __init__(self, policy: Planner, data: Any, epochs: float, validation: Any = None) -> None:
         if not hasattr(data, "__len__") or not len(data):
             raise ValueError(
                 f"data is a {type(data).__name__} without rows or without a length, so no rows can"
@@ -117,6 +126,7 @@ class PolicySampler(Sampler[int]):
             raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")
         self.policy, self.epochs, self.samples = policy, epochs, len(data)
         self.labels = class_labels(data, self.samples)
+        self.validation_labels = class_labels(validation)
         self.lr_factor = 1.0
         self._length = policy.expected_rows(self.samples)
         self._forget()
@@ -153,6 +163,7 @@ class PolicySampler(Sampler[int]):
                 epoch=epoch,
                 number=number,
                 progress=min(1.0, (epoch + number / policy.rounds) / self.epochs),
+                validation_labels=self.validation_labels,
             )
             self.lr_factor = chosen.lr_factor
             self.score_only = order[:0] if chosen.score_only is None else chosen.score_only

@@ -59,7 +59,12 @@ class Feed:
     """
 
     def __init__(
-        self, source: BatchSource, policy: Policy | None, device: torch.device, seed: int
+        self,
+        source: BatchSource,
+        policy: Policy | None,
+        device: torch.device,
+        seed: int,
+        validation: BatchSource | None = None,
     ) -> None:
         self.source: Any = source
         self.policy = policy if policy is not None and overrides(policy, "plan") else None
@@ -68,6 +73,7 @@ class Feed:
         self._batches: Iterator[Batch] | None = None
         self._drawn: Tensor | None = None  # state of the loader's generator before the epoch
         self._labels: Tensor | None = None
+        self._validation_labels: Tensor | None = None
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
                 raise ValueError(
@@ -76,6 +82,7 @@ class Feed:
                     " with batch_size=..., or an astkit Loader"
                 )
             self._labels = class_labels(getattr(source, "data", None), source.num_samples)
+            self._validation_labels = class_labels(getattr(validation, "data", None))
 
     @property
     def rounds(self) -> int:
@@ -170,6 +177,7 @@ class Feed:
             number=number,
             progress=position.spent,
             labels=self._labels,
+            validation_labels=self._validation_labels,
             dense=dense,
         )
         candidates = len(order) * (number + 1) // self.rounds - len(order) * number // self.rounds

@@ -109,7 +109,7 @@ class Trainer(Resumable):
         )
         self.policy = as_policy(policy, self.config.seed)
         self.step = step or self._step()
-        self.feed = Feed(self.train, self.policy, self.device, self.config.seed)
+        self.feed = Feed(self.train, self.policy, self.device, self.config.seed, self.validation)
         self.setting_up = SettingsInUse(self.config, self.learner, self.feed)
         self.schedule = SCHEDULES[self.config.schedule]
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
