@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astkit.datasets import Images, write_mapped
-from astkit.export.unpack import unpack
 from astkit.files import sha256, write_atomic
 
 
@@ -58,12 +57,11 @@ def test_the_mode_follows_the_umask_and_that_of_an_older_file_stays(tmp_path: Pa
 
 
 @posix
-def test_mapped_data_and_unpacked_modules_follow_the_umask(tmp_path: Path) -> None:
+def test_mapped_data_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         images = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.arange(2), ("a", "b"), "")
         write_mapped(tmp_path / "mapped", images)
-        unpack({"module.py": "x = 1"}, tmp_path / "package")
     finally:
         os.umask(before)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}

@@ -29,14 +29,13 @@ def add(commands: Commands) -> None:
     targets = export.add_subparsers(required=True, metavar="TARGET")
     command = targets.add_parser(
         "kaggle",
-        help="a notebook, or a script, that needs no installation and no internet",
+        help="a notebook that needs no installation and no internet",
         description=ABOUT,
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("notebook", type=Path)
     command.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
-    command.add_argument("--script", action="store_true", help="a Python file, not a notebook")
     settings = command.add_argument_group("settings of the run")
     settings.add_argument(
         "-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE", type=_pair
@@ -57,7 +56,7 @@ def _run(options: argparse.Namespace) -> None:
     from astkit.export import kaggle  # needs nbformat
     from astkit.export.bundle import bundle
 
-    made = bundle(options.notebook, _values(options), options.script)
+    made = bundle(options.notebook, _values(options))
     kernel = kaggle.Kernel(
         user=options.user or os.environ.get("KAGGLE_USERNAME") or kaggle.NOBODY,
         title=options.title,

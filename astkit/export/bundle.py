@@ -1,4 +1,4 @@
-"""Contents of both export formats: cells, modules, and a hash that is verified at the start."""
+"""Contents of the export: cells, modules, and a hash that is verified at the start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
 # names that the export defines, in addition to those of its functions and imports
-_OWN = {"FOLDER", "HOME", "MODULES", "PACKAGE", "SOURCE", "STAGE", "UNKNOWN", "VALUES", "shutil"}
+_OWN = {"FOLDER", "PACKAGE", "SOURCE", "UNKNOWN", "VALUES", "shutil"}
+# follows the check
+START = f"from astkit.export.start import begin\n\nbegin({cells.BUDGET})"
+VERIFY = (Path(__file__).parent / "verify.py").read_text(encoding="utf-8").partition('"""\n\n')[2]
 
 
 @dataclass(frozen=True)
@@ -32,17 +35,13 @@ class Bundle:
     """
 
     name: str
-    as_script: bool
     head: list[NotebookNode]
     parameters: str
     values: dict[str, Any]
-    known: set[str]
-    start: str
     modules: dict[str, str]
     source: str
     commit: str | None
     body: list[NotebookNode]
-    first: int
 
     @property
     def stamp(self) -> str:
@@ -51,9 +50,7 @@ class Bundle:
         return f"astkit {__version__} (source {self.source[:8]}{commit})"
 
 
-def bundle(
-    path: Path, values: dict[str, Any] | None = None, as_script: bool = False, root: Path = ROOT
-) -> Bundle:
+def bundle(path: Path, values: dict[str, Any] | None = None) -> Bundle:
     """The notebook at ``path`` with all required modules.
 
     ``values``: parameters to replace. Equal sources, values and commit give an equal bundle.
@@ -63,24 +60,19 @@ def bundle(
     parts = cells.open_notebook(path)
     known = cells.names(parts.parameters.source)
     cells.check_values(values or {}, known)
-    start = _start(path.stem if as_script else None)
-    modules = closure({"the start": start, **cells.plain(parts.body, parts.first)}, root)
+    modules = closure({"the start": START, **cells.plain(parts.body, parts.first)})
     for name, text in modules.items():
         _check_fits(name, text)
-    _check_free(known, "\n".join([module_source("unpack"), module_source("verify"), start]))
+    _check_free(known, f"{VERIFY}\n{START}")
     return Bundle(
         name=path.stem,
-        as_script=as_script,
         head=parts.head,
         parameters=parts.parameters.source,
         values=values or {},
-        known=known,
-        start=start,
         modules=modules,
         source=source_hash(modules),
-        commit=_commit([root / name for name in modules], root),
+        commit=_commit([ROOT / name for name in modules], ROOT),
         body=parts.body,
-        first=parts.first,
     )
 
 
@@ -89,26 +81,6 @@ def source_hash(modules: Mapping[str, str]) -> str:
     return hash_of(
         {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
     )
-
-
-def guard(made: Bundle) -> str:
-    """Source of the constant that ``verify.use`` checks."""
-    return f'SOURCE = "{made.source}"  # SHA-256 over the modules\n# {made.stamp}'
-
-
-def module_source(name: str) -> str:
-    """Source, without docstring, of a module of this package to copy into the export."""
-    text = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-    return text.partition('"""\n\n')[2].rstrip("\n")
-
-
-def _start(script: str | None) -> str:
-    """Source that follows the check; ``script``: stem of the figures that a script saves."""
-    lines = ["from astkit.export.start import begin", "", f"begin({cells.BUDGET})"]
-    if script is not None:
-        lines.insert(1, "from astkit.export.headless import Stage")
-        lines[-1:-1] = [f"STAGE = Stage({script!r})", "STAGE.set()"]
-    return "\n".join(lines)
 
 
 def _check_free(known: set[str], added: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import resolve_name
 from typing import NamedTuple
@@ -13,6 +13,8 @@ TABLE = "astkit.names"
 ALL = "*"  # names unknown from the source
 
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
+_TYPING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+_IMPORTERS = ("import_module", "importlib.import_module", "__import__")
 
 
 class Import(NamedTuple):
@@ -41,113 +43,99 @@ def read(source: str, label: str, package: str = "") -> Uses:
     ``REGISTRIES[kind]`` of astkit.names use that kind. Raises ``ValueError`` for an
     ``import_module`` whose argument is not a literal.
     """
-    reader = _Reader(label, package)
-    reader.visit(ast.parse(source))
-    return reader.uses
+    uses = Uses()
+    kits: set[str] = set()  # names bound to the package
+    tables: set[str] = set()  # names bound to resolve and REGISTRIES
+    nodes = list(_nodes(ast.parse(source), False))
+    for node, optional in nodes:
+        for module, names, line in _imported(node, label, package):
+            uses.imports.append(Import(module, names, line, optional))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            _bind(node, uses, kits, tables)
+    known: set[ast.AST] = set()  # names whose use is known
+    for node, _ in nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=name) as used, attr=attribute) if name in kits:
+                uses.public.add(attribute)
+                known.add(used)
+            case (
+                ast.Call(func=ast.Name(id=name) as used, args=[ast.Constant(value=str(kind)), *_])
+                | ast.Subscript(value=ast.Name(id=name) as used, slice=ast.Constant(str(kind)))
+            ) if name in tables:
+                uses.kinds.add(kind)
+                known.add(used)
+            case ast.Name(id=name) if node not in known:
+                uses.public |= {ALL} if name in kits else set()
+                uses.kinds |= {ALL} if name in tables else set()
+    return uses
 
 
-class _Reader(ast.NodeVisitor):
-    def __init__(self, label: str, package: str) -> None:
-        self.label, self.package = label, package
-        self.uses = Uses()
-        self._caught = False
-        self._kits: set[str] = set()  # names bound to the package
-        self._tables: set[str] = set()  # names bound to resolve and REGISTRIES
+def _nodes(node: ast.AST, optional: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Each node, parents first, and whether an ImportError in it is caught."""
+    yield node, optional
+    children, caught = list(ast.iter_child_nodes(node)), list[ast.stmt]()
+    if isinstance(node, ast.If) and ast.unparse(node.test) in _TYPING:
+        children = [*node.orelse]
+    elif isinstance(node, ast.Try | ast.With) and _catching(node):
+        caught = node.body
+    for child in children:
+        yield from _nodes(child, optional or child in caught)
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self._add(alias.name, (), node.lineno)
-            if alias.name == PACKAGE or (alias.name.startswith(f"{PACKAGE}.") and not alias.asname):
-                self._kits.add(alias.asname or PACKAGE)
-            if alias.name == TABLE:
-                self.uses.kinds.add(ALL)
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        module = node.module or ""
-        if node.level:
-            module = resolve_name("." * node.level + module, self.package)
-        names = tuple(alias.name for alias in node.names)
-        self._add(module, names, node.lineno)
+def _imported(
+    node: ast.AST, label: str, package: str
+) -> Iterator[tuple[str, tuple[str, ...], int]]:
+    """Modules that a node imports, the names taken from each, and the line."""
+    match node:
+        case ast.Import(names=names, lineno=line):
+            yield from ((alias.name, (), line) for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level, lineno=line):
+            module = module or ""
+            if level:
+                module = resolve_name("." * level + module, package)
+            yield module, tuple(alias.name for alias in names), line
+        case ast.Call(args=[ast.Constant(value=str(module)), *_], lineno=line) if _imports(node):
+            yield module, (), line
+        case ast.Call(lineno=line) if _imports(node):
+            raise ValueError(
+                f"{label} imports a module by a computed name (line {line}),"
+                " which cannot be exported: write the name as a literal"
+            )
+
+
+def _imports(call: ast.Call) -> bool:
+    return ast.unparse(call.func) in _IMPORTERS
+
+
+def _bind(node: ast.Import | ast.ImportFrom, uses: Uses, kits: set[str], tables: set[str]) -> None:
+    """Add what an import of the package, or from it, makes available."""
+    module = None if isinstance(node, ast.Import) else node.module
+    for alias in node.names:
+        bound = alias.asname or alias.name
         if module == PACKAGE:
-            self.uses.public.update(names)
-        for alias in node.names:
-            if module == TABLE and alias.name in ("resolve", "REGISTRIES"):
-                self._tables.add(alias.asname or alias.name)
-            elif (module, alias.name) == (PACKAGE, "names"):
-                self.uses.kinds.add(ALL)
+            uses.public.add(alias.name)
+        if module == TABLE and alias.name in ("resolve", "REGISTRIES"):
+            tables.add(bound)
+        if f"{module}.{alias.name}" == TABLE or (module is None and alias.name == TABLE):
+            uses.kinds.add(ALL)
+        if module is None and PACKAGE in (alias.name, bound.partition(".")[0]):
+            kits.add(bound.partition(".")[0])
 
-    def visit_If(self, node: ast.If) -> None:
-        if ast.unparse(node.test) not in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            self.generic_visit(node)
-            return
-        for statement in node.orelse:
-            self.visit(statement)
 
-    def visit_Try(self, node: ast.Try) -> None:
-        catches = any(_catches(handler.type) for handler in node.handlers)
-        self._visit_all(node.body, catches)
-        self._visit_all([*node.handlers, *node.orelse, *node.finalbody], False)
-
-    def visit_With(self, node: ast.With) -> None:
-        calls = [item.context_expr for item in node.items]
-        catches = any(
-            isinstance(call, ast.Call)
-            and ast.unparse(call.func).endswith("suppress")
-            and any(map(_catches, call.args))
-            for call in calls
-        )
-        self._visit_all([*node.items, *node.body], catches)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        called = ast.unparse(node.func)
-        if called in self._tables and node.args:
-            self.uses.kinds.add(_text(node.args[0]) or ALL)
-            self._visit_all([*node.args, *node.keywords], False)
-            return
-        if called in ("import_module", "importlib.import_module", "__import__"):
-            module = _text(node.args[0]) if node.args else None
-            if module is None:
-                raise ValueError(
-                    f"{self.label} imports a module by a computed name (line {node.lineno}),"
-                    " which cannot be exported: write the name as a literal"
-                )
-            self._add(module, (), node.lineno)
-        self.generic_visit(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        if isinstance(node.value, ast.Name) and node.value.id in self._tables:
-            self.uses.kinds.add(_text(node.slice) or ALL)
-            self.visit(node.slice)
-            return
-        self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if isinstance(node.value, ast.Name) and node.value.id in self._kits:
-            self.uses.public.add(node.attr)
-            return
-        self.generic_visit(node)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if node.id in self._kits:
-            self.uses.public.add(ALL)
-        if node.id in self._tables:
-            self.uses.kinds.add(ALL)
-
-    def _add(self, module: str, names: tuple[str, ...], line: int) -> None:
-        self.uses.imports.append(Import(module, names, line, self._caught))
-
-    def _visit_all(self, nodes: Sequence[ast.AST], catches: bool) -> None:
-        before, self._caught = self._caught, self._caught or catches
-        for node in nodes:
-            self.visit(node)
-        self._caught = before
+def _catching(node: ast.Try | ast.With) -> bool:
+    """Whether an ImportError in the body of ``node`` is caught."""
+    if isinstance(node, ast.Try):
+        return any(_catches(handler.type) for handler in node.handlers)
+    calls = [item.context_expr for item in node.items]
+    return any(
+        isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith("suppress")
+        and any(map(_catches, call.args))
+        for call in calls
+    )
 
 
 def _catches(kind: ast.expr | None) -> bool:
     """Whether ``except kind`` catches ImportError."""
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
     return any(each is None or ast.unparse(each) in _CAUGHT for each in kinds)
-
-
-def _text(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

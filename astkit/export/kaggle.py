@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astkit.export import notebook, script
+from astkit.export import notebook
 from astkit.export.bundle import Bundle
+from astkit.export.cells import names
 from astkit.files import write_atomic
 
 METADATA = "kernel-metadata.json"
@@ -42,11 +43,10 @@ def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
 
     Raises ``ValueError`` for a title or a dataset that Kaggle would reject.
     """
-    code_file = f"{made.name}.{'py' if made.as_script else 'ipynb'}"
+    code_file = f"{made.name}.ipynb"
     described = metadata(made, kernel, code_file)
-    text = script.text(made) if made.as_script else notebook.text(made)
     write_atomic(folder / METADATA, json.dumps(described, indent=2) + "\n")
-    return write_atomic(folder / code_file, text)
+    return write_atomic(folder / code_file, notebook.text(made))
 
 
 def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
         "title": title,
         "code_file": code_file,
         "language": "python",
-        "kernel_type": "script" if made.as_script else "notebook",
+        "kernel_type": "notebook",
         "is_private": not kernel.public,
         "enable_gpu": kernel.gpu,
         "enable_tpu": False,
@@ -84,7 +84,7 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
 def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
     """Summary of the written files and the next steps, in a few lines."""
     name = kernel.user == NOBODY and f'replace {NOBODY} in "id" by your Kaggle name, or pass --user'
-    data = "dataset" in made.known and not kernel.datasets
+    data = "dataset" in names(made.parameters) and not kernel.datasets
     add = data and "for CIFAR-10, add a dataset that contains it: --dataset OWNER/SLUG"
     steps = [step for step in (name, add, f"kaggle kernels push -p {path.parent}") if step]
     lines = [

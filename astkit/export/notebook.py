@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 
 from astkit import __version__
 from astkit.export import cells
-from astkit.export.bundle import Bundle, guard, module_source
+from astkit.export.bundle import START, VERIFY, Bundle
 from astkit.export.imports import PACKAGE
 
 # a folded cell, for JupyterLab and for Kaggle
@@ -61,6 +61,7 @@ def build(made: Bundle) -> NotebookNode:
     """The exported notebook: settings, modules, start, and the original cells."""
     values = f"{_VALUES}\n{cells.override(made.values)}"
     count = len(made.modules)
+    guard = f'SOURCE = "{made.source}"  # SHA-256 over the modules\n# {made.stamp}'
     written = [
         *map(_stripped, made.head),
         new_markdown_cell(_SETTINGS.format(stamp=made.stamp, count=count)),
@@ -70,8 +71,8 @@ def build(made: Bundle) -> NotebookNode:
         new_code_cell(_folders(made)),
         *(_module(name, source) for name, source in made.modules.items()),
         new_markdown_cell(_START),
-        new_code_cell(f"{guard(made)}\n\n{module_source('verify')}", metadata=FOLDED),
-        new_code_cell(_begin(made), metadata=IGNORED),
+        new_code_cell(f"{guard}\n\n{VERIFY.rstrip()}", metadata=FOLDED),
+        new_code_cell(f'use(Path("{PACKAGE}"), SOURCE)\n\n{START}', metadata=IGNORED),
         new_markdown_cell("## The notebook"),
         *map(_stripped, made.body),
     ]
@@ -90,10 +91,6 @@ def build(made: Bundle) -> NotebookNode:
 def text(made: Bundle) -> str:
     """The notebook as the text of its file."""
     return nbformat.writes(build(made)) + "\n"
-
-
-def _begin(made: Bundle) -> str:
-    return f'use(Path("{PACKAGE}"), SOURCE)\n\n{made.start}'
 
 
 def _folders(made: Bundle) -> str:

@@ -1,4 +1,4 @@
-"""Verifies the modules of an exported file. Copied into the file; must not import astkit."""
+"""Verifies the modules of an exported file. Copied into the notebook; must not import astkit."""
 
 import hashlib
 import importlib

@@ -80,13 +80,6 @@ def test_kaggles_options_go_into_the_metadata(small: Path, monkeypatch) -> None:
     assert values["id"] == "me/astkit-01-small"
 
 
-def test_a_script_is_one_python_file(small: Path) -> None:
-    run(small, "--script")
-    out = small.parent / "out"
-    assert {path.name for path in out.iterdir()} == {"01_small.py", "kernel-metadata.json"}
-    compile((out / "01_small.py").read_text(), "01_small.py", "exec")
-
-
 def test_wrong_options_are_refused(small: Path, capsys) -> None:
     for options, message in (
         (["-p", "rat=1"], "'rat', which is not a parameter of the notebook"),

@@ -20,19 +20,19 @@ FIELDS = {
 }
 
 
-def make(folder: Path, name: str = "01_small", as_script: bool = False):
+def make(folder: Path, name: str = "01_small"):
     nbformat.write(new_notebook(cells=[new_code_cell("1")]), folder / f"{name}.ipynb")
-    return bundle(folder / f"{name}.ipynb", as_script=as_script)
+    return bundle(folder / f"{name}.ipynb")
 
 
-@pytest.mark.parametrize(("as_script", "gpu"), [(False, True), (True, False)])
-def test_every_field_is_written(as_script: bool, gpu: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpu", [True, False])
+def test_every_field_is_written(gpu: bool, tmp_path: Path) -> None:
     kernel = Kernel("me", datasets=["some/cifar-10"], gpu=gpu)
-    path = write(make(tmp_path, as_script=as_script), kernel, tmp_path / "out")
+    path = write(make(tmp_path), kernel, tmp_path / "out")
     values = json.loads((path.parent / "kernel-metadata.json").read_text())
     assert set(values) == FIELDS
     assert values["code_file"] == path.name
-    assert values["kernel_type"] == ("script" if as_script else "notebook")
+    assert values["kernel_type"] == "notebook"
     assert values["enable_gpu"] is gpu
     assert values["machine_shape"] == ("NvidiaTeslaT4" if gpu else "")
     assert (values["enable_internet"], values["enable_tpu"], values["is_private"]) == (

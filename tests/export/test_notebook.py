@@ -126,7 +126,7 @@ def test_the_commit_is_in_the_stamp(small: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_parameter_that_the_export_would_replace_is_refused(small: Path) -> None:
     book = nbformat.read(small, 4)
-    for name in ("Path", "use", "begin", "SOURCE", "unpack", "VALUES"):
+    for name in ("Path", "use", "begin", "SOURCE", "VALUES"):
         book.cells[1].source = f"{name} = 1  # taken"
         nbformat.write(book, small)
         with pytest.raises(ValueError, match=f"the parameter '{name}' has a name"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ import yaml
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-from astkit.datasets import load
-from astkit.export import kaggle, notebook, script
+from astkit.export import notebook
 from astkit.export.bundle import bundle
 
 HERE = Path(__file__).resolve().parent
@@ -72,7 +69,6 @@ def test_every_notebook_can_be_exported() -> None:
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         made = bundle(path)
         assert len(notebook.build(made).cells) > len(made.modules) + len(made.body)
-        compile(script.text(bundle(path, as_script=True)), path.stem, "exec")
 
 
 @pytest.mark.full
@@ -127,18 +123,6 @@ for step, (_, x, y) in enumerate(Loader(part, 8).batches(0)):
 print(steps)
 """
 PICTURE = 'display(plots.threshold_and_rate(steps, rate), Markdown("**bold**"))'
-WAITS = """\
-%matplotlib inline
-import inspect
-from astkit import Gate
-from astkit.profiling import Ledger
-
-async def later(value):
-    return value
-
-answer = await later(rate)
-"class Ledger:" in inspect.getsource(Ledger)
-"""
 
 
 @pytest.fixture
@@ -167,64 +151,3 @@ def test_a_small_export_finds_what_the_package_finds(
     assert kinds == [{"image/png", "text/plain"}, {"text/markdown", "text/plain"}]
     # what is written stays in the current folder
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {"astkit", "ran.ipynb"}
-
-
-def test_a_script_shows_waits_and_points_at_sources(
-    write_notebook, bare_python: Path, tmp_path: Path
-) -> None:
-    small = write_notebook(WAITS, "answer", "Gate(rate - 1)")
-    made = bundle(small, {"rate": 0.25}, as_script=True)
-    path = kaggle.write(made, kaggle.Kernel(), tmp_path / "out")
-    (tmp_path / "empty").mkdir()
-    result = subprocess.run(
-        [bare_python, path], cwd=tmp_path / "empty", capture_output=True, text=True
-    )
-    assert result.stdout.splitlines()[-2:] == ["True", "0.25"], result.stderr
-    # the last cell is wrong: the traceback has its line, and the line in the module
-    assert "Gate(rate - 1)" in result.stderr
-    assert "target_rate is -0.75" in result.stderr
-    assert f"{tmp_path}/empty/astkit-{made.source[:12]}/astkit/gating/" in result.stderr
-
-
-def test_a_changed_module_in_a_script_is_refused(
-    write_notebook, bare_python: Path, tmp_path: Path
-) -> None:
-    path = kaggle.write(bundle(write_notebook("1"), as_script=True), kaggle.Kernel(), tmp_path)
-    path.write_text(path.read_text().replace('__version__ = "', 'raise SystemExit("run")  # "', 1))
-    result = subprocess.run([bare_python, path], cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 1
-    assert "RuntimeError: the modules in astkit are not those exported" in result.stderr
-
-
-LOADS = """\
-from astkit.datasets import load
-
-train, test = load(dataset)
-print(len(train), len(test), int(train.images.sum()))
-"""
-
-
-@pytest.mark.full
-def test_a_script_finds_its_data_without_a_network(
-    bare_python: Path, make_input, tmp_path: Path
-) -> None:
-    parameters = new_code_cell("dataset = 'cifar10'  # data", metadata={"tags": ["parameters"]})
-    book = nbformat.v4.new_notebook(cells=[parameters, new_code_cell(LOADS)])
-    nbformat.write(book, tmp_path / "loads.ipynb")
-    made = bundle(tmp_path / "loads.ipynb", as_script=True)
-    path = kaggle.write(made, kaggle.Kernel(), tmp_path)
-    (tmp_path / "empty").mkdir()
-    environment = {**os.environ, "ASTKIT_INPUT": str(tmp_path / "input"), "ASTKIT_DATA": ""}
-
-    def run() -> subprocess.CompletedProcess[str]:
-        command = [bare_python, path]
-        place = tmp_path / "empty"
-        return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
-
-    data = make_input(tmp_path / "input", MOUNTS[1])
-    train, test = load("cifar10", data)
-    assert test is not None
-    shown = run().stdout.splitlines()[-1]
-    assert shown == f"{len(train)} {len(test)} {int(train.images.sum())}"
-    data.rename(data.with_name(".hidden"))
-    assert "FileNotFoundError: CIFAR-10 was not found" in run().stderr
