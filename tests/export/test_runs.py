@@ -20,7 +20,8 @@ HERE = Path(__file__).resolve().parent
 NOTEBOOKS = HERE.parents[1] / "notebooks"
 PARAMS = HERE.parent / "notebooks" / "params"
 MOUNTS = ("made-up-slug", "owner/made-up-slug", "datasets/owner/made-up-slug")
-SMALLER = {
+SMALLER: dict[str, dict[str, Any]] = {
+    "00": {},
     "01": {"dataset": "digits", "seeds": [0]},
     "02": {"seeds": [0], "live_epochs": 2},  # it takes the embedded digits only
     "03": {"dataset": "digits", "seeds": [0]},
@@ -74,7 +75,7 @@ def test_every_notebook_can_be_exported() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "mount"),
-    [*itertools.product(("01", "02", "03"), MOUNTS), ("04", ""), ("05", "")],
+    [*itertools.product(("01", "02", "03"), MOUNTS), ("00", ""), ("04", ""), ("05", "")],
 )
 def test_an_export_finds_what_the_package_finds(
     number: str, mount: str, begin_in, make_input, tmp_path: Path

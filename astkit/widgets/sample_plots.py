@@ -1,0 +1,90 @@
+"""Figures of samples: rows of images, each with a caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from astkit.widgets.style import Picture, line, picture, styled
+
+GAP, CAPTION, LABEL = 0.12, 0.3, 2.2  # in units of an image's side
+SMALL = 16  # images with fewer pixels a side are interpolated, which makes digits legible
+
+
+@styled
+def image_rows(
+    images: Mapping[str, Sequence[Any]],
+    captions: Mapping[str, Sequence[str]] | None = None,
+    title: str = "",
+    *,
+    side: float = 0.62,
+) -> Picture:
+    """Rows of images, named at the left, each image with a frame and a caption below it.
+
+    Args:
+        images: for each row its images, of equal or different sizes: ``[height, width]``,
+            ``[channels, height, width]`` with 1 or 3 channels, or PIL images; uint8 from 0 to 255,
+            other values are scaled from the smallest to the largest. Empty rows are omitted. Rows
+            whose names end in the same words after a colon share their colour.
+        captions: for each row the captions of its images.
+        title: title of the figure.
+        side: width and height of the square that an image fits in, in inches.
+
+    Raises ``ValueError`` if there is no image, or one of another shape.
+    """
+    rows = {name: [_pixels(each) for each in row] for name, row in images.items() if len(row)}
+    if not rows:
+        raise ValueError("images holds no image: pass at least one row with one image")
+    step = 1 + GAP + CAPTION * bool(captions)
+    width, height = max(map(len, rows.values())) * (1 + GAP) + LABEL, len(rows) * step
+    figure = picture(width=width * side, height=height * side + 0.35 * bool(title), layout=None)
+    axis = figure.axes[0]
+    axis.set_position((0, 0, 1, height * side / figure.get_figheight()))
+    axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
+    axis.set_axis_off()
+    for place, (name, row) in enumerate(rows.items()):
+        _row(axis, place * step + GAP / 2, name, row, (captions or {}).get(name, ()))
+    figure.suptitle(title, x=0.02, ha="left", size=11)
+    return figure
+
+
+def _row(
+    axis: Axes, top: float, name: str, images: Sequence[np.ndarray], captions: Sequence[str]
+) -> None:
+    colour = line(name.rpartition(": ")[2])["color"]
+    words = "\n".join(fill(part, 18) for part in name.split(": "))
+    axis.text(-0.15, top + 0.5, words, ha="right", va="center", size=9, color=colour)
+    for place, pixels in enumerate(images):
+        left = place * (1 + GAP)
+        tall, wide = (extent / max(pixels.shape[:2]) for extent in pixels.shape[:2])
+        x, y = left + (1 - wide) / 2, top + (1 - tall) / 2
+        look: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "extent": (x, x + wide, y + tall, y)}
+        smooth = "bicubic" if max(pixels.shape[:2]) < SMALL else "nearest"
+        axis.imshow(pixels, interpolation=smooth, **look)
+        axis.add_patch(Rectangle((left, top), 1, 1, fill=False, lw=1.6, edgecolor=colour))
+        if place < len(captions):
+            axis.text(left + 0.5, top + 1.04, captions[place], ha="center", va="top", size=7)
+
+
+def _pixels(image: Any) -> np.ndarray:
+    """``image`` as float ``[height, width]`` or ``[height, width, 3]`` in [0, 1]."""
+    array = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
+    if array.ndim == 3 and array.shape[0] in (1, 3):
+        array = array.transpose(1, 2, 0)
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim != 2 and not (array.ndim == 3 and array.shape[2] == 3):
+        raise ValueError(
+            f"an image has the shape {list(array.shape)}: pass [height, width] or [channels,"
+            " height, width] with 1 or 3 channels"
+        )
+    if array.dtype == np.uint8:
+        return array / 255
+    low, high = float(array.min()), float(array.max())
+    scaled: np.ndarray = (array - low) / ((high - low) or 1.0)
+    return scaled
