@@ -12,7 +12,8 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -82,6 +83,34 @@ def line(result: Figure) -> str:
     verdict = {True: "kept", False: "MISSED", None: "no bound"}[result["kept"]]
     spread = f"[{result['low']:.4g}, {result['high']:.4g}], n = {result['n']}"
     return f"{result['name']}: {result['median']:.4g} {spread} ({bound}{verdict})"
+
+
+def record(
+    out: Path, results: Iterable[Figure], line: Callable[[Figure], str], **more: Any
+) -> None:
+    """Write ``results`` to ``out`` in one piece, with the stamp from before the first; prints them.
+
+    The load is that of the last 1, 5, 15 minutes: well below "cpus" on a quiet machine.
+    """
+    environment, load_before = stamp(), os.getloadavg()
+    print(describe(environment))
+    figures = []
+    for result in results:
+        figures.append(result)
+        print(line(result), flush=True)
+    content = {"stamp": environment, "load_before": load_before, **more, "figures": figures}
+    write_atomic(out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Restores torch's number of CPU threads at the end."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def cifar_loader(rows: int, batch_size: int = BATCH) -> Loader:
@@ -433,19 +462,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    environment, load_before = stamp(), os.getloadavg()
-    print(describe(environment))
-    results = []
-    for measure, _, full in FIGURES.values():
-        results.append(measure(options.rounds or full))
-        print(line(results[-1]), flush=True)
-    content = {
-        "stamp": environment,
-        # processes that wanted a core over 1, 5, 15 minutes: well below "cpus" on a quiet machine
-        "load_before": load_before,
-        "figures": results,
-    }
-    write_atomic(options.out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    rounds = options.rounds
+    record(options.out, (measure(rounds or full) for measure, _, full in FIGURES.values()), line)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def scores() -> str:
     """What each score costs beyond the loss, on two networks."""
     report = read(BENCHMARKS / "score_costs.json")
     rows: dict[str, dict[str, str]] = {}
-    for cost in report["costs"]:
+    for cost in report["figures"]:
         time = cost["seconds"]
         rows.setdefault(cost["score"], {}).update(
             {

@@ -9,8 +9,6 @@ score's own elementwise work is not in them and shows in the seconds alone.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,11 @@ from torch import Tensor, nn
 
 from astkit import models
 from astkit.datasets import Images, load
-from astkit.files import write_atomic
 from astkit.gating import Gate, evaluating
 from astkit.names import REGISTRIES
 from astkit.profiling import interleaved
 from astkit.profiling.flops import counter
-from astkit.stamp import describe, stamp
-from tests.benchmarks.measure import BATCH, synthetic
+from tests.benchmarks.measure import BATCH, one_thread, record, synthetic
 
 RESULTS = Path(__file__).with_name("score_costs.json")
 ROUNDS = 61
@@ -98,27 +94,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--rows", type=int, default=BATCH, help="rows of the batch that is scored")
     options = parser.parse_args(arguments)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        environment, load_before = stamp(), os.getloadavg()
-        print(describe(environment))
-        rows = []
-        for network, data in networks(options.rows).items():
-            for row in costs(network, data, options.rounds):
-                rows.append(row)
-                print(line(row), flush=True)
-    finally:
-        torch.set_num_threads(before)
-    content = {
-        "stamp": environment,
-        # processes that wanted a core over 1, 5, 15 minutes: well below "cpus" on a quiet machine
-        "load_before": load_before,
-        "meaning": MEANING,
-        "batch": options.rows,
-        "costs": rows,
-    }
-    write_atomic(options.out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    with one_thread():
+        rows = (
+            row
+            for network, data in networks(options.rows).items()
+            for row in costs(network, data, options.rounds)
+        )
+        record(options.out, rows, line, meaning=MEANING, batch=options.rows)
 
 
 if __name__ == "__main__":

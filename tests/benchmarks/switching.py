@@ -8,23 +8,16 @@ number of offered rows. A run of the dense arm takes about ``--seconds``. Writes
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from astkit import models
-from astkit.files import write_atomic
 from astkit.gating import Gate, Policy, RandomSubset, Visit
 from astkit.profiling import interleaved
-from astkit.stamp import describe, stamp
 from astkit.trainers import TrainConfig, Trainer
-from tests.benchmarks.measure import Figure, digits_loader, figure, line
+from tests.benchmarks.measure import Figure, digits_loader, figure, line, one_thread, record
 
 RESULTS = Path(__file__).with_name("switching.json")
 ROUNDS, SECONDS = 11, 60.0
@@ -56,7 +49,7 @@ def trained(policy: Policy | None, epochs: float) -> Trainer:
     return run
 
 
-def measured(rounds: int, seconds: float) -> list[Figure]:
+def measured(rounds: int, seconds: float) -> Iterator[Figure]:
     """Seconds of each policy's runs over those of dense training, with the last state of each."""
     trained(None, 2)
     begin = time.perf_counter()
@@ -75,29 +68,26 @@ def measured(rounds: int, seconds: float) -> list[Figure]:
         return lambda: ends[name].append(trained(policies[name](), epochs))
 
     times = interleaved({name: arm(name) for name in policies}, rounds=rounds, warmup=0)
-    dense, found = times.seconds["dense"], []
+    dense = times.seconds["dense"]
     for name in [name for name in policies if name != "dense"]:
         switches = [run.switch for run in ends[name] if run.switch is not None]
         assert len(switches) == rounds
         pays = name.startswith("random")
-        found.append(
-            figure(
-                f"{name} / dense, seconds of a run",
-                [own / other for own, other in zip(times.seconds[name], dense, strict=True)],
-                "at most",
-                None if pays else BOUND,
-                f"whole runs of {epochs:.1f} epochs, digits_cnn, batch 128, switch_off=True",
-                pays=pays,
-                ended=[switch.switched for switch in switches],
-                probed=[
-                    switch.probed / run.ledger.seconds["training"]
-                    for switch, run in zip(switches, ends[name], strict=True)
-                ],
-                seconds=times.median(name),
-                seconds_dense=times.median("dense"),
-            )
+        yield figure(
+            f"{name} / dense, seconds of a run",
+            [own / other for own, other in zip(times.seconds[name], dense, strict=True)],
+            "at most",
+            None if pays else BOUND,
+            f"whole runs of {epochs:.1f} epochs, digits_cnn, batch 128, switch_off=True",
+            pays=pays,
+            ended=[switch.switched for switch in switches],
+            probed=[
+                switch.probed / run.ledger.seconds["training"]
+                for switch, run in zip(switches, ends[name], strict=True)
+            ],
+            seconds=times.median(name),
+            seconds_dense=times.median("dense"),
         )
-    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -107,22 +97,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a dense run")
     options = parser.parse_args(arguments)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        environment, load_before = stamp(), os.getloadavg()
-        print(describe(environment))
-        figures = measured(options.rounds, options.seconds)
-    finally:
-        torch.set_num_threads(before)
-    for each in figures:
-        print(line(each), flush=True)
-    content: dict[str, Any] = {
-        "stamp": environment,
-        "load_before": load_before,
-        "figures": figures,
-    }
-    write_atomic(options.out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    with one_thread():
+        record(options.out, measured(options.rounds, options.seconds), line)
 
 
 if __name__ == "__main__":
