@@ -15,6 +15,8 @@ Notebooks:
     record.py            the run folder and its files
 Results:
     intervals.py         means over seeds with confidence intervals
+    paired.py            entries of a comparison, paired with a control by seed
+    verdict.py           pays, costs or undecided, with intervals over all policies together
     tables.py            tables of arms and of run folders
     report.py            HTML page over run folders
 """

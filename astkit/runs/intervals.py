@@ -1,9 +1,13 @@
-"""Means over seeds with confidence intervals; sampling error of a test split. Needs scipy."""
+"""Means over seeds with confidence intervals, simultaneous intervals, and number of seeds needed.
+
+Needs scipy.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from astkit.profiling import bootstrap_interval
@@ -28,7 +32,12 @@ class Interval(NamedTuple):
         spec = spec or "+.2%"
         if math.isnan(self.low):
             return f"{self.mean:{spec}}, n = {self.n}, so without an interval"
-        return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}], n = {self.n}"
+        return f"{self.text(spec)}, n = {self.n}"
+
+    def text(self, spec: str, unit: str = "") -> str:
+        """The mean with its ``unit``, and the interval if it is defined."""
+        mean = f"{self.mean:{spec}}{unit}"
+        return mean if math.isnan(self.low) else f"{mean} [{self.low:{spec}}, {self.high:{spec}}]"
 
     def __str__(self) -> str:
         return format(self)
@@ -39,19 +48,23 @@ def mean_interval(values: Iterable[float | None]) -> Interval:
 
     Student's t below `MANY` values, a percentile bootstrap otherwise: with 3 values, a 95 %
     bootstrap interval covers the true mean in only 74 % of cases. One value has no interval.
+    """
+    found = [value for value in values if value is not None and math.isfinite(value)]
+    if len(found) >= MANY:
+        return Interval(fmean(found), *bootstrap_interval(found, "mean"), len(found))
+    return student_interval(found)
+
+
+def student_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Mean of ``values`` with Student's interval; one value has no interval, none have no mean.
 
     Source: "Student", "The probable error of a mean", Biometrika 6 (1908).
     """
-    from scipy import stats
-
-    found = [value for value in values if value is not None and math.isfinite(value)]
-    mean = sum(found) / len(found) if found else math.nan
-    if len(found) < 2:
-        return Interval(mean, math.nan, math.nan, len(found))
-    if len(found) >= MANY:
-        return Interval(mean, *bootstrap_interval(found, "mean"), len(found))
-    half = float(stats.t.ppf(0.975, len(found) - 1) * stats.sem(found))
-    return Interval(mean, mean - half, mean + half, len(found))
+    n = len(values)
+    if n < 2:
+        return Interval(fmean(values) if n else math.nan, math.nan, math.nan, n)
+    mean, half = fmean(values), _quantile(n, 1 - confidence) * stdev(values) / math.sqrt(n)
+    return Interval(mean, mean - half, mean + half, n)
 
 
 def paired_difference(values: Mapping[Any, float], control: Mapping[Any, float]) -> Interval:
@@ -66,3 +79,110 @@ def split_error(accuracy: float, rows: int) -> float:
     """
     low, high = wilson_interval(round(accuracy * rows), rows)
     return (high - low) / 2
+
+
+def simultaneous(
+    differences: Mapping[str, Sequence[float]], error: float = 0.05
+) -> dict[str, Interval]:
+    """Intervals of several mean differences; those that exclude 0 are the ones Holm rejects.
+
+    Outcomes: Holm's step-down procedure on two-sided paired t-tests. With probability of at least
+    1 - ``error``, no mean that is 0 has an interval without 0 (Holm, "A simple sequentially
+    rejective multiple test procedure", Scandinavian Journal of Statistics 6 (1979)).
+
+    Intervals: Student's at confidence 1 - ``error`` / m for m differences, which cover all means
+    together with at least that probability (Dunn, "Multiple comparisons among means", JASA 56
+    (1961)). If Holm rejects 0 and this interval contains 0, it is restricted to the side of the
+    mean, with 0 as its open end (the bound of rejected hypotheses in Strassburger and Bretz,
+    "Compatible simultaneous lower confidence bounds for the Holm procedure", Statistics in Medicine
+    27 (2008)). Restricted intervals have the error probability of Holm's test, not of Dunn's.
+
+    Values that are all equal (to 1e-9 of the largest) or fewer than two have no interval: their
+    spread is unknown.
+    """
+    from scipy import special
+
+    m, found, p = len(differences), {}, {}
+    for name, values in differences.items():
+        found[name] = each = student_interval(values, 1 - error / m)
+        if each.n < 2 or stdev(values) <= 1e-9 * max(map(abs, values)):
+            found[name], p[name] = Interval(each.mean, math.nan, math.nan, each.n), 1.0
+        else:
+            t = each.mean / (stdev(values) / math.sqrt(each.n))
+            p[name] = 2 * float(special.stdtr(each.n - 1, -abs(t)))
+    for step, name in enumerate(sorted(p, key=p.__getitem__)):
+        if p[name] >= error / (m - step):
+            break
+        mean, low, high, n = found[name]
+        above, below = math.nextafter(0, 1), math.nextafter(0, -1)
+        cut = (max(low, above), high) if mean > 0 else (low, min(high, below))
+        found[name] = Interval(mean, *cut, n)
+    return found
+
+
+class Seeds(NamedTuple):
+    """Number of seeds for the observed spread, and for the ends of the spread's interval."""
+
+    low: int
+    expected: int
+    high: int
+
+
+def seeds_needed(values: Sequence[float], error: float = 0.05, power: float = 0.8) -> Seeds | None:
+    """Seeds with which a paired t-test shows the mean of ``values`` with probability ``power``.
+
+    ``low`` and ``high`` take the spread at the ends of its 80 % chi-square interval, as Browne
+    recommends for small pilots ("On the use of a pilot sample for sample size determination",
+    Statistics in Medicine 14 (1995)). ``None`` if the mean is smaller than its standard error,
+    since the number would be arbitrary, or if there are fewer than two different values.
+    """
+    from scipy import special
+
+    n, spread = len(values), stdev(values) if len(values) > 1 else 0.0
+    mean = abs(fmean(values)) if n else 0.0
+    if spread <= 1e-9 * mean or mean < spread / math.sqrt(n):
+        return None
+    factors = [math.sqrt((n - 1) / special.chdtri(n - 1, tail)) for tail in (0.1, 0.9)]
+    low, high = (seeds_for(mean / (spread * factor), error, power) for factor in factors)
+    return Seeds(low, seeds_for(mean / spread, error, power), high)
+
+
+def seeds_for(effect: float, error: float = 0.05, power: float = 0.8) -> int:
+    """Smallest n at which a two-sided paired t-test has ``power``; at most 100,000.
+
+    ``effect``: mean difference in standard deviations of the difference, not 0. ``power`` is the
+    probability of a decision with the effect's sign. Source: noncentral t distribution; Cohen,
+    Statistical Power Analysis (1988), chapter 2.
+    """
+    from scipy import special
+
+    def enough(n: int) -> bool:
+        quantile, shift = _quantile(n, error), abs(effect) * math.sqrt(n)
+        return bool(1 - special.nctdtr(n - 1, shift, quantile) >= power)
+
+    low, high = 1, 2
+    while not enough(high) and high < 100_000:
+        low, high = high, min(2 * high, 100_000)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def smallest_effect(values: Sequence[float], error: float = 0.05, power: float = 0.8) -> float:
+    """Mean difference that as many seeds, with the spread of ``values``, show with ``power``.
+
+    In the unit of ``values``, of which there are at least 2. Source: as `seeds_for`.
+    """
+    from scipy import special
+
+    n = len(values)
+    shift = float(special.nctdtrinc(n - 1, 1 - power, _quantile(n, error)))
+    return shift * stdev(values) / math.sqrt(n)
+
+
+def _quantile(n: int, error: float) -> float:
+    """Student's two-sided quantile for the mean of ``n`` values."""
+    from scipy import special
+
+    return float(special.stdtrit(n - 1, 1 - error / 2))

@@ -1,0 +1,132 @@
+"""Entries of a comparison: arms paired with a control by seed. Needs scipy.
+
+An entry is the result of one arm and seed: ``policy``, ``seed``, ``value`` (of the metric, on test
+data), ``seconds``, ``flops``, ``trained`` and ``scored`` (samples), ``rate`` (share of the
+samples trained on), ``worst_class`` (lowest value of a class, or None) and ``curve``, a list of
+[FLOPs, seconds, validation value]. Seconds and FLOPs are None if they were not measured.
+"dense" is the control; "random at 0.30" a control that trains on random samples at that rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from astkit.runs.intervals import Interval, student_interval
+
+Entry = Mapping[str, Any]
+Arm = dict[int, Entry]
+"""The entries of one arm by seed."""
+
+DENSE, RANDOM = "dense", "random at "
+NEAR = 0.02
+"""Largest difference between the mean rates of a policy and of its random control."""
+
+
+def by_arm(entries: Sequence[Entry]) -> dict[str, Arm]:
+    """The arms in their order. Raises ``ValueError`` for two entries of one arm and seed."""
+    arms: dict[str, Arm] = {}
+    for entry in entries:
+        arm = arms.setdefault(entry["policy"], {})
+        if entry["seed"] in arm:
+            raise ValueError(
+                f"entries hold {entry['policy']!r} twice for seed {entry['seed']}: keep one of them"
+            )
+        arm[entry["seed"]] = entry
+    return arms
+
+
+def is_control(name: str) -> bool:
+    """Whether the arm of this name is dense training or a random control."""
+    return name == DENSE or name.startswith(RANDOM)
+
+
+def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
+    """Entries of random controls with the arm's rate for the same seed; those absent are left out.
+
+    Rates may differ by 0.02.
+    """
+    found = {}
+    for seed, run in arm.items():
+        runs = [
+            each[seed] for name, each in arms.items() if name.startswith(RANDOM) and seed in each
+        ]
+        nearest = min(runs, key=lambda other: abs(other["rate"] - run["rate"]), default=None)
+        if nearest is not None and abs(nearest["rate"] - run["rate"]) <= NEAR:
+            found[seed] = nearest
+    return found
+
+
+def finite(value: float | None) -> bool:
+    """Whether there is a number that is neither infinite nor NaN."""
+    return value is not None and math.isfinite(value)
+
+
+def differences(arm: Arm, control: Arm, key: str) -> list[float]:
+    """``key`` of the arm minus that of the control, for the seeds at which both are finite."""
+    pairs = [(run[key], control[seed][key]) for seed, run in arm.items() if seed in control]
+    return [value - other for value, other in pairs if finite(value) and finite(other)]
+
+
+def interval(values: Sequence[float | None], confidence: float) -> Interval | None:
+    """Student's interval of the values that are finite, or None if there are none."""
+    found = [value for value in values if value is not None and math.isfinite(value)]
+    return student_interval(found, confidence) if found else None
+
+
+def ratios(arm: Arm, control: Arm, key: str) -> list[float | None]:
+    """``key`` as a share of the control's, for the seeds of both; None where it is unknown."""
+    pairs = [(run[key], control[seed][key]) for seed, run in arm.items() if seed in control]
+    return [value / other if finite(value) and other else None for value, other in pairs]
+
+
+def reach(arm: Arm, dense: Arm, key: str, higher: bool) -> list[float | None]:
+    """Cost of reaching dense's final validation value, as a share of dense's whole run, by seed.
+
+    ``key``: "flops" or "seconds". None for a seed at which it is not reached or not known.
+    """
+    place, found = ("flops", "seconds").index(key), list[float | None]()
+    for run, control in ((run, dense[seed]) for seed, run in arm.items() if seed in dense):
+        known = run["curve"] and control["curve"] and finite(run[key]) and control[key]
+        points = [(point[place], point[2]) for point in run["curve"]] if known else []
+        cost = reached_at(points, control["curve"][-1][2], higher) if points else None
+        found.append(None if cost is None else cost / control[key])
+    return found
+
+
+def reached_at(
+    points: Sequence[tuple[float, float]], target: float, higher: bool = True
+) -> float | None:
+    """Cost from which on all values are at least as good as ``target``, or None.
+
+    ``points`` are (cost, value) by increasing cost, with values linear in between. The first time
+    of reaching a value (as in DAWNBench, Coleman et al. 2017) would be earlier for noisier curves.
+    """
+    kept = [value >= target if higher else value <= target for _, value in points]
+    if not kept or not kept[-1]:
+        return None
+    first = max((place + 1 for place, good in enumerate(kept) if not good), default=0)
+    cost, value = points[first]
+    if first == 0 or not math.isfinite(points[first - 1][1]):
+        return cost
+    before, worse = points[first - 1]
+    return before + (cost - before) * (target - worse) / (value - worse)
+
+
+def at_equal_seconds(arm: Arm, dense: Arm) -> list[float | None]:
+    """Validation value after dense's seconds minus dense's final one, by seed; None if unknown.
+
+    A run that is shorter than dense counts with its final value.
+    """
+    found = list[float | None]()
+    for run, control in ((run, dense[seed]) for seed, run in arm.items() if seed in dense):
+        if run["curve"] and control["curve"] and finite(run["seconds"]) and control["seconds"]:
+            _, seconds, values = np.array(run["curve"], dtype=float).T
+            value = float(np.interp(control["seconds"], seconds, values))
+            found.append(value - control["curve"][-1][2])
+        else:
+            found.append(None)
+    return found
