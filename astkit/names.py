@@ -41,6 +41,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
     "policy": {
         "gate": "astkit.gating.gate:Gate",
         "random": "astkit.gating.random_subset:RandomSubset",
+        "auto": "astkit.gating.auto:Auto",
         "bls": "astkit.gating.bls:BatchLossScore",
         "cached_loss": "astkit.gating.cached_loss:CachedLoss",
         "class_balanced": "astkit.gating.class_balanced:ClassBalanced",
@@ -58,12 +59,10 @@ REGISTRIES: dict[str, dict[str, str]] = {
     "score": {
         "confidence": "astkit.gating.uncertainty:confidence",
         "contrast": "astkit.gating.significance:contrast",
-        "disagreement": "astkit.gating.disagreement:Disagreement",
         "el2n": "astkit.gating.sample_memory:EL2N",
         "entropy": "astkit.gating.uncertainty:entropy",
         "gradient_norm": "astkit.gating.uncertainty:gradient_norm",
         "loss": "astkit.gating.significance:Loss",
-        "loss_age": "astkit.gating.sample_memory:LossAge",
         "loss_and_contrast": "astkit.gating.significance:LossAndContrast",
         "loss_contrast_constant": "astkit.gating.significance:LossContrastConstant",
         "margin": "astkit.gating.uncertainty:margin",
@@ -71,8 +70,6 @@ REGISTRIES: dict[str, dict[str, str]] = {
     "controller": {
         "log_integral": "astkit.gating.tracking:LogIntegral",
         "origin_pi": "astkit.gating.origin:OriginPI",
-        "origin_stochastic": "astkit.gating.origin:OriginStochastic",
-        "velocity_pi": "astkit.gating.tracking:VelocityPI",
         "quantile_ema": "astkit.gating.tracking:QuantileEMA",
         "top_k": "astkit.gating.controllers:TopK",
     },

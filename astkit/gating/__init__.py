@@ -6,7 +6,6 @@ from astkit.gating.class_balanced import ClassBalanced
 from astkit.gating.combine import WeightedSum, named_score
 from astkit.gating.controllers import Controller, TopK
 from astkit.gating.device import DeviceGate
-from astkit.gating.disagreement import Disagreement
 from astkit.gating.el2n_static import StaticEL2N
 from astkit.gating.gate import Gate
 from astkit.gating.gradnorm_is import GradNormIS
@@ -19,14 +18,14 @@ from astkit.gating.losses import (
     row_losses,
     token_losses,
 )
-from astkit.gating.origin import OriginPI, OriginStochastic
+from astkit.gating.origin import OriginPI
 from astkit.gating.policy import Cost, Policy, PolicyCard, Visit, as_policy
 from astkit.gating.proxy_topk import ProxyTopK
 from astkit.gating.random_subset import RandomSubset
 from astkit.gating.rcap import RCAP
 from astkit.gating.repb import RePB
 from astkit.gating.rho import Rho
-from astkit.gating.sample_memory import EL2N, LossAge
+from astkit.gating.sample_memory import EL2N
 from astkit.gating.sampler import RunInfo
 from astkit.gating.scored import Scored, ScoredBatches, evaluating
 from astkit.gating.selection import Selection
@@ -43,7 +42,6 @@ from astkit.gating.significance import (
 from astkit.gating.tracking import (
     LogIntegral,
     QuantileEMA,
-    VelocityPI,
     density,
     log_density,
 )
@@ -59,18 +57,15 @@ __all__ = [
     "Cost",
     "Criterion",
     "DeviceGate",
-    "Disagreement",
     "Gate",
     "GradNormIS",
     "InfoBatch",
     "Kakurenbo",
     "LogIntegral",
     "Loss",
-    "LossAge",
     "LossAndContrast",
     "LossContrastConstant",
     "OriginPI",
-    "OriginStochastic",
     "Policy",
     "PolicyCard",
     "ProxyTopK",
@@ -88,7 +83,6 @@ __all__ = [
     "SelectiveBackprop",
     "StaticEL2N",
     "TopK",
-    "VelocityPI",
     "Visit",
     "WeightedSum",
     "as_policy",

@@ -83,7 +83,6 @@ class WeightedSum(MeanRelative):
                     " of a weighted score: use a score of single rows, such as loss or contrast"
                 )
         self.needs_index = any(getattr(term, "needs_index", False) for term in scores)
-        self.extra_forwards = sum(getattr(term, "extra_forwards", 0) for term in scores)
         self._contextual = [term for term in scores if isinstance(term, ContextScore)]
 
     def features(self, batch: Scored) -> Tensor:
@@ -105,10 +104,6 @@ class WeightedSum(MeanRelative):
         share = torch.where(scale > 0, features / scale, 0.0)
         weights = share.new_tensor([weight for weight, _ in self.terms])
         return finite_only((share * weights).sum(1), features)
-
-    def settled(self, index: Tensor | None, chosen: Tensor) -> None:
-        for term in self._contextual:
-            term.settled(index, chosen)
 
     def state_dict(self) -> dict[str, Any]:
         states = [term.state_dict() for term in self._contextual]

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from astkit.gating.cards import Card
 
-Draw = Callable[[str], Tensor]
-
 
 def check_rate(name: str, rate: float) -> float:
     """``rate`` as a float; ``ValueError`` unless it lies in (0, 1]."""
@@ -89,15 +87,6 @@ class Controller(ABC):
     @abstractmethod
     def threshold(self, scores: Tensor, quota: int) -> float:
         """Threshold for finite ``scores [batch]``; the target is ``quota`` active rows."""
-
-    def decide(self, scores: Tensor, threshold: float, draw: Draw) -> Tensor | None:
-        """Mask of active rows for finite ``scores [batch]``, bool ``[batch]``, or ``None``.
-
-        With ``None``, the default, the gate activates rows above the threshold and breaks ties at
-        random up to the quota. ``draw(purpose)`` returns uniform numbers in [0, 1), float32
-        ``[batch]``, that depend only on the purpose, the batch number and the gate's seed.
-        """
-        return None
 
     @abstractmethod
     def update(self, rate: float, scores: Tensor) -> None:

@@ -59,8 +59,8 @@ class DeviceGate(Gate):
             )
         super().steer(name, value)
 
-    def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
-        """Select rows by ``scores [batch]`` and update the score's state.
+    def select(self, scores: Tensor) -> Selection:
+        """Select rows by ``scores [batch]``.
 
         Raises ``ValueError`` unless there is one score per row.
         """
@@ -82,7 +82,7 @@ class DeviceGate(Gate):
         held = -math.inf if self.target_rate == 1 else math.inf  # without a threshold row
         lowest = best[quota - 1] if quota and self.target_rate < 1 else best.new_full((), held)
         places = torch.arange(size, device=scores.device)
-        chosen = Selection(
+        return Selection(
             # weight 0 does not mask a NaN loss, so such a row is replaced by the best one
             index=torch.where(places < finite, rows[:size], rows[:1]),
             weight=(places < count + added).float(),
@@ -93,7 +93,6 @@ class DeviceGate(Gate):
             target_rate=self.target_rate,
             active=places < count,
         )
-        return self._told(chosen, index)
 
     def state_dict(self) -> dict[str, Any]:
         """Like `Gate.state_dict`, with counters as numbers; synchronises with the device."""

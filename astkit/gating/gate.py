@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,9 +33,9 @@ class Gate(Policy):
         chosen = gate(model, x, y)
         loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
 
-    A row is active if its score exceeds the controller's threshold, unless the controller overrides
-    ``decide``. Rows whose score equals the threshold (all rows, if all scores are equal) are drawn
-    at random up to the quota given by the target rate. If fewer than ``min_active`` rows are
+    A row is active if its score exceeds the controller's threshold. Rows whose score equals the
+    threshold (all rows, if all scores are equal) are drawn at random up to the quota given by the
+    target rate. If fewer than ``min_active`` rows are
     active, random rows are added up to ``fallback``; they do not count in the rate. A row with a
     NaN or infinite score is not trained on and is excluded from the controller's update; it is
     counted in ``nonfinite``. Decisions are made on the CPU: one device-to-host copy per batch.
@@ -63,6 +62,7 @@ class Gate(Policy):
         bias="towards high scores; not corrected",
         avoid="with noisy labels (mislabelled samples score high); if forward is 1/3 of a step",
     )
+    cost = Cost(1.0)
 
     def __init__(
         self,
@@ -126,16 +126,6 @@ class Gate(Policy):
         return self.active / self.seen if self.seen else math.nan
 
     @property
-    def passes(self) -> int:
-        """Forward passes per scored sample."""
-        return 1 + int(getattr(self.significance, "extra_forwards", 0))
-
-    @property
-    def cost(self) -> Cost:  # type: ignore[override]
-        """Selection cost per candidate row."""
-        return Cost(1.0, self.passes - 1.0)
-
-    @property
     def needs_index(self) -> bool:  # type: ignore[override]
         """Whether the score keeps per-sample state."""
         return bool(getattr(self.significance, "needs_index", False))
@@ -148,7 +138,7 @@ class Gate(Policy):
 
     def choose(self, batch: Scored) -> Selection:
         """Score the batch and select rows."""
-        return self.select(self.scores(batch), batch.index)
+        return self.select(self.scores(batch))
 
     def scores(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, without side effects on the model."""
@@ -170,14 +160,14 @@ class Gate(Policy):
     def _row_losses(self, outputs: Any, targets: Any) -> Any:
         return (self.criterion or self._trainers)(outputs, targets)
 
-    def select(self, scores: Tensor, index: Tensor | None = None) -> Selection:
-        """Select rows by ``scores [batch]``; updates controller and score state.
+    def select(self, scores: Tensor) -> Selection:
+        """Select rows by ``scores [batch]``; updates the controller.
 
         Raises ``ValueError`` unless there is one score per row and at least one is finite.
         """
         usable, rows = self.usable(scores)
         active, threshold = self._decide(usable)
-        return self._settle(scores, usable, rows, active, threshold, index)
+        return self._settle(scores, usable, rows, active, threshold)
 
     def admits(self, score: Tensor) -> bool:
         """Whether the finite ``score`` of one row exceeds the threshold (sample-by-sample use).
@@ -193,18 +183,15 @@ class Gate(Policy):
             )
         return bool(score > self.controller.threshold(score.reshape(1), 0))
 
-    def settle(self, scores: Tensor, active: Tensor, index: Tensor | None = None) -> Selection:
-        """Record a batch decided row by row with `admits`; updates controller and score state.
+    def settle(self, scores: Tensor, active: Tensor) -> Selection:
+        """Record a batch decided row by row with `admits`; updates the controller.
 
-        Args:
-            scores: ``[batch]``.
-            active: bool ``[batch]``; must be false for non-finite scores.
-            index: int64 ``[batch]``, data set indices.
+        ``scores [batch]``; ``active``: bool ``[batch]``, false for non-finite scores.
         """
         usable, rows = self.usable(scores)
         threshold = self.controller.threshold(usable, 0)
         active = active.cpu() if rows is None else active.cpu()[rows]
-        return self._settle(scores, usable, rows, active, threshold, index)
+        return self._settle(scores, usable, rows, active, threshold)
 
     def usable(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         """Finite entries of ``scores [batch]`` and their rows (int64; ``None``: all), on the CPU.
@@ -235,9 +222,6 @@ class Gate(Policy):
         if self.target_rate == 1:
             return torch.ones_like(scores, dtype=torch.bool), -math.inf
         threshold = self.controller.threshold(scores, quota)
-        decided = self.controller.decide(scores, threshold, partial(self._uniform, len(scores)))
-        if decided is not None:
-            return decided, threshold
         active, reached = scores > threshold, scores >= threshold
         count = int(active.count_nonzero())
         if count in (0, len(scores)) and len(scores) > 1 and bool((scores == scores[0]).all()):
@@ -258,7 +242,6 @@ class Gate(Policy):
         rows: Tensor | None,
         active: Tensor,
         threshold: float,
-        index: Tensor | None,
     ) -> Selection:
         chosen = active.nonzero().squeeze(1)
         count, size = len(chosen), len(usable)
@@ -274,7 +257,7 @@ class Gate(Policy):
         self.seen += size
         self.active += count
         self.nonfinite += len(scores) - size
-        selection = Selection(
+        return Selection(
             (chosen if rows is None else rows[chosen]).to(scores.device),
             candidates=len(scores),
             rate=rate,
@@ -283,15 +266,6 @@ class Gate(Policy):
             target_rate=self.target_rate,
             active=decided,
         )
-        return self._told(selection, index)
-
-    def _told(self, chosen: Selection, index: Tensor | None) -> Selection:
-        if isinstance(self.significance, ContextScore):
-            self.significance.settled(index, chosen.index)
-        return chosen
-
-    def _uniform(self, rows: int, purpose: str) -> Tensor:
-        return rng.uniform(torch.arange(rows), self.seed, "gate", purpose, self.batches)
 
     def _grant(self, rows: int) -> int:
         exact = self.target_rate * rows + self.carry

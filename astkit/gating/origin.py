@@ -1,14 +1,13 @@
-"""Controllers of oluwafemidiakhoa/adaptive-sparse-training (the original), for comparison."""
+"""The controller of oluwafemidiakhoa/adaptive-sparse-training (the original), for comparison."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from astkit.gating.cards import Card
-from astkit.gating.controllers import Controller, Draw, checked
+from astkit.gating.controllers import Controller, checked
 
 _SOURCE = (
     "oluwafemidiakhoa/adaptive-sparse-training at 3e66290, KAGGLE_VIT_BATCHED_STANDALONE.py,"
@@ -82,61 +81,3 @@ class OriginPI(Controller):
         else:
             self.integral *= 0.9
         self.value = max(0.0, min(1.0, value))
-
-
-class OriginStochastic(OriginPI):
-    """The gate of the original's code: random decisions, limited by an energy reservoir.
-
-    A row above the threshold is active with probability ``sigmoid((score - threshold) /
-    temperature)``; other rows are inactive. Rows are processed in order with a reservoir of
-    "energy": it starts at 100, an active row requires more than 10 and consumes 10, and each row
-    adds a uniform draw from (1, 3), up to 100. The long-run rate is therefore at most 0.2 for any
-    threshold. `OriginPI` is updated with the rate since the start, ``all active / all seen``,
-    whose response slows down over time.
-
-    Args:
-        temperature: of the sigmoid, > 0, in units of the scores.
-    """
-
-    held = False  # a decision depends on the rows before it in its batch
-    gains = (*OriginPI.gains, "temperature")
-    state = (*OriginPI.state, "energy", "active", "seen")
-    temperature: float = checked("above 0", "the original's is 0.15")
-    card = Card(
-        law="active with sigmoid((score - t) / temperature) if score > t and energy > 10; t by PI",
-        good_for="reproducing the original's published runs; the rate stays below 0.2",
-        stability=(
-            "none derived: the rate since the start responds in proportion to 1 / batches, so the"
-            " loop is not time-invariant; the reservoir bounds the rate by 2 / 10"
-        ),
-        source=_SOURCE + ", to the letter",
-    )
-
-    def __init__(
-        self,
-        target_rate: float,
-        kp: float = 0.0015,
-        ki: float = 0.00005,
-        alpha: float = 0.3,
-        start: float = 0.5,
-        temperature: float = 0.15,
-    ) -> None:
-        super().__init__(target_rate, kp, ki, alpha, start)
-        self.temperature = temperature
-        self.energy = 100.0
-        self.active = self.seen = 0
-
-    def decide(self, scores: Tensor, threshold: float, draw: Draw) -> Tensor:
-        chance = torch.sigmoid((scores.double() - threshold) / self.temperature)
-        wanted = (scores > threshold) & (draw("activation") < chance)
-        granted = []
-        for asks, number in zip(wanted.tolist(), draw("regeneration").tolist(), strict=True):
-            granted.append(asks and self.energy > 10)
-            self.energy -= 10.0 * granted[-1]
-            self.energy = min(100.0, self.energy + 1 + 2 * number)
-        return torch.tensor(granted, device=scores.device)
-
-    def update(self, rate: float, scores: Tensor) -> None:
-        self.active += round(rate * len(scores))
-        self.seen += len(scores)
-        super().update(self.active / self.seen, scores)

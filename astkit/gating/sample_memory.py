@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.gating.losses import Criterion, cross_entropy_rows, row_losses, whole_numbers
+from astkit.gating.losses import whole_numbers
 from astkit.gating.scored import Scored
 from astkit.gating.significance import ContextScore
 from astkit.gating.uncertainty import gradient_norm
@@ -87,44 +87,3 @@ class EL2N(ContextScore):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.norms, self.visits = PerSample(state["norms"]), PerSample(state["visits"])
-
-
-class LossAge(ContextScore):
-    """``loss + bonus * age``: prevents starvation of samples with a low loss.
-
-    The age is the number of scorings since the sample was last selected, fallback rows included.
-    Source: ageing in priority queues, Silberschatz, Galvin and Gagne, "Operating System Concepts",
-    on priority scheduling.
-
-    Args:
-        criterion: returns one loss per row.
-        bonus: added per scoring without selection, in units of the loss; 0 or more.
-
-    Raises ``ValueError`` for a negative ``bonus``.
-    """
-
-    needs_index = True
-
-    def __init__(self, criterion: Criterion = cross_entropy_rows, bonus: float = 0.1) -> None:
-        if not bonus >= 0:
-            raise ValueError(
-                f"bonus is {bonus}, but ageing must not lower a score: give 0 or more, such as 0.1"
-            )
-        self.criterion, self.bonus = criterion, bonus
-        self.age = PerSample()
-
-    def score(self, batch: Scored) -> Tensor:
-        losses = row_losses(self.criterion, batch.outputs, batch.targets)
-        age = self.age.at(sample_index(self, batch.index, len(losses)))
-        return losses + self.bonus * age.to(losses)
-
-    def settled(self, index: Tensor | None, chosen: Tensor) -> None:
-        index = sample_index(self, index, 0 if index is None else len(index))
-        self.age.add(index, torch.ones(len(index)))
-        self.age.values[index[chosen.cpu()]] = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"age": self.age.values.tolist()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.age = PerSample(state["age"])

@@ -34,15 +34,13 @@ class Loss:
 class ContextScore(ABC):
     """Base class of scores that need the model or the sample indices, or that keep state.
 
-    Override ``score``; ``settled`` to update state after a decision; ``state_dict`` and
-    ``load_state_dict`` if values depend on earlier batches.
+    Override ``score``, and ``state_dict`` and ``load_state_dict`` if values depend on earlier
+    batches. A score that needs a second model calls ``batch.forward(model)``, which is counted.
 
     Attributes:
-        extra_forwards: additional forward passes per sample; the trainers count them.
         needs_index: whether the score keeps per-sample state, which requires indices in the data.
     """
 
-    extra_forwards: int = 0
     needs_index: bool = False
 
     @abstractmethod
@@ -54,9 +52,6 @@ class ContextScore(ABC):
 
     def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
         return self.score(Scored(outputs, targets, inputs))
-
-    def settled(self, index: Tensor | None, chosen: Tensor) -> None:  # noqa: B027
-        """Called after a decision: rows ``chosen`` of samples ``index [batch]`` are trained on."""
 
     def state_dict(self) -> dict[str, Any]:
         """State that determines later scores, as plain numbers and lists; may be empty."""

@@ -1,4 +1,4 @@
-"""Controllers that track the quantile of the scores: `LogIntegral`, `VelocityPI`, `QuantileEMA`.
+"""Controllers that track the quantile of the scores: `LogIntegral`, `QuantileEMA`.
 
 The density of the scores at the threshold is the sensitivity of the rate to the threshold.
 """
@@ -115,73 +115,6 @@ class LogIntegral(ScaleFree):
         if not self.additive:
             return density(scores.log(), math.log(at))
         return density(scores / self.spread, at / self.spread) if self.spread else 0.0
-
-
-class VelocityPI(ScaleFree):
-    """PI control of the log-threshold in velocity form, with a bounded drift to track ramps.
-
-    ``drift += kii * e``; ``log t += kp * (rate - rate before) + ki * e + drift`` with ``e = rate -
-    target``. For scores that decay as ``exp(-step / tau)`` the drift converges to ``-1 / tau``
-    without steady-state error. It is limited to +-0.05 and frozen (conditional integration) while
-    the threshold is at a limit or the error is saturated: beyond three binomial standard
-    deviations, or all or no rows active where the probability of that is below 0.01.
-
-    With ``f`` the density of log-scores at the threshold, ``log t - log quantile`` obeys
-    ``z (z - 1)**2 + f (kp (z - 1)**2 + ki z (z - 1) + kii z**2) = 0``; Jury's criterion gives the
-    bound in the card. Negative scores: see `ScaleFree`.
-
-    Args:
-        kp: gain on the change of the rate, >= 0.
-        ki: gain on the error, > 0.
-        kii: gain of the drift, >= 0; with ``kii=0`` and ``kp=0`` this is a `LogIntegral`.
-    """
-
-    gains = ("kp", "ki", "kii")
-    state = (*ScaleFree.state, "drift", "last")
-    kp: float = checked("0 or above", "use 0.1 or less")
-    ki: float = checked("above 0", "use 0.5 for most scores")
-    kii: float = checked("0 or above", "0.003 follows a decay within about 200 batches")
-    steepest = 0.05  # drift limit: scores that decay by 1/e in 20 batches
-    card = Card(
-        law="log t += kp * (rate - rate before) + ki * e + drift, drift += kii * e",
-        good_for="steadily falling or rising scores: no steady-state error, unlike log_integral",
-        stability=(
-            "stable iff f (4 kp + 2 ki + kii) < 4 with ki > 0, f = density of log-scores at the"
-            " threshold; linearised, for an unsaturated drift"
-        ),
-        source="PI in velocity form with conditional integration; the bound is Jury's criterion",
-    )
-
-    def __init__(
-        self,
-        target_rate: float,
-        kp: float = 0.1,
-        ki: float = 0.5,
-        kii: float = 0.003,
-    ) -> None:
-        super().__init__(target_rate)
-        self.kp, self.ki, self.kii = kp, ki, kii
-        self.drift = 0.0
-        self.last: float | None = None
-
-    def become_additive(self, scores: Tensor) -> None:
-        super().become_additive(scores)
-        self.drift = 0.0  # it applied to the logarithm
-
-    def moved(self, value: float, rate: float, scores: Tensor) -> float:
-        error = rate - self.target_rate
-        if not (self.stuck(value, error, scores) or self._saturated(rate, len(scores))):
-            drift = self.drift + self.kii * error
-            self.drift = min(max(drift, -self.steepest), self.steepest)
-        change = 0.0 if self.last is None else rate - self.last
-        self.last = rate
-        return self.shifted(value, self.kp * change + self.ki * error + self.drift, scores)
-
-    def _saturated(self, rate: float, rows: int) -> bool:
-        p = self.target_rate
-        if rate in (0, 1):  # the error is only bounded from below
-            return (p if rate == 1 else 1 - p) ** rows < 0.01
-        return abs(rate - p) > 3 * math.sqrt(p * (1 - p) / rows)
 
 
 class QuantileEMA(ScaleFree):

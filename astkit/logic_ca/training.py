@@ -114,12 +114,12 @@ class GatedLogicStep(LogicStep):
         with ledger.phase("score"), denormals_flushed():
             if isinstance(gate, Gate):
                 scores = gate.scores(seen)
-                found: Selection | None = gate.select(scores, batch.index)
+                found: Selection | None = gate.select(scores)
             else:
                 found = gate.choose(seen)
         chosen = Selection(torch.arange(batch.rows)) if found is None else found
         chosen.check(batch.rows, gate)
-        scoring = (batch.rows if seen.read else 0, chosen, scores, 1, seen)
+        scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
         if not len(chosen):
             return StepResult(chosen.index, torch.empty(0), *scoring)
         counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)

@@ -95,10 +95,9 @@ class Ledger:
         skipped: int = 0,
         evaluated: int = 0,
         overflowed: int = 0,
-        passes: int = 1,
         padded: torch.Tensor | None = None,
     ) -> None:
-        """Add one batch: numbers of samples, each at ``cost`` FLOPs, scored in ``passes`` each.
+        """Add one batch: numbers of samples, each at ``cost`` FLOPs.
 
         Of the samples counted as trained, ``overflowed`` and ``padded`` (0-dim, read
         later) were not trained on; their FLOPs are still counted.
@@ -111,7 +110,7 @@ class Ledger:
         self.uncounted.update(cost.uncounted)
         if padded is not None:
             self.padding = padded if self.padding is None else self.padding + padded
-        self.flops.scoring += scored * passes * cost.scoring
+        self.flops.scoring += scored * cost.scoring
         self.flops.forward += trained * cost.forward
         self.flops.backward += trained * cost.backward
         self.flops.evaluation += evaluated * cost.scoring

@@ -120,8 +120,9 @@ class Loop:
         modes = [(module, module.training) for module in self.model.modules()]
         if not self.model.training:
             self.model.train()
+        inner = getattr(self.step, "step", self.step)  # of a wrapper that records
         try:
-            with self.setting_up.tuned(isinstance(self.step, DenseStep)):
+            with self.setting_up.tuned(isinstance(inner, DenseStep)):
                 self._prepare()
                 yield from self._all_batches()
         except GeneratorExit:  # iteration was stopped between two batches
@@ -296,7 +297,6 @@ class Loop:
             trained=computed,
             skipped=batch.rows - computed,
             overflowed=self.learner.updates.take_lost(),
-            passes=result.passes,
             padded=result.padded,
         )
         of_dense = batch.rows / self.feed.round.share

@@ -66,12 +66,11 @@ class SampleStep(GatedStep):
         model = learner.model
         with ledger.phase("score"), learner.autocast(), evaluating(model, learner.device):
             outputs = join([call(model, row.x, row.y) for row in _rows(batch)])
-            seen = Scored(
-                outputs, batch.y, batch.x, batch.index, model, criterion=learner.criterion
-            )
+            hooks: dict[str, Any] = {"criterion": learner.criterion, "book": learner.book}
+            seen = Scored(outputs, batch.y, batch.x, batch.index, model, **hooks)
             scores = self.gate.scores(seen)
         with ledger.phase("gate"):
-            chosen = self.gate.select(scores, batch.index)
+            chosen = self.gate.select(scores)
         counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         rows, share = list(_rows(batch)), chosen.total / max(1, len(chosen))
         losses = [
@@ -80,7 +79,7 @@ class SampleStep(GatedStep):
         ]
         learner.end_batch(ledger)
         trained = _joined(losses, scores)
-        return StepResult(chosen.index, trained, len(scores), chosen, scores, self.gate.passes)
+        return StepResult(chosen.index, trained, len(scores), chosen, scores)
 
     def _per_sample(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
@@ -101,11 +100,11 @@ class SampleStep(GatedStep):
         with ledger.phase("gate"):
             active = torch.tensor([i in losses for i in range(len(rows))], device=learner.device)
             together = torch.stack(scores)
-            chosen = self.gate.settle(together, active, batch.index)
+            chosen = self.gate.settle(together, active)
         for i in sorted(set(chosen.index.tolist()) - set(losses)):  # fallback rows
             losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger, 1.0)
         trained = _joined([losses[i] for i in sorted(losses)], together)
-        return StepResult(chosen.index, trained, scored, chosen, together, self.gate.passes)
+        return StepResult(chosen.index, trained, scored, chosen, together)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}
@@ -135,7 +134,8 @@ class RunningScore:
         score, model = self.gate.significance, learner.model
         with learner.autocast(), evaluating(model, learner.device):
             outputs = call(model, row.x, row.y)
-            seen = Scored(outputs, row.y, row.x, row.index, model, criterion=learner.criterion)
+            hooks: dict[str, Any] = {"criterion": learner.criterion, "book": learner.book}
+            seen = Scored(outputs, row.y, row.x, row.index, model, **hooks)
             if not isinstance(score, RelativeScore):
                 return self.gate.scores(seen)[0]
             self.gate.use(learner.criterion)

@@ -24,7 +24,6 @@ class StepResult(NamedTuple):
     scored: int = 0
     selection: Selection | None = None
     scores: Tensor | None = None  # [batch], from the gate
-    passes: int = 1  # forward passes per score
     seen: Scored | None = None  # the batch as the policy saw it
 
     @property
@@ -99,14 +98,13 @@ class GatedStep:
             with ledger.phase("score"):
                 scores = gate.scores(seen)
             with ledger.phase("gate"):
-                chosen = gate.select(scores, batch.index)
+                chosen = gate.select(scores)
         else:
             with ledger.phase("score"):
                 found = gate.choose(seen)
                 chosen = Selection(torch.arange(batch.rows)) if found is None else found
                 chosen.check(batch.rows, gate)
-        passes = gate.passes if isinstance(gate, Gate) else 1
-        scoring = (batch.rows if seen.read else 0, chosen, scores, passes, seen)
+        scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
         if not len(chosen):
             learner.end_batch(ledger)
             return StepResult(chosen.index, torch.empty(0), *scoring)

@@ -59,7 +59,6 @@ def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
             {
                 "network": network,
                 "score": name,
-                "passes": Gate(score=name).passes,
                 "forward_flops": forward,
                 "extra_flops": counted.get_total_flops() / len(data) - forward,
                 "uncounted": counted.uncounted(),

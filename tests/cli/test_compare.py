@@ -111,14 +111,10 @@ def test_options_reach_the_task(out, monkeypatch):
 
 
 def test_a_score_may_be_a_weighted_sum(out):
-    score = "loss+.5*disagreement"
+    score = "loss+.5*el2n"
     assert run(out, "--score", score, "--epochs", "0.1", names="batched gate") == 0
     report = compare.load(out)
     assert report["settings"]["gate"]["score"] == score
-    (result,) = report["results"]
-    passes = 2  # the model's and its teacher's
-    per_row = result["flops_forward"] / result["samples_trained"]
-    assert result["flops_scoring"] == pytest.approx(result["samples_scored"] * per_row * passes)
 
 
 def test_batches_can_be_timed_afterwards(out):

@@ -17,8 +17,8 @@ def test_the_tables_have_a_row_for_each_registered_name_with_its_own_card() -> N
                 assert len(entry) > 5
                 assert "\n" not in entry
     gains = {row["controller"]: row["gains"] for row in cards.controllers()}
-    assert (gains["log_integral"], gains["velocity_pi"], gains["top_k"]) == (
+    assert (gains["log_integral"], gains["origin_pi"], gains["top_k"]) == (
         "gain",
-        "kp, ki, kii",
+        "kp, ki, alpha",
         "",
     )

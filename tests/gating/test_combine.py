@@ -114,7 +114,6 @@ def test_a_term_that_is_0_everywhere_adds_nothing() -> None:
     flat = changed(batch, inputs=torch.ones_like(batch.inputs))
     both, alone = named_score("loss + 5*contrast"), named_score("1*loss")
     assert both.score(flat).equal(alone.score(flat))
-    assert named_score("loss + disagreement").score(batch).equal(alone.score(batch))
 
 
 def test_a_row_that_is_not_finite_does_not_touch_the_scores_of_the_others() -> None:
@@ -157,21 +156,14 @@ def test_terms_of_different_number_types_go_together() -> None:
 
 
 class Listening(ContextScore):
-    """The loss; remembers what it was given and told."""
-
-    extra_forwards = 2
+    """The loss; remembers what it was given."""
 
     def __init__(self) -> None:
         self.seen: list[Scored] = []
-        self.told: list[tuple[list[int], list[int]]] = []
 
     def score(self, batch: Scored) -> Tensor:
         self.seen.append(batch)
         return Loss()(*parts(batch))
-
-    def settled(self, index: Tensor | None, chosen: Tensor) -> None:
-        assert index is not None
-        self.told.append((index.tolist(), index[chosen].tolist()))
 
     def state_dict(self) -> dict[str, Any]:
         return {"calls": len(self.seen)}
@@ -180,18 +172,15 @@ class Listening(ContextScore):
         self.loaded = state["calls"]
 
 
-def test_index_model_decisions_and_state_reach_the_terms() -> None:
+def test_index_model_and_state_reach_the_terms() -> None:
     terms = [Listening(), Listening(), Listening()]
     score = WeightedSum([(1, terms[0]), (0, terms[1]), (1, contrast), (2, terms[2])])
     gate, batch = Gate(0.5, score, "top_k"), make_batch(5)
-    chosen = gate(batch.model, batch.inputs, batch.targets, batch.index)
-    told = (batch.index.tolist(), batch.index[chosen.index].tolist())
+    gate(batch.model, batch.inputs, batch.targets, batch.index)
     for listening in (terms[0], terms[2]):
         assert listening.seen[0].index is batch.index
         assert listening.seen[0].model is batch.model
-        assert listening.told == [told]
-    assert terms[1].seen == terms[1].told == []  # weight 0: left out, and not paid for
-    assert (score.extra_forwards, gate.passes) == (4, 5)
+    assert terms[1].seen == []  # weight 0: left out
     resumed = [Listening(), Listening()]
     state = gate.state_dict()
     assert state["score"] == {"terms": [{"calls": 1}, {"calls": 1}]}
@@ -200,16 +189,8 @@ def test_index_model_decisions_and_state_reach_the_terms() -> None:
     assert [listening.loaded for listening in resumed] == [1, 1]
 
 
-def test_a_gate_says_how_many_passes_its_score_takes() -> None:
-    for text, passes in (
-        ("loss + contrast", 1),
-        ("disagreement", 2),
-        ("loss + 0.5*disagreement", 2),
-        ("loss + 0*disagreement", 1),
-        ("disagreement + disagreement", 3),
-    ):
-        assert Gate(score=text).passes == passes
-    assert "score" not in Gate(score="loss + contrast").state_dict()  # which remembers nothing
+def test_a_score_without_a_memory_saves_nothing() -> None:
+    assert "score" not in Gate(score="loss + contrast").state_dict()
 
 
 # --- what may be written ---------------------------------------------------------------------

@@ -214,14 +214,6 @@ def test_a_resumed_gate_decides_as_the_one_saved() -> None:
         assert second.state_dict() == whole.state_dict()
 
 
-def test_a_score_that_remembers_is_told_the_chosen_rows() -> None:
-    gate, model = DeviceGate(0.25, "loss_age"), network()
-    ((x, y),) = batches(1)
-    chosen = gate(model, x, y, torch.arange(len(y)))
-    waiting = gate.state_dict()["score"]["age"]
-    assert [row for row, age in enumerate(waiting) if age == 0] == trained(chosen)
-
-
 def test_what_cannot_be_is_refused() -> None:
     for options, sentence in (
         ({"target_rate": 0}, "target_rate is 0"),

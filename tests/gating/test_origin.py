@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +11,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from astkit import rng
-from astkit.gating import Gate, OriginPI, OriginStochastic
+from astkit.gating import OriginPI
 
 # --- PI --------------------------------------------------------------------------------------
 
@@ -97,85 +95,3 @@ def test_the_defaults_are_stable_but_oscillate_for_hundreds_of_batches() -> None
     # sqrt(ki) radians a batch, so that half a period takes some 450 of them
     assert np.diff(crossings) == pytest.approx(math.pi / math.sqrt(5e-5), rel=0.05)
     assert abs(controller.value - 0.5) < 0.3e-6
-
-
-# --- stochastic ------------------------------------------------------------------------------
-
-
-def plain_origin(
-    stream: np.ndarray[Any, Any],
-    chances: list[np.ndarray[Any, Any]],
-    regains: list[np.ndarray[Any, Any]],
-    law: dict[str, float],
-    temperature: float,
-) -> Iterator[tuple[list[bool], float, float]]:
-    """The published law in a plain loop: decisions, threshold and energy after each batch."""
-    threshold, energy, active, seen = law["start"], 100.0, 0, 0
-    since_start: list[float] = []  # the share of rows that were active
-    steps = plain_pi(rates=since_start, **law)
-    for scores, chance, regain in zip(stream, chances, regains, strict=True):
-        decided = []
-        for i in range(len(scores)):
-            on = False
-            if scores[i] > threshold:
-                probability = 1 / (1 + np.exp(-(scores[i] - threshold) / temperature))
-                if chance[i] < probability and energy > 10:
-                    energy = energy - 10
-                    on = True
-            energy = min(100, energy + (1 + (3 - 1) * regain[i]))
-            decided.append(on)
-        active, seen = active + sum(decided), seen + len(scores)
-        since_start.append(active / seen)
-        threshold = next(steps)[2]
-        yield decided, threshold, energy
-
-
-def draws(gate: Gate, purpose: str, batches: int, rows: int) -> list[np.ndarray[Any, Any]]:
-    index = torch.arange(rows)
-    keys = ((gate.seed, "gate", purpose, batch) for batch in range(batches))
-    return [rng.uniform(index, *key).double().numpy() for key in keys]
-
-
-@pytest.mark.parametrize(
-    ("target", "kp", "ki", "temperature"),
-    [
-        (0.1, 0.0015, 0.00005, 0.15),
-        (0.05, 0.3, 0.01, 0.05),
-        (0.6, 3.0, 1.0, 0.15),
-        (0.1, 0.3, 0.01, 1.0),
-    ],
-)
-def test_the_stochastic_gate_is_the_published_loop(
-    target: float, kp: float, ki: float, temperature: float
-) -> None:
-    stream = torch.rand(120, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    law = {"kp": kp, "ki": ki, "alpha": 0.3, "start": 0.5}
-    controller = OriginStochastic(target, **law, temperature=temperature)
-    gate = Gate(controller=controller, fallback=0, seed=5)
-    numbers = [draws(gate, purpose, 120, 32) for purpose in ("activation", "regeneration")]
-    expected = plain_origin(stream.numpy(), *numbers, {"target": target, **law}, temperature)
-    energies = []
-    for scores, (decided, threshold, energy) in zip(stream, expected, strict=True):
-        assert gate.select(scores).index.tolist() == np.flatnonzero(decided).tolist()
-        assert controller.value == pytest.approx(threshold, abs=1e-12)
-        assert controller.energy == pytest.approx(energy, abs=1e-9)
-        energies.append(energy)
-    assert 0 < gate.active < gate.seen
-    assert (controller.active, controller.seen) == (gate.active, gate.seen)
-    assert min(energies) < 12  # the reservoir ran dry, so it took part
-
-
-def test_the_reservoir_starts_full_pays_10_and_regains_between_1_and_3_up_to_100() -> None:
-    controller = OriginStochastic(0.5)
-    scores = torch.full((16,), 9.0)  # sure to be active, if they can be afforded
-    for regain, expected in (
-        # 100 -> 90 + 1; n active rows leave 100 - 9 n; the 10th finds 19, an 11th only 10
-        (0.0, [True] * 10 + [False] + [True] + [False] * 4),
-        # 100 -> 90 + 2 = 92, 84, ..., 12 after 11 rows, 4 after 12; then 6, 8, 10, 12
-        (0.5, [True] * 12 + [False] * 4),
-    ):
-        controller.energy = 100.0
-        found = controller.decide(scores, 0.0, lambda _, regain=regain: torch.full((16,), regain))  # type: ignore[misc]
-        assert found.tolist() == expected
-    controller.decide(torch.zeros(100), 0.5, lambda _: torch.full((100,), 0.5))
-    assert controller.energy == 100

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from astkit.gating import EL2N, Gate, LossAge, Scored, WeightedSum
+from astkit.gating import EL2N, Gate, Scored, WeightedSum
 from astkit.gating.uncertainty import gradient_norm
 from tests.gating.streams import through_json
 
 UNUSED = torch.zeros(0)  # no input is looked at
 visits = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), max_size=12)
-REMEMBERING = ["el2n", "loss_age", "el2n + 0.5*loss_age"]
+REMEMBERING = ["el2n", "loss + 0.5*el2n"]
 
 
 def batch_of(samples: list[int], seed: int, **other: Any) -> Scored:
@@ -93,72 +93,12 @@ def test_a_sample_that_is_twice_in_a_batch_is_visited_twice() -> None:
     assert EL2N().score(batch).tolist() == pytest.approx([mean, mean, norms[2]])
 
 
-# --- loss and age ----------------------------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=30)
-@given(visits, st.floats(0, 5), st.data())
-def test_loss_age_is_the_loss_and_what_each_visit_of_waiting_is_worth(
-    passes: list[Any], bonus: float, data: st.DataObject
-) -> None:
-    score, age = LossAge(bonus=bonus), dict.fromkeys(range(13), 0)
-    for number, index in enumerate(passes):
-        batch = batch_of(index, number)
-        losses = F.cross_entropy(batch.outputs, batch.targets, reduction="none").tolist()
-        expected = [loss + bonus * age[s] for loss, s in zip(losses, index, strict=True)]
-        assert score.score(batch).tolist() == pytest.approx(expected, abs=1e-6)
-        assert score.score(batch).tolist() == pytest.approx(expected, abs=1e-6)  # looks, no more
-        rows = data.draw(st.lists(st.integers(0, len(index) - 1), unique=True))
-        score.settled(batch.index, torch.tensor(rows, dtype=torch.int64))
-        for row, sample in enumerate(index):
-            age[sample] = 0 if row in rows else age[sample] + 1
-
-
-def test_the_gate_tells_whom_it_chose_fallback_rows_included() -> None:
-    gate = Gate(0.25, "loss_age", "top_k")
-    index = torch.tensor([8, 2, 5, 1])
-    for turn, (scores, chosen) in enumerate([([1, 9, 1, 2], 2), ([1, 2, 9, 3], 5)]):
-        assert gate.select(torch.tensor(scores).float(), index).index.tolist() == [1 + turn]
-        assert gate.significance.age.at(torch.tensor([chosen])) == 0
-    assert gate.significance.age.at(index).tolist() == [2, 1, 0, 2]
-    idle = Gate(0.1, "loss_age", fallback=3)
-    idle.controller.threshold(torch.tensor([9.0]), 0)  # which nothing exceeds
-    fallback = idle.select(torch.rand(4), index)
-    assert fallback.fallback
-    assert sorted(idle.significance.age.at(index).tolist()) == [0, 0, 0, 1]
-    assert idle.significance.age.at(index[fallback.index]).tolist() == [0, 0, 0]
-    rows = Gate(0.1, "loss_age", fallback=0)
-    rows.controller.threshold(torch.tensor([9.0]), 0)
-    rows.settle(torch.rand(4), torch.tensor([False, True, False, True]), index)
-    assert rows.significance.age.at(index).tolist() == [1, 0, 1, 0]
-
-
-def test_no_sample_waits_for_ever() -> None:
-    """Twenty samples whose losses never change: by loss two of them are all that is trained on."""
-    outputs = torch.zeros(20, 4)
-    outputs[:, 0] = torch.arange(20) / 4
-    targets, index = torch.zeros(20, dtype=torch.int64), torch.arange(20)
-    trained = {}
-    for name in ("loss", "loss_age"):
-        gate = Gate(0.1, name, "top_k")
-        model = nn.Identity()
-        chosen = [gate(model, outputs, targets, index).index.tolist() for _ in range(60)]
-        trained[name] = {row for rows in chosen for row in rows}
-    assert trained == {"loss": {0, 1}, "loss_age": set(range(20))}
-
-
-def test_a_bonus_below_0_is_refused() -> None:
-    for bonus in (-0.1, math.nan):
-        with pytest.raises(ValueError, match=rf"bonus is {bonus}, but ageing must not lower a sc"):
-            LossAge(bonus=bonus)
-
-
 # --- the index -------------------------------------------------------------------------------
 
 
 def test_without_an_index_it_says_what_to_pass() -> None:
     model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.randint(4, (5,))
-    sentence = r"(EL2N|LossAge) keeps per-sample state, .*indexed\(data\).*index=\.\.\. to"
+    sentence = r"EL2N keeps per-sample state, .*indexed\(data\).*index=\.\.\. to"
     for name in REMEMBERING:
         gate = Gate(0.5, name)
         for call in (gate, gate.score):
@@ -168,31 +108,27 @@ def test_without_an_index_it_says_what_to_pass() -> None:
                 call(model, x, y)
         with pytest.raises(ValueError, match=sentence):
             gate.significance(model(x), y, x)
-        scores = gate.score(model, x, y, torch.arange(5))
-        if name != "el2n":  # which learns nothing from decisions
-            with pytest.raises(ValueError, match=sentence):
-                gate.select(scores)
+        assert gate.score(model, x, y, torch.arange(5)).shape == (5,)
         assert 0 < len(gate(model, x, y, torch.arange(5))) < 5
 
 
 def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() -> None:
     wrong = [torch.arange(3), torch.arange(4.0), torch.arange(4)[:, None], torch.tensor(3)]
     wrong += [torch.tensor([0, 1, -1, 2]), torch.ones(4, dtype=torch.bool)]
-    for score in (EL2N(), LossAge()):
-        for index in wrong:
-            batch = batch_of([0, 1, 2, 3], 0, index=index)
-            with pytest.raises(
-                ValueError, match=r"index is torch\.\w+ of shape .* position of the sam"
-            ):
-                score.score(batch)
-        small = batch_of([4, 0, 9], 0, index=torch.tensor([4, 0, 9], dtype=torch.int32))
-        assert type(score)().score(small).equal(type(score)().score(batch_of([4, 0, 9], 0)))
+    for index in wrong:
+        batch = batch_of([0, 1, 2, 3], 0, index=index)
+        with pytest.raises(
+            ValueError, match=r"index is torch\.\w+ of shape .* position of the sam"
+        ):
+            EL2N().score(batch)
+    small = batch_of([4, 0, 9], 0, index=torch.tensor([4, 0, 9], dtype=torch.int32))
+    assert EL2N().score(small).equal(EL2N().score(batch_of([4, 0, 9], 0)))
 
 
 # --- state -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "steps"), [*zip(REMEMBERING, [6, 1, 0], strict=True)])
+@pytest.mark.parametrize(("name", "steps"), [*zip(REMEMBERING, [6, 0], strict=True)])
 def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> None:
     model = nn.Linear(3, 4)
 
@@ -203,7 +139,7 @@ def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> No
             x, y = torch.randn(6, 3, generator=random), torch.randint(4, (6,), generator=random)
             index = torch.randperm(15, generator=random)[:6]
             found.append(gate.score(model, x, y, index).tolist())
-            found.append(gate.select(torch.tensor(found[-1]), index).index.tolist())
+            found.append(gate.select(torch.tensor(found[-1])).index.tolist())
         return found
 
     gate, resumed = Gate(0.3, name), Gate(0.3, name)
@@ -215,7 +151,7 @@ def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> No
 
 
 def test_a_saved_state_is_no_view_of_the_score() -> None:
-    score = WeightedSum([(1, LossAge())])
+    score = WeightedSum([(1, EL2N())])
     state = score.state_dict()
-    score.settled(torch.tensor([2]), torch.tensor([], dtype=torch.int64))
-    assert state == {"terms": [{"age": []}]} != score.state_dict()
+    score.score(batch_of([2], 0))
+    assert state == {"terms": [{"norms": [], "visits": []}]} != score.state_dict()

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from astkit.gating import ContextScore, Gate, Loss, LossAge, WeightedSum
+from astkit.gating import ContextScore, Gate, Loss, WeightedSum
 from astkit.profiling.flops import counter
 from astkit.trainers import GatedStep, SampleStep, TrainConfig, Trainer
 from tests.trainers.states import hand_over, leave_after
@@ -19,44 +19,35 @@ STEPS = {
     "per sample": SampleStep,
 }
 MIXED = "0.7*loss + 0.3*contrast"
-EVERYTHING = "loss + 0.5*el2n + 0.2*loss_age + 0.3*disagreement"
+EVERYTHING = "loss + 0.5*el2n + 0.3*contrast"
 pytestmark = pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
 
 
 class Witness(ContextScore):
-    """The loss; writes down what it is given and told."""
+    """The loss; writes down what it is given."""
 
     def __init__(self):
-        self.seen, self.told = [], []
+        self.seen = []
 
     def score(self, batch):
         self.seen.append((batch, batch.model.training, torch.is_grad_enabled()))
         return Loss()(batch.outputs, batch.targets, batch.inputs)
 
-    def settled(self, index, chosen):
-        self.told.append((index.tolist(), index[chosen].tolist()))
-
 
 @pytest.mark.parametrize(
     ("kind", "nested"), [("batched", True), ("per batch", False), ("per sample", True)]
 )
-def test_a_score_is_given_index_and_model_and_told_who_was_chosen(
-    cnn, double_loader, recorded, kind, nested
-):
+def test_a_score_is_given_index_and_model(cnn, double_loader, kind, nested):
     witness, loader, model = Witness(), double_loader(rows=60, batch_size=20), cnn()
     score = WeightedSum([(1, witness)]) if nested else witness
-    step = recorded(STEPS[kind](Gate(0.3, score)))
+    step = STEPS[kind](Gate(0.3, score))
     Trainer(model, loader, epochs=1, step=step).run()
-    expected, told = [], []
+    expected = []
     for number, batch in enumerate(loader.batches(0)):
         rows = [batch.index[i : i + 1] for i in range(20)]
         scored = [batch.index] if kind != "per sample" else rows * (2 if number == 0 else 1)
         expected += [index.tolist() for index in scored]
-        told.append((batch.index.tolist(), step.rows[number]))
     assert [seen.index.tolist() for seen, _, _ in witness.seen] == expected
-    assert [(index, sorted(rows)) for index, rows in witness.told] == [
-        (index, sorted(rows)) for index, rows in told
-    ]
     data = {int(i): (x, y) for b in loader.batches(0) for i, x, y in zip(*b, strict=True)}
     for seen, training, gradients in witness.seen:
         assert seen.model is model
@@ -98,26 +89,32 @@ def test_row_by_row_a_sum_is_held_against_the_rows_before(cnn, double_loader, re
         assert result.scores.tolist() == pytest.approx(expected, abs=1e-9)
 
 
-TEACHING = "loss + 2*disagreement + el2n"
+class Doubt(ContextScore):
+    """The loss of a second model."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def score(self, batch):
+        return batch.losses_of(self.model)
 
 
-@pytest.mark.parametrize(
-    ("kind", "score"),
-    [("batched", TEACHING), ("per batch", "disagreement"), ("per sample", "loss")],
-)
-def test_the_ledger_charges_the_teachers_passes(cnn, double_loader, score, kind):
-    gate = Gate(0.3, score)
-    step = STEPS[kind](gate)
+@pytest.mark.parametrize("kind", STEPS)
+def test_the_ledger_charges_the_passes_of_a_second_model(cnn, double_loader, kind):
+    other = cnn()
+    step = STEPS[kind](Gate(0.3, Doubt(other)))
     trainer = Trainer(cnn(), double_loader(rows=48, batch_size=16), epochs=1, step=step)
-    cost = trainer._cost(next(trainer.train.batches(0)))  # the probe is not part of the run
+    batch = next(trainer.train.batches(0))  # the probes are not part of the run
+    cost, second = trainer._cost(batch), trainer.costs.of_helper(other, batch)
     with counter() as counted:
         trainer.run()
     booked = trainer.ledger.flops
     assert counted.uncounted() == ()
     assert counted.get_total_flops() == pytest.approx(booked.total, rel=0.01)
-    assert booked.scoring == trainer.ledger.samples.scored * cost.scoring * gate.passes
-    assert trainer.ledger.samples.scored == (64 if kind == "per sample" else 48)
-    assert gate.passes == (1 if score == "loss" else 2)
+    scored = 64 if kind == "per sample" else 48
+    assert booked.helper == scored * second.scoring
+    assert booked.scoring == trainer.ledger.samples.scored * cost.scoring
+    assert trainer.ledger.samples.scored == (0 if kind == "batched" else scored)
 
 
 @pytest.mark.parametrize(
@@ -136,16 +133,3 @@ def test_a_run_left_between_two_batches_goes_on_as_if_it_had_not_been(
     second = hand_over(first, make())
     second.run()
     assert difference(whole.model, second.model) == 0.0
-
-
-def test_ages_follow_the_samples_through_shuffled_passes(cnn, double_loader, recorded):
-    step = recorded(GatedStep(Gate(0.2, LossAge(bonus=0.5))))
-    loader = double_loader(rows=60, batch_size=20)
-    Trainer(cnn(), loader, epochs=4, step=step).run()
-    age = dict.fromkeys(range(60), 0)
-    orders = [batch.index.tolist() for epoch in range(4) for batch in loader.batches(epoch)]
-    assert len({tuple(order) for order in orders}) == 12
-    for order, rows in zip(orders, step.rows, strict=True):
-        for sample in order:
-            age[sample] = 0 if sample in rows else age[sample] + 1
-    assert step.gate.significance.age.values.tolist() == [age[sample] for sample in range(60)]

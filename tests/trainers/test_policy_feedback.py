@@ -52,10 +52,10 @@ def test_a_loader_without_indices_gives_none_in_every_shuffled_pass():
     source = as_loader(shuffled(DATA))
     for epoch in range(PASSES):
         assert [batch.index for batch in source.batches(epoch)] == [None] * 6
-    for make in (lambda: Memory(), lambda: Memory(0.5), lambda: Gate(0.3, "loss_age")):
+    for make in (lambda: Memory(), lambda: Memory(0.5), lambda: Gate(0.3, "el2n")):
         with pytest.raises(ValueError, match=r"keeps per-sample state.*indexed\(data\)"):
             Trainer(model(), shuffled(DATA), epochs=PASSES, policy=make(), device="cpu").run()
-    step = SampleStep(Gate(0.3, "loss_age"))
+    step = SampleStep(Gate(0.3, "el2n"))
     with pytest.raises(ValueError, match=r"keeps per-sample state.*indexed\(data\)"):
         Trainer(model(), shuffled(DATA), epochs=PASSES, step=step, device="cpu").run()
 

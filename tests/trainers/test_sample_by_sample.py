@@ -60,16 +60,16 @@ def assert_twins(batched, rowwise, difference):
 class Flipped(Gate):
     """A gate whose eighth batch has one decision turned round."""
 
-    def select(self, scores, index=None):
+    def select(self, scores):
         number = self.batches
-        chosen = super().select(scores, index)
+        chosen = super().select(scores)
         return self._flipped(chosen) if number == 7 else chosen
 
     def _flipped(self, chosen: Selection) -> Selection:
         return dataclasses.replace(chosen, index=chosen.index[1:], weight=chosen.weight[1:])
 
 
-EVERYTHING = "loss + 0.5*el2n + 0.2*loss_age + 0.3*disagreement"
+EVERYTHING = "loss + 0.5*el2n + 0.3*contrast"
 
 
 @pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
