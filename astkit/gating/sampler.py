@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from astkit import rng
 from astkit.gating.selection import Selection
@@ -78,8 +78,9 @@ def plan_round(
 def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
     """Class labels of a data set (``labels`` or ``targets``), int64 ``[samples]``, or ``None``.
 
-    ``samples``: by default the length of ``data``.
+    ``samples``: by default the length of ``data``. Of a DataLoader, its data set counts.
     """
+    data = getattr(data, "dataset", data) if isinstance(data, DataLoader) else data
     if samples is None:
         samples = len(data) if hasattr(data, "__len__") else -1
     while hasattr(data, "indexed_data"):

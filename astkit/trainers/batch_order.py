@@ -82,7 +82,9 @@ class Feed:
                     " with batch_size=..., or an astkit Loader"
                 )
             self._labels = class_labels(getattr(source, "data", None), source.num_samples)
-            self._validation_labels = class_labels(getattr(validation, "data", None))
+            self._validation_labels = class_labels(
+                getattr(validation, "data", getattr(validation, "loader", None))
+            )
 
     @property
     def rounds(self) -> int:

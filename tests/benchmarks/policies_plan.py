@@ -201,7 +201,7 @@ def tuned(run: Run, entries: Entries) -> Run:
         "data": run.data,
     }
     found: dict[tuple[float, int], list[float]] = {trial: [] for trial in TRIALS}
-    for entry in current(entries):
+    for entry in entries.values():  # of any code: what was chosen once stands
         trial = (entry["lr"], entry["batch_size"])
         if trial in found and all(entry[name] == value for name, value in shared.items()):
             found[trial].append(entry["accuracy"])

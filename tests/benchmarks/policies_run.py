@@ -156,6 +156,10 @@ def execute(
     name, options = parsed(run.condition)
     made = condition(name, train, run.seed, **options)
     normalize = train.channel_stats()
+    validation = None
+    if name == "long_tail":  # balanced; policies may use its class shares, nothing else is read
+        few, _ = stratified(train.labels, 100 / len(train), 0, "validation")
+        validation = Loader(train.subset(few), 100, shuffle=False, normalize=normalize)
     criterion = cross_entropy_rows
     if run.policy == "class_weights":
         criterion = partial(weighted, class_weights(made.labels, train.num_classes))
@@ -172,6 +176,7 @@ def execute(
     work = Trainer(
         model,
         loader,
+        validation,
         policy=policy,
         step=(audit := Audit(step, made, train.num_classes, flops)),
         budget=Budget(flops=flops),

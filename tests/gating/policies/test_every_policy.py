@@ -143,7 +143,7 @@ def test_two_seeds_differ(name: str) -> None:
     assert trained(name) != trained(name, seed=1)
 
 
-WHOLE = ("class_balanced", "kakurenbo")  # may train on as many rows as dense training does
+WHOLE = ("auto", "class_balanced", "kakurenbo")  # may train on as many rows as dense training does
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -235,7 +235,7 @@ def test_cards_say_what_was_reconstructed() -> None:
 
 # --- time ------------------------------------------------------------------------------------
 
-SORTING = ("seta", "kakurenbo", "class_balanced", "rcap", "cached_loss")
+SORTING = ("seta", "kakurenbo", "class_balanced", "rcap", "cached_loss", "auto")
 MILLION = 1_000_000
 
 
