@@ -1,0 +1,187 @@
+"""Groups, class shares, overlap and audit of recorded visits equal values found by hand."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import average_precision_score
+
+from astkit.datasets import Images
+from astkit.runs.audit import audit
+from astkit.runs.samples import Samples, together
+
+NAN = float("nan")
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+LOSSES = torch.tensor([0.1, 3.0, 0.2, 2.0, NAN, 0.1])
+
+
+@pytest.fixture
+def trained():
+    """Rows: learned late, always, never after the first part, once but hard, never, learned."""
+    counts = torch.zeros(8, 6, dtype=torch.int32)
+    counts[2:6, 0] = 1
+    counts[:, 1] = 2
+    counts[0, 2] = 1
+    counts[7, 3] = 1
+    counts[2:5, 5] = 1
+    return counts
+
+
+@pytest.fixture
+def images():
+    pixels = torch.arange(6 * 3 * 5 * 4).view(6, 3, 5, 4).to(torch.uint8)
+    return Images(pixels, LABELS, ("cat", "<dog>", "cow"), "animals")
+
+
+def lists(groups):
+    return {name: rows.tolist() for name, rows in groups.items()}
+
+
+def test_groups_are_those_found_by_hand(trained):
+    samples = Samples(trained, LOSSES, labels=LABELS)
+    assert samples.total.tolist() == [4, 16, 1, 1, 0, 3]
+    assert lists(samples.groups) == {
+        "most selected": [1, 0, 5, 3, 2],  # of rows 2 and 3 the one with the higher loss is first
+        "least selected": [2, 3, 5, 0, 1],
+        "never selected": [4],
+        "likely mislabelled": [1],  # row 3 is hard too, but was trained on in one part only
+        "newly learned": [0, 5],  # the mean of parts 3 to 6 is 15 / 6, the median loss 0.2
+    }
+
+
+def test_a_loss_is_high_beyond_a_uniform_guess_or_the_outer_fence():
+    trained = torch.ones(8, 8, dtype=torch.int32)
+    losses = torch.tensor([1.0, 2.0, 3.0, 4.0, 1.09, 1.11, 30.0, NAN])
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])  # ln 3 = 1.0986
+    by_class = Samples(trained, losses, labels=labels).likely_mislabelled
+    assert by_class.tolist() == [6, 3, 2, 1, 5]
+    # without labels: quartiles 1.1 and 3.5, outer fence 3.5 + 3 * 2.4
+    assert Samples(trained, losses).likely_mislabelled.tolist() == [6]
+    nothing = torch.full((8,), NAN)
+    assert Samples(trained, nothing).likely_mislabelled.tolist() == []
+
+
+def test_overlap_is_the_jaccard_index_of_the_most_selected():
+    counts = torch.arange(20, 0, -1, dtype=torch.int32).expand(8, 20)
+    losses = torch.zeros(20)
+    first, shifted = Samples(counts, losses), Samples(counts.roll(2, 1), losses)
+    assert first.overlap(first) == 1
+    assert first.overlap(shifted, share=0.2) == pytest.approx(2 / 6)
+    assert first.overlap(shifted, share=0.1) == 0
+
+
+def test_class_shares_sum_over_the_rows_of_a_class(trained, images):
+    shares = Samples(trained, LOSSES, images).class_shares()
+    assert list(shares.columns) == ["cat", "<dog>", "cow"]
+    assert shares.loc["all rows"].tolist() == pytest.approx([1 / 3] * 3)
+    assert shares.loc["part 1"].tolist() == pytest.approx([0, 2 / 3, 1 / 3])
+    assert shares.loc["part 3"].tolist() == pytest.approx([1 / 4, 2 / 4, 1 / 4])
+    assert shares.loc["part 8"].tolist() == pytest.approx([1 / 3, 2 / 3, 0])
+
+
+def test_a_csv_holds_every_row_with_its_counts_and_groups(trained, images, tmp_path):
+    path = Samples(trained, LOSSES, images).to_csv(tmp_path / "samples.csv")
+    frame = pd.read_csv(path)
+    assert frame["row"].tolist() == list(range(6))
+    assert frame["label"].tolist()[:2] == ["cat", "<dog>"]
+    assert frame["trained"].tolist() == [4, 16, 1, 1, 0, 3]
+    parts = frame[[f"part {part}" for part in range(1, 9)]].to_numpy()
+    assert np.array_equal(parts, trained.T)
+    np.testing.assert_allclose(frame["loss"], LOSSES, rtol=1e-5)
+    assert frame.index[frame["newly learned"]].tolist() == [0, 5]
+    assert frame.index[frame["never selected"]].tolist() == [4]
+
+
+def test_samples_are_displayed_as_what_the_data_hold(trained, images):
+    shown = Samples(trained, LOSSES, images, name="<gate>")._repr_html_()
+    assert "&lt;gate&gt;" in shown
+    assert "&lt;dog&gt;" in shown
+    assert "likely mislabelled: 1" in shown
+    assert "data:image/png;base64," in shown
+
+    rows = [({"age": 30 + row, "name": "<script>never"}, 0) for row in range(6)]
+    shown = Samples(trained, LOSSES, rows)._repr_html_()
+    assert "data:image" not in shown
+    assert "<script>" not in shown
+    assert re.search(r"<th>age</th>\s*<th>name</th>", shown)
+
+    vectors = [(torch.arange(20.0) + row, 0) for row in range(6)]
+    table = Samples(trained, LOSSES, vectors).table(2)
+    assert list(table.columns) == ["trained", "loss", *(f"x{place}" for place in range(8))]
+    assert table.loc[("most selected", 1), "x7"] == 8
+    assert [group for group, _ in table.index].count("most selected") == 2
+
+    tokens = [{"ids": torch.arange(9), "labels": row} for row in range(6)]
+    shown = Samples(trained, LOSSES, tokens, show=lambda row: f"text {row} <i>")._repr_html_()
+    assert "text 1 &lt;i&gt;" in shown
+    assert "class" not in Samples(trained, LOSSES).table()
+    assert "never selected" in Samples(trained, LOSSES)._repr_html_()
+
+
+def test_seeds_are_summed_and_their_losses_averaged(trained):
+    later = torch.tensor([0.3, NAN, 0.2, 4.0, NAN, 0.1])
+    both = together([{"trained": trained, "losses": LOSSES}, {"trained": trained, "losses": later}])
+    assert torch.equal(both["trained"], 2 * trained)
+    expected = torch.tensor([0.2, 3.0, 0.2, 3.0, NAN, 0.1])
+    torch.testing.assert_close(both["losses"], expected, equal_nan=True)
+
+
+def test_an_audit_by_hand(trained):
+    wrong = torch.tensor([False, True, False, True, True, False])
+    found = audit(trained, LOSSES, wrong)  # by loss: rows 1, 3, 2, 0 and 5, then 4
+    assert (found.flagged, found.found, found.wrong, found.rows) == (3, 2, 3, 6)
+    assert (found.precision, found.recall, found.chance) == (2 / 3, 2 / 3, 1 / 2)
+    assert found.average_precision == pytest.approx((1 + 1 + 3 / 6) / 3)
+    assert found.training_share == pytest.approx(17 / 25)
+    assert "precision 66.7% (chance 50.0%), recall 66.7% (chance 50.0%)" in str(found)
+    one = audit(trained, LOSSES, wrong, flagged=1)
+    assert (one.precision, one.recall) == (1, 1 / 3)
+    assert "1 of 6 rows flagged" in str(one)
+
+
+def test_average_precision_is_that_of_scikit_learn():
+    random = np.random.default_rng(0)
+    losses = torch.from_numpy(random.normal(size=300))
+    wrong = torch.from_numpy(random.random(300) < 0.1)
+    found = audit(torch.zeros(8, 300, dtype=torch.int32), losses + wrong, wrong)
+    assert found.average_precision == pytest.approx(
+        average_precision_score(wrong, losses + wrong), abs=1e-9
+    )
+    assert found.training_share == 0  # nothing was trained on
+
+
+def test_wrong_arguments_give_one_sentence(trained, images):
+    wrong = torch.zeros(6, dtype=torch.bool)
+    marked = wrong.clone().index_fill_(0, torch.tensor([1]), True)
+    samples = Samples(trained, LOSSES)
+    cases = {
+        "trained has shape [6, 8] and losses [6]": lambda: Samples(trained.T, LOSSES),
+        "data has 5 rows, but trained counts 6": lambda: Samples(trained, LOSSES, [0] * 5),
+        "labels has shape [5]": lambda: Samples(trained, LOSSES, labels=LABELS[:5]),
+        "no class labels: pass labels": samples.class_shares,
+        "other has 3 rows, but this run 6": lambda: samples.overlap(
+            Samples(trained[:, :3], LOSSES[:3])
+        ),
+        "marks 0 rows: pass a bool tensor of shape [6]": lambda: audit(trained, LOSSES, wrong),
+        "wrong is torch.int64 of shape [6]": lambda: audit(trained, LOSSES, LABELS),
+        "wrong is torch.bool of shape [5]": lambda: audit(trained, LOSSES, marked[1:]),
+        "flagged is 7: give a number of rows from 1 to 6": lambda: audit(
+            trained, LOSSES, marked, 7
+        ),
+        "flagged is 0": lambda: audit(trained, LOSSES, marked, 0),
+        "images holds no image": lambda: samples.picture(0),
+    }
+    missed = {}
+    for sentence, call in cases.items():
+        try:
+            call()
+        except ValueError as error:
+            if sentence not in str(error):
+                missed[sentence] = str(error)
+        else:
+            missed[sentence] = "accepted"
+    assert missed == {}

@@ -1,0 +1,45 @@
+"""Rows of images hold the pixels, names and captions they were given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from astkit.widgets.sample_plots import image_rows
+
+
+def test_images_of_any_kind_are_drawn_in_their_row_and_proportions():
+    grey = torch.full((1, 4, 8), 255, dtype=torch.uint8)  # twice as wide as high
+    values = torch.linspace(-3, 5, 3 * 20 * 20).view(3, 20, 20)
+    pictures = {
+        "epoch 1: selected": [grey, Image.new("RGB", (5, 5), (255, 0, 0))],
+        "none": [],
+        "epoch 1: skipped": [values],
+        "epoch 2: selected": [np.zeros((6, 3))],
+    }
+    figure = image_rows(pictures, {"epoch 1: skipped": ["cat, 3x"]}, "what it selects")
+    (axis,) = figure.axes
+    drawn = axis.get_images()
+    assert len(drawn) == 4
+    left, right, bottom, top = drawn[0].get_extent()
+    assert (right - left, bottom - top) == pytest.approx((1, 0.5))
+    assert float(drawn[0].get_array().min()) == 1.0
+    assert drawn[1].get_array()[0, 0].tolist() == [1, 0, 0]
+    scaled = drawn[2].get_array()
+    assert (scaled.min(), scaled.max(), scaled.shape) == (0, 1, (20, 20, 3))
+    assert drawn[3].get_array().max() == 0
+    words = [text.get_text() for text in axis.texts]
+    assert words == ["epoch 1\nselected", "epoch 1\nskipped", "cat, 3x", "epoch 2\nselected"]
+    colours = [text.get_color() for text in axis.texts]
+    assert colours[0] == colours[3] != colours[1]
+    assert figure.get_suptitle() == "what it selects"
+    assert figure.png()
+
+
+def test_what_is_no_image_is_refused():
+    with pytest.raises(ValueError, match=r"shape \[2, 5, 5\]: pass \[height, width\]"):
+        image_rows({"selected": [torch.zeros(2, 5, 5)]})
+    with pytest.raises(ValueError, match="holds no image"):
+        image_rows({"selected": []})
