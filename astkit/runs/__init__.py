@@ -5,7 +5,6 @@ Comparisons of arms (an arm is one way of training the same task):
     compare.py           train all arms into one JSON file, resumable
     claims.py            the original's published figures and the measured ones
     switches.py          benchmark of speed settings, one process per arm
-    controller_bench.py  benchmark of controllers on simulated scores
     tuning.py            search of a gate's settings with Optuna
 Notebooks:
     parameters.py        read and check a notebook's parameters
