@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from astkit.lattice.model import EnergyFlowLattice as EnergyFlowLattice
     from astkit.logic_ca.automaton import LogicCA as LogicCA
     from astkit.logic_ca.config import LogicCAConfig as LogicCAConfig
+    from astkit.runs.comparison import Comparison as Comparison
+    from astkit.runs.comparison import compare as compare
     from astkit.trainers.checkpoint import Checkpoints as Checkpoints
     from astkit.trainers.config import TrainConfig as TrainConfig
     from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer

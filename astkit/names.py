@@ -13,6 +13,7 @@ PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
     "Budget": "astkit.trainers.state",
     "Checkpoints": "astkit.trainers.checkpoint",
+    "Comparison": "astkit.runs.comparison",
     "Dashboard": "astkit.widgets.dashboard",
     "EnergyFlowLattice": "astkit.lattice.model",
     "Gate": "astkit.gating.gate",
@@ -34,6 +35,7 @@ PUBLIC: dict[str, str] = {
     "TrainConfig": "astkit.trainers.config",
     "Trainer": "astkit.trainers.trainer",
     "Visit": "astkit.gating.policy",
+    "compare": "astkit.runs.comparison",
     "indexed": "astkit.datasets.foreign",
 }
 

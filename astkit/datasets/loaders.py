@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -108,6 +109,14 @@ class Loader:
         self._stored = self._stream = None
         self._normalize = self._normalize.on(self.device)
         return self
+
+    def reseeded(self, seed: int) -> Self:
+        """A copy whose order and augmentation are drawn with ``seed``."""
+        other = copy.copy(self)
+        other.seed, other._stream = seed, None
+        other._augment = copy.copy(self._augment)
+        other._augment.seed = seed
+        return other
 
     def order(self, epoch: int) -> Tensor:
         """The rows of ``epoch`` in order: int64 ``[num_samples]``, on the CPU."""

@@ -48,8 +48,8 @@ def split(
         _check_fraction(argument, fraction)
     train, held_out = load(name, root, download, size=size)
     if held_out is None:
-        held_out, train = _carve(train, test, "test", seed)
-    chosen, train = _carve(train, validation, "validation", seed)
+        held_out, train = carve(train, test, "test", seed)
+    chosen, train = carve(train, validation, "validation", seed)
     return Splits(train, chosen, held_out)
 
 
@@ -77,7 +77,8 @@ def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor
     return mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
 
 
-def _carve(data: Images, fraction: float, part: str, seed: int) -> tuple[Images, Images]:
+def carve(data: Images, fraction: float, part: str, seed: int = 0) -> tuple[Images, Images]:
+    """A stratified ``part`` of the rows, and the rest; raises ``ValueError`` for an empty one."""
     chosen, rest = stratified(data.labels, fraction, seed, part)
     if len(chosen) == 0 or len(rest) == 0:
         empty = part if len(chosen) == 0 else "training"

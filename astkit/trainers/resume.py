@@ -41,7 +41,7 @@ class Resumable(Loop):
             if resume:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
-        self._identity = self._described()
+        self._identity = self.described()
         found = self.checkpoints.open(resume, self.evaluator.direction)
         if found is not None:
             self._load(*found)
@@ -101,7 +101,7 @@ class Resumable(Loop):
         position = self.position
         self._saved = (position.step, position.epoch, position.phase, position.validated)
 
-    def _described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, Any]:
         """Settings that must be equal in a resumed run, as plain values."""
         return {
             **self.config.to_dict(),

@@ -1,0 +1,233 @@
+"""`compare`: does selecting samples pay for a model and its data? A verdict at equal FLOPs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
+
+from astkit.files import write_atomic
+from astkit.gating import Criterion, cross_entropy_rows
+from astkit.runs import verdict, visits
+from astkit.runs.comparison_arms import VISITS, Chosen, Entry
+from astkit.runs.comparison_plan import Plan, checked_policies, checked_task
+from astkit.runs.pilot import Pilot
+from astkit.runs.record import read_json, write_json
+from astkit.trainers import Budget, Metric, TrainConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "comparison.json"
+
+
+class Comparison:
+    """Result of `compare`; in a notebook it displays the verdicts, the table and the figures.
+
+    Attributes:
+        entries: one mapping per arm and seed: ``policy`` ("dense", "random at 0.30", or the label
+            of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
+            training (``None`` if arms ran in parallel), ``flops``, ``trained`` and ``scored``
+            (samples), ``rate`` (share trained on), ``worst_class`` (lowest recall, or ``None``),
+            ``curve``: lists ``[FLOPs, seconds, validation value]``, and ``visits``, a file name.
+        metric, higher: name of ``value``, and whether a higher one is better.
+        notes: sentences on what was left out or could not be measured.
+        pilot: the measurements before the comparison, or ``None``.
+        settings: settings shared by all arms; ``stamp``: the environment.
+        train: the training data; ``None`` for a loaded comparison.
+    """
+
+    def __init__(self, found: Mapping[str, Any], folder: Path, train: Any = None) -> None:
+        self.entries: list[Entry] = list(found["entries"])
+        self.metric, self.higher = found["metric"], found["higher"]
+        self.notes: list[str] = list(found["notes"])
+        self.pilot = Pilot.from_dict(found["pilot"]) if found["pilot"] else None
+        self.settings, self.stamp = dict(found["settings"]), dict(found["stamp"])
+        self.train = train
+        self._folder = folder  # of the visits
+        self._temporary: Any = None  # removed together with this object
+
+    @cached_property
+    def verdicts(self) -> list[verdict.Verdict]:
+        """One verdict per policy."""
+        return verdict.judge(self.entries, self.metric, self.higher)
+
+    @property
+    def verdict(self) -> str:
+        """The sentences of all verdicts, one per line."""
+        return "\n".join(f"{each.sentence}." for each in self.verdicts)
+
+    def table(self) -> pd.DataFrame:
+        """One row per arm: number of seeds, and means over them."""
+        import pandas as pd
+
+        kept = ["value", "flops", "seconds", "trained", "scored", "rate", "worst_class"]
+        frame = pd.DataFrame(self.entries)
+        frame[kept] = frame[kept].apply(pd.to_numeric)
+        grouped = frame.groupby("policy", sort=False)
+        means = grouped[kept].mean()
+        means.insert(0, "n", grouped.size())
+        return means.rename(columns={"value": self.metric})
+
+    def visits(self, policy: str, seed: int) -> dict[str, Tensor]:
+        """``trained`` int32 ``[8, rows]`` and ``losses`` float32 ``[rows]`` of one arm.
+
+        See `astkit.runs.visits.Visits`. Raises ``ValueError`` for an arm that was not trained.
+        """
+        for entry in self.entries:
+            if (entry["policy"], entry["seed"]) == (policy, seed):
+                return visits.read(self._folder / entry["visits"])
+        known = sorted({(entry["policy"], entry["seed"]) for entry in self.entries})
+        raise ValueError(f"no arm {policy!r} with seed {seed}: choose one of {known}")
+
+    def to_markdown(self) -> str:
+        """Verdicts and table."""
+        from astkit.runs import comparison_page
+
+        return comparison_page.markdown(self.entries, self.verdicts, self.notes, self.metric)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write a page with verdicts, table and figures; it needs no other files."""
+        return write_atomic(path, self._repr_html_())
+
+    def _repr_html_(self) -> str:
+        from astkit.runs import comparison_page
+
+        return comparison_page.html(self.entries, self.verdicts, self.notes, self.metric)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to a JSON file, and the visits to a folder beside it."""
+        path = Path(path)
+        folder = path.with_name(f"{path.stem}_visits")
+        for entry in self.entries:
+            if folder != self._folder and (self._folder / entry["visits"]).exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self._folder / entry["visits"], folder / entry["visits"])
+        names = ("entries", "metric", "higher", "notes", "settings", "stamp")
+        measured = None if self.pilot is None else self.pilot.to_dict()
+        return write_json(path, {**{k: getattr(self, k) for k in names}, "pilot": measured})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Comparison:
+        """A comparison from a file written by `save`, or from the folder ``out`` of `compare`.
+
+        Raises ``ValueError`` for another file, ``FileNotFoundError`` for a missing one.
+        """
+        path = Path(path)
+        path = path / NAME if path.is_dir() else path
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
+        kinds: dict[str, Any] = {"entries": list, "metric": str, "higher": bool, "settings": dict}
+        found = read_json(path, **kinds)
+        return cls(
+            {"notes": [], "stamp": {}, "pilot": None, **found},
+            path.with_name(f"{path.stem}_visits"),
+        )
+
+
+def compare(
+    make_model: Callable[[], nn.Module] | None = None,
+    train: Any = None,
+    validation: Any = None,
+    test: Any = None,
+    *,
+    policies: Sequence[str | Chosen] | str | Chosen,
+    dataset: str | None = None,
+    budget: Budget = Budget(epochs=5),  # noqa: B008 - frozen
+    seeds: Iterable[int] = range(5),
+    minutes: float | None = None,
+    criterion: Criterion = cross_entropy_rows,
+    metrics: Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | Metric = (),
+    config: TrainConfig | None = None,
+    batch_size: int | None = None,
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    all_policies: bool = False,
+    device: str = "auto",
+) -> Comparison:
+    """Compare policies with dense training and random selection at equal FLOPs.
+
+    Arms (an arm is one policy and seed) take turns: for each seed dense training spends the budget,
+    then each policy spends as many FLOPs as dense did, then random selection does so at each
+    policy's realised rate (of the first seed, in two decimals). Scoring and helper models count;
+    every learning rate schedule ends with the budget. Test data are evaluated once per arm. ::
+
+        report = astkit.compare(make_model, train, validation, test, policies=["infobatch"])
+        print(report.verdict)
+
+    Args:
+        make_model: returns a new model; called with seeded generators, so that all arms of a seed
+            start from the same weights.
+        train, validation, test: data sets or loaders, see `Trainer`. Training rows must be
+            selectable: a map-style data set, a `Loader`, or a DataLoader without its own sampler.
+        policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each arm
+            uses a copy.
+        dataset: "digits" or "cifar10" in place of the data; ``make_model`` is then optional.
+        budget: of dense training, in epochs, steps or FLOPs. If FLOPs cannot be counted, the other
+            arms train for dense's seconds.
+        seeds: at least 2 for an interval, 5 for a table.
+        minutes: add seeds 0, 1, ... while the next one fits into this time; replaces ``seeds``.
+        criterion: ``(outputs, targets)`` -> one loss per row, or losses and mask per token.
+        metrics: functions ``(outputs, targets) -> [rows]`` by name, higher is better, or `Metric`
+            objects; the first one is compared. By default the accuracy for integer labels, else
+            the mean loss.
+        config: learning rate, precision and so on; its seed is replaced.
+        batch_size: rows per batch; 128 for data sets by default.
+        make_optimizer: builds the optimizer of a model; AdamW from ``config`` by default.
+        out: folder of the results; the same call continues an interrupted comparison there. By
+            default nothing is kept after the process.
+        jobs: number of processes; above 1, seconds are not compared.
+        all_policies: train also the policies that cannot pay according to the pilot.
+        device: "auto" uses the available accelerator.
+
+    Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and
+    for one in use by another process.
+    """
+    task = checked_task(
+        make_model,
+        {"train": train, "validation": validation, "test": test},
+        dataset,
+        criterion=criterion,
+        metrics=metrics,
+        config=config,
+        batch_size=batch_size,
+        make_optimizer=make_optimizer,
+        device=device,
+    )
+    plan = Plan(task, checked_policies(policies), budget, list(seeds), minutes, jobs)
+    with _opened(out) as (folder, temporary):
+        found = plan.run(folder, resumable=out is not None, all_policies=all_policies)
+        report = Comparison(found, folder / VISITS, task.train)
+        report.save(folder / NAME)
+        report._temporary = temporary
+        return report
+
+
+@contextmanager
+def _opened(out: str | Path | None) -> Iterator[tuple[Path, object]]:
+    """The locked folder of a comparison; a temporary one exists as long as the second object."""
+    if out is None:
+        temporary = tempfile.TemporaryDirectory(prefix="astkit-")
+        yield Path(temporary.name), temporary
+        return
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            yield folder, None
+    except Timeout as error:
+        raise ValueError(
+            f"out is {folder}, which another process is using: wait, or choose another folder"
+        ) from error

@@ -1,0 +1,366 @@
+"""Order of the arms of `astkit.compare`: what is trained, kept, left out and reported."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from astkit.gating import Policy
+from astkit.identity import configuration
+from astkit.runs import pilot, tasks
+from astkit.runs.comparison_arms import (
+    DENSE,
+    Arm,
+    Chosen,
+    Entry,
+    Task,
+    control_of,
+    label_of,
+    run_arm,
+)
+from astkit.runs.record import read_json, write_json
+from astkit.stamp import stamp
+from astkit.trainers import Budget, Metric, Progress, TrainConfig
+from astkit.trainers.progress import duration
+
+
+class Turns(Progress):
+    """Progress of all arms together: a bar, or a line per arm."""
+
+    def __init__(self, arms: int, kept: int) -> None:
+        super().__init__("compare")
+        self.arms, self.done, self.kept = arms, 0, kept
+        if self.bar is not None:
+            self.bar.initial = kept / arms  # so that the ETA counts the arms of this call
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Update the bar during an arm."""
+        share = round(min(1.0, (self.done + metrics["progress"]) / self.arms), 2)
+        if self.bar is not None and share > self.bar.n:
+            self._put((share, self.text))
+
+    def finished(self, entry: Entry, trained: bool) -> None:
+        """Count an arm; report it if it was trained in this call."""
+        self.done += 1
+        if not trained:
+            return
+        value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
+        self.text = f"{entry['policy']}, seed {entry['seed']}: {value}"
+        if self.bar is not None:
+            self._put((min(1.0, self.done / self.arms), self.text))
+            return
+        elapsed = time.perf_counter() - self.start
+        left = elapsed * max(0, self.arms - self.done) / max(1, self.done - self.kept)
+        self._put(f"arm {self.done} of {self.arms}: {self.text}; {duration(left)} left")
+
+    def close(self) -> None:
+        """Called at the end of each arm; does nothing."""
+
+    def end(self) -> None:
+        """Close the bar."""
+        super().close()
+
+
+@dataclass
+class Plan:
+    """A comparison: its arms, and the entries so far by label and seed."""
+
+    task: Task
+    policies: dict[str, Chosen]
+    budget: Budget
+    seeds: list[int]
+    minutes: float | None = None
+    jobs: int = 1
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
+        self.entries: dict[tuple[str, int], Entry] = {}
+        self.notes: list[str] = []
+        self.first = 0 if self.minutes is not None else self.seeds[0]
+
+    def run(self, folder: Path, *, resumable: bool, all_policies: bool) -> dict[str, Any]:
+        """Train the arms that ``folder`` lacks; returns the contents of a `Comparison`."""
+        start = time.monotonic()
+        settings = self._checked_settings(folder)
+        self.folder, self.resumable = folder, resumable
+        self._read()
+        measured = self._pilot(all_policies)
+        seconds, kept = self._announce(measured), len(self.entries)
+        controls: dict[str, Arm] = {}
+        seeds: list[int] = []
+        arms = (2 * len(self.policies) + 1) * max(1, len(self.seeds))
+        self.turns = Turns(arms, kept)
+        try:
+            for group in self._groups(start, seconds):
+                seeds += group
+                self._stage([Arm(DENSE, None, seed) for seed in group])
+                self._stage(
+                    [Arm(name, spec, s) for s in group for name, spec in self.policies.items()]
+                )
+                controls = controls or self._controls()
+                self._stage([c._replace(seed=s) for s in group for c in controls.values()])
+        finally:
+            self.turns.end()
+        labels = [DENSE, *controls, *self.policies]
+        entries = [self.entries[label, seed] for seed in seeds for label in labels]
+        self._note(entries)
+        return {
+            "entries": entries,
+            "metric": entries[0]["metric"],
+            "higher": entries[0]["higher"],
+            "notes": self.notes,
+            "pilot": measured.to_dict(),
+            "settings": settings,
+            "stamp": stamp(),
+        }
+
+    def _checked_settings(self, folder: Path) -> dict[str, Any]:
+        """All settings; raises ``ValueError`` if the folder's results have others."""
+        policies = {label: _plain(spec) for label, spec in self.policies.items()}
+        shared = self.task.settings(self.budget, self.first)
+        now = json.loads(json.dumps({**shared, "policies": policies}))
+        path = folder / "settings.json"
+        then = read_json(path)
+        before = then.get("policies", {})
+        same = {k: v for k, v in now["policies"].items() if k in before}
+        changed = [k for k in now if k != "policies" and then and now[k] != then.get(k)]
+        changed += [label for label in same if same[label] != before[label]]
+        if changed:
+            raise ValueError(
+                f"out is {folder}, whose results were made with another {', '.join(changed)}:"
+                " choose another folder, or restore those settings"
+            )
+        now["policies"] = {**before, **now["policies"]}
+        write_json(path, now)
+        return now
+
+    def _read(self) -> None:
+        for path in sorted((self.folder / "entries").glob("*.json")):
+            entry = read_json(path, policy=str, seed=int, flops=float, rate=float)
+            self.entries[entry["policy"], entry["seed"]] = entry
+
+    def _pilot(self, all_policies: bool) -> pilot.Pilot:
+        """The pilot, kept in the folder; removes the policies that cannot pay."""
+        path = self.folder / "pilot.json"
+        kept = read_json(path)
+        found = pilot.Pilot.from_dict(kept) if kept else None
+        if found is None or any(found.of(label) is None for label in self.policies):
+            found = pilot.measure(self.task, self.policies, self.first)
+            write_json(path, found.to_dict())
+        for label in [] if all_policies else list(self.policies):
+            prediction = found.of(label)
+            if prediction is not None and not prediction.pays:
+                del self.policies[label]
+                self._say(
+                    f"{label} is left out, since it cannot pay here whatever its accuracy"
+                    f" ({prediction}); all_policies=True trains it"
+                )
+        if not self.policies:
+            raise ValueError("no policy is left to compare: " + "; ".join(self.notes))
+        return found
+
+    def _announce(self, measured: pilot.Pilot) -> float:
+        """Print the estimated time; returns the seconds per seed."""
+        held = pilot.held_rows(self.task)
+        # a control for each policy takes as long as dense
+        labels = [*self.policies, *[DENSE] * (len(self.policies) + 1)]
+        once = sum(measured.arm_seconds(label, self.budget, held) for label in labels) / self.jobs
+        if self.minutes is None:
+            known = sum(seed in self.seeds for label, seed in self.entries)
+            share = 1 - known / (len(labels) * len(self.seeds))
+            left = duration(max(0.0, share) * once * len(self.seeds))
+            print(f"compare: {len(labels)} arms for {len(self.seeds)} seeds, about {left}")
+        else:
+            fit = max(1, int(self.minutes * 60 / max(once, 1e-9)))
+            print(f"compare: about {fit} seeds of {len(labels)} arms in {self.minutes:g} minutes")
+        return once
+
+    def _groups(self, start: float, estimate: float) -> Iterator[list[int]]:
+        """Seeds that are trained together: one after the other, or as many as there are jobs."""
+        if self.minutes is None:
+            size = len(self.seeds) if self.jobs > 1 else 1
+            yield from (self.seeds[at : at + size] for at in range(0, len(self.seeds), size))
+            return
+        longest = 0.0
+        for first in itertools.count(0, self.jobs):
+            began = time.monotonic()
+            if first and began - start + longest > self.minutes * 60:
+                return
+            yield list(range(first, first + self.jobs))
+            longest = max(longest, time.monotonic() - began)
+
+    def _stage(self, arms: Sequence[Arm]) -> None:
+        """Train the ``arms`` that have no entry, in this process or in parallel."""
+        missing = [arm for arm in arms if (arm.label, arm.seed) not in self.entries]
+        for arm in arms:
+            if arm not in missing:
+                self.turns.finished(self.entries[arm.label, arm.seed], trained=False)
+        calls = [(self.task, arm, self._budget(arm), self.folder) for arm in missing]
+        for entry in self._entries(calls):
+            self.entries[entry["policy"], entry["seed"]] = entry
+            self.turns.finished(entry, trained=True)
+
+    def _entries(self, calls: Sequence[tuple[Task, Arm, Budget, Path]]) -> Iterator[Entry]:
+        train = partial(run_arm, resumable=self.resumable, timed=self.jobs == 1)
+        if self.jobs == 1:
+            yield from (train(*call, observers=(self.turns,)) for call in calls)
+            return
+        import joblib
+
+        with joblib.parallel_config("loky", n_jobs=self.jobs, inner_max_num_threads=1):
+            parallel = joblib.Parallel(return_as="generator_unordered")
+            yield from parallel(joblib.delayed(train)(*call) for call in calls)
+
+    def _budget(self, arm: Arm) -> Budget:
+        """Dense training has the budget given; other arms have what dense training cost."""
+        if arm.policy is None:
+            return self.budget
+        dense = self.entries[DENSE, arm.seed]
+        if not dense["uncounted"]:
+            return Budget(flops=dense["flops"])
+        if dense["seconds"] is None:
+            raise ValueError(
+                f"the FLOPs of {', '.join(dense['uncounted'])} cannot be counted, so that arms have"
+                f" equal seconds, but jobs is {self.jobs}: give jobs=1 and another folder"
+            )
+        return Budget(seconds=dense["seconds"])
+
+    def _controls(self) -> dict[str, Arm]:
+        """Random selection at the rate of each policy for the first seed."""
+        arms = (control_of(self.entries[k, self.first], v) for k, v in self.policies.items())
+        return {arm.label: arm for arm in arms if arm is not None}
+
+    def _note(self, entries: Sequence[Entry]) -> None:
+        uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
+        if uncounted:
+            self._say(
+                f"the FLOPs of {', '.join(uncounted)} cannot be counted: arms have equal seconds"
+            )
+        if any(entry["seconds"] is None for entry in entries):
+            self._say("arms ran in parallel, so that their seconds are not compared")
+        dense = {entry["seed"]: entry for entry in entries if entry["policy"] == DENSE}
+        for entry in entries:
+            arm, spent = f"{entry['policy']}, seed {entry['seed']}", entry["flops"]
+            if "failed" in entry:
+                self._say(f"{arm}: {entry['failed']}")
+            if not uncounted and spent > 1.1 * dense[entry["seed"]]["flops"]:
+                share = spent / dense[entry["seed"]]["flops"]
+                self._say(
+                    f"{arm} cost {share:.2f} times the FLOPs of dense training: its helper models"
+                    " are trained before the budget is checked; give a larger budget"
+                )
+
+    def _say(self, sentence: str) -> None:
+        print(sentence)
+        self.notes.append(sentence)
+
+
+def checked_policies(policies: Any) -> dict[str, Chosen]:
+    """The policies by label, without "dense"; raises ``ValueError`` for invalid ones."""
+    one = isinstance(policies, str | Mapping | Policy)
+    every = [policies] if one else list(policies or [])
+    found: dict[str, Chosen] = {}
+    for each in every:
+        if each == DENSE:  # always trained
+            continue
+        label = label_of(each)
+        if label in found:
+            raise ValueError(f"policies holds {label} twice: give each policy other arguments")
+        found[label] = {"name": each} if isinstance(each, str) else each
+    if not found:
+        raise ValueError(
+            f"policies is {policies!r}: name at least one beside dense, such as 'infobatch'"
+        )
+    return found
+
+
+def checked_task(
+    make_model: Any,
+    data: Mapping[str, Any],
+    dataset: str | None,
+    *,
+    metrics: Any,
+    config: TrainConfig | None,
+    **options: Any,
+) -> Task:
+    """The task of a comparison; raises ``ValueError`` for arguments that do not fit together."""
+    missing = [part for part, given in data.items() if given is None]
+    if dataset is not None:
+        if len(missing) < len(data):
+            given = next(part for part in data if part not in missing)
+            raise ValueError(f"dataset is {dataset!r}, but {given} is given too: pass only one")
+        known = tasks.built_in(dataset)
+        make_model, config = make_model or known["make_model"], config or known["config"]
+        data = {part: known[part] for part in data}
+    elif missing:
+        raise ValueError(f"{missing[0]} is missing: pass data for it, or dataset='digits'")
+    task = Task(
+        make_model, **data, metrics=_metrics(metrics), config=config or TrainConfig(), **options
+    )
+    _check_model(task)
+    return task
+
+
+def _metrics(metrics: Any) -> tuple[Metric, ...]:
+    if isinstance(metrics, Metric):
+        metrics = [metrics]
+    if isinstance(metrics, Mapping):
+        metrics = [Metric(name, function) for name, function in metrics.items()]
+    for each in metrics or ():
+        if not isinstance(each, Metric):
+            raise ValueError(
+                f"metrics holds a {type(each).__name__}: give functions (outputs, targets) ->"
+                " [rows] by name, or Metric objects"
+            )
+    return tuple(metrics or ())
+
+
+def _check_model(task: Task) -> None:
+    make = task.make_model
+    if isinstance(make, nn.Module) or not callable(make):
+        raise ValueError(
+            f"make_model is a {type(make).__name__}: pass a function without arguments that returns"
+            " a new model"
+        )
+    one, other = task.model(0), task.model(0)
+    if not isinstance(one, nn.Module):
+        raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
+    if one is other:
+        raise ValueError("make_model returns the same model twice: build a new one in each call")
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    if not all(first.equal(second) for first, second in pairs):
+        raise ValueError(
+            "make_model returns different weights for the same seed: draw them with torch's default"
+            " generator only"
+        )
+
+
+def _plain(policy: Chosen) -> Any:
+    """A policy's settings without its seed, which the comparison sets."""
+    settings = configuration(policy)
+    return {name: value for name, value in settings.items() if name != "seed"}
+
+
+def _check_numbers(plan: Plan) -> None:
+    whole = [isinstance(seed, int) and seed >= 0 for seed in plan.seeds]
+    problems = {
+        f"seeds is {plan.seeds}: give different whole numbers, such as range(5)": not all(whole)
+        or len(set(plan.seeds)) < len(plan.seeds)
+        or (not plan.seeds and plan.minutes is None),
+        f"minutes is {plan.minutes}: give a number above 0": plan.minutes is not None
+        and not plan.minutes > 0,
+        f"jobs is {plan.jobs}: give the number of processes, 1 or more": plan.jobs < 1,
+        "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
+        " FLOPs": plan.budget.seconds is not None,
+    }
+    for sentence, found in problems.items():
+        if found:
+            raise ValueError(sentence)
