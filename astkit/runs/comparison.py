@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from astkit.files import write_atomic
 from astkit.gating import Criterion, cross_entropy_rows
 from astkit.runs import verdict, visits
+from astkit.runs.audit import Audit, audit
 from astkit.runs.comparison_arms import VISITS, Chosen, Entry
 from astkit.runs.comparison_plan import Plan, checked_policies, checked_task
 from astkit.runs.pilot import Pilot
 from astkit.runs.record import read_json, write_json
+from astkit.runs.samples import Samples, together
 from astkit.trainers import Budget, Metric, TrainConfig
 
 if TYPE_CHECKING:
@@ -87,6 +89,24 @@ class Comparison:
                 return visits.read(self._folder / entry["visits"])
         known = sorted({(entry["policy"], entry["seed"]) for entry in self.entries})
         raise ValueError(f"no arm {policy!r} with seed {seed}: choose one of {known}")
+
+    def samples(self, policy: str, show: Callable[[int], Any] | None = None) -> Samples:
+        """Which samples an arm trained on, over all seeds; ``show``: see `Samples`.
+
+        Raises ``ValueError`` for an arm that was not trained.
+        """
+        return Samples(**self._together(policy), data=self.train, show=show, name=policy)
+
+    def audit(self, policy: str, wrong: Tensor, flagged: int | None = None) -> Audit:
+        """How well an arm's losses, averaged over seeds, find the rows ``wrong`` (bool ``[N]``).
+
+        See `astkit.runs.audit.audit` for the arguments and the errors raised.
+        """
+        return audit(**self._together(policy), wrong=wrong, flagged=flagged)
+
+    def _together(self, policy: str) -> dict[str, Tensor]:
+        seeds = [entry["seed"] for entry in self.entries if entry["policy"] == policy]
+        return together([self.visits(policy, seed) for seed in seeds or [0]])
 
     def to_markdown(self) -> str:
         """Verdicts and table."""
