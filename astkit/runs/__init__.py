@@ -4,7 +4,6 @@ Comparisons of arms (an arm is one way of training the same task):
     arms.py              the arms, their task and their trainers
     compare.py           train all arms into one JSON file, resumable
     claims.py            the original's published figures and the measured ones
-    switches.py          benchmark of speed settings, one process per arm
     tuning.py            search of a gate's settings with Optuna
 Notebooks:
     parameters.py        read and check a notebook's parameters
@@ -18,4 +17,5 @@ Results:
     verdict.py           pays, costs or undecided, with intervals over all policies together
     tables.py            tables of arms and of run folders
     report.py            HTML page over run folders
+    comparison_page.py   Markdown and HTML page on a comparison
 """

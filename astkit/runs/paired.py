@@ -80,7 +80,12 @@ def interval(values: Sequence[float | None], confidence: float) -> Interval | No
 def ratios(arm: Arm, control: Arm, key: str) -> list[float | None]:
     """``key`` as a share of the control's, for the seeds of both; None where it is unknown."""
     pairs = [(run[key], control[seed][key]) for seed, run in arm.items() if seed in control]
-    return [value / other if finite(value) and other else None for value, other in pairs]
+    return [share(value, other) for value, other in pairs]
+
+
+def share(cost: float | None, whole: float | None) -> float | None:
+    """``cost`` as a share of ``whole``; None if one of them is unknown, or ``whole`` is 0."""
+    return cost / whole if cost is not None and math.isfinite(cost) and whole else None
 
 
 def reach(arm: Arm, dense: Arm, key: str, higher: bool) -> list[float | None]:

@@ -11,10 +11,8 @@ from astkit.runs import intervals, paired
 from astkit.runs.intervals import Interval, Seeds
 from astkit.runs.paired import DENSE, Arm, Entry
 
-ERROR = 0.05
-"""Probability of a wrong outcome, over all policies of a comparison together."""
-PILOT = 5
-"""Number of seeds below which the number of further seeds is given as a range."""
+ERROR = 0.05  # probability of a wrong outcome, over all policies of a comparison together
+PILOT = 5  # number of seeds below which the number of further seeds is a range
 
 
 @dataclass(frozen=True)
@@ -182,17 +180,19 @@ def _beside(arms: Mapping[str, Arm], name: str, higher: bool, confidence: float)
     }
 
 
-def amount(found: Interval, metric: str, sign: Literal["+", ""] = "+") -> str:
-    """A difference with its unit and interval: accuracies in percentage points.
+def unit(metric: str) -> tuple[int, str]:
+    """Factor and unit in which differences are shown: percentage points for accuracies."""
+    return (100, "points") if "accuracy" in metric else (1, metric)
 
-    The number of decimals follows from the width of the interval.
-    """
-    points = "accuracy" in metric
-    mean, low, high = (value * (100 if points else 1) for value in found[:3])
+
+def amount(found: Interval, metric: str, sign: Literal["+", ""] = "+") -> str:
+    """A difference with its unit and interval; the decimals follow from the interval's width."""
+    scale, name = unit(metric)
+    mean, low, high = (value * scale for value in found[:3])
     ends = [abs(end) for end in (high - mean, low, high) if abs(end) > 1e-9]
     digits = -math.floor(math.log10(min(ends or [abs(mean) / 10 or 1])))
-    spec = f"{sign}z.{min(max(digits, 1), 2 if points else 6)}f"
-    return Interval(mean, low, high, found.n).text(spec, " points" if points else f" in {metric}")
+    spec = f"{sign}z.{min(max(digits, 1), 2 if scale > 1 else 6)}f"
+    return Interval(mean, low, high, found.n).text(spec, f" {name}" if scale > 1 else f" in {name}")
 
 
 def _seeds(count: int) -> str:
