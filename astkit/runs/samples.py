@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
+from astkit.datasets import Loader
 from astkit.files import write_atomic
 from astkit.gating.sampler import class_labels
 from astkit.runs.audit import by_loss, check_visits
@@ -35,7 +37,7 @@ class Samples:
     Args:
         trained: int ``[parts, N]``: how often each row was trained on in each part of the budget.
         losses: float ``[N]``: the last loss of each row, NaN for rows without one.
-        data: map-style data set of the N rows; ``None`` displays row numbers only.
+        data: map-style data set of the N rows, or a loader of it; ``None`` displays row numbers.
         labels: int64 ``[N]``, class numbers; by default those of ``data``, if it has any.
         show: returns what is displayed for a row: an image, a text, or the values of a table row
             (a mapping or a vector); by default the inputs in ``data[row]``.
@@ -58,7 +60,7 @@ class Samples:
         name: str = "this run",
     ) -> None:
         check_visits(trained, losses)
-        rows = len(losses)
+        rows, data = len(losses), _data_set(data)
         if data is not None and len(data) != rows:
             raise ValueError(
                 f"data has {len(data)} rows, but trained counts {rows}: pass the training data"
@@ -222,6 +224,12 @@ def together(visits: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """
     losses = torch.stack([each["losses"] for each in visits]).nanmean(0)
     return {"trained": torch.stack([each["trained"] for each in visits]).sum(0), "losses": losses}
+
+
+def _data_set(data: Any) -> Any:
+    data = data.dataset if isinstance(data, DataLoader) else data
+    data = data.data if isinstance(data, Loader) else data
+    return getattr(data, "indexed_data", data)
 
 
 def _inputs(item: Any) -> Any:

@@ -9,10 +9,15 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import average_precision_score
+from torch.utils.data import DataLoader
 
-from astkit.datasets import Images
+from astkit import Gate, Trainer, indexed, models
+from astkit.datasets import Images, Loader, split
+from astkit.datasets.conditions import condition
 from astkit.runs.audit import audit
 from astkit.runs.samples import Samples, together
+from astkit.runs.visits import Visits
+from astkit.trainers import GatedStep, TrainConfig
 
 NAN = float("nan")
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -122,6 +127,14 @@ def test_samples_are_displayed_as_what_the_data_hold(trained, images):
     assert "never selected" in Samples(trained, LOSSES)._repr_html_()
 
 
+def test_data_may_be_a_loader(trained, images):
+    loaders = Loader(images), DataLoader(indexed(images), batch_size=2)
+    for data in loaders:
+        samples = Samples(trained, LOSSES, data)
+        assert samples.data is images
+        assert samples.class_shares().columns[0] == "cat"
+
+
 def test_seeds_are_summed_and_their_losses_averaged(trained):
     later = torch.tensor([0.3, NAN, 0.2, 4.0, NAN, 0.1])
     both = together([{"trained": trained, "losses": LOSSES}, {"trained": trained, "losses": later}])
@@ -185,3 +198,21 @@ def test_wrong_arguments_give_one_sentence(trained, images):
         else:
             missed[sentence] = "accepted"
     assert missed == {}
+
+
+def test_planted_wrong_labels_have_the_highest_losses():
+    made = condition("wrong_labels", split("digits").train.subset(range(0, 1290, 2)), share=0.1)
+    model = models.build("digits_cnn", made.data.shape, made.data.num_classes, seed=0)
+    visits = Visits(GatedStep(Gate(0.25)), len(made.data), lambda: trainer.progress)
+    config = TrainConfig(lr=3e-3)
+    trainer = Trainer(model, Loader(made.data, 64), step=visits, epochs=12, config=config)
+    trainer.run()
+    samples = Samples(visits.trained, visits.losses, made.data)
+    found = audit(visits.trained, visits.losses, made.wrong)
+    assert found.precision > 0.75
+    assert found.average_precision > 0.8
+    assert found.training_share > 2 * found.chance  # a gate trains on what it cannot fit
+    suspects = samples.likely_mislabelled
+    assert len(suspects) > 15
+    assert made.wrong[suspects].double().mean() > 0.85
+    assert made.wrong[samples.groups["never selected"]].double().mean() < 0.02
