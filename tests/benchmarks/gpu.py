@@ -31,10 +31,10 @@ from astkit.gating import DeviceGate, Gate, cross_entropy_rows
 from astkit.profiling import Timings, interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.runs import arms
-from astkit.runs import switches as speed
 from astkit.stamp import describe, stamp
 from astkit.trainers import Budget, GatedStep, TrainConfig
 from astkit.trainers.learner import choose_device
+from tests.benchmarks import switches as speed
 from tests.benchmarks.measure import BATCH, RATE, synthetic
 from tests.gating.syncs import Syncs
 

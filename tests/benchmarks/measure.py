@@ -32,7 +32,6 @@ from astkit.datasets import Batch, Images, Loader, load
 from astkit.files import write_atomic
 from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
 from astkit.profiling import Ledger, Timings, bootstrap_interval, count_flops, interleaved
-from astkit.runs.switches import ENDLESS, STATS, synthetic
 from astkit.stamp import describe, stamp
 from astkit.trainers import (
     GatedStep,
@@ -43,6 +42,7 @@ from astkit.trainers import (
     TrainConfig,
     Trainer,
 )
+from tests.benchmarks.switches import ENDLESS, STATS, synthetic
 
 Figure = dict[str, Any]
 

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from astkit.files import write_atomic
-from astkit.runs import arms, switches, tables
+from astkit.runs import arms, tables
 from astkit.stamp import describe, stamp
+from tests.benchmarks import switches
 
 RESULTS = Path(__file__).with_name("speed.json")
 BOUNDS = {"dense": 2.5, "batched gate": 2.0}  # where the CPU has bf16 of its own

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from astkit.profiling import Timings
-from astkit.runs.switches import Switch
 from tests.benchmarks import gpu
+from tests.benchmarks.switches import Switch
 
 
 @pytest.fixture

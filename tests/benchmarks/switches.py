@@ -29,7 +29,7 @@ from astkit.trainers import Budget, TrainConfig, Trainer
 
 ENDLESS = Budget(epochs=1e9)
 # imports in an optimizer's first step take seconds; done once for all arms
-_PRELOAD = ["astkit.runs.switches", "torch._dynamo"]
+_PRELOAD = ["tests.benchmarks.switches", "torch._dynamo"]
 STATS = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # CIFAR-10's channels, units 0..1
 PLAIN = {"fused": False, "threads": "auto"}
 """The defaults of plain PyTorch: fp32, NCHW, eager, a loop over parameters in the optimizer."""
@@ -45,7 +45,6 @@ class Switch:
         resident: keep the images on the device and normalise per batch; otherwise a
             DataLoader that normalises per image.
         workers: number of worker processes of that DataLoader.
-        expected: speed-up on a CPU that the original expected, without measuring it.
     """
 
     name: str
@@ -53,25 +52,22 @@ class Switch:
     resident: bool = False
     workers: int = 0
     batch_size: int = 128
-    expected: str = ""
 
 
-RESIDENT = Switch("resident data", resident=True, expected="20-40 %")
+RESIDENT = Switch("resident data", resident=True)
 SWITCHES: tuple[Switch, ...] = (
     Switch("plain"),
     RESIDENT,
     Switch("fused optimizer", {"fused": True}),
-    Switch("bf16", {"precision": "bf16"}, expected="0 %"),
+    Switch("bf16", {"precision": "bf16"}),
     Switch("channels_last", {"channels_last": True}),
-    Switch("allocator", {"allocator": "on"}, expected="10-20 %, with threads"),
+    Switch("allocator", {"allocator": "on"}),
     Switch("micro-batches of 32", {"micro_batch": 32}),
     Switch("accumulation, 2 x 64", {"accumulation_steps": 2}, batch_size=64),
-    Switch("metrics every 10", {"metrics_every": 10}, expected="10-20 %"),
+    Switch("metrics every 10", {"metrics_every": 10}),
 )
-COMPILED = Switch("compile", {"compile": True}, expected="5-10 %")
-TOGETHER = Switch(
-    "all that auto picks", TrainConfig.fast().to_dict(), resident=True, expected="1.5-2x"
-)
+COMPILED = Switch("compile", {"compile": True})
+TOGETHER = Switch("all that auto picks", TrainConfig.fast().to_dict(), resident=True)
 
 
 def synthetic(rows: int, shape: tuple[int, int, int] = (3, 32, 32)) -> Images:
@@ -230,13 +226,8 @@ class Measured:
                 "high": row["speedup_high"],
                 "n": row["rounds"],
                 "peak memory, MB": None if grown is None else grown / 1e6,
-                "expected elsewhere": switch.expected,
             }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("arm")
-
-    def phases(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Time of the arms ``names`` by phase, as rows for `plots.phase_breakdown`."""
-        return [{"arm": name, "seed": 0, **self.reports[name]["time"]} for name in names]
 
     def to_dict(self) -> dict[str, Any]:
         """The measurements as plain values, for JSON."""
