@@ -13,11 +13,11 @@ a share of D this is ``seconds``; the line through T(rate * B) and T(B) gives th
 
 from __future__ import annotations
 
-import copy
 import statistics
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from astkit import rng
 from astkit.batch import Batch
@@ -25,7 +25,8 @@ from astkit.gating import Policy
 from astkit.gating.policy import overrides
 from astkit.profiling import bootstrap_interval, interleaved
 from astkit.profiling.ledger import Ledger, synchronizer
-from astkit.runs.comparison_arms import POINTS, Arm, Chosen, Task
+from astkit.runs.comparison_arm import POINTS
+from astkit.runs.comparison_task import Arm, Chosen, Task
 from astkit.trainers import Budget, Trainer, choose_device
 
 SECONDS, ROUNDS = 8.0, 15
@@ -40,7 +41,7 @@ class Prediction:
         rate: share of the rows that is trained on; ``assumed`` says why if it depends on the data.
         seconds, low, high: median over the rounds, and its 95 % bootstrap interval.
         flops: scoring and training, without helper models.
-        ceiling: largest speed-up over dense, at a rate of 0; ``None`` without a limit.
+        ceiling: speed-up over dense at a rate of 0; ``None`` for selection before loading.
         break_even: rate at which ``seconds`` is 1; 0 if scoring costs more than training.
     """
 
@@ -57,15 +58,16 @@ class Prediction:
     @property
     def pays(self) -> bool:
         """Whether a pass may take less time than dense's, as far as the interval says."""
-        return self.break_even >= 1 or self.low < 1
+        return self.low < 1 or self.ceiling is None
 
-    def __str__(self) -> str:
+    @property
+    def measured(self) -> str:
+        """The prediction in words."""
         most = "" if self.ceiling is None else f", speed-up at most {self.ceiling:.2f}"
         note = f" ({self.assumed})" if self.assumed else ""
         return (
-            f"{self.policy}: a pass at rate {self.rate:.2f}{note} takes {self.seconds:.2f} of"
-            f" dense's seconds [{self.low:.2f}, {self.high:.2f}]; break-even rate"
-            f" {self.break_even:.2f}{most}"
+            f"a pass at rate {self.rate:.2f}{note} takes {self.seconds:.2f} of dense's seconds"
+            f" [{self.low:.2f}, {self.high:.2f}], break-even rate {self.break_even:.2f}{most}"
         )
 
 
@@ -75,8 +77,8 @@ class Pilot:
 
     Attributes:
         batch: rows per batch; ``rows``: rows of the training data.
-        seconds: per batch, medians: "dense", "score", and "load", "forward", "backward" and
-            "optimizer" of dense training.
+        seconds: per batch: medians of "dense" and "score", means of "load", "forward", "backward"
+            and "optimizer" in dense training; and "start" of an arm.
         flops: of a forward and a backward pass per row; 0 if they cannot be counted.
         predictions: one per policy.
     """
@@ -102,7 +104,7 @@ class Pilot:
         found = self.of(label)
         slower = found.seconds / found.flops if found is not None else 1.0
         evaluation = self.seconds["score"] * held_rows / self.batch
-        return batches * self.seconds["dense"] * slower + evaluation
+        return self.seconds["start"] + batches * self.seconds["dense"] * slower + evaluation
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for `from_dict`."""
@@ -128,135 +130,145 @@ def measure(task: Task, policies: Mapping[str, Chosen], seed: int = 0) -> Pilot:
     models and criteria that do not fit together.
     """
     with rng.isolated(choose_device(task.device), seed, "pilot"):
-        return _measured(task, policies, seed)
+        begin = time.perf_counter()
+        work = task.trainer(None, seed, Budget(epochs=1e9))
+        steps = work.steps()
+        try:
+            next(steps)  # resolves "auto" settings, counts FLOPs
+            started = time.perf_counter() - begin
+            made = {label: Arm(label, each, seed).fresh() for label, each in policies.items()}
+            return _measured(work, steps, {k: v for k, v in made.items() if v}, started)
+        finally:
+            steps.close()
 
 
-def _measured(task: Task, policies: Mapping[str, Chosen], seed: int) -> Pilot:
-    work = task.trainer(None, seed, Budget(epochs=1e9))
-    steps = work.steps()
-    try:
-        next(steps)  # resolves "auto" settings
-        made = {label: Arm(label, spec, seed).fresh() for label, spec in policies.items()}
-        batch = work.learner.prepare(work.feed.peek())
-        probe = _Probe(work, batch)
-        arms: dict[str, Callable[[], object]] = {
-            "dense": lambda: next(steps),
-            "score": probe.score,
-            **{f"train {rows}": probe.train(rows) for rows in sorted(probe.sizes(made))},
-            **{f"choose {label}": probe.choose(p) for label, p in made.items() if probe.chooses(p)},
-        }
-        wait = synchronizer(work.device)
-        first = interleaved(arms, rounds=2, warmup=1, synchronize=wait)
-        once = sum(map(first.median, arms))
-        rounds = max(5, min(ROUNDS, int(SECONDS / max(once, 1e-9))))
-        timed = interleaved(arms, rounds=rounds, warmup=0, synchronize=wait)
-        done = work.position.step
-        cost = work.costs.of(batch, work.train.check_labels)
-    finally:
-        steps.close()
-    parts = {name: work.ledger.phases.get(name, 0.0) / done for name in _PHASES}
-    seconds = {**parts, "dense": timed.median("dense"), "score": timed.median("score")}
-    share = cost.forward / cost.training if cost.training else 1 / 3
-    found = [
-        _predict(label, policy, batch.rows, timed.seconds, seconds["load"], share)
-        for label, policy in made.items()
-        if policy is not None
+def _measured(
+    work: Trainer, steps: Iterator[object], policies: Mapping[str, Policy], started: float
+) -> Pilot:
+    batch = work.learner.prepare(work.feed.peek())
+    found = _timed(work, steps, batch, policies)
+    cost, rows = work.costs.of(batch, work.train.check_labels), batch.rows
+    made = [
+        _scoring(k, v, found, rows) if _choosing(v) else _planning(k, v, found)
+        for k, v in policies.items()
     ]
-    known = 0.0 if cost.uncounted else cost.training
-    return Pilot(batch.rows, work.train.num_samples or 0, seconds, known, tuple(found))
+    parts = {name: work.ledger.phases.get(name, 0.0) / work.position.step for name in _PHASES}
+    seconds = {
+        "dense": statistics.median(found.dense),
+        "score": statistics.median(found.score),
+        "start": started,
+        **parts,
+    }
+    flops = 0.0 if cost.uncounted else cost.training
+    return Pilot(rows, work.train.num_samples or 0, seconds, flops, tuple(made))
 
 
 _PHASES = ("load", "forward", "backward", "optimizer")
 
 
-class _Probe:
-    """Parts of a training step on one batch, to be timed."""
+class _Times(NamedTuple):
+    """Seconds of each round; ``load`` of a batch, and the forward pass's share of the FLOPs."""
 
-    def __init__(self, work: Trainer, batch: Batch) -> None:
-        self.work, self.batch = work, batch
+    dense: tuple[float, ...]
+    score: tuple[float, ...]
+    training: dict[int, tuple[float, ...]]  # by number of rows
+    chosen: dict[str, tuple[float, ...]]  # by policy
+    load: float
+    forward: float
 
-    def sizes(self, policies: Mapping[str, Policy | None]) -> set[int]:
-        """Numbers of rows to train on: the whole batch, and those of the policies that choose."""
-        rows = {_rows(each, self.batch.rows) for each in policies.values() if _choosing(each)}
-        return {self.batch.rows, *rows}
 
-    def score(self) -> object:
-        return self.work.learner.scored(self.batch).losses
+def _timed(
+    work: Trainer, steps: Iterator[object], batch: Batch, policies: Mapping[str, Policy]
+) -> _Times:
+    learner = work.learner
+    sizes = {batch.rows, *(_rows(v, batch.rows) for v in policies.values() if _choosing(v))}
+    callable_ = [k for k, v in policies.items() if _choosing(v) and _alone(v)]
 
-    def train(self, rows: int) -> Callable[[], object]:
-        learner, part = self.work.learner, self.batch.take(slice(0, rows))
+    def train(rows: int) -> Callable[[], object]:
+        part = batch.take(slice(0, rows))
         return lambda: learner.train(part.x, part.y, ledger=Ledger())
 
-    def choose(self, policy: Policy | None) -> Callable[[], object]:
-        assert policy is not None
-        return lambda: policy.choose(self.work.learner.scored(self.batch))
+    def choose(policy: Policy) -> Callable[[], object]:
+        return lambda: policy.choose(learner.scored(batch))
 
-    def chooses(self, policy: Policy | None) -> bool:
-        """Whether ``choose`` can be called without ``prepare`` and ``plan``, and selects rows."""
-        if not _choosing(policy) or overrides(policy, "plan") or overrides(policy, "prepare"):
-            return False
-        assert policy is not None
-        copy.deepcopy(policy).choose(self.work.learner.scored(self.batch))  # raises if it cannot
-        return True
+    training = {rows: train(rows) for rows in sizes}
+    chosen = {label: choose(policies[label]) for label in callable_}
+    arms: dict[str, Callable[[], object]] = {
+        "dense": lambda: next(steps),
+        "score": lambda: learner.scored(batch).losses,
+        **{f"train {rows}": each for rows, each in training.items()},
+        **{f"choose {label}": each for label, each in chosen.items()},
+    }
+    wait = synchronizer(work.device)
+    first = interleaved(arms, rounds=2, warmup=1, synchronize=wait)
+    once = sum(map(first.median, arms))
+    rounds = max(5, min(ROUNDS, int(SECONDS / max(once, 1e-9))))
+    seconds = interleaved(arms, rounds=rounds, warmup=0, synchronize=wait).seconds
+    cost = work.costs.of(batch, work.train.check_labels)
+    return _Times(
+        seconds["dense"],
+        seconds["score"],
+        {rows: seconds[f"train {rows}"] for rows in training},
+        {label: seconds[f"choose {label}"] for label in chosen},
+        work.ledger.phases["load"] / work.position.step,
+        cost.forward / cost.training if cost.training else 1 / 3,
+    )
+
+
+def _alone(policy: Policy) -> bool:
+    """Whether ``choose`` works without ``plan`` and ``prepare``."""
+    return not overrides(policy, "plan") and not overrides(policy, "prepare")
 
 
 def _choosing(policy: Policy | None) -> bool:
     return policy is not None and overrides(policy, "choose")
 
 
-def _rate(policy: Policy, samples: int) -> float:
+def _rate(policy: Policy) -> float:
+    """Share of the rows that is trained on, as far as known without the data."""
     if _choosing(policy):
         return float(getattr(policy, "target_rate", getattr(policy, "rate", 1.0)))
-    return min(1.0, policy.expected_rows(samples) / samples)
+    many = 1_000_000
+    return min(1.0, policy.expected_rows(many) / many, 1 - policy.cost.forwards)
 
 
-def _rows(policy: Policy | None, rows: int) -> int:
-    assert policy is not None
-    return min(rows, max(2, round(_rate(policy, rows) * rows)))
+def _rows(policy: Policy, rows: int) -> int:
+    return min(rows, max(2, round(_rate(policy) * rows)))
 
 
-def _predict(
-    label: str,
-    policy: Policy,
-    rows: int,
-    timed: Mapping[str, tuple[float, ...]],
-    load: float,
-    forward: float,
-) -> Prediction:
-    """The prediction; ``forward``: share of the forward pass in the FLOPs of training."""
-    dense, score, whole = timed["dense"], timed["score"], timed[f"train {rows}"]
-    rate, cost = _rate(policy, 1_000_000), policy.cost
-    extra = cost.forwards + cost.helpers
-    flops = rate + extra * forward
-    if not _choosing(policy):
-        only = [cost.forwards * (load + s) / d for d, s in zip(dense, score, strict=True)]
-        shares = [rate + each for each in only]
-        free = statistics.median(only)
-        assumed = "" if rate < 1 else "its rate depends on the data, and may be lower"
-        ceiling = 1 / free if free else None
-        return _summary(label, rate, shares, flops, ceiling, 1 - free, assumed)
-    n = _rows(policy, rows)
-    part = timed[f"train {n}"]
-    chosen = timed.get(f"choose {label}") or tuple(extra * each for each in score)
-    shares = [1 + (c + p - w) / d for d, c, p, w in zip(dense, chosen, part, whole, strict=True)]
-    d, c, w = map(statistics.median, (dense, chosen, whole))
-    saved = w - statistics.median(part)
-    slope = saved / (1 - n / rows) if n < rows else w  # seconds per batch at rate 1
-    assumed = "assumed in every batch" if overrides(policy, "plan") else ""
+def _planning(label: str, policy: Policy, found: _Times) -> Prediction:
+    rate, scored = _rate(policy), policy.cost.forwards
+    extra = [scored * (found.load + s) / d for d, s in zip(found.dense, found.score, strict=True)]
+    assumed = "assumed: it depends on the data" if rate == 1 or scored else ""
+    seconds = [rate + each for each in extra]
+    return _summary(label, rate, seconds, rate + scored * found.forward, None, 1.0, assumed)
+
+
+def _scoring(label: str, policy: Policy, found: _Times, rows: int) -> Prediction:
+    rate, n, cost = _rate(policy), _rows(policy, rows), policy.cost
+    passes = cost.forwards + cost.helpers
+    whole, part = found.training[rows], found.training[n]
+    chosen = found.chosen.get(label) or tuple(passes * each for each in found.score)
+    rounds = zip(found.dense, chosen, part, whole, strict=True)
+    seconds = [1 + (c + p - w) / d for d, c, p, w in rounds]
+    d, c, w, p = map(statistics.median, (found.dense, chosen, whole, part))
+    slope = (w - p) / (1 - n / rows) if n < rows else w  # what the rows of a batch cost
     ceiling = d / max(d + c - slope, 1e-12)
     break_even = max(0.0, 1 - c / slope) if slope > 0 else 0.0
-    return _summary(label, rate, shares, flops, ceiling, break_even, assumed)
+    assumed = "assumed for every batch" if overrides(policy, "plan") else ""
+    flops = rate + passes * found.forward
+    return _summary(label, rate, seconds, flops, ceiling, break_even, assumed)
 
 
 def _summary(
     label: str,
     rate: float,
-    shares: list[float],
+    seconds: list[float],
     flops: float,
     ceiling: float | None,
     break_even: float,
     assumed: str,
 ) -> Prediction:
-    low, high = bootstrap_interval(shares)
-    middle = statistics.median(shares)
+    low, high = bootstrap_interval(seconds)
+    middle = statistics.median(seconds)
     return Prediction(label, rate, middle, low, high, flops, ceiling, break_even, assumed)

@@ -1,0 +1,188 @@
+"""The task that all arms of `astkit.compare` share, and their policies by label."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from astkit import rng
+from astkit.datasets import BatchSource, Loader, as_loader
+from astkit.gating import Criterion, Policy, as_policy
+from astkit.identity import configuration
+from astkit.names import REGISTRIES
+from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
+
+Chosen = Policy | Mapping[str, Any]
+
+DENSE = "dense"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all arms of a comparison share; the fields are arguments of `astkit.compare`."""
+
+    make_model: Callable[[], nn.Module]
+    train: Any
+    validation: Any
+    test: Any
+    criterion: Criterion
+    metrics: tuple[Metric, ...] = ()
+    config: TrainConfig = field(default_factory=TrainConfig)
+    batch_size: int | None = None
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
+    device: str = "auto"
+
+    def model(self, seed: int) -> nn.Module:
+        """A new model; its weights depend on ``seed`` only."""
+        with rng.isolated(choose_device(self.device), seed, "model"):
+            return self.make_model()
+
+    def held(self, part: str) -> BatchSource:
+        """The "validation" or "test" data, in order."""
+        data = opened_loader(getattr(self, part))
+        return as_loader(data, choose_device(self.device), shuffle=False)
+
+    def trainer(self, policy: Policy | None, seed: int, budget: Budget, **options: Any) -> Trainer:
+        """A trainer of one arm that does not validate by itself.
+
+        Raises ``ValueError`` for training data whose rows cannot be selected before loading.
+        """
+        model, config = self.model(seed), replace(self.config, seed=seed)
+        optimizer = None if self.make_optimizer is None else self.make_optimizer(model)
+        work = Trainer(
+            model,
+            selectable(self.train, seed),
+            self.held("validation"),
+            policy=policy,
+            budget=budget,
+            batch_size=self.batch_size,
+            config=config,
+            criterion=self.criterion,
+            metrics=self.metrics,
+            optimizer=optimizer,
+            device=self.device,
+            **options,
+        )
+        work.validation = None  # `Curve` validates; the policy knows the labels
+        return work
+
+    def settings(self, budget: Budget, seed: int = 0) -> dict[str, Any]:
+        """What must be equal in all arms of a comparison, as plain values."""
+        described = self.trainer(None, seed, budget).described()
+        described = {k: v for k, v in described.items() if k not in ("seed", "policy", "step")}
+        described["data"].pop("seed")
+        return {
+            **described,
+            "validation rows": self.held("validation").num_samples,
+            "test rows": self.held("test").num_samples,
+            "criterion": configuration(self.criterion),
+            "metrics": [[each.name, each.higher_is_better] for each in self.metrics],
+        }
+
+
+class Arm(NamedTuple):
+    """One training: a policy, or ``None`` for dense, and a seed."""
+
+    label: str
+    policy: Chosen | None
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """A file name."""
+        words = re.sub(r"[^a-z0-9]+", "_", self.label.lower()).strip("_")[:60]
+        return f"{words}_{hashlib.sha256(self.label.encode()).hexdigest()[:6]}_s{self.seed}"
+
+    def fresh(self) -> Policy | None:
+        """A policy of this arm alone, with the arm's seed."""
+        if isinstance(self.policy, Policy):
+            policy = copy.deepcopy(self.policy)
+            policy.seed = self.seed
+            return policy
+        return as_policy(self.policy, self.seed)
+
+
+def selectable(data: Any, seed: int) -> BatchSource:
+    """Training data as batches of a `Loader`, whose rows can be selected before loading.
+
+    Raises ``ValueError`` for data that cannot do so.
+    """
+    data = opened_loader(data)
+    if isinstance(data, Loader):
+        return data.reseeded(seed)
+    source = as_loader(data, seed=seed)
+    if not hasattr(source, "order") or not source.num_samples:
+        raise ValueError(
+            f"train is a {type(data).__name__} that loads all rows in its own order, so no random"
+            " rows can be drawn for the controls: pass a map-style data set, or a DataLoader of one"
+            " without its own sampler"
+        )
+    return source
+
+
+def opened_loader(data: Any) -> Any:
+    """A torch DataLoader of a map-style data set as a `Loader`; anything else unchanged."""
+    samplers = (RandomSampler, SequentialSampler)
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+        return data
+    if data.batch_size is None or type(data.sampler) not in samplers:
+        return data
+    rows: Any = data.dataset
+    collate: Any = data.collate_fn
+    if hasattr(rows, "indexed_data"):  # the Loader provides indices itself
+        rows, collate = rows.indexed_data, getattr(collate, "args", (None,))[0]
+    return Loader(
+        rows,
+        data.batch_size,
+        shuffle=isinstance(data.sampler, RandomSampler),
+        num_workers=data.num_workers,
+        drop_last=data.drop_last,
+        collate_fn=collate,
+    )
+
+
+def label_of(policy: str | Chosen) -> str:
+    """The policy's name with the arguments given, such as "gate(0.25, score=entropy)"."""
+    built = as_policy(policy)
+    assert built is not None
+    kind = type(built)
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    names = {held: name for name, held in REGISTRIES["policy"].items()}
+    if isinstance(policy, Policy):
+        given = _given(built)
+    else:
+        given = {} if isinstance(policy, str) else dict(policy)
+    shown = {key: value for key, value in given.items() if key not in ("name", "seed")}
+    first = next(iter(inspect.signature(kind).parameters), None)
+    parts = [str(value) if key == first else f"{key}={value}" for key, value in shown.items()]
+    parts.sort(key=lambda part: "=" in part)
+    return names.get(place, kind.__name__) + (f"({', '.join(parts)})" if parts else "")
+
+
+def _given(policy: Policy) -> dict[str, Any]:
+    """Arguments of ``policy`` that differ from the defaults; objects by their class."""
+    parameters = inspect.signature(type(policy)).parameters
+    held = policy.config()
+    plain = {
+        name: value
+        for name, value in held.items()
+        if name in parameters
+        and isinstance(value, bool | int | float | str)
+        and value != parameters[name].default
+    }
+    try:
+        other = configuration(type(policy)(**plain).config())
+    except (TypeError, ValueError):  # an object is required
+        other = {}
+    now = configuration(held)
+    kinds = {k: type(v).__name__ for k, v in held.items() if now[k] != other.get(k)}
+    return {**{k: v for k, v in kinds.items() if k != "seed"}, **plain}
