@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
 from astkit.widgets.style import (
+    DASHES,
     INK,
     PAPER,
     SOFT,
@@ -138,7 +139,7 @@ def _arm(axis: Axes, arm: str, runs: pd.DataFrame, cost: str) -> tuple[float, fl
     x, y = np.mean([at for at, _ in seeds], axis=0), np.array([values for _, values in seeds])
     look: dict[str, Any] = {**line(arm), "lw": 2.0, "ms": 5, "markevery": (4, 8)}
     if arm.startswith("random at"):
-        look = {"color": SOFT, "lw": 1.0, "ls": line(arm)["linestyle"]}
+        look = {"color": SOFT, "lw": 1.0, "ls": DASHES[len(axis.lines) % len(DASHES)]}
     else:
         axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
     axis.plot(x, y.mean(0), label=_named(arm), **look)
