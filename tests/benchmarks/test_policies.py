@@ -210,7 +210,7 @@ def test_the_search_chooses_the_best_mean_of_complete_trials() -> None:
     }
     for policy in ("dense", "class_weights", "random@infobatch"):
         chosen = plans.tuned(replace(RUN, policy=policy), entries)
-        assert (chosen.lr, chosen.batch_size, chosen.tuned) == (3e-3, 64, True)
+        assert (chosen.lr, chosen.batch_size, chosen.tuned) == (6e-3, 64, True)
         assert (chosen.condition, chosen.epochs, chosen.policy) == ("wrong_labels", 1.0, policy)
     assert not chosen.search
     with pytest.raises(ValueError, match="has 0 of 6 trials of 'infobatch'"):
