@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astkit.cli.options import Commands, use_threads
+from astkit.cli.options import Commands
 from astkit.names import REGISTRIES
 from astkit.runs import arms
-from astkit.runs.arms import PRESETS
 
 
 def add(commands: Commands) -> None:
@@ -19,34 +18,31 @@ def add(commands: Commands) -> None:
         description="Maximise validation accuracy at the FLOPs of dense training over"
         " the epochs; several processes may share one storage file; run it again to resume.",
     )
-    command.add_argument("--dataset", default="digits", choices=sorted(PRESETS))
+    command.add_argument("--dataset", default="digits", choices=sorted(arms.PRESETS))
     command.add_argument("--trials", type=int, default=20, help="total over all processes")
     command.add_argument("--storage", type=Path, required=True, help="file to create or resume")
     command.add_argument("--tune-lr", action="store_true", help="also tune the learning rate")
     command.add_argument("--confirm", type=int, default=3, help="new seeds for the best settings")
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--root", help="folder of the dataset (default: ASTKIT_DATA, then data/)")
     command.add_argument("--model", choices=sorted(REGISTRIES["model"]))
     command.add_argument("--epochs", type=float, help="of dense training, which sets the FLOPs")
-    command.add_argument("--threads", type=int, help="torch threads (default: chosen by torch)")
     command.set_defaults(command=_run)
 
 
 def _run(options: argparse.Namespace) -> None:
     try:
-        from astkit.runs import tuning  # needs optuna and pandas
+        import optuna
+
+        from astkit.runs import tuning
     except ModuleNotFoundError as error:
-        raise ValueError(str(error)) from error
-    use_threads(options)
+        raise ValueError(
+            "tuning needs optuna, which is not installed: pip install 'astkit[tune]'"
+        ) from error
     if options.confirm < 1:
         raise ValueError(f"--confirm is {options.confirm}: give 1 seed or more")
-    tuning.quiet()
-    changes = {name: getattr(options, name) for name in ("model", "epochs")}
-    task = arms.task(
-        options.dataset,
-        root=options.root,
-        **{name: value for name, value in changes.items() if value is not None},
-    )
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    given = {"model": options.model, "epochs": options.epochs}
+    task = arms.task(options.dataset, **{k: v for k, v in given.items() if v is not None})
     search = tuning.Tuning(task, options.storage, options.tune_lr, options.seed)
     search.run(options.trials)
     print(search.best(options.confirm).to_string(float_format="{:.4g}".format))
