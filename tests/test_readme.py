@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands, on small data."""
+"""The Python of README and docs runs as it stands, on small data; every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit import Budget, Trainer
+from astkit import Budget, Gate, Trainer
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {
+    path: path.read_text("utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+}
+BLOCKS = [
+    (path.name, block)
+    for path, text in PAGES.items()
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+]
 LONG = ("await ", "logic_trainer(")
 """Blocks that only a front end can run, or that train for minutes: their imports are tried."""
 
@@ -34,30 +41,36 @@ def surroundings() -> dict[str, Any]:
         "budget": Budget(epochs=1),
         "criterion": nn.CrossEntropyLoss(reduction="none"),
         "optimizer": torch.optim.SGD(model.parameters(), 0.1),
+        "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        "Gate": Gate,
         "Trainer": Trainer,
     }
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
+@pytest.mark.parametrize(("page", "source"), BLOCKS)
 def test_a_block_runs(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    page: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    source = BLOCKS[number]
-    tree = compile(
-        source, f"README block {number}", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    )
+    tree = compile(source, page, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if any(mark in source for mark in LONG):
         tree.body = [line for line in tree.body if isinstance(line, ast.Import | ast.ImportFrom)]
     monkeypatch.chdir(tmp_path)
     names = surroundings()
-    if number and "Gate" in "".join(BLOCKS[:number]):
-        from astkit import Gate
-
-        names["Gate"] = Gate
-    exec(compile(tree, f"README block {number}", "exec"), names)
+    if "compare(" in source:
+        names |= dict.fromkeys(("train", "validation", "test"), names["data"])
+    exec(compile(tree, page, "exec"), names)
+    if "report" in names:
+        assert "auto" in capsys.readouterr().out
     if "HighLoss" in names:
         trainer = Trainer(
             names["model"], names["data"], policy=names["HighLoss"](), epochs=3, batch_size=64
         )
         trainer.run()
         assert trainer.ledger.samples.trained == 3 * 128
+
+
+def test_every_link_leads_somewhere() -> None:
+    for path, text in PAGES.items():
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            if not link.startswith("http"):
+                assert (path.parent / link).exists(), f"{path.name}: {link}"

@@ -29,6 +29,15 @@ LATTICE = "tests/benchmarks/lattice.json"
 LOGIC = "tests/benchmarks/logic_ca.json"
 
 
+def markdown(table: pd.DataFrame) -> str:
+    """``table`` with its index as first column, as a Markdown table."""
+    flat = table.reset_index()
+    rows = [[str(value) for value in row] for row in flat.itertuples(index=False)]
+    head = [str(name) for name in flat.columns]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 class Figure(NamedTuple):
     """One published figure; ``read`` reads its measured value from the JSON file ``run``."""
 

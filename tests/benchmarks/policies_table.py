@@ -9,30 +9,55 @@ from statistics import mean
 
 import pandas as pd
 
+from astkit.names import REGISTRIES, resolve
 from astkit.runs.intervals import Interval, paired_difference, split_error
-from tests.benchmarks.policies_plan import Entries, Entry, current
-from tests.benchmarks.readme import markdown
+from tests.benchmarks.figures import markdown
+from tests.benchmarks.policies_plan import Entries, Entry, current, parsed
 
-HEAD = """# Policies at equal cost
+HEAD = """# Policies
+
+A policy chooses the samples that are trained on. Each is one file in
+[astkit/gating](../astkit/gating), used by its name, as in `Trainer(..., policy="infobatch")`.
+Written by `python -m tests.benchmarks.policies --table`.
+
+"""
+RESULTS = """
+## Accuracy at equal cost
 
 Test accuracy in percentage points against dense training, which has a schedule of the same length,
 on {data}: mean over seeds of the difference for the same seed, with its 95 % interval (Student).
 All runs of a column may spend the FLOPs of dense training at that length, or the stated share of
 them, scoring and helper models included; "undecided" where the interval holds 0. Dense training
 shows its accuracy and half the width of the test split's own 95 % interval. "Tuned": learning rate
-and batch size are the search's choice, for dense training too. Written by
-`python -m tests.benchmarks.policies --table`.
+and batch size are the search's choice, for dense training too.
 """
+PUBLISHED = {
+    "infobatch": (
+        "40 % of the cost saved",
+        "ResNets, CIFAR-10/100, 200 epochs; ResNet-50, ImageNet, 90",
+    ),
+    "bls": ("20-50 % pruned without loss", "14 data sets, 18 networks"),
+    "repb": ("30 % pruned at full accuracy", "16 data sets, 17 networks"),
+    "seta": ("up to 50 % of the cost saved", "abstract only"),
+    "kakurenbo": ("22 % of the time, -0.4 points", "ImageNet, several networks; abstract only"),
+    "selective_backprop": ("up to 3.5 x to a target error", "CIFAR-10/100, SVHN"),
+    "rho": ("18 x fewer steps", "Clothing-1M, 10 candidates scored a trained sample"),
+    "proxy_topk": ("1.27 x the speed", "airbench96, CIFAR-10, accuracy 96 %"),
+    "random": ("66 against 69 % at a tenth of the data an epoch", "RS2: ResNet-18, ImageNet"),
+}
+"""What the authors claim, and on what."""
 Group = tuple[str, float, str]  # condition, epochs, metric
 
 
 def page(entries: Entries) -> str:
-    """The tables as Markdown. Raises ``ValueError`` without an entry of today's code."""
+    """The tables as Markdown; without an entry of today's code only the rules."""
     found = current(entries)
+    rules = HEAD + markdown(cards())
     if not found:
-        raise ValueError("there is no result of the present code: run the comparison first")
+        return f"{rules}\n"
     data = ", ".join(sorted({entry["data"] for entry in found}))
-    parts = [HEAD.format(data=data), markdown(differences(found))]
+    parts = [rules, RESULTS.format(data=data), markdown(differences(found))]
+    parts += ["\n## Published claims\n", markdown(claims(found))]
     noisy = [entry for entry in found if any(entry["wrong_share"])]
     if noisy:
         parts += ["\nShare of wrong labels among the rows trained on, over the budget:\n"]
@@ -45,6 +70,43 @@ def page(entries: Entries) -> str:
     commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in found})
     parts += [f"\nCommits: {', '.join(commits)}; {dirty} of {len(found)} runs had local changes."]
     return "\n".join(parts) + "\n"
+
+
+def cards() -> pd.DataFrame:
+    """The rules of all policies."""
+    found = {name: resolve("policy", name).card for name in REGISTRIES["policy"]}
+    rows = {
+        name: {
+            title: text.replace("|", "\\|")
+            for title, text in zip(
+                ("rule", "source", "skipped samples cost", "bias", "when not"), card, strict=True
+            )
+        }
+        for name, card in found.items()
+    }
+    return pd.DataFrame(rows).T.rename_axis("policy")
+
+
+def claims(entries: Sequence[Entry]) -> pd.DataFrame:
+    """What the authors claim, beside what was measured here on clean data."""
+    clean = [entry for entry in entries if entry["condition"] == "clean"]
+    rows: dict[str, dict[str, str]] = {}
+    for policy, (claim, where) in PUBLISHED.items():
+        own = [entry for entry in clean if parsed(entry["policy"])[0] == policy]
+        control = [entry for entry in clean if entry["policy"] == "dense"]
+        shown = differences([*control, *own]) if own else pd.DataFrame()
+        rows[policy] = {
+            "claim": claim,
+            "on": where,
+            "here, accuracy at equal FLOPs": "; ".join(
+                f"{column}: {value}"
+                for column in shown.columns
+                for name, value in shown[column].items()
+                if value and not str(name).startswith("dense")
+            )
+            or "not measured",
+        }
+    return pd.DataFrame(rows).T.rename_axis("policy")
 
 
 def differences(entries: Sequence[Entry]) -> pd.DataFrame:

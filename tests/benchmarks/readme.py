@@ -1,4 +1,4 @@
-"""Fills the README's tables from committed results: ``python -m tests.benchmarks.readme``.
+"""Fills the tables of README and docs from committed results: `python -m tests.benchmarks.readme`.
 
 Each table is between ``<!-- NAME -->`` and ``<!-- end -->``. A result that was measured from a
 checkout with local changes is refused.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -19,13 +19,15 @@ from astkit import files
 from astkit.runs import claims as original_claims
 from astkit.runs import tables
 from astkit.stamp import describe
-from tests.benchmarks import figures
+from tests.benchmarks import figures, policies_plan, policies_table
+from tests.benchmarks.figures import markdown
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results"
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 LARGE = ("large lattice, contrast", "large bypass, contrast")
 SHOWN = ("lattice", "bypass", *LARGE, "negative control")
+HEADLINE = 5  # seeds, at least, of what README shows
 PENDING = ("cifar10", "speed", "lattice")
 """Tables left unchanged: their results were measured with local changes, and need a new run."""
 
@@ -53,13 +55,20 @@ def _stamps(content: Report) -> Iterator[Report]:
                 yield from _stamps(value)
 
 
-def markdown(table: pd.DataFrame) -> str:
-    """``table`` with its index as first column, as a Markdown table."""
-    flat = table.reset_index()
-    rows = [[str(value) for value in row] for row in flat.itertuples(index=False)]
-    head = [str(name) for name in flat.columns]
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def pays() -> str:
+    """The policies against dense training at equal FLOPs, from `HEADLINE` seeds on."""
+    found = policies_plan.current(policies_plan.read(BENCHMARKS / "policies.json"))
+    entries = [
+        entry
+        for group in policies_table.grouped(found).values()
+        for entry in group
+        if len(group) >= HEADLINE and entry["fraction"] == 1 and not entry["stamp"]["dirty"]
+    ]
+    if not entries:
+        return "Not measured yet."
+    commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in entries})
+    table = policies_table.differences(entries).T.rename_axis("training data, dense training")
+    return f"{markdown(table)}\n\nCommits: {', '.join(commits)}"
 
 
 def digits() -> str:
@@ -201,7 +210,7 @@ def claims() -> str:
     """
     table = figures.table().set_index("claim")
     table["run"] = [
-        f"[{Path(run).stem}]({run}){_changes(run)}" if run else "" for run in table["run"]
+        f"[{Path(run).stem}](../{run}){_changes(run)}" if run else "" for run in table["run"]
     ]
     return markdown(table)
 
@@ -211,17 +220,22 @@ def _changes(run: str) -> str:
     return " (with changes)" if any(stamp["dirty"] for stamp in stamps) else ""
 
 
-TABLES = (digits, cifar10, benchmarks, claims, scores, speed, lattice, logic_ca)
+FILES: dict[str, tuple[Callable[[], str], ...]] = {
+    "README.md": (pays,),
+    "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
+    "docs/systems.md": (lattice, logic_ca),
+}
+TABLES = tuple(make for makes in FILES.values() for make in makes)
 
 
-def fill(text: str) -> str:
-    """``text`` with every marked table, those in `PENDING` apart, made anew from its results."""
-    for make in TABLES:
+def fill(name: str, text: str) -> str:
+    """The ``text`` of a file with its tables made anew from their results, except `PENDING`."""
+    for make in FILES[name]:
         pattern = rf"<!-- {make.__name__} -->.*?<!-- end -->"
         found = re.findall(pattern, text, re.DOTALL)
         if len(found) != 1:
             raise ValueError(
-                f"README.md has {len(found)} places for {make.__name__!r}: mark exactly one"
+                f"{name} has {len(found)} places for {make.__name__!r}: mark exactly one"
             )
         if make.__name__ not in PENDING:
             block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
@@ -230,8 +244,8 @@ def fill(text: str) -> str:
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    try:
-        files.write_atomic(readme, fill(readme.read_text()))
-    except ValueError as error:
-        raise SystemExit(f"README.md is left as it is: {error}") from error
+    for name in FILES:
+        try:
+            files.write_atomic(ROOT / name, fill(name, (ROOT / name).read_text()))
+        except ValueError as error:
+            raise SystemExit(f"{name} is left as it is: {error}") from error

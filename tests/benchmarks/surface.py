@@ -17,13 +17,14 @@ PACKAGES = ("gating", "trainers", "profiling", "datasets", "widgets", "lattice",
 
 
 def sources() -> dict[str, str]:
-    """Where a name can be used: notebooks by number, README, folders of the package, benchmarks."""
+    """Where a name can be used: notebooks by number, README and docs, folders of the package, benchmarks."""
     texts = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
         texts[f"notebook {path.name[:2]}"] = "\n".join(code)
-    texts["README"] = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = [ROOT / "README.md", *(path for path in (ROOT / "docs").glob("*.md") if path != PAGE)]
+    texts["README, docs"] = "\n".join(path.read_text(encoding="utf-8") for path in sorted(pages))
     folders = sorted(path.parent for path in (ROOT / "astkit").glob("*/__init__.py"))
     for folder in [*folders, ROOT / "tests" / "benchmarks"]:
         files = (path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py")

@@ -1,4 +1,4 @@
-"""The README says what the committed results say, and nothing that was typed."""
+"""README and docs say what the committed results say, and nothing that was typed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import json
 import pandas as pd
 import pytest
 
-from tests.benchmarks import readme
+from tests.benchmarks import figures, readme
 
-TEXT = (readme.ROOT / "README.md").read_text()
+TEXTS = {name: (readme.ROOT / name).read_text() for name in readme.FILES}
 
 
-def test_the_readme_is_what_the_committed_results_make_of_it():
-    assert readme.fill(TEXT) == TEXT, "run: python -m tests.benchmarks.readme"
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_tables_are_what_the_committed_results_make_of_them(name):
+    text = TEXTS[name]
+    assert readme.fill(name, text) == text, "run: python -m tests.benchmarks.readme"
 
 
 def test_tables_wait_for_a_clean_measurement_as_long_as_their_results_need_one():
@@ -38,16 +40,17 @@ def test_a_result_with_local_changes_is_refused(tmp_path):
 def test_every_table_can_be_made(monkeypatch):
     monkeypatch.setattr(readme, "read", lambda path: json.loads(path.read_text()))
     monkeypatch.setattr(readme, "PENDING", ())
-    text = readme.fill(TEXT)
-    assert "| test split ± |" in text
-    assert text.count("<!-- end -->") == len(readme.TABLES)
+    for name, text in TEXTS.items():
+        filled = readme.fill(name, text)
+        assert ("| test split ± |" in filled) == (name == "docs/measured.md")
+        assert filled.count("<!-- end -->") == len(readme.FILES[name])
 
 
 def test_a_missing_place_is_named():
-    with pytest.raises(ValueError, match="0 places for 'digits'"):
-        readme.fill("# astkit")
+    with pytest.raises(ValueError, match=r"docs/measured\.md has 0 places for 'digits'"):
+        readme.fill("docs/measured.md", "# astkit")
 
 
 def test_a_table_in_markdown():
     table = pd.DataFrame({"a": ["1"], "b": ["2"]}, index=pd.Index(["x"], name="row"))
-    assert readme.markdown(table) == "| row | a | b |\n| --- | --- | --- |\n| x | 1 | 2 |"
+    assert figures.markdown(table) == "| row | a | b |\n| --- | --- | --- |\n| x | 1 | 2 |"
