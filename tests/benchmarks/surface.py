@@ -17,7 +17,7 @@ PACKAGES = ("gating", "trainers", "profiling", "datasets", "widgets", "lattice",
 
 
 def sources() -> dict[str, str]:
-    """Where a name can be used: notebooks by number, README and docs, folders of the package, benchmarks."""
+    """Texts that may use a name: notebooks by number, README and docs, folders, benchmarks."""
     texts = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
