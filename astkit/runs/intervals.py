@@ -95,7 +95,8 @@ def simultaneous(
     (1961)). If Holm rejects 0 and this interval contains 0, it is restricted to the side of the
     mean, with 0 as its open end (the bound of rejected hypotheses in Strassburger and Bretz,
     "Compatible simultaneous lower confidence bounds for the Holm procedure", Statistics in Medicine
-    27 (2008)). Restricted intervals have the error probability of Holm's test, not of Dunn's.
+    27 (2008)). That adds the errors of Holm's test to Dunn's: in simulations with every other mean
+    at 0, all means were covered in 93 % of cases (tests/benchmarks/calibration.json).
 
     Values that are all equal (to 1e-9 of the largest) or fewer than two have no interval: their
     spread is unknown.

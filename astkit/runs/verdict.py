@@ -35,8 +35,8 @@ class Verdict:
         worst_class: difference of the worst classes, or None.
         failed: number of the policy's seeds without a finite value. They are left out of all
             intervals, and the policy then does not pay.
-        needed: seeds that would decide the observed difference with probability 0.8, or None if
-            it is smaller than its standard error.
+        needed: seeds that would decide the observed difference with probability 0.8, or None if it
+            is smaller than its standard error.
         shows: smallest difference that ``n`` seeds would decide with probability 0.8, or None.
 
     Intervals other than ``difference`` are Student's, at confidence 1 - 0.05 / m for m policies.
@@ -110,9 +110,9 @@ class Verdict:
         return f" costs {loss} {self._budget}, n = {n}"
 
     def _undecided(self) -> str:
-        said = f": undecided, {self._gap}, n = {self.n}"
         if self.n == 0:
             return f": undecided, n = 0: no seed with a finite {self.metric} of it and of dense"
+        said = f": undecided, {self._gap}, n = {self.n}"
         if self.n == 1:
             return f"{said}; one seed has no interval, so add seeds"
         if math.isnan(self.difference.low):
@@ -123,8 +123,8 @@ class Verdict:
             least = amount(Interval(self.shows or 0.0, math.nan, math.nan, 1), self.metric, sign="")
             return f"{said}; {_seeds(self.n)} would decide a difference of {least} or more"
         low, some, high = (max(1, number - self.n) for number in self.needed)
-        number = f"{low} to {high}" if self.n < PILOT and low < high else f"{some}"
-        return f"{said}; about {number} more seed{'s' * (number != '1')} would decide it"
+        number = f"{low} to {_seeds(high, 'more ')}" if self.n < PILOT else _seeds(some, "more ")
+        return f"{said}; about {number} would decide it"
 
 
 def judge(entries: Sequence[Entry], metric: str = "accuracy", higher: bool = True) -> list[Verdict]:
@@ -188,6 +188,8 @@ def unit(metric: str) -> tuple[int, str]:
 def amount(found: Interval, metric: str, sign: Literal["+", ""] = "+") -> str:
     """A difference with its unit and interval; the decimals follow from the interval's width."""
     scale, name = unit(metric)
+    if math.isnan(found.mean):
+        return "–"
     mean, low, high = (value * scale for value in found[:3])
     ends = [abs(end) for end in (high - mean, low, high) if abs(end) > 1e-9]
     digits = -math.floor(math.log10(min(ends or [abs(mean) / 10 or 1])))
@@ -195,5 +197,5 @@ def amount(found: Interval, metric: str, sign: Literal["+", ""] = "+") -> str:
     return Interval(mean, low, high, found.n).text(spec, f" {name}" if scale > 1 else f" in {name}")
 
 
-def _seeds(count: int) -> str:
-    return f"{count} seed{'s' * (count != 1)}"
+def _seeds(count: int, more: str = "") -> str:
+    return f"{count} {more}seed{'s' * (count != 1)}"

@@ -1,4 +1,4 @@
-"""Intervals of means: by hand, by coverage, and where there is none."""
+"""Intervals of means and numbers of seeds: by hand, by coverage, and against scipy.stats."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
 
 from astkit.profiling import bootstrap_interval
-from astkit.runs.intervals import MANY, mean_interval, paired_difference, split_error
+from astkit.runs.intervals import (
+    MANY,
+    Interval,
+    mean_interval,
+    paired_difference,
+    seeds_for,
+    seeds_needed,
+    simultaneous,
+    smallest_effect,
+    split_error,
+    student_interval,
+)
 from astkit.trainers.evaluator import wilson_interval
 
 QUANTILES = {2: 12.706204736432095, 4: 3.182446305284263}  # Student's, 97.5 %, by number of values
@@ -36,6 +50,16 @@ def test_few_values_have_students_interval_and_many_a_bootstrap() -> None:
     assert mean_interval([0.5] * 3) == (0.5, 0.5, 0.5, 3)
 
 
+def test_students_interval_is_that_of_scipy_at_any_confidence_and_size() -> None:
+    values = np.random.default_rng(1).normal(size=MANY + 5).tolist()
+    for confidence in (0.5, 0.95, 1 - 0.05 / 6):
+        expected = stats.ttest_1samp(values, 0).confidence_interval(confidence)
+        assert student_interval(values, confidence)[1:3] == pytest.approx(tuple(expected))
+    assert student_interval([]).n == 0
+    assert Interval(0.2, 0.1, 0.3, 5).text("+.1f", " points") == "+0.2 points [+0.1, +0.3]"
+    assert student_interval([2.0]).text(".1f", " s") == "2.0 s"
+
+
 def test_one_value_has_no_interval_and_absent_ones_do_not_count() -> None:
     alone = mean_interval([0.5, None, math.nan])
     assert (alone.mean, alone.n) == (0.5, 1)
@@ -56,3 +80,73 @@ def test_the_error_of_the_test_split_is_half_of_wilsons_interval() -> None:
     low, high = wilson_interval(90, 100)
     assert split_error(0.9, 100) == pytest.approx((high - low) / 2)
     assert split_error(0.9, 10_000) == pytest.approx(1.96 * math.sqrt(0.09 / 10_000), rel=1e-3)
+
+
+@given(st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=6), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_simultaneous_intervals_exclude_0_exactly_where_holm_rejects(
+    rows: list[list[float]],
+) -> None:
+    differences = {f"policy {place}": row for place, row in enumerate(rows)}
+    found = simultaneous(differences)
+    usable = {k: row for k, row in differences.items() if stdev(row) > 1e-9 * max(map(abs, row))}
+    p = {name: stats.ttest_1samp(row, 0).pvalue for name, row in usable.items()}
+    rejected, rest = set(), len(rows)
+    for name in sorted(p, key=p.__getitem__):
+        if p[name] >= 0.05 / rest:
+            break
+        rejected.add(name)
+        rest -= 1
+    for name, row in differences.items():
+        mean, low, high, n = found[name]
+        assert (mean, n) == (pytest.approx(np.mean(row), abs=1e-12), len(row))
+        assert (low > 0 or high < 0) is (name in rejected)
+        if name not in usable:
+            assert math.isnan(low)
+            continue
+        dunn = stats.ttest_1samp(row, 0).confidence_interval(1 - 0.05 / len(rows))
+        ends = [max(dunn.low, 0), dunn.high] if mean > 0 else [dunn.low, min(dunn.high, 0)]
+        expected = ends if name in rejected else list(dunn)
+        assert [low, high] == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_holm_rejects_what_bonferroni_does_not_and_cuts_its_interval_at_0() -> None:
+    clear, weak = [1.0, 1.1, 0.9, 1.0, 1.05], [1.0, 0.2, 0.5, 1.0, 0.1]
+    assert 0.025 < stats.ttest_1samp(weak, 0).pvalue < 0.05
+    found = simultaneous({"weak": weak, "clear": clear})
+    assert 0 < found["weak"].low < 1e-9
+    assert found["clear"].low > 0.8
+    mirrored = simultaneous({"weak": [-x for x in weak], "clear": clear})["weak"]
+    assert (mirrored.low, mirrored.high) == (-found["weak"].high, -found["weak"].low)
+    assert simultaneous({"weak": weak, "none": [1.0, -1.0, 0.5]})["weak"].low < 0
+
+
+def test_the_number_of_seeds_is_the_smallest_with_the_power() -> None:
+    def power(effect: float, n: int, error: float) -> float:
+        return float(stats.nct.sf(stats.t.isf(error / 2, n - 1), n - 1, effect * math.sqrt(n)))
+
+    for effect, error, asked in [
+        (0.3, 0.05, 0.8),
+        (1, 0.01, 0.9),
+        (-2, 0.05 / 6, 0.8),
+        (9, 0.05, 0.8),
+    ]:
+        n = seeds_for(effect, error, asked)
+        assert power(abs(effect), n, error) >= asked
+        assert n == 2 or power(abs(effect), n - 1, error) < asked
+    assert seeds_for(1e-9) == 100_000
+    values = [0.1, 0.5, -0.2, 0.9]
+    least = smallest_effect(values, 0.01)
+    assert power(least / stdev(values), 4, 0.01) == pytest.approx(0.8, abs=1e-5)
+
+
+def test_the_range_of_seeds_follows_the_interval_of_the_spread() -> None:
+    values = [0.1, 0.5, 0.2, 0.9]
+    ends = [stdev(values) * math.sqrt(3 / stats.chi2.ppf(p, 3)) for p in (0.9, 0.5, 0.1)]
+    found = seeds_needed(values, 0.02)
+    assert found is not None
+    assert (found.low, found.high) == tuple(seeds_for(mean(values) / s, 0.02) for s in ends[::2])
+    assert found.expected == seeds_for(mean(values) / stdev(values), 0.02)
+    assert found.low < found.expected < found.high
+    nothing = ([], [1.0], [0.5] * 4, [1.0, -1.1, 0.4])  # the last is below its standard error
+    assert [seeds_needed(each) for each in nothing] == [None] * 4

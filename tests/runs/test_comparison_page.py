@@ -1,0 +1,109 @@
+"""The page on a comparison: what it says, and that names cannot break it."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from astkit.runs import comparison_page
+from astkit.runs.verdict import judge
+from tests.runs.test_verdict import CLEAR, NOISY, entries
+
+HOSTILE = "gate(<b>|*a*|$x$</b>)"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    gaps = {"infobatch": NOISY, HOSTILE: CLEAR, "random at 0.30": NOISY[::-1]}
+    return [{**row, "rate": 0.3} if row["policy"] != "dense" else row for row in entries(gaps)]
+
+
+class Tags(HTMLParser):
+    """Open tags, texts and addresses of a page; fails on tags that do not nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def row_of(markdown: str, policy: str) -> str:
+    """The first row of this policy."""
+    return next(line for line in markdown.splitlines() if line.startswith(f"| {policy} |"))
+
+
+def test_the_tables_hold_every_arm_and_its_numbers(rows) -> None:
+    verdicts = judge(rows)
+    said = comparison_page.markdown(rows, verdicts, ["one note"], "accuracy")
+    assert [f"- {each.sentence}." in said for each in verdicts] == [True, False]  # one is escaped
+    assert (
+        row_of(said, "dense") == "| dense | 5 | 85.00% | – | 1.00 | 1.00 | 1,000 | 1.00 | 75.00% |"
+    )
+    assert row_of(said, "infobatch") == (
+        "| infobatch | 5 | 85.90% | +0.9 points [-1.7, +3.5] | 1.00 [1.00, 1.00]"
+        " | 1.00 [1.00, 1.00] | 1,000 | 0.30 | 75.90% |"
+    )
+    assert row_of(said, "random at 0.30").startswith("| random at 0.30 | 5 | 85.90% | – | 1.00 |")
+    second = comparison_page.reaching(verdicts).set_index("policy").loc[HOSTILE]
+    assert second["reached by"] == "5 of 5"
+    assert second["FLOPs"] == "0.85 [0.84, 0.87]"
+    assert second["accuracy minus random at the same rate"].startswith("+1.2 points [-")
+    assert "jointly for all 2 policies" in said
+    assert said.endswith("one note\n")
+
+
+def test_names_cannot_break_the_page(rows) -> None:
+    verdicts = judge(rows)
+    page = Tags(comparison_page.html(rows, verdicts, ["<i>a note"], "accuracy"))
+    assert "b" not in page.seen
+    assert "i" not in page.seen
+    assert page.text.count(HOSTILE) == 3  # a sentence and two rows
+    assert "<i>a note" in page.text
+    assert page.seen.count("img") == 2
+    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    lines = comparison_page.markdown(rows, verdicts, [], "accuracy").splitlines()
+    tables = [line.replace("\\|", "") for line in lines if line.startswith("|")]
+    assert [line.count("|") for line in tables] == [10] * 6 + [8] * 4
+    assert r"gate(\<b>\|\*a\*\|$x$\</b>)" in "\n".join(lines)
+
+
+def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
+    lost = {"seconds": None, "flops": None, "worst_class": None, "curve": []}
+    rows = [{**row, **lost, "value": 1.2} for row in entries({"x": NOISY})]
+    rows[-1]["value"] = math.nan
+    verdicts = judge(rows, "loss", False)
+    said = comparison_page.markdown(rows, verdicts, [], "loss")
+    assert row_of(said, "x") == "| x | 4 | 1.2 | +0.0 in loss | – | – | 1,000 | 1.00 | – |"
+    assert "jointly" not in said
+    assert list(comparison_page.pictures(rows, verdicts)) == ["differences to dense"]
+    nothing = comparison_page.html(rows[:5], [], [], "loss")
+    assert Tags(nothing).seen.count("table") == 1
+    assert isinstance(comparison_page.results([], [], "loss"), pd.DataFrame)
+
+
+def test_seconds_alone_are_drawn_alone(rows) -> None:
+    timed = [
+        {**row, "flops": None, "curve": [[None, *p[1:]] for p in row["curve"]]} for row in rows
+    ]
+    drawn = comparison_page.pictures(timed, judge(timed))["validation value by cost"]
+    assert [axis.get_title() for axis in drawn.axes] == ["validation accuracy against seconds"]
