@@ -61,7 +61,7 @@ def test_a_forest_plot_has_a_row_for_each_policy_and_its_outcome():
         (segment,) = bars[row["mean"]].lines[2][0].get_segments()
         assert segment[:, 0] == pytest.approx([row["low"], row["high"]])
     (segment,) = bars[-2.0].lines[2][0].get_segments()  # one seed: a point without an interval
-    assert not np.isfinite(segment[:, 0]).any()
+    assert segment.size == 0
     policy, random = (bars[mean].lines[0] for mean in (0.4, 0.9))
     assert (policy.get_color(), policy.get_marker()) == (
         line("infobatch")["color"],
