@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -135,11 +135,6 @@ class RetrievalEvaluator(Evaluator):
 
     Recorded as ``val_mrr``, ``val_cosine``, ``val_top1``, ``val_top5`` and ``val_loss``.
     """
-
-    higher_is_better: ClassVar[dict[str, bool]] = {
-        **dict.fromkeys(("val_mrr", "val_cosine", "val_top1", "val_top5"), True),
-        "val_loss": False,
-    }
 
     def __init__(self, *parts: Any, loader: Loader, dim: int) -> None:
         super().__init__(*parts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -53,11 +53,6 @@ class LogicEvaluator(Evaluator):
     rounded channel 0 of the hard automaton differs from the target; ``val_accuracy``: share of the
     others.
     """
-
-    higher_is_better: ClassVar[dict[str, bool]] = {
-        **dict.fromkeys(("val_loss", "val_hard_loss", "val_wrong"), False),
-        "val_accuracy": True,
-    }
 
     def __init__(self, *parts: Any, task: Task) -> None:
         super().__init__(*parts)

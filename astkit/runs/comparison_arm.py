@@ -140,7 +140,7 @@ def run_arm(
 
     curve, visits = Curve(measure), Visits(step, rows, lambda: work.progress, device)
     saved = folder / "checkpoints" / arm.name
-    kept = Checkpoints(saved, every=1, pause=PAUSE, best=None) if resumable else None
+    kept = Checkpoints(saved, every=1, pause=PAUSE) if resumable else None
     work = task.trainer(
         policy,
         arm.seed,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,8 +34,7 @@ class Metric:
     Attributes:
         name: reported as ``val_<name>``.
         function: ``(outputs, targets) -> [rows]``.
-        higher_is_better: direction of the metric; with ``None`` it cannot select the best
-            checkpoint.
+        higher_is_better: direction of the metric, for comparisons; ``None`` if unknown.
     """
 
     name: str
@@ -66,10 +65,7 @@ class Evaluator:
 
     Attributes:
         rows: validation rows that are evaluated after each epoch; ``None`` for all.
-        higher_is_better: directions of the built-in metrics.
     """
-
-    higher_is_better: ClassVar[dict[str, bool]] = {"val_accuracy": True, "val_loss": False}
 
     def __init__(
         self,
@@ -111,11 +107,6 @@ class Evaluator:
         elif self.learner.config.validation_fraction < 1:
             found["accuracy_low"], found["accuracy_high"] = interval
         return {f"val_{name}": value for name, value in found.items()}
-
-    def direction(self, metric: str) -> bool | None:
-        """Whether higher is better for ``metric``; ``None`` if unknown."""
-        own = {f"val_{each.name}": each.higher_is_better for each in self.metrics}
-        return own.get(metric, self.higher_is_better.get(metric))
 
     def end_pass(self, position: Position) -> None:
         """Clear the sums for the next pass."""

@@ -42,10 +42,9 @@ class Resumable(Loop):
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
         self._identity = self.described()
-        found = self.checkpoints.open(resume, self.evaluator.direction)
+        found = self.checkpoints.open(resume)
         if found is not None:
             self._load(*found)
-            self.checkpoints.record = found[1].get("best")
         elif resume:  # killed before its first checkpoint, possibly after its first metrics
             for observer in self.observers:
                 if hasattr(observer, "records"):
@@ -57,16 +56,15 @@ class Resumable(Loop):
             return
         within = position.phase == "train" and position.batch > 0 and keeping.due(position.step)
         if (epoch_ended or within) and (self.done or keeping.rested()):
-            self._save(epoch_ended)
+            self._save()
 
-    def _save(self, epoch_ended: bool = False) -> Path | None:
+    def _save(self) -> Path | None:
+        """Save the current state, unless it is saved already; returns the folder."""
         keeping, position = self.checkpoints, self.position
         # epoch and phase distinguish the end of an epoch from its last batch
         here = (position.step, position.epoch, position.phase, position.validated)
         if keeping is not None and here != self._saved:
             self._saved = here
-            epochs = self.history.epochs
-            best = epoch_ended and keeping.is_best(epochs[-1], self.evaluator.direction)
             after = [each.sync() for each in self.observers if hasattr(each, "sync")]
             state = {
                 "identity": self._identity,
@@ -74,14 +72,13 @@ class Resumable(Loop):
                 "optimizer": self.optimizer.state_dict(),
                 "loop": self.state_dict(),
             }
-            keeping.write(state, position.step, best, after)
+            keeping.write(state, position.step, after)
         return None if keeping is None else keeping.folder
 
     def _load(self, path: Path, state: dict[str, Any]) -> None:
         _compare(state["identity"], self._identity, path)
         try:
             self.model.load_state_dict(state["model"])
-            _check_optimizer(self.optimizer.state_dict(), state["optimizer"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.load_state_dict(state["loop"])
             self.schedule(self.progress)  # raises for a position with wrong types
@@ -207,24 +204,6 @@ def _data(source: BatchSource) -> dict[str, Any]:
 
 def _sample_hash(rows: Tensor) -> str:
     return tensor_hash(rows[:: 1 + rows.nbytes // HASHED])
-
-
-def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for optimizer state that would fail at the next training step."""
-
-    def kind(value: Any) -> object:
-        inner = tuple(map(kind, value)) if isinstance(value, tuple) else ()
-        return (float if type(value) is int else type(value), inner)
-
-    def kinds(values: Mapping[str, Any]) -> frozenset[object]:
-        return frozenset((name, kind(value)) for name, value in values.items())
-
-    pairs = zip(now["param_groups"], then["param_groups"], strict=True)
-    if (
-        any(kinds(a) != kinds(b) for a, b in pairs)
-        or len(set(map(kinds, then["state"].values()))) > 1
-    ):
-        raise ValueError("the optimizer's state has other entries")
 
 
 def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:

@@ -116,7 +116,7 @@ def gated(seed: int, rate: float, iterations: int, device: str) -> list[dict[str
 def train(task: Task, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One run, from where its checkpoints are if it was cut off; its metrics after each pass."""
     folder = options.runs / f"{task.name}_{seed}"
-    checkpoints = Checkpoints(folder, every=task.every, pause=30, best="val_accuracy")
+    checkpoints = Checkpoints(folder, every=task.every, pause=30)
     trainer = logic_trainer(
         task,
         seed=seed,

@@ -192,7 +192,7 @@ def execute(
         ),
         device="cpu",
         observers=observers,
-        checkpoints=Checkpoints(folder, every=6, pause=pause, best=None),
+        checkpoints=Checkpoints(folder, every=6, pause=pause),
         resume=True,
     )
     work.run()

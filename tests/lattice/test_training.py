@@ -187,7 +187,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path):
     whole = train(SMALL, task(), **settings())
 
     def folder() -> Checkpoints:
-        return Checkpoints(tmp_path / "c", best="val_mrr")
+        return Checkpoints(tmp_path / "c")
 
     first = lattice_trainer(SMALL, task(), device="cpu", checkpoints=folder(), **settings())
     steps = first.steps()

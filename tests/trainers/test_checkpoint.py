@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import os
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -32,7 +30,6 @@ from astkit.gating import Loss, RandomSubset, WeightedSum
 from astkit.trainers import (
     Budget,
     Checkpoints,
-    Metric,
     MetricsFile,
     SampleStep,
     TrainConfig,
@@ -124,81 +121,25 @@ def test_an_ordinary_loader_with_a_generator_of_its_own_is_resumed(tmp_path: Pat
     assert left(twice)["weights"] == left(whole)["weights"]
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
-    trainer = build(tmp_path, keeping={"every": 2, "keep": 3, "best": "val_loss"})
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    trainer = build(tmp_path, keeping={"every": 2, "keep": 3})
     for _ in trainer.steps():
         trainer.checkpoints.close()  # a slow disk would leave some out
-    kept = names(tmp_path)
-    assert len([name for name in kept if not name.startswith("best_")]) == 3
-    best = min(trainer.history.epochs, key=lambda epoch: epoch["val_loss"])
-    assert [n.split("step")[1] for n in kept if n.startswith("best_")] == [f"{best['step']:08}"]
-
-
-def scheduled(values: list[float]) -> Any:
-    """A metric whose value in each epoch is given."""
-    left = [value for value in values for _ in range(2)]  # two validation batches an epoch
-    return lambda outputs, targets: torch.full((len(targets),), left.pop(0))
-
-
-@pytest.mark.parametrize(
-    ("higher", "values", "best", "every"),
-    [
-        (False, [0.5, 0.2, 0.4], 20, None),
-        (True, [0.5, 0.2, 0.4], 10, 5),  # the last batch of an epoch is a checkpoint as well
-        (False, [math.nan, 0.3, math.nan], 20, 1),
-        (True, [math.nan, 0.3, math.inf], 20, None),
-    ],
-)
-def test_best_follows_the_direction_of_its_metric_and_is_never_nan(
-    tmp_path: Path, higher: bool, values: list[float], best: int, every: int | None
-) -> None:
-    metrics = [Metric("wrong", scheduled(values), higher_is_better=higher)]
-    build(tmp_path, keeping={"every": every, "best": "val_wrong"}, metrics=metrics).run()
-    kept = [name for name in names(tmp_path) if name.startswith("best_")]
-    assert [int(name.split("step")[1]) for name in kept] == [best]
-
-
-def test_best_by_a_metric_without_a_direction_is_refused(tmp_path: Path) -> None:
-    for name, metrics in (("val_wrong", {"wrong": scheduled([0.0])}), ("val_recall", None)):
-        with pytest.raises(ValueError, match=rf"best is '{name}', but whether higher is bet"):
-            build(tmp_path, keeping={"best": name}, metrics=metrics)
+    assert [int(name.split("step")[1]) for name in sorted(names(tmp_path))] == [26, 28, 30]
 
 
 def test_between_two_is_a_pause_but_not_before_the_end(tmp_path: Path) -> None:
-    trainer = build(tmp_path, keeping={"every": 1, "pause": 1e6, "best": None})
+    trainer = build(tmp_path, keeping={"every": 1, "pause": 1e6})
     trainer.run()
     assert names(tmp_path) == [f"000001_step{trainer.position.step:08}"]
     again = leave_after(build(tmp_path / "left", keeping={"every": 1, "pause": 1e6}), 4)
     assert names(tmp_path / "left") == [f"000001_step{again.position.step:08}"]
 
 
-def test_an_end_between_the_two_names_of_the_best_loses_neither(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ended(*_: object) -> None:
-        raise OSError("the end")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_link", ended)
-        with pytest.raises(BackgroundError, match="the end"):
-            build(tmp_path).run()
-    assert any(name.startswith("best_") for name in names(tmp_path))
-    assert checkpoint.newest(tmp_path / "ckpt")[1]["best"] is not None
-    resumed = build(tmp_path, resume=True)
-    resumed.run()
-    assert resumed.position.step == resumed.history.epochs[-1]["step"]
-
-
-def test_a_resumed_run_knows_its_best(tmp_path: Path) -> None:
-    trainer = leave_after(build(tmp_path), 20)
-    again = build(tmp_path, resume=True)
-    assert again.checkpoints.record == trainer.checkpoints.record is not None
-
-
 @pytest.fixture
 def two(tmp_path: Path) -> list[Path]:
     """The two newest checkpoints of a run that was left."""
-    trainer = build(tmp_path, keeping={"best": None})
+    trainer = build(tmp_path)
     steps = trainer.steps()
     for _ in range(20):
         next(steps)
@@ -221,7 +162,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_is_used(
             path, _ = checkpoint.newest(tmp_path / "ckpt")
         assert path == two[1]
     with pytest.warns(UserWarning, match="is damaged"):
-        resumed = build(tmp_path, resume=True, keeping={"best": None})
+        resumed = build(tmp_path, resume=True)
     assert not torn.exists()  # what a killed process left is cleared away
     assert resumed.position.step == int(two[1].name.split("step")[1][:8])
     whole = build(tmp_path / "whole")
@@ -308,24 +249,12 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
         assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
 
-def test_a_checkpoint_of_another_run_with_the_same_settings_is_refused(tmp_path: Path) -> None:
-    for name in ("mine", "other"):
-        leave_after(build(tmp_path / name), 5)
-    mine, other = (checkpoint.listed(tmp_path / name / "ckpt") for name in ("mine", "other"))
-    mine[0].unlink()
-    shutil.copy(other[0], mine[0].parent)
-    with pytest.raises(ValueError, match=rf"{other[0].name} belongs to another run than this fol"):
-        build(tmp_path / "mine", resume=True)
-    moved = (tmp_path / "other").rename(tmp_path / "moved")  # a folder as a whole is no other run
-    assert build(moved, resume=True).position.step == 5
-
-
 def test_other_content_in_a_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "ckpt"
-    leave_after(build(tmp_path, keeping={"best": None, "keep": 1}), 5)
+    leave_after(build(tmp_path, keeping={"keep": 1}), 5)
     (path,) = checkpoint.listed(folder)
     whole = state_file.read(path)
-    places = [(name,) for name in whole if name != "run"]
+    places = [(name,) for name in whole]
     places += [("loop", name) for name in whole["loop"]]
     places += [("loop", "settings", "config"), ("loop", "observers", "MetricsFile 1")]
     accepted = []
