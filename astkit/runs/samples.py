@@ -85,17 +85,18 @@ class Samples:
     def likely_mislabelled(self) -> Tensor:
         """Rows with a persistently high loss, int64 ``[n]``, by falling loss.
 
-        Their last loss exceeds that of a uniform guess, ``ln(number of classes)``, although they
-        were trained on in at least two parts of the budget; see `astkit.runs.audit.audit` for the
-        order and its sources. Without class labels the limit is the outer fence of Tukey
-        (Exploratory Data Analysis, 1977): upper quartile + 3 * interquartile range.
+        They were trained on in at least two parts of the budget, and their last loss still exceeds
+        that of a uniform guess, ``ln(number of classes)``, and the inner fence of Tukey
+        (Exploratory Data Analysis, 1977): upper quartile + 1.5 * interquartile range. Without class
+        labels: the outer fence, 3 * interquartile range. After few epochs, and on clean data, these
+        are merely hard samples. See `astkit.runs.audit.audit` for the order and its sources.
         """
-        if self.labels is not None:
-            limit = math.log(max(2, len(self.labels.unique())))
-        else:
-            quartiles = self.losses.new_tensor([0.25, 0.75])
-            low, high = self.losses.nanquantile(quartiles).tolist()
+        low, high = self.losses.nanquantile(self.losses.new_tensor([0.25, 0.75])).tolist()
+        if self.labels is None:
             limit = high + 3 * (high - low)
+        else:
+            chance = math.log(max(2, len(self.labels.unique())))
+            limit = max(chance, high + 1.5 * (high - low))
         order = by_loss(self.losses)
         persistent = (self.losses > limit) & ((self.trained > 0).sum(0) >= 2)
         return order[persistent[order]]
@@ -115,10 +116,15 @@ class Samples:
 
     @property
     def groups(self) -> dict[str, Tensor]:
-        """Rows of each group, int64, the most typical first; a row may be in several groups."""
+        """Rows of each group, int64, the most typical first; a row may be in several groups.
+
+        If all rows were trained on equally often, none is selected most or least.
+        """
+        differ = self.total.max() > self.total.min()
+        some = self.most_selected if differ else self.total[:0]
         return {
-            "most selected": self.most_selected,
-            "least selected": self.most_selected.flip(0),
+            "most selected": some,
+            "least selected": some.flip(0),
             "never selected": (self.total == 0).nonzero().squeeze(1),
             "likely mislabelled": self.likely_mislabelled,
             "newly learned": self.newly_learned,
@@ -190,9 +196,12 @@ class Samples:
         frame = pd.DataFrame([self._entry(row) for row in rows]).assign(**parts, **groups)
         return write_atomic(path, frame.to_csv(index=False, float_format="%.6g"))
 
-    def _repr_html_(self) -> str:
+    def __repr__(self) -> str:
         sizes = ", ".join(f"{group}: {len(rows):,}" for group, rows in self.groups.items())
-        html = [f"<p><b>{escape(self.name)}</b>, {len(self.total):,} rows; {sizes}</p>"]
+        return f"{self.name}, {len(self.total):,} rows; {sizes}"
+
+    def _repr_html_(self) -> str:
+        html = [f"<p>{escape(repr(self))}</p>"]
         if _is_image(self._show(0)):
             png = base64.b64encode(self.picture().png()).decode()
             html.append(f'<img alt="samples by group" src="data:image/png;base64,{png}">')

@@ -13,11 +13,14 @@ PER_EPOCH = 10  # maximum number of bar updates
 PATIENCE = 5.0  # seconds to wait for the front end at the end of a run
 
 
+def _in_notebook() -> bool:
+    main = sys.modules.get("IPython")
+    return hasattr(main.get_ipython() if main is not None else None, "kernel")
+
+
 def interactive() -> bool:
     """Whether output goes to a notebook or a terminal."""
-    main = sys.modules.get("IPython")
-    shell = main.get_ipython() if main is not None else None
-    return hasattr(shell, "kernel") or sys.stderr.isatty()
+    return _in_notebook() or sys.stderr.isatty()
 
 
 def duration(seconds: float) -> str:
@@ -112,8 +115,9 @@ class Progress:
 
 def _tqdm(label: str) -> Any:
     try:
-        from tqdm.auto import tqdm
+        from tqdm import tqdm  # text: a saved notebook shows widgets as blanks
     except ImportError:
         return None
     layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining} {postfix}"
-    return tqdm(total=1.0, desc=label or "training", bar_format=layout, leave=True)
+    stream = sys.stdout if _in_notebook() else sys.stderr  # notebooks colour stderr
+    return tqdm(total=1.0, desc=label or "training", bar_format=layout, file=stream)

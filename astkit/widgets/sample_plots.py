@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from astkit.widgets.style import Picture, line, picture, styled
+from astkit.widgets.style import COLOURS, Picture, picture, styled
 
 GAP, CAPTION, LABEL = 0.12, 0.3, 2.2  # in units of an image's side
 SMALL = 16  # images with fewer pixels a side are interpolated, which makes digits legible
@@ -47,16 +47,22 @@ def image_rows(
     axis.set_position((0, 0, 1, height * side / figure.get_figheight()))
     axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
     axis.set_axis_off()
+    kinds = list(dict.fromkeys(name.rpartition(": ")[2] for name in rows))
     for place, (name, row) in enumerate(rows.items()):
-        _row(axis, place * step + GAP / 2, name, row, (captions or {}).get(name, ()))
+        colour = COLOURS[kinds.index(name.rpartition(": ")[2]) % len(COLOURS)]
+        _row(axis, place * step + GAP / 2, name, row, (captions or {}).get(name, ()), colour)
     figure.suptitle(title, x=0.02, ha="left", size=11)
     return figure
 
 
 def _row(
-    axis: Axes, top: float, name: str, images: Sequence[np.ndarray], captions: Sequence[str]
+    axis: Axes,
+    top: float,
+    name: str,
+    images: Sequence[np.ndarray],
+    captions: Sequence[str],
+    colour: str,
 ) -> None:
-    colour = line(name.rpartition(": ")[2])["color"]
     words = "\n".join(fill(part, 18) for part in name.split(": "))
     axis.text(-0.15, top + 0.5, words, ha="right", va="center", size=9, color=colour)
     for place, pixels in enumerate(images):

@@ -50,7 +50,6 @@ LOOK: Any = {
 
 # the same in all notebooks; unnamed runs are usually gated
 _places = {"dense": 0, "batched gate": 1, "this run": 1, "random": 2}
-_places |= {"selected": 0, "skipped": 1}
 
 
 def look() -> AbstractContextManager[None]:

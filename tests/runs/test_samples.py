@@ -21,7 +21,7 @@ from astkit.trainers import GatedStep, TrainConfig
 
 NAN = float("nan")
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
-LOSSES = torch.tensor([0.1, 3.0, 0.2, 2.0, NAN, 0.1])
+LOSSES = torch.tensor([0.1, 12.0, 0.2, 2.0, NAN, 0.1])
 
 
 @pytest.fixture
@@ -53,21 +53,31 @@ def test_groups_are_those_found_by_hand(trained):
         "most selected": [1, 0, 5, 3, 2],  # of rows 2 and 3 the one with the higher loss is first
         "least selected": [2, 3, 5, 0, 1],
         "never selected": [4],
-        "likely mislabelled": [1],  # row 3 is hard too, but was trained on in one part only
+        "likely mislabelled": [1],  # the quartiles are 0.1 and 2, so the inner fence is 4.85
         "newly learned": [0, 5],  # the mean of parts 3 to 6 is 15 / 6, the median loss 0.2
     }
 
 
-def test_a_loss_is_high_beyond_a_uniform_guess_or_the_outer_fence():
-    trained = torch.ones(8, 8, dtype=torch.int32)
-    losses = torch.tensor([1.0, 2.0, 3.0, 4.0, 1.09, 1.11, 30.0, NAN])
-    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])  # ln 3 = 1.0986
-    by_class = Samples(trained, losses, labels=labels).likely_mislabelled
-    assert by_class.tolist() == [6, 3, 2, 1, 5]
-    # without labels: quartiles 1.1 and 3.5, outer fence 3.5 + 3 * 2.4
-    assert Samples(trained, losses).likely_mislabelled.tolist() == [6]
-    nothing = torch.full((8,), NAN)
-    assert Samples(trained, nothing).likely_mislabelled.tolist() == []
+def test_a_loss_is_high_beyond_a_uniform_guess_and_the_fences_of_tukey():
+    trained = torch.ones(8, 9, dtype=torch.int32)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2])  # ln 3 = 1.0986
+    low = torch.tensor([0.1, 0.2, 0.1, 0.2, 0.1, 0.2, 1.09, 1.11, NAN])
+    assert Samples(trained, low, labels=labels).likely_mislabelled.tolist() == [7]
+    # quartiles 2 and 6: inner fence 12, outer fence 18
+    wide = torch.tensor([1.0, 2.0, 2.0, 4.0, 6.0, 6.0, 13.0, NAN, 1.0])
+    quartiles = wide.nanquantile(torch.tensor([0.25, 0.75])).tolist()
+    inner, outer = (quartiles[1] + k * (quartiles[1] - quartiles[0]) for k in (1.5, 3))
+    assert 6 < inner < 13 < outer
+    assert Samples(trained, wide, labels=labels).likely_mislabelled.tolist() == [6]
+    assert Samples(trained, wide).likely_mislabelled.tolist() == []
+    wide[6] = outer + 0.1
+    assert Samples(trained, wide).likely_mislabelled.tolist() == [6]
+    once = trained.clone()
+    once[1:, 6] = 0  # in one part of the budget only: not persistent
+    assert Samples(once, wide).likely_mislabelled.tolist() == []
+    assert Samples(trained, torch.full((9,), NAN)).likely_mislabelled.tolist() == []
+    groups = Samples(trained, wide, labels=labels).groups
+    assert len(groups["most selected"]) == len(groups["least selected"]) == 0  # all equally often
 
 
 def test_overlap_is_the_jaccard_index_of_the_most_selected():
@@ -139,7 +149,7 @@ def test_seeds_are_summed_and_their_losses_averaged(trained):
     later = torch.tensor([0.3, NAN, 0.2, 4.0, NAN, 0.1])
     both = together([{"trained": trained, "losses": LOSSES}, {"trained": trained, "losses": later}])
     assert torch.equal(both["trained"], 2 * trained)
-    expected = torch.tensor([0.2, 3.0, 0.2, 3.0, NAN, 0.1])
+    expected = torch.tensor([0.2, 12.0, 0.2, 3.0, NAN, 0.1])
     torch.testing.assert_close(both["losses"], expected, equal_nan=True)
 
 

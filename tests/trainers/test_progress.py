@@ -183,7 +183,7 @@ def test_a_bar_is_drawn_in_notebooks_and_terminals(monkeypatch):
 
 
 def test_without_tqdm_there_are_lines(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
     observer = Progress(bar=True)
     assert observer.bar is None
     run(observer, 1, 3)
