@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from io import TextIOBase
 from typing import Any, TextIO
 
 from astkit.background import BackgroundWriter, Coalesced
@@ -115,9 +116,26 @@ class Progress:
 
 def _tqdm(label: str) -> Any:
     try:
-        from tqdm import tqdm  # text: a saved notebook shows widgets as blanks
+        from tqdm import tqdm  # not tqdm.auto: a saved notebook shows widgets as blanks
     except ImportError:
         return None
     layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining} {postfix}"
-    stream = sys.stdout if _in_notebook() else sys.stderr  # notebooks colour stderr
+    stream = _Cell() if _in_notebook() else sys.stderr
     return tqdm(total=1.0, desc=label or "training", bar_format=layout, file=stream)
+
+
+class _Cell(TextIOBase):
+    """A stream whose latest line is displayed in a notebook, and kept in the saved notebook."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        from IPython.display import Pretty, display
+
+        self._as_text = Pretty
+        self._handle = display(Pretty(""), display_id=True)
+
+    def write(self, text: str) -> int:
+        if line := text.strip("\r\n"):
+            self._handle.update(self._as_text(line))
+        return len(text)

@@ -157,6 +157,19 @@ def test_a_batch_without_a_loss_keeps_the_last_one():
     observer.close()
 
 
+def test_a_notebook_keeps_the_last_line_of_the_bar(monkeypatch, capsys):
+    shown = []
+    handle = SimpleNamespace(update=lambda text: shown.append(text.data))
+    monkeypatch.setattr("IPython.display.display", lambda *_, display_id: handle)
+    monkeypatch.setattr(module, "_in_notebook", lambda: True)
+    run(Progress("dense"), 2, 4)
+    assert shown[0].startswith("dense:   0%|")
+    assert shown[-1].startswith("dense: 100%|██")
+    assert "epoch 2, loss" in shown[-1]
+    assert not any("\n" in text or "\r" in text for text in shown)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_durations():
     expected = {0: "0:00", 0.4: "0:00", 9.6: "0:10", 59.7: "1:00", 90: "1:30", 3599.6: "1:00:00",
                 3700: "1:01:40", 90061: "25:01:01"}  # fmt: skip
