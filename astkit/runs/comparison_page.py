@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from astkit.runs.intervals import Interval
-from astkit.runs.paired import DENSE, Arm, Entry, by_arm, finite, ratios, share
+from astkit.runs.intervals import Interval, mean_interval, ratio_interval
+from astkit.runs.paired import COSTS, DENSE, Arm, Entry, by_arm, finite, known, ratios, share
 from astkit.runs.verdict import Verdict, amount, unit
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _PAGE = """<!doctype html>
 .astkit-comparison table {{ border-collapse: collapse; margin: 1em 0 }}
 .astkit-comparison th, .astkit-comparison td
   {{ border: 1px solid #999; padding: .3em .6em; text-align: left; white-space: nowrap }}
+.astkit-comparison th {{ white-space: normal; max-width: 12em }}
 .astkit-comparison img {{ max-width: 100% }}
 </style>
 <div class="astkit-comparison">
@@ -38,7 +39,6 @@ _PAGE = """<!doctype html>
 _TITLE = "Does selecting samples pay?"
 _REACH = "Cost of reaching dense's final validation value, as a share of dense's whole run:"
 _NONE = "–"
-_COSTS = {"flops": "FLOPs", "seconds": "seconds"}
 
 
 def markdown(
@@ -82,16 +82,18 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
 
 def _row(arm: Arm, dense: Arm, judged: Verdict | None, metric: str) -> dict[str, str]:
     means = {
-        key: _mean([run[key] for run in arm.values()])
+        key: mean_interval(run[key] for run in arm.values()).mean
         for key in ("value", "trained", "rate", "worst_class")
     }
-    shares = {key: (getattr(judged, key, None), ratios(arm, dense, key)) for key in _COSTS}
+    shares = {key: (getattr(judged, key, None), ratios(arm, dense, key)) for key in COSTS}
     return {
         "n": str(sum(finite(run["value"]) for run in arm.values())),
         metric: _text(means["value"], ".2%" if unit(metric)[0] > 1 else ".4g"),
         f"{metric} minus dense": amount(judged.difference, metric) if judged else _NONE,
         **{
-            f"{_COSTS[key]} / dense": found.text(".2f") if found else _text(_mean(rest), ".2f")
+            f"{COSTS[key]} / dense": found.text(".2f")
+            if found
+            else _text(ratio_interval(known(rest)).mean, ".2f")
             for key, (found, rest) in shares.items()
         },
         "samples trained": _text(means["trained"], ",.0f"),
@@ -105,7 +107,7 @@ def reaching(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     rows = []
     for each in verdicts:
         row = {"policy": each.policy, "reached by": f"{each.reached} of {each.n}"}
-        for key, name in _COSTS.items():
+        for key, name in COSTS.items():
             reach: Interval | None = getattr(each, f"reach_{key}")
             row[name] = reach.text(".2f") if reach else _NONE
         others = {
@@ -142,13 +144,13 @@ def pictures(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> dict[str,
         {"arm": entry["policy"], "seed": entry["seed"], "value": point[-1]}
         | {
             key: share(cost, dense[entry["seed"]][key])
-            for key, cost in zip(_COSTS, point, strict=False)
+            for key, cost in zip(COSTS, point, strict=False)
         }
         for entry in entries
         if entry["seed"] in dense
         for point in entry["curve"]
     ]
-    if curves and any(all(row[key] is not None for row in curves) for key in _COSTS):
+    if curves and any(all(row[key] is not None for row in curves) for key in COSTS):
         reached = [
             {"arm": each.policy, "flops": each.reach_flops, "seconds": each.reach_seconds}
             for each in verdicts
@@ -164,11 +166,6 @@ def _legend(verdicts: Sequence[Verdict]) -> str:
     joint += " which excludes 0 where an interval ends at 0)"
     said = f"Means over n seeds with 95 % intervals (Student), paired by seed{joint * several}."
     return f"{said} Numbers of further seeds are for a probability of 0.8 to decide."
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    found = [value for value in values if value is not None and math.isfinite(value)]
-    return sum(found) / len(found) if found else math.nan
 
 
 def _text(value: float, spec: str) -> str:

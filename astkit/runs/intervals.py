@@ -67,6 +67,17 @@ def student_interval(values: Sequence[float], confidence: float = 0.95) -> Inter
     return Interval(mean, mean - half, mean + half, n)
 
 
+def ratio_interval(ratios: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Geometric mean of positive ``ratios`` with Student's interval of their logarithms.
+
+    Unlike `student_interval` it contains no negative ratio. Source: Fleming and Wallace, "How not
+    to lie with statistics", Communications of the ACM 29 (1986), on means of ratios.
+    """
+    found = student_interval([math.log(ratio) for ratio in ratios], confidence)
+    mean, low, high = map(math.exp, found[:3])
+    return Interval(mean, low, high, found.n)
+
+
 def paired_difference(values: Mapping[Any, float], control: Mapping[Any, float]) -> Interval:
     """Mean of ``values`` minus ``control`` over their common keys, such as seeds."""
     return mean_interval(values[key] - control[key] for key in values if key in control)

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from astkit.runs.intervals import Interval, student_interval
-
 Entry = Mapping[str, Any]
 Arm = dict[int, Entry]
 """The entries of one arm by seed."""
 
+COSTS = {"flops": "FLOPs", "seconds": "seconds"}
 DENSE, RANDOM = "dense", "random at "
 NEAR = 0.02
 """Largest difference between the mean rates of a policy and of its random control."""
@@ -71,10 +70,9 @@ def differences(arm: Arm, control: Arm, key: str) -> list[float]:
     return [value - other for value, other in pairs if finite(value) and finite(other)]
 
 
-def interval(values: Sequence[float | None], confidence: float) -> Interval | None:
-    """Student's interval of the values that are finite, or None if there are none."""
-    found = [value for value in values if value is not None and math.isfinite(value)]
-    return student_interval(found, confidence) if found else None
+def known(values: Sequence[float | None]) -> list[float]:
+    """The finite values."""
+    return [value for value in values if value is not None and math.isfinite(value)]
 
 
 def ratios(arm: Arm, control: Arm, key: str) -> list[float | None]:
@@ -84,8 +82,10 @@ def ratios(arm: Arm, control: Arm, key: str) -> list[float | None]:
 
 
 def share(cost: float | None, whole: float | None) -> float | None:
-    """``cost`` as a share of ``whole``; None if one of them is unknown, or ``whole`` is 0."""
-    return cost / whole if cost is not None and math.isfinite(cost) and whole else None
+    """``cost`` as a share of ``whole``; None unless both are known and positive."""
+    if cost is None or whole is None or not (0 < cost < math.inf and 0 < whole < math.inf):
+        return None
+    return cost / whole
 
 
 def reach(arm: Arm, dense: Arm, key: str, higher: bool) -> list[float | None]:
@@ -93,12 +93,12 @@ def reach(arm: Arm, dense: Arm, key: str, higher: bool) -> list[float | None]:
 
     ``key``: "flops" or "seconds". None for a seed at which it is not reached or not known.
     """
-    place, found = ("flops", "seconds").index(key), list[float | None]()
+    place, found = list(COSTS).index(key), list[float | None]()
     for run, control in ((run, dense[seed]) for seed, run in arm.items() if seed in dense):
-        known = run["curve"] and control["curve"] and finite(run[key]) and control[key]
-        points = [(point[place], point[2]) for point in run["curve"]] if known else []
+        shown = run["curve"] and control["curve"] and finite(run[key])
+        points = [(point[place], point[2]) for point in run["curve"]] if shown else []
         cost = reached_at(points, control["curve"][-1][2], higher) if points else None
-        found.append(None if cost is None else cost / control[key])
+        found.append(share(cost, control[key]))
     return found
 
 

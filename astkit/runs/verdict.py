@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from astkit.runs import intervals, paired
 from astkit.runs.intervals import Interval, Seeds
-from astkit.runs.paired import DENSE, Arm, Entry
+from astkit.runs.paired import COSTS, DENSE, Arm, Entry
 
 ERROR = 0.05  # probability of a wrong outcome, over all policies of a comparison together
 PILOT = 5  # number of seeds below which the number of further seeds is a range
@@ -39,7 +39,8 @@ class Verdict:
             is smaller than its standard error.
         shows: smallest difference that ``n`` seeds would decide with probability 0.8, or None.
 
-    Intervals other than ``difference`` are Student's, at confidence 1 - 0.05 / m for m policies.
+    Intervals other than ``difference`` are Student's, at confidence 1 - 0.05 / m for m policies;
+    those of shares are geometric means (`astkit.runs.intervals.ratio_interval`).
     """
 
     policy: str
@@ -161,18 +162,20 @@ def judge(entries: Sequence[Entry], metric: str = "accuracy", higher: bool = Tru
 def _beside(arms: Mapping[str, Arm], name: str, higher: bool, confidence: float) -> dict[str, Any]:
     """The fields of a verdict that do not decide its outcome."""
     arm, dense, random = arms[name], arms[DENSE], paired.random_control(arms[name], arms)
-    reach = {key: paired.reach(arm, dense, key, higher) for key in ("flops", "seconds")}
-    complete = {key: [] if None in values else values for key, values in reach.items()}
+    reach = {key: paired.reach(arm, dense, key, higher) for key in COSTS}
 
-    def interval(values: Sequence[float | None]) -> Interval | None:
-        return paired.interval(values, confidence)
+    def interval(
+        values: Sequence[float | None],
+        of: Callable[[Sequence[float], float], Interval] = intervals.student_interval,
+    ) -> Interval | None:
+        found = paired.known(values)
+        return of(found, confidence) if found else None
 
+    shares = {key: paired.ratios(arm, dense, key) for key in COSTS}
+    shares |= {f"reach_{key}": [] if None in each else each for key, each in reach.items()}
     return {
+        **{key: interval(each, intervals.ratio_interval) for key, each in shares.items()},
         "to_random": interval(paired.differences(arm, random, "value")),
-        "flops": interval(paired.ratios(arm, dense, "flops")),
-        "seconds": interval(paired.ratios(arm, dense, "seconds")),
-        "reach_flops": interval(complete["flops"]),
-        "reach_seconds": interval(complete["seconds"]),
         "reached": max(len(values) - values.count(None) for values in reach.values()),
         "at_equal_seconds": interval(paired.at_equal_seconds(arm, dense)),
         "worst_class": interval(paired.differences(arm, dense, "worst_class")),

@@ -32,7 +32,7 @@ from astkit.widgets.style import (
 POINTS = 49
 """Number of points at which the curves of several seeds are averaged."""
 SHOWN_FROM = 0.3
-"""Share of dense's cost from which on the curves determine the range of the vertical axis."""
+"""Share of a run from which on its curve determines the range of the vertical axis."""
 _LARGE: dict[str, Any] = {"ms": 11, "mec": INK, "mew": 1.4, "linestyle": "none", "zorder": 5}
 COSTS = {"flops": "FLOPs", "seconds": "seconds"}
 
@@ -143,7 +143,7 @@ def _arm(axis: Axes, arm: str, runs: pd.DataFrame, cost: str) -> tuple[float, fl
     else:
         axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
     axis.plot(x, y.mean(0), label=_named(arm), **look)
-    kept = y[:, x >= min(SHOWN_FROM, x[-1])]
+    kept = y[:, share >= SHOWN_FROM]
     return float(np.nanmin(kept)), float(np.nanmax(kept))
 
 

@@ -17,6 +17,7 @@ from astkit.runs.intervals import (
     Interval,
     mean_interval,
     paired_difference,
+    ratio_interval,
     seeds_for,
     seeds_needed,
     simultaneous,
@@ -58,6 +59,16 @@ def test_students_interval_is_that_of_scipy_at_any_confidence_and_size() -> None
     assert student_interval([]).n == 0
     assert Interval(0.2, 0.1, 0.3, 5).text("+.1f", " points") == "+0.2 points [+0.1, +0.3]"
     assert student_interval([2.0]).text(".1f", " s") == "2.0 s"
+
+
+def test_the_interval_of_ratios_is_that_of_their_logarithms() -> None:
+    found = ratio_interval([0.5, 2.0, 8.0], 0.9)
+    ends = np.exp(stats.ttest_1samp(np.log([0.5, 2.0, 8.0]), 0).confidence_interval(0.9))
+    assert found == pytest.approx((2.0, *ends, 3))
+    inverse = ratio_interval([2.0, 0.5, 0.125], 0.9)
+    assert (inverse.low, inverse.high) == pytest.approx((1 / found.high, 1 / found.low))
+    assert ratio_interval([1.5]).mean == pytest.approx(1.5)
+    assert math.isnan(ratio_interval([]).mean)
 
 
 def test_one_value_has_no_interval_and_absent_ones_do_not_count() -> None:

@@ -52,11 +52,9 @@ def test_differences_and_ratios_leave_out_what_is_not_known() -> None:
     assert paired.differences(arm, dense, "value") == pytest.approx([0.4, 0.2])
     dense[2] |= {"flops": None}
     assert paired.ratios(arm, dense, "flops") == [2.0, 2.0, None]
-    assert paired.interval([2.0, 2.0, None], 0.95) == (2.0, 2.0, 2.0, 2)
-    assert paired.interval([None, math.nan], 0.95) is None
-    assert [paired.share(*pair) for pair in ((1, 0), (None, 1), (1, None), (math.inf, 1))] == [
-        None
-    ] * 4
+    assert paired.known([2.0, None, math.nan, 3.0]) == [2.0, 3.0]
+    unknown = [(1, 0), (0, 1), (None, 1), (1, None), (math.inf, 1), (1, math.nan), (-1, 1)]
+    assert [paired.share(*pair) for pair in unknown] == [None] * len(unknown)
 
 
 def test_the_cost_of_reaching_dense_is_a_share_of_denses_whole_run() -> None:
