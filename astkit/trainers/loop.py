@@ -4,100 +4,34 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import torch
-from torch import nn
 
 from astkit import logs, rng
 from astkit.batch import Batch
-from astkit.datasets import BatchSource
-from astkit.gating import Policy
 from astkit.profiling.flops import FlopsPerSample
-from astkit.profiling.ledger import Ledger
-from astkit.trainers.autotune import SettingsInUse
-from astkit.trainers.batch_order import Feed
-from astkit.trainers.checkpoint import Checkpoints
-from astkit.trainers.config import TrainConfig
-from astkit.trainers.costs import Costs
-from astkit.trainers.evaluator import Evaluator
-from astkit.trainers.learner import Learner
-from astkit.trainers.policy_feedback import TrainingData, Visits
+from astkit.trainers.policy_feedback import TrainingData
+from astkit.trainers.resume import Resumable
 from astkit.trainers.state import (
-    Budget,
     Event,
     History,
-    Observer,
-    Position,
-    Steering,
     StepRecord,
     TimeIsUp,
     time_is_up,
 )
-from astkit.trainers.steps import DenseStep, Step, StepResult
-from astkit.trainers.switching import Switch
+from astkit.trainers.steps import DenseStep, StepResult
 
 NOTHING = FlopsPerSample(0.0, 0.0)
 
 
-class Loop:
+class Loop(Resumable):
     """Training loop; ends when the budget is spent.
 
     All state is stored in attributes, none in the generator returned by ``steps``: iteration may
     stop at any record, and a new generator continues from there.
     """
-
-    device: torch.device
-    config: TrainConfig
-    train: BatchSource
-    validation: BatchSource | None
-    learner: Learner
-    policy: Policy | None
-    step: Step
-    feed: Feed
-    setting_up: SettingsInUse
-    schedule: Callable[[float], float]
-    budget: Budget
-    ledger: Ledger
-    position: Position
-    steering: Steering
-    switch: Switch | None
-    history: History
-    observers: list[Observer]
-    costs: Costs
-    visits: Visits
-    evaluator: Evaluator
-    checkpoints: Checkpoints | None
-    prepared: bool  # whether Policy.prepare was called
-
-    @property
-    def model(self) -> nn.Module:
-        """The model in training."""
-        return self.learner.model
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of the model in training."""
-        return self.learner.optimizer
-
-    @property
-    def selecting(self) -> bool:
-        """Whether the policy selects the rows of the next batch."""
-        return self.switch is None or self.switch.selecting
-
-    @property
-    def done(self) -> bool:
-        """Whether the budget is spent and the last validation is complete."""
-        return self.position.phase == "done"
-
-    @property
-    def progress(self) -> float:
-        """Fraction of the budget spent, in [0, 1]."""
-        return self.position.spent
 
     def run(self) -> History:
         """Train until the budget is spent; returns the history.
@@ -148,13 +82,6 @@ class Loop:
                 yield record
             if time_is_up() and not self.done:
                 raise TimeIsUp(self.position.step, self._save())
-
-    def _batch_ended(self, epoch_ended: bool) -> None:
-        """Hook for saving checkpoints; overridden by Resumable (resume.py)."""
-
-    def _save(self) -> Path | None:
-        """Save the current state; returns the folder."""
-        return None
 
     def _prepare(self) -> None:
         """Call ``Policy.prepare`` once, with copies of the initial model."""
@@ -282,12 +209,6 @@ class Loop:
         position = self.position
         epochs = position.epoch + self.feed.of_epoch(position)
         return self.budget.spent(epochs, self.ledger, position.step)
-
-    def _cost(self, batch: Batch) -> FlopsPerSample:
-        return self.costs.of(batch, self.train.check_labels)
-
-    def _book_helper(self, model: nn.Module, batch: Batch, trained: bool) -> None:
-        self.ledger.note_helper(self.costs.of_helper(model, batch), batch.rows, trained)
 
     def _book(self, batch: Batch, result: StepResult, cost: FlopsPerSample) -> None:
         computed, position = len(result.rows), self.position

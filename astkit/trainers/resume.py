@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -16,27 +15,25 @@ from torch import Tensor, nn
 from astkit.datasets import BatchSource, Images
 from astkit.gating.sampler import class_labels
 from astkit.identity import configuration, tensor_hash
-from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.learner import Learner
-from astkit.trainers.loop import Loop
+from astkit.trainers.parts import Parts
 from astkit.trainers.state import Event, Observer, Position
 
 HASHED = 256 << 20
 """Maximum bytes of training data to hash; larger data are subsampled evenly."""
 
 
-class Resumable(Loop):
-    """A loop whose state can be saved and loaded."""
+class Resumable(Parts):
+    """Parts of a run whose state can be saved and loaded."""
 
     _identity: Mapping[str, Any]
     _saved: object = None  # position of the latest checkpoint
 
-    def _open(self, where: Checkpoints | str | os.PathLike[str] | None, resume: bool) -> None:
+    def _open(self, resume: bool) -> None:
         """Continue from the newest checkpoint if requested.
 
         Raises ``ValueError`` for ``resume`` without a folder or for a run with other settings.
         """
-        self.checkpoints = Checkpoints(where) if isinstance(where, str | os.PathLike) else where
         if self.checkpoints is None:
             if resume:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")

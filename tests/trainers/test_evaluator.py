@@ -141,7 +141,6 @@ def test_without_class_labels_there_is_a_loss_and_what_metrics_say():
     assert found["loss"] == pytest.approx((0.5 + 6.5 + 20.5) / 3)
     assert (found["accuracy"], found["accuracy_interval"], found["first"]) == (None, None, 2.0)
     assert stepped(work, data) == {"val_loss": found["loss"], "val_first": 2.0}
-    assert (work.direction("val_first"), work.direction("val_loss")) == (None, False)
 
 
 def test_nan_outputs_are_not_hidden():
