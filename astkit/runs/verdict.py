@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -89,15 +89,15 @@ class Verdict:
 
     def _pays(self) -> str:
         shares = {"seconds": self.reach_seconds, "FLOPs": self.reach_flops}
-        unit = next((unit for unit, share in shares.items() if share and share.high < 1), "")
+        cost = next((cost for cost, share in shares.items() if share and share.high < 1), "")
         slow = self.flops and self.reach_seconds and self.reach_seconds.low > 1
         said = " pays in FLOPs, not in seconds: " if slow else " pays: "
-        if share := shares.get(unit):
-            reached = share.text(".2f", f" of its {unit}")
+        if share := shares.get(cost):
+            reached = share.text(".2f", f" of its {cost}")
             said += f"dense's {self.metric} at {reached}, n = {self.n}; {self._gap}"
         else:
             said += f"{self._gap}, n = {self.n}"
-        if unit != "seconds" and self.seconds is not None:
+        if cost != "seconds" and self.seconds is not None:
             said += f", in {self.seconds.text('.2f')} times dense's seconds"
         gap = self.to_random
         if gap is not None and not (gap.low > 0 if self.higher else gap.high < 0):
@@ -162,19 +162,17 @@ def judge(entries: Sequence[Entry], metric: str = "accuracy", higher: bool = Tru
 def _beside(arms: Mapping[str, Arm], name: str, higher: bool, confidence: float) -> dict[str, Any]:
     """The fields of a verdict that do not decide its outcome."""
     arm, dense, random = arms[name], arms[DENSE], paired.random_control(arms[name], arms)
-    reach = {key: paired.reach(arm, dense, key, higher) for key in COSTS}
+    reach = {f"reach_{key}": paired.reach(arm, dense, key, higher) for key in COSTS}
+    shares = {key: paired.ratios(arm, dense, key) for key in COSTS}
+    shares |= {key: [] if None in values else values for key, values in reach.items()}
 
-    def interval(
-        values: Sequence[float | None],
-        of: Callable[[Sequence[float], float], Interval] = intervals.student_interval,
-    ) -> Interval | None:
+    def interval(values: Sequence[float | None], ratio: bool = False) -> Interval | None:
+        of = intervals.ratio_interval if ratio else intervals.student_interval
         found = paired.known(values)
         return of(found, confidence) if found else None
 
-    shares = {key: paired.ratios(arm, dense, key) for key in COSTS}
-    shares |= {f"reach_{key}": [] if None in each else each for key, each in reach.items()}
     return {
-        **{key: interval(each, intervals.ratio_interval) for key, each in shares.items()},
+        **{key: interval(values, ratio=True) for key, values in shares.items()},
         "to_random": interval(paired.differences(arm, random, "value")),
         "reached": max(len(values) - values.count(None) for values in reach.values()),
         "at_equal_seconds": interval(paired.at_equal_seconds(arm, dense)),
