@@ -27,6 +27,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "03": {"dataset": "digits", "seeds": [0]},
     "04": {"texts": str(NOTEBOOKS.parent / "data" / "docs_pairs.jsonl.gz")},
     "05": {},
+    "07": {},
 }
 MEASURED = "nbval-ignore-output"
 
@@ -75,7 +76,13 @@ def test_every_notebook_can_be_exported() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "mount"),
-    [*itertools.product(("01", "02", "03"), MOUNTS), ("00", ""), ("04", ""), ("05", "")],
+    [
+        *itertools.product(("01", "02", "03"), MOUNTS),
+        ("00", ""),
+        ("04", ""),
+        ("05", ""),
+        ("07", ""),
+    ],
 )
 def test_an_export_finds_what_the_package_finds(
     number: str, mount: str, begin_in, make_input, tmp_path: Path
