@@ -1,92 +1,109 @@
-"""`astkit compare`: train several arms and save their results in a JSON file."""
+"""`astkit compare`: does selecting samples pay for a task? Prints the verdicts and a table."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 from pathlib import Path
 from typing import Any
 
-from astkit.cli.options import Commands, use_threads
-from astkit.gating import named_score
+from astkit.cli import say
+from astkit.cli.options import Commands
 from astkit.names import REGISTRIES
-from astkit.runs import arms, compare
-from astkit.runs.arms import PRESETS
-from astkit.stamp import stamp
-from astkit.trainers.config import AUTO, PRECISIONS
+
+POLICIES = ["infobatch", "cached_loss", "gate:target_rate=0.25"]
 
 
 def add(commands: Commands) -> None:
     """Add the command to the parser."""
     command = commands.add_parser(
         "compare",
-        help="train several arms and save their results in a JSON file",
-        description="Train arms of a comparison; run again, it trains the arms that the"
-        f" file does not contain yet. Arms: {'; '.join(arms.ARMS)}.",
+        help="compare policies with dense and random training at equal FLOPs",
+        description="Train policies, dense and random selection at equal FLOPs, and print whether"
+        " selecting samples pays. With -o, the same command continues what was interrupted.",
     )
-    command.add_argument("arms", help="separated by ';', e.g. 'batched gate; dense'")
-    command.add_argument("--out", type=Path, required=True, help="JSON file to write, or to resume")
-    command.add_argument("--dataset", default="cifar10", choices=sorted(PRESETS))
-    command.add_argument("--root", help="folder of the dataset (default: ASTKIT_DATA, then data/)")
-    command.add_argument("--target-rate", type=float, default=0.1)
-    command.add_argument("--seeds", type=_seeds, default=[0], help="comma-separated")
+    task = command.add_mutually_exclusive_group()
+    task.add_argument("--dataset", default="digits", help="digits (default) or cifar10")
+    task.add_argument(
+        "--images", type=Path, metavar="FOLDER", help="train|val|test/<class>/, or <class>/"
+    )
+    task.add_argument("--csv", type=Path, metavar="FILE", help="a table; needs --target")
+    task.add_argument("--hf", type=Path, metavar="FOLDER", help="a datasets folder on disk")
+    task.add_argument(
+        "--script", type=Path, metavar="FILE", help="defines make_model, train, validation, test"
+    )
     command.add_argument(
-        "--time", type=int, default=0, metavar="ROUNDS", help="then time a batch of each arm"
+        "--target", help="column of the table: decimals for a regression, else classes"
     )
-    command.add_argument("--threads", type=int, help="torch threads (default: chosen by torch)")
-    preset = command.add_argument_group("instead of the dataset's preset")
-    preset.add_argument("--model", choices=sorted(REGISTRIES["model"]))
-    preset.add_argument("--epochs", type=float)
-    preset.add_argument(
-        "--score",
-        type=_score,
-        help="a weighted sum such as '0.7*loss + 0.3*contrast', or one of"
-        f" {', '.join(sorted(REGISTRIES['score']))}",
+    command.add_argument("--size", type=int, default=32, help="pixels a side of images (32)")
+    command.add_argument("--root", type=Path, help="folder of the data set (default: ASTKIT_DATA)")
+    command.add_argument(
+        "--policies",
+        nargs="+",
+        metavar="NAME[:ARGUMENT=VALUE,...]",
+        help=f"of {', '.join(sorted(REGISTRIES['policy']))}; default: {' '.join(POLICIES)}",
     )
-    preset.add_argument("--controller", choices=sorted(REGISTRIES["controller"]))
-    preset.add_argument("--lr", type=float)
-    preset.add_argument("--precision", choices=PRECISIONS)
-    preset.add_argument(
-        "--fast",
-        action="store_true",
-        help=f"choose {', '.join(AUTO)} by a short probe, unless set here",
+    command.add_argument("--epochs", type=float, default=5.0, help="of dense training (5)")
+    amount = command.add_mutually_exclusive_group()
+    amount.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
+    amount.add_argument("--minutes", type=float, help="add seeds while they fit into this time")
+    command.add_argument("--jobs", type=int, default=1, help="processes; seconds need 1 (1)")
+    command.add_argument("--all", action="store_true", help="train policies that cannot save time")
+    command.add_argument(
+        "-o", "--out", type=Path, help="folder for results, checkpoints and a page"
     )
     command.set_defaults(command=_run)
 
 
-def _score(text: str) -> str:
-    try:
-        named_score(text)
-    except ValueError as error:  # argparse would drop the message of a ValueError
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(seed) for seed in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers, such as 0,1,2") from None
-
-
 def _run(options: argparse.Namespace) -> None:
-    use_threads(options)
+    from astkit.runs.comparison import compare
+    from astkit.trainers import Budget
 
-    def given(*names: str) -> dict[str, Any]:
-        values = {name: getattr(options, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None}
-
-    fast = dict.fromkeys(AUTO, "auto") if options.fast else {}
-    task = arms.task(
-        options.dataset,
-        options.target_rate,
-        root=options.root,
-        gate=given("score", "controller"),
-        config=fast | given("lr", "precision"),
-        **given("model", "epochs"),
+    task = _task(options)
+    named = [_policy(text) for text in options.policies or ()]
+    found = compare(
+        **{"policies": [_policy(text) for text in POLICIES], **task}
+        | ({"policies": named} if named else {}),
+        budget=Budget(epochs=options.epochs),
+        seeds=range(options.seeds),
+        minutes=options.minutes,
+        jobs=options.jobs,
+        all_policies=options.all,
+        out=options.out,
     )
-    names = [name.strip() for name in options.arms.split(";")]
-    report = compare.run_all(task, names, options.seeds, path=options.out)
-    if options.time:
-        report["batches"] = compare.time_batches(task, names, options.time)
-        report["batches_stamp"] = stamp()
-        compare.save(report, options.out)
+    for prediction in found.pilot.predictions if found.pilot else ():
+        say(f"pilot, {prediction.policy}: {prediction.measured}")
+    say(f"\n{found!r}")
+    if options.out is not None:
+        say(f"\npage      {found.to_html(options.out / 'comparison.html')}")
+
+
+def _task(options: argparse.Namespace) -> dict[str, Any]:
+    from astkit.runs import tasks
+
+    if (options.csv is None) != (options.target is None):
+        raise ValueError("--csv needs --target, the name of a column, and --target needs --csv")
+    if options.csv is not None:
+        return tasks.table(options.csv, options.target)
+    if options.images is not None:
+        return tasks.folder(options.images, options.size)
+    if options.hf is not None:
+        return tasks.hugging_face(options.hf)
+    if options.script is not None:
+        return tasks.script(options.script)
+    return tasks.built_in(options.dataset, options.root)
+
+
+def _policy(text: str) -> dict[str, Any]:
+    """The policy in "name:argument=value,argument=value"."""
+    name, _, rest = text.partition(":")
+    given: dict[str, Any] = {"name": name}
+    for part in filter(None, rest.split(",")):
+        argument, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"--policies has {text!r}: write gate:target_rate=0.25")
+        try:
+            given[argument] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            given[argument] = value
+    return given

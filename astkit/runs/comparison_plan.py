@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from astkit.gating import as_policy
 from astkit.identity import configuration
 from astkit.runs import pilot
 from astkit.runs.comparison_arm import Entry, control_of, run_arm
@@ -82,13 +83,13 @@ class Plan:
         self.folder, self.resumable = folder, resumable
         self._read()
         measured = self._pilot(all_policies)
-        seconds, kept = self._announce(measured), len(self.entries)
+        self._announce(measured)
         controls: dict[str, Arm] = {}
         seeds: list[int] = []
         arms = (2 * len(self.policies) + 1) * max(1, len(self.seeds))
-        self.turns = Turns(arms, kept)
+        self.turns = Turns(arms, len(self.entries))
         try:
-            for group in self._groups(start, seconds):
+            for group in self.groups(start):
                 seeds += group
                 self._stage([Arm(DENSE, None, seed) for seed in group])
                 self._stage(
@@ -156,8 +157,8 @@ class Plan:
             raise ValueError("no policy is left to compare: " + "; ".join(self.notes))
         return found
 
-    def _announce(self, measured: pilot.Pilot) -> float:
-        """Print the estimated time; returns the seconds per seed."""
+    def _announce(self, measured: pilot.Pilot) -> None:
+        """Print the estimated time."""
         held = pilot.held_rows(self.task)
         # a control for each policy takes as long as dense
         labels = [*self.policies, *[DENSE] * (len(self.policies) + 1)]
@@ -170,9 +171,8 @@ class Plan:
         else:
             fit = max(1, int(self.minutes * 60 / max(once, 1e-9)))
             print(f"compare: about {fit} seeds of {len(labels)} arms in {self.minutes:g} minutes")
-        return once
 
-    def _groups(self, start: float, estimate: float) -> Iterator[list[int]]:
+    def groups(self, start: float) -> Iterator[list[int]]:
         """Seeds that are trained together: one after the other, or as many as there are jobs."""
         if self.minutes is None:
             size = len(self.seeds) if self.jobs > 1 else 1
@@ -254,7 +254,7 @@ class Plan:
 
 def _plain(policy: Chosen) -> Any:
     """A policy's settings without its seed, which the comparison sets."""
-    settings = configuration(policy)
+    settings = configuration(as_policy(policy))
     return {name: value for name, value in settings.items() if name != "seed"}
 
 

@@ -143,14 +143,13 @@ def _mlp(inputs: int, outputs: int) -> nn.Module:
 def hugging_face(path: str | Path) -> Arguments:
     """A ``datasets`` folder on disk with the columns label and text, or label and image.
 
-    Words of a text are hashed for an embedding bag; images are resized to 32 pixels. Parts that are
-    missing are drawn from "train". Raises ``ValueError`` for other columns, and
-    ``ModuleNotFoundError`` without the package.
+    Words of a text are hashed for an embedding bag; images are resized to 32 pixels. Missing parts
+    are drawn from "train". Raises ``ValueError`` for other columns, and without the package.
     """
     try:
         import datasets
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
+        raise ValueError(
             "a Hugging Face folder needs the package datasets: pip install datasets"
         ) from error
     found = datasets.load_from_disk(str(path))

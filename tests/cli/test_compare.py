@@ -1,199 +1,170 @@
-"""The command line: what it writes, what it skips, and how it says no."""
+"""`astkit compare`: from a named data set, files and a script to a verdict, and how it refuses."""
 
 from __future__ import annotations
 
-import json
+import sys
 
 import pytest
 import torch
+from PIL import Image
 
+from astkit import Comparison
+from astkit.cli import compare as command
 from astkit.cli import main
-from astkit.runs import arms, compare
+from astkit.runs import tasks
 from tests.cli.refusals import refused
 
-ARMS = "dense; batched gate ;random; dense, equal FLOPs"
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+data = TensorDataset(x, x.sum(1))
+train = validation = test = data
+policies = ["cached_loss"]
+
+def make_model():
+    return nn.Linear(3, 1)
+
+def criterion(outputs, targets):
+    return (outputs.squeeze(1) - targets).abs()
+"""
 
 
-@pytest.fixture(autouse=True)
-def _threads():
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+def run(*options, epochs="0.3", seeds="1"):
+    return main(["compare", *map(str, options), "--epochs", epochs, "--seeds", seeds, "--all"])
 
 
-@pytest.fixture
-def out(tmp_path):
-    return tmp_path / "report.json"
+def test_digits_are_compared_without_further_arguments(tmp_path, capsys):
+    assert run("-o", tmp_path, "--policies", "infobatch", "gate:target_rate=0.5") == 0
+    report = Comparison.load(tmp_path)
+    assert {"dense", "infobatch", "gate(0.5)"} <= {entry["policy"] for entry in report.entries}
+    printed = capsys.readouterr().out
+    assert repr(report) in printed
+    assert "pilot, gate(0.5): a pass at rate 0.50 takes" in printed
+    assert "gate(0.5)" in (tmp_path / "comparison.html").read_text()
 
 
-def run(out, *options, names=ARMS):
-    arguments = ["compare", names, "--dataset", "digits", "--out", str(out), "--threads", "1"]
-    return main([*arguments, "--epochs", "0.2", *options])
+def test_the_defaults_are_three_policies_five_seeds_and_five_epochs(monkeypatch):
+    asked = {}
+
+    def compare(**options):
+        asked.update(options)
+        raise ValueError("stop")
+
+    monkeypatch.setattr("astkit.runs.comparison.compare", compare)
+    with pytest.raises(SystemExit):
+        main(["compare"])
+    assert [each["name"] for each in asked["policies"]] == ["infobatch", "cached_loss", "gate"]
+    assert (asked["budget"].epochs, list(asked["seeds"]), asked["jobs"]) == (5.0, [*range(5)], 1)
+    assert (asked["minutes"], asked["out"], asked["all_policies"]) == (None, None, False)
+    assert len(asked["train"].data) > len(asked["validation"].data)
 
 
-def test_compare_writes_results_settings_and_stamp(out, capsys):
-    assert run(out, "--target-rate", "0.25", "--lr", "0.01", "--seeds", "0,7") == 0
-    report = json.loads(out.read_text())
-    expected = [name.strip() for name in ARMS.split(";")]
-    assert [(r["seed"], r["arm"]) for r in report["results"]] == [
-        (seed, name) for seed in (0, 7) for name in expected
-    ]
-    settings = report["settings"]
-    assert (settings["dataset"], settings["epochs"]) == ("digits", 0.2)
-    assert settings["gate"]["target_rate"] == 0.25
-    assert settings["config"]["lr"] == 0.01
-    assert torch.__version__.startswith(report["stamp"]["torch"])
-    assert report["stamp"]["threads"] == 1
-    assert {result["threads"] for result in report["results"]} == {1}
-    assert torch.get_num_threads() == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == [
-        f"{name}, seed {seed}" for seed in (0, 7) for name in expected
-    ]
+def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, capsys):
+    path = tmp_path / "table.csv"
+    rows = [f"{i % 7},{'ab'[i % 2]},{i % 7 + 0.5},{'xyz'[i % 3]},{i}" for i in range(120)]
+    path.write_text("\n".join(["size,kind,price,sort,number", *rows]))
+    assert run("--csv", path, "--target", "price", "--policies", "cached_loss") == 0
+    assert "squared error" in capsys.readouterr().out
+    found = tasks.table(path, "sort")
+    inputs, labels = found["train"].tensors
+    assert inputs.shape == (len(found["train"]), 5)  # size, price, number, and two kinds
+    assert inputs[:, 0].mean().item() == pytest.approx(0, abs=1e-5)
+    assert inputs[:, 0].std().item() == pytest.approx(1, abs=1e-5)
+    assert labels.unique().tolist() == [0, 1, 2]
+    assert found["make_model"]()(inputs).shape == (len(inputs), 3)
+    parts = [found[part].tensors[0][:, 2] for part in ("train", "validation", "test")]
+    assert len(torch.cat(parts).unique()) == sum(map(len, parts)) == 120  # disjoint
+    for target, sentence in (
+        ("colour", "target is 'colour': choose one of size, kind, price, sort, number"),
+        ("number", "target 'number' has 120 classes, more than 100: write the numbers with"),
+    ):
+        assert refused(capsys, "compare", "--csv", path, "--target", target).startswith(sentence)
+    path.write_text("a,b\n1,\n2,3\n")
+    assert "column 'b' of" in refused(capsys, "compare", "--csv", path, "--target", "a")
 
 
-def test_fast_leaves_the_switches_to_the_machine(out):
-    run(out, "--fast", "--precision", "fp32", names="dense")
-    report = json.loads(out.read_text())
-    config = report["settings"]["config"]
-    assert (config["compile"], config["prefetch"], config["allocator"]) == ("auto",) * 3
-    assert config["precision"] == "fp32"
-    decided = {d["name"] for d in report["results"][0]["setting_up"]["decisions"]}
-    assert {"compile", "prefetch", "channels_last"} <= decided
+def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path):
+    for part, count in (("train", 20), ("val", 3), ("test", 4)):
+        for label, level in (("cat", 40), ("dog", 200)):
+            folder = tmp_path / part / label
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (8 + i % 3, 9), (level, level, i)).save(folder / f"{i}.png")
+    found = tasks.folder(tmp_path, size=8)
+    sizes = [found[part].num_samples for part in ("train", "validation", "test")]
+    assert sizes == [40, 6, 8]
+    batch = next(found["train"].batches(0))
+    assert found["make_model"]()(batch.x).shape == (40, 2)
+    drawn = tasks.folder(tmp_path / "train", size=8)
+    sizes = [drawn[part].num_samples for part in ("train", "validation", "test")]
+    assert sizes == [28, 6, 6]
+    (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
+    with pytest.raises(ValueError, match="val holds other classes than"):
+        tasks.folder(tmp_path, size=8)
 
 
-def test_a_second_call_skips_what_is_there(out, monkeypatch, capsys):
-    run(out, names="dense")
-    before = out.read_bytes()
-
-    def forbidden(*arguments):
-        raise AssertionError("this arm was there already")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(arms, "run", forbidden)
-        assert run(out, names="dense") == 0
-    assert out.read_bytes() == before
-    assert run(out, names="dense; random") == 0
-    report = compare.load(out)
-    assert [result["arm"] for result in report["results"]] == ["dense", "random"]
-    assert report["results"][0] == json.loads(before)["results"][0]
+def test_a_script_defines_its_task(tmp_path, capsys):
+    path = tmp_path / "task.py"
+    path.write_text(SCRIPT)
+    assert run("--script", path, epochs="2", seeds="2") == 0
+    printed = capsys.readouterr().out
+    assert "cached_loss" in printed
+    assert "loss" in printed
+    path.write_text(SCRIPT.replace("= test =", "= tests ="))
+    assert "does not define test: define it" in refused(capsys, "compare", "--script", path)
 
 
-def test_options_reach_the_task(out, monkeypatch):
-    tasks = []
-
-    def run_all(task, names, seeds, path):
-        tasks.append((task, names, seeds, path))
-        return {"results": []}
-
-    monkeypatch.setattr(compare, "run_all", run_all)
-    options = {
-        "--model": "simple_cnn",
-        "--score": "loss_and_contrast",
-        "--controller": "top_k",
-        "--precision": "bf16",
-        "--seeds": "3, 4",
-    }
-    run(out, *(part for option in options.items() for part in option))
-    run(out)
-    (task, names, seeds, path), (preset, *_) = tasks
-    assert (task.model, task.epochs) == ("simple_cnn", 0.2)
-    assert task.gate == {
-        "target_rate": 0.1,
-        "score": "loss_and_contrast",
-        "controller": "top_k",
-    }
-    assert task.config.precision == "bf16"
-    assert names == ["dense", "batched gate", "random", "dense, equal FLOPs"]
-    assert (seeds, path) == ([3, 4], out)
-    assert preset.model == arms.PRESETS["digits"]["model"]
-    assert preset.config.lr == arms.PRESETS["digits"]["config"]["lr"]
+def test_texts_and_missing_packages(monkeypatch, capsys):
+    words = tasks._hashed(["a b a", "B"])
+    assert words.shape == (2, tasks.LENGTH)
+    assert words[0, 0] == words[0, 2] != words[0, 1] == words[1, 0]
+    assert (words > 0).sum(1).tolist() == [3, 1]
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert refused(capsys, "compare", "--hf", "here").startswith("a Hugging Face folder needs")
 
 
-def test_a_score_may_be_a_weighted_sum(out):
-    score = "loss+.5*el2n"
-    assert run(out, "--score", score, "--epochs", "0.1", names="batched gate") == 0
-    report = compare.load(out)
-    assert report["settings"]["gate"]["score"] == score
-
-
-def test_batches_can_be_timed_afterwards(out):
-    names = "dense; sample by sample, per sample"
-    assert run(out, "--time", "2", "--epochs", "0.1", names=names) == 0
-    report = compare.load(out)
-    assert [row["arm"] for row in report["batches"]] == names.split("; ")
-    assert {row["rounds"] for row in report["batches"]} == {2}
-    assert len(report["results"]) == 2
-
-
-def test_what_cannot_be_is_refused_in_one_line_before_any_arm_is_trained(out, capsys):
-    fixed = ["--dataset", "digits", "--out", out, "--epochs", "0.2"]
+def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ASTKIT_DATA", raising=False)
     for options, sentence in (
+        (["--dataset", "mnist"], "dataset is 'mnist': choose one of digits, cifar10"),
+        (["--csv", "a.csv"], "--csv needs --target"),
+        (["--target", "a"], "--csv needs --target"),
+        (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),
+        (["--policies", "gate:0.25"], "--policies has 'gate:0.25': write gate:target_rate=0.25"),
+        (["--policies", "gate:rate=0.25"], "policy 'gate' cannot be made with"),
         (["--epochs", "0"], "budget epochs is 0.0"),
         (["--epochs", "nan"], "budget epochs is nan"),
-        (["--lr", "0"], "lr is 0.0: give a learning rate above 0"),
-        (["--lr", "nan"], "lr is nan: give a learning rate above 0"),
-        (["--target-rate", "0"], "target_rate is 0.0, but a rate is a share"),
-        (["--target-rate", "1.5"], "target_rate is 1.5, but a rate is a share"),
-        (["--threads", "0"], "--threads is 0: give 1 or more"),
+        (["--seeds", "0"], "seeds is []: give different whole numbers"),
+        (["--minutes", "-1"], "minutes is -1.0: give a number above 0"),
+        (["--jobs", "0"], "jobs is 0: give the number of processes"),
+        (["--images", "nowhere"], "No class folders with"),
     ):
-        assert refused(capsys, "compare", ARMS, *fixed, *options).startswith(sentence)
-    for names, sentence in (
-        ("dense; sparse", "unknown arm 'sparse': choose one of dense"),
-        ("dense; dense, equal FLOPs", "arm 'dense, equal FLOPs' needs a result of 'batched gate'"),
-        ("", "unknown arm ''"),
-        ("dense;", "unknown arm ''"),
-    ):
-        assert refused(capsys, "compare", names, *fixed).startswith(sentence)
-    assert not out.exists()
-
-
-def test_arguments_that_it_does_not_know_are_refused(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    dense = ["compare", "dense", "--out", "x"]
+        assert refused(capsys, "compare", *options).startswith(sentence), options
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--dataset", "cifar10", "--root", str(tmp_path)])
+    assert (ended.value.code, str(tmp_path) in capsys.readouterr().err) == (2, True)
     for arguments, sentence in (
         ([], "required: COMMAND"),
         (["train"], "invalid choice: 'train'"),
-        (["compare", "dense"], "required: --out"),
-        ([*dense, "--dataset", "mnist"], "invalid choice: 'mnist'"),
-        ([*dense, "--model", "resnet"], "invalid choice: 'resnet'"),
-        ([*dense, "--precision", "fp8"], "invalid choice: 'fp8'"),
-        ([*dense, "--momentum", "0.9"], "unrecognized arguments"),
-        ([*dense, "--seeds", "0,,1"], "'0,,1': give whole numbers"),
-        ([*dense, "--score", "lose"], "unknown score 'lose': choose one of"),
-        ([*dense, "--score", "loss - contrast"], "score 'loss - contrast' is not a weighted sum"),
-        ([*dense, "--score", "0*loss"], "got the weights [0.0]"),
+        (["compare", "--momentum", "0.9"], "unrecognized arguments"),
+        (["compare", "--csv", "a", "--script", "b"], "not allowed with argument"),
+        (["compare", "--seeds", "3", "--minutes", "3"], "not allowed with argument"),
     ):
-        with pytest.raises(SystemExit) as exit_info:
+        with pytest.raises(SystemExit) as ended:
             main(arguments)
-        assert exit_info.value.code == 2
+        assert ended.value.code == 2
         assert sentence in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_other_settings_do_not_go_into_the_same_file(out, capsys):
-    run(out, names="dense")
-    before = out.read_bytes()
-    capsys.readouterr()
-    same = ["compare", "random", "--dataset", "digits", "--out", out, "--epochs", "0.2"]
-    assert "made with another config" in refused(capsys, *same, "--lr", "0.5")
-    assert out.read_bytes() == before
-
-
-def test_absent_data_are_refused(out, capsys, tmp_path, monkeypatch):
-    monkeypatch.delenv("ASTKIT_DATA", raising=False)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as exit_info:
-        main(["compare", "dense", "--out", str(out), "--root", str(tmp_path)])
-    assert exit_info.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith("astkit: ")
-    assert str(tmp_path) in error
-
-
-def test_help_names_the_arms(capsys):
-    with pytest.raises(SystemExit) as exit_info:
-        main(["compare", "--help"])
-    assert exit_info.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert all(arm in text for arm in arms.ARMS)
+def test_arguments_of_policies_are_read():
+    assert command._policy("gate:target_rate=0.25,score=el2n,controller=top_k") == {
+        "name": "gate",
+        "target_rate": 0.25,
+        "score": "el2n",
+        "controller": "top_k",
+    }
