@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean
@@ -10,7 +9,8 @@ from statistics import mean
 import pandas as pd
 
 from astkit.names import REGISTRIES, resolve
-from astkit.runs.intervals import Interval, paired_difference, split_error
+from astkit.runs import comparison_page, verdict
+from astkit.runs.paired import DENSE
 from tests.benchmarks.figures import markdown
 from tests.benchmarks.policies_plan import Entries, Entry, current, parsed
 
@@ -24,12 +24,13 @@ Written by `python -m tests.benchmarks.policies --table`.
 RESULTS = """
 ## Accuracy at equal cost
 
-Test accuracy in percentage points against dense training, which has a schedule of the same length,
-on {data}: mean over seeds of the difference for the same seed, with its 95 % interval (Student).
-All runs of a column may spend the FLOPs of dense training at that length, or the stated share of
-them, scoring and helper models included; "undecided" where the interval holds 0. Dense training
-shows its accuracy and half the width of the test split's own 95 % interval. "Tuned": learning rate
-and batch size are the search's choice, for dense training too.
+Test accuracy on {data}, with a network of four convolutions with BatchNorm (32, 64, 128 and 128
+channels). All runs of a table may spend the FLOPs of dense training at that length, or the stated
+share of them, scoring and helper models included; the learning rate is fully decayed when they are
+spent. Learning rate and batch size are those that a search with other seeds chose, with as many
+trials for dense training as for each policy, unless a row says "not tuned". Differences are paired
+by seed, with 95 % intervals for all policies of a table together (Student, Holm). FLOPs and
+samples are means over seeds.
 """
 PUBLISHED = {
     "infobatch": (
@@ -46,30 +47,61 @@ PUBLISHED = {
     "random": ("66 against 69 % at a tenth of the data an epoch", "RS2: ResNet-18, ImageNet"),
 }
 """What the authors claim, and on what."""
-Group = tuple[str, float, str]  # condition, epochs, metric
+SHARES = ("start", "middle", "end")
+Tasks = dict[str, list[Entry]]
 
 
 def page(entries: Entries) -> str:
-    """The tables as Markdown; without an entry of today's code only the rules."""
+    """The page as Markdown; without an entry of today's code only the rules."""
     found = current(entries)
-    rules = HEAD + markdown(cards())
+    parts = [HEAD + markdown(cards())]
     if not found:
-        return f"{rules}\n"
+        return f"{parts[0]}\n"
     data = ", ".join(sorted({entry["data"] for entry in found}))
-    parts = [rules, RESULTS.format(data=data), markdown(differences(found))]
-    parts += ["\n## Published claims\n", markdown(claims(found))]
-    noisy = [entry for entry in found if any(entry["wrong_share"])]
-    if noisy:
-        parts += ["\nShare of wrong labels among the rows trained on, over the budget:\n"]
-        parts += [markdown(wrong_shares(noisy))]
-    parts += ["\nThe class that is recognised least, and samples trained on:\n"]
-    parts += [markdown(worst_classes(found))]
+    parts += [RESULTS.format(data=data)]
+    for task, runs in tasks(found).items():
+        verdicts, metric = verdict.judge(runs), heading_metric(task)
+        shown = comparison_page.results(runs, verdicts, metric).set_index("policy")
+        shown = shown.drop(columns="seconds / dense")
+        if any(any(run["wrong_share"]) for run in runs):
+            shown = shown.join(wrong_shares(runs))
+        said = "".join(f"- {each.sentence}.\n" for each in verdicts)
+        parts += [f"### {task}\n", markdown(shown), f"\n{said}"]
+    parts += ["## Published claims\n", markdown(claims(found))]
     if stale := len(entries) - len(found):
         parts += [f"\n{stale} results of earlier code are left out."]
     dirty = sum(bool(entry["stamp"]["dirty"]) for entry in found)
     commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in found})
     parts += [f"\nCommits: {', '.join(commits)}; {dirty} of {len(found)} runs had local changes."]
     return "\n".join(parts) + "\n"
+
+
+def heading_metric(task: str) -> str:
+    return "balanced accuracy" if task.endswith("balanced") else "accuracy"
+
+
+def tasks(entries: Sequence[Entry]) -> Tasks:
+    """Entries as `astkit.runs.verdict` takes them, by condition, length and metric.
+
+    A long tail has two metrics, the balanced and the natural accuracy. Tasks without dense
+    training are left out.
+    """
+    found: Tasks = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry["policy"] != DENSE):
+        tail = entry["condition"].startswith("long_tail")
+        for metric in ("balanced", "natural") if tail else ("accuracy",):
+            task = f"{entry['condition']}, {entry['epochs']:g} epochs" + f", {metric}" * tail
+            shown = {"policy": label(entry), "value": entry[metric], "worst_class": entry["worst"]}
+            found[task].append({**entry, **shown, "seconds": None, "curve": []})
+    full = {task: runs for task, runs in found.items() if runs[0]["policy"] == DENSE}
+    return dict(sorted(full.items()))
+
+
+def label(entry: Entry) -> str:
+    """The name of an arm."""
+    name = f"random at {entry['rate']:.2f}" if "@" in entry["policy"] else entry["policy"]
+    parts = [name] + [f"{entry['fraction']:g} of the FLOPs"] * (entry["fraction"] != 1)
+    return ", ".join([*parts, *["not tuned"] * (not entry["tuned"] and name != DENSE)])
 
 
 def cards() -> pd.DataFrame:
@@ -89,115 +121,53 @@ def cards() -> pd.DataFrame:
 
 def claims(entries: Sequence[Entry]) -> pd.DataFrame:
     """What the authors claim, beside what was measured here on clean data."""
-    clean = [entry for entry in entries if entry["condition"] == "clean"]
-    rows: dict[str, dict[str, str]] = {}
-    for policy, (claim, where) in PUBLISHED.items():
-        own = [entry for entry in clean if parsed(entry["policy"])[0] == policy]
-        control = [entry for entry in clean if entry["policy"] == "dense"]
-        shown = differences([*control, *own]) if own else pd.DataFrame()
-        rows[policy] = {
+    clean = [run for run in entries if run["condition"] == "clean" and run["fraction"] == 1]
+    found: dict[str, list[str]] = defaultdict(list)
+    for task, runs in tasks(clean).items():
+        for each in verdict.judge(runs):
+            gap = verdict.amount(each.difference, "accuracy")
+            said = f"{task}: {gap}, n = {each.n}, {each.outcome}"
+            found[parsed(each.policy.split(",")[0])[0]].append(said)
+    rows = {
+        policy: {
             "claim": claim,
             "on": where,
-            "here, accuracy at equal FLOPs": "; ".join(
-                f"{column}: {value}"
-                for column in shown.columns
-                for name, value in shown[column].items()
-                if value and not str(name).startswith("dense")
-            )
-            or "not measured",
+            "here, accuracy at equal FLOPs": "; ".join(found[policy]) or "not measured",
         }
+        for policy, (claim, where) in PUBLISHED.items()
+    }
     return pd.DataFrame(rows).T.rename_axis("policy")
 
 
-def differences(entries: Sequence[Entry]) -> pd.DataFrame:
-    """Policies by conditions: the difference to dense training at the same length."""
-    values: dict[tuple[str, Group], dict[int, Entry]] = defaultdict(dict)
-    for entry in entries:
-        for metric in metrics_of(entry):
-            group = (entry["condition"], entry["epochs"], metric)
-            values[label(entry), group][entry["seed"]] = entry
-    cells: dict[str, dict[str, str]] = defaultdict(dict)
-    for (policy, group), runs in values.items():
-        some = next(iter(runs.values()))
-        dense = values.get((label({**some, "policy": "dense", "fraction": 1.0}), group), {})
-        scores, control = (
-            {seed: run[group[2]] for seed, run in each.items()} for each in (runs, dense)
-        )
-        if runs is dense:
-            average = mean(scores.values())
-            error = split_error(average, some["test_rows"])
-            cells[policy][heading(group)] = f"{average:.2%} ± {error:.2%}, n = {len(scores)}"
-        else:
-            cells[policy][heading(group)] = verdict(paired_difference(scores, control))
-    table = pd.DataFrame(cells).T.fillna("").rename_axis("policy")
-    return table.loc[sorted(table.index, key=lambda name: (not name.startswith("dense"), name))]
-
-
-def metrics_of(entry: Entry) -> tuple[str, ...]:
-    """What is compared: on a long tail the balanced and the natural accuracy."""
-    return ("balanced", "natural") if entry["condition"].startswith("long_tail") else ("accuracy",)
-
-
-def label(entry: Entry) -> str:
-    """The name of a row of the table."""
-    parts = [entry["policy"]]
-    parts += [f"{entry['fraction']:g} of the FLOPs"] * (entry["fraction"] != 1)
-    return ", ".join([*parts, *["tuned"] * entry["tuned"]])
-
-
-def heading(group: Group) -> str:
-    condition, epochs, metric = group
-    return f"{condition}, {epochs:g} epochs" + (f", {metric}" if metric != "accuracy" else "")
-
-
-def verdict(found: Interval) -> str:
-    """A difference with its interval, "undecided" where that holds 0 or is absent."""
-    if not found.n:
-        return "no dense run of the same seed"
-    open_ = math.isnan(found.low) or found.low <= 0 <= found.high
-    return f"{found}" + (", undecided" if open_ else "")
-
-
-def wrong_shares(entries: Sequence[Entry]) -> pd.DataFrame:
-    """Mean over seeds of the share of wrong labels: at the start, in the middle, at the end."""
-    rows = []
-    for name, runs in grouped(entries).items():
-        parts = [mean(part) for part in zip(*(run["wrong_share"] for run in runs), strict=True)]
-        shown = {"start": parts[0], "middle": parts[len(parts) // 2], "end": parts[-1]}
-        rows.append({**name_of(name, runs), **{at: f"{x:.1%}" for at, x in shown.items()}})
-    return pd.DataFrame(rows).set_index("policy")
-
-
-def worst_classes(entries: Sequence[Entry]) -> pd.DataFrame:
-    """Mean over seeds of the lowest accuracy of a class, and of the samples trained on."""
-    rows = []
-    for name, runs in grouped(entries).items():
-        passes = mean(run["trained"] / run["train_rows"] for run in runs)
-        worst = mean(run["worst"] for run in runs)
-        rows.append(
-            {
-                **name_of(name, runs),
-                "worst class": f"{worst:.1%}",
-                "samples trained / N": f"{passes:.2f}",
-                "rate": f"{mean(run['rate'] for run in runs):.2f}",
+def overview(entries: Sequence[Entry], seeds: int) -> pd.DataFrame:
+    """Tasks by policies: differences to dense training, of arms with at least ``seeds`` seeds."""
+    rows: dict[str, dict[str, str]] = {}
+    for task, runs in tasks(entries).items():
+        dense = [run["value"] for run in runs if run["policy"] == DENSE]
+        kept = [each for each in verdict.judge(runs) if each.n >= seeds]
+        if kept:
+            gaps = {
+                each.policy: f"{verdict.amount(each.difference, 'accuracy')}, {each.outcome}"
+                for each in kept
             }
-        )
-    return pd.DataFrame(rows).set_index("policy")
+            rows[task] = {
+                "n": str(min(each.n for each in kept)),
+                DENSE: f"{mean(dense):.2%}",
+            } | gaps
+    return pd.DataFrame(rows).T.fillna("").rename_axis("training data and length")
 
 
-def grouped(entries: Sequence[Entry]) -> dict[tuple[str, str, float], list[Entry]]:
-    """The seeds of each policy on each condition."""
-    found: dict[tuple[str, str, float], list[Entry]] = defaultdict(list)
-    for entry in entries:
-        found[label(entry), entry["condition"], entry["epochs"]].append(entry)
-    return dict(sorted(found.items()))
-
-
-def name_of(name: tuple[str, str, float], runs: Sequence[Entry]) -> dict[str, str]:
-    policy, condition, epochs = name
-    return {
-        "policy": policy,
-        "condition": condition,
-        "epochs": f"{epochs:g}",
-        "n": str(len(runs)),
-    }
+def wrong_shares(runs: Sequence[Entry]) -> pd.DataFrame:
+    """Mean over seeds of the share of wrong labels among the rows trained on."""
+    arms: dict[str, list[list[float]]] = defaultdict(list)
+    for run in runs:
+        arms[run["policy"]].append(run["wrong_share"])
+    rows = {}
+    for policy, shares in arms.items():
+        parts = [mean(part) for part in zip(*shares, strict=True)]
+        places = (0, len(parts) // 2, -1)
+        rows[policy] = {
+            f"wrong labels, {name}": f"{parts[place]:.1%}"
+            for name, place in zip(SHARES, places, strict=True)
+        }
+    return pd.DataFrame(rows).T

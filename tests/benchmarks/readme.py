@@ -58,16 +58,11 @@ def _stamps(content: Report) -> Iterator[Report]:
 def pays() -> str:
     """The policies against dense training at equal FLOPs, from `HEADLINE` seeds on."""
     found = policies_plan.current(policies_plan.read(BENCHMARKS / "policies.json"))
-    entries = [
-        entry
-        for group in policies_table.grouped(found).values()
-        for entry in group
-        if len(group) >= HEADLINE and entry["fraction"] == 1 and not entry["stamp"]["dirty"]
-    ]
-    if not entries:
+    entries = [entry for entry in found if entry["fraction"] == 1 and not entry["stamp"]["dirty"]]
+    table = policies_table.overview(entries, HEADLINE)
+    if table.empty:
         return "Not measured yet."
     commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in entries})
-    table = policies_table.differences(entries).T.rename_axis("training data, dense training")
     return f"{markdown(table)}\n\nCommits: {', '.join(commits)}"
 
 

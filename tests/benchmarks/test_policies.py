@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from astkit.names import REGISTRIES
 from tests.benchmarks import policies, policies_run
 from tests.benchmarks import policies_plan as plans
 from tests.benchmarks.policies_plan import Run
-from tests.benchmarks.policies_table import page
+from tests.benchmarks.policies_table import overview, page
 
 RUN = Run("wrong_labels", "dense", 0, 1.0, 3e-3, 64, data="digits")
 ROOT = Path(__file__).parents[2]
@@ -235,7 +236,7 @@ def test_options_and_the_hash_of_the_code() -> None:
 
 def entry(run: Run, accuracy: float, **values: Any) -> plans.Entry:
     common = {"balanced": accuracy, "natural": accuracy + 0.1, "worst": 0.2, "test_rows": 10_000}
-    audit = {"wrong_share": [0.4] * 8, "trained": 16, "train_rows": 8, "rate": 0.5}
+    audit = {"wrong_share": [0.4] * 8, "trained": 16, "train_rows": 8, "rate": 0.5, "flops": 1e9}
     stamp = {"commit": "0123456789", "dirty": False}
     return {**asdict(run), "code": run.code, "accuracy": accuracy, **common, **audit} | {
         "stamp": stamp,
@@ -243,13 +244,13 @@ def entry(run: Run, accuracy: float, **values: Any) -> plans.Entry:
     }
 
 
-def test_the_table_holds_paired_differences(tmp_path: Path) -> None:
+def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
     runs = [
         (replace(RUN, condition=condition, policy=policy, seed=seed, fraction=fraction), score)
         for condition in ("clean", "long_tail")
         for policy, fraction, scores in (
             ("dense", 1.0, (0.70, 0.72, 0.74)),
-            ("seta", 1.0, (0.71, 0.73, 0.75)),
+            ("seta", 1.0, (0.71, 0.731, 0.75)),
             ("seta", 0.8, (0.71, 0.70, 0.75)),
             ("infobatch", 1.0, (0.75,)),
         )
@@ -259,25 +260,31 @@ def test_the_table_holds_paired_differences(tmp_path: Path) -> None:
     for run, score in runs:
         plans.add(out, run.key(), entry(run, score))
     plans.add(out, "old", entry(RUN, 0.1, code="of another time"))
-    text = page(plans.read(out))
-    rules = page({})
+    alone = replace(RUN, condition="small", policy="seta")
+    plans.add(out, alone.key(), entry(alone, 0.1))
+    text, rules = page(plans.read(out)), page({})
     assert text.startswith(rules.rstrip())
     assert all(f"| {name} |" in rules for name in REGISTRIES["policy"])
-    claimed = text.split("## Published claims")[1]
+    titles = ["clean, 1 epochs", "long_tail, 1 epochs, balanced", "long_tail, 1 epochs, natural"]
+    assert re.findall(r"### (.*)", text) == titles  # "small" has no dense run
+    first, claimed = text.split("### ")[1], text.split("## Published claims")[1]
+    found = re.search(r"\| seta, not tuned \| 3 \| 73.03% \| (\S+) points \[(\S+), (\S+)\]", first)
+    assert found is not None
+    difference, low, high = map(float, found.groups())
+    assert difference == pytest.approx(1.03, abs=0.05)
+    assert 0 < low < difference < high  # wider than a single interval: there are three policies
+    assert "- seta, 0.8 of the FLOPs, not tuned: undecided, +0" in first
+    assert "- infobatch, not tuned: undecided, +5.0 points at equal FLOPs, n = 1" in first
+    assert "| wrong labels, start |" in first
     assert "| seta | up to 50 % of the cost saved | " in claimed
-    assert "clean, 1 epochs: +1.00% [+1.00%, +1.00%], n = 3; " in claimed
+    assert "| clean, 1 epochs: +1.0 points" in claimed
     assert claimed.count("not measured") == 7
-    lines = text.replace(claimed.split("\n\n")[1], "").splitlines()
-    table = {line.split(" | ")[0]: line for line in lines if line.count(" | ") == 3}
-    heads = "clean, 1 epochs | long_tail, 1 epochs, balanced | long_tail, 1 epochs, natural"
-    assert table["| policy"] == f"| policy | {heads} |"
-    assert list(table)[2] == "| dense"
-    assert "72.00% ± 0.88%, n = 3 | 72.00% ± 0.88%, n = 3 | 82.00%" in table["| dense"]
-    assert table["| seta"].count("+1.00% [+1.00%, +1.00%], n = 3 |") == 3
-    assert "[-4.30%, +4.30%], n = 3, undecided" in table["| seta, 0.8 of the FLOPs"]
-    assert "+5.00%, n = 1, so without an interval, undecided" in table["| infobatch"]
-    assert "1 results of earlier code are left out." in lines
-    assert lines[-1].startswith("Commits: 01234567; 0 of 20 runs")
+    assert "1 results of earlier code are left out." in text
+    assert "Commits: 01234567; 0 of 21 runs" in text
+    rows = overview(list(plans.read(out).values()), 3)
+    assert rows.loc["clean, 1 epochs", "dense"] == "72.00%"
+    assert rows.loc["clean, 1 epochs", "seta, not tuned"].endswith(", pays")
+    assert "infobatch, not tuned" not in rows
 
 
 @pytest.mark.full
