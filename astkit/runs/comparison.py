@@ -92,12 +92,19 @@ class Comparison:
         known = sorted({(entry["policy"], entry["seed"]) for entry in self.entries})
         raise ValueError(f"no arm {policy!r} with seed {seed}: choose one of {known}")
 
-    def samples(self, policy: str, show: Callable[[int], Any] | None = None) -> Samples:
-        """Which samples an arm trained on, over all seeds; ``show``: see `Samples`.
+    def samples(
+        self,
+        policy: str,
+        *,
+        labels: Tensor | None = None,
+        show: Callable[[int], Any] | None = None,
+    ) -> Samples:
+        """Which samples an arm trained on, over all seeds; see `Samples` for the arguments.
 
         Raises ``ValueError`` for an arm that was not trained.
         """
-        return Samples(**self._together(policy), data=self.train, show=show, name=policy)
+        visits = self._together(policy)
+        return Samples(**visits, data=self.train, labels=labels, show=show, name=policy)
 
     def audit(self, policy: str, wrong: Tensor, flagged: int | None = None) -> Audit:
         """How well an arm's losses, averaged over seeds, find the rows ``wrong`` (bool ``[N]``).

@@ -126,7 +126,7 @@ class Samples:
             "most selected": some,
             "least selected": some.flip(0),
             "never selected": (self.total == 0).nonzero().squeeze(1),
-            "likely mislabelled": self.likely_mislabelled,
+            "persistently high loss": self.likely_mislabelled,
             "newly learned": self.newly_learned,
         }
 

@@ -53,7 +53,7 @@ def test_groups_are_those_found_by_hand(trained):
         "most selected": [1, 0, 5, 3, 2],  # of rows 2 and 3 the one with the higher loss is first
         "least selected": [2, 3, 5, 0, 1],
         "never selected": [4],
-        "likely mislabelled": [1],  # the quartiles are 0.1 and 2, so the inner fence is 4.85
+        "persistently high loss": [1],  # the quartiles are 0.1 and 2, so the inner fence is 4.85
         "newly learned": [0, 5],  # the mean of parts 3 to 6 is 15 / 6, the median loss 0.2
     }
 
@@ -115,7 +115,7 @@ def test_samples_are_displayed_as_what_the_data_hold(trained, images):
     shown = Samples(trained, LOSSES, images, name="<gate>")._repr_html_()
     assert "&lt;gate&gt;" in shown
     assert "&lt;dog&gt;" in shown
-    assert "likely mislabelled: 1" in shown
+    assert "persistently high loss: 1" in shown
     assert "data:image/png;base64," in shown
 
     rows = [({"age": 30 + row, "name": "<script>never"}, 0) for row in range(6)]
