@@ -35,10 +35,10 @@ class Gate(Policy):
 
     A row is active if its score exceeds the controller's threshold. Rows whose score equals the
     threshold (all rows, if all scores are equal) are drawn at random up to the quota given by the
-    target rate. If fewer than ``min_active`` rows are
-    active, random rows are added up to ``fallback``; they do not count in the rate. A row with a
-    NaN or infinite score is not trained on and is excluded from the controller's update; it is
-    counted in ``nonfinite``. Decisions are made on the CPU: one device-to-host copy per batch.
+    target rate. If fewer than ``min_active`` rows are active, random rows are added up to
+    ``fallback``; they do not count in the rate. A row with a NaN or infinite score is not trained
+    on, excluded from the controller's update, and counted in ``nonfinite``. Decisions are made on
+    the CPU: one device-to-host copy per batch.
 
     Args:
         target_rate: fraction of active samples, in (0, 1].
@@ -51,8 +51,7 @@ class Gate(Policy):
         min_active: smallest number of active rows without a fallback; use 2 with BatchNorm1d.
         seed: random seed for tie-breaking and fallback.
 
-    Raises:
-        ValueError: for an invalid rate or an unknown name.
+    Raises ``ValueError`` for an invalid rate or an unknown name.
     """
 
     card = PolicyCard(
@@ -82,7 +81,7 @@ class Gate(Policy):
             else controller
         )
         self.criterion = criterion
-        self._trainers: Criterion = cross_entropy_rows  # criterion of the latest batch
+        self.trainers: Criterion = cross_entropy_rows  # criterion of the latest batch
         self.significance: Score = (
             named_score(score, self._row_losses) if isinstance(score, str) else score
         )
@@ -142,23 +141,16 @@ class Gate(Policy):
 
     def scores(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, without side effects on the model."""
-        self.use(batch.criterion)
+        self.trainers = batch.criterion
         with batch.scoring():
             return score_rows(self.significance, batch)
 
     def score(self, model: nn.Module, x: Any, y: Any, index: Tensor | None = None) -> Tensor:
-        """Scores ``[batch]`` from a forward pass in eval mode, without side effects on the model.
-
-        ``index``: int64 ``[batch]``, data set indices, required by scores with per-sample state.
-        """
+        """Scores ``[batch]``, without side effects on the model; arguments as in a call."""
         return self.scores(self._batch(model, x, y, index))
 
-    def use(self, criterion: Criterion) -> None:
-        """Set the criterion of scores given by name, unless the gate was built with one."""
-        self._trainers = criterion
-
     def _row_losses(self, outputs: Any, targets: Any) -> Any:
-        return (self.criterion or self._trainers)(outputs, targets)
+        return (self.criterion or self.trainers)(outputs, targets)
 
     def select(self, scores: Tensor) -> Selection:
         """Select rows by ``scores [batch]``; updates the controller.
@@ -169,22 +161,8 @@ class Gate(Policy):
         active, threshold = self._decide(usable)
         return self._settle(scores, usable, rows, active, threshold)
 
-    def admits(self, score: Tensor) -> bool:
-        """Whether the finite ``score`` of one row exceeds the threshold (sample-by-sample use).
-
-        Raises ``ValueError`` if the controller needs the scores of the whole batch.
-        """
-        if self.target_rate == 1:
-            return True
-        if not self.controller.held:
-            raise ValueError(
-                f"{type(self.controller).__name__} needs a whole batch of scores, so it cannot"
-                " decide row by row: use select, or the controller 'log_integral'"
-            )
-        return bool(score > self.controller.threshold(score.reshape(1), 0))
-
     def settle(self, scores: Tensor, active: Tensor) -> Selection:
-        """Record a batch decided row by row with `admits`; updates the controller.
+        """Record a batch decided row by row, as `SampleStep` does; updates the controller.
 
         ``scores [batch]``; ``active``: bool ``[batch]``, false for non-finite scores.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -12,10 +11,7 @@ from typing import Any
 import torch
 
 from astkit import rng, system
-from astkit.batch import Batch, call
-from astkit.datasets.foreign import resized
-from astkit.datasets.settings import free_memory
-from astkit.gating.losses import row_losses
+from astkit.batch import Batch
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import stamp
@@ -58,7 +54,6 @@ class SettingsInUse:
         self.config, self._learner, self._feed = config, learner, feed
         self.decisions: list[Decision] = []
         self.system: dict[str, Any] = {}
-        self._batch: Batch | None = None  # batch used by probes
         if not open_choices(config):
             self._apply(config)
 
@@ -76,13 +71,10 @@ class SettingsInUse:
             deterministic=config.deterministic,
             fixed_shapes=fixed_shapes,
         ) as self.system:
-            self._batch = None  # free its memory
             yield
 
     def _resolve(self) -> None:
         names = open_choices(self.config)
-        if "batch_size" in names:
-            self._decide("batch_size", *self._batch_size())
         if "compile" in names:
             self._decide("compile", *self._compile())
         if "prefetch" in names:
@@ -100,36 +92,6 @@ class SettingsInUse:
     ) -> None:
         self.decisions.append(Decision(name, value, why, figures or {}))
         self.config = replace(self.config, **{name: value})
-
-    def _batch_size(self) -> tuple[int, str, dict[str, float]]:
-        per_row = self._activation_bytes() / self._look().rows
-        free = _free_memory(self._learner.device)
-        rows = self._feed.source.num_samples
-        most = int(0.5 * free / max(per_row, 1.0))
-        limit = max(1, most if rows is None else min(most, rows // 32))
-        why = "the largest power of two within half of the free memory and a 32nd of the rows"
-        figures = {"bytes_per_row": per_row, "free_bytes": float(free)}
-        return 1 << (limit.bit_length() - 1), why, figures
-
-    def _activation_bytes(self) -> int:
-        """Bytes saved for the backward pass of a batch, without parameters."""
-        learner, batch = self._learner, self._look()
-        model = copy.deepcopy(learner.model).train()
-        own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-        seen: dict[int, int] = {}
-
-        def note(tensor: torch.Tensor) -> torch.Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                seen[storage.data_ptr()] = storage.nbytes()
-            return tensor
-
-        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
-        with rng.isolated(learner.device, 0), hooks:
-            outputs = call(model, batch.x, batch.y)
-            kept = row_losses(learner.criterion, outputs, batch.y)  # kept alive: addresses repeat
-        del kept
-        return sum(seen.values())
 
     def _compile(self) -> tuple[bool, str]:
         device = self._learner.device.type
@@ -153,14 +115,14 @@ class SettingsInUse:
         """Time all pairs on training steps; jointly, since bf16 gains most with NHWC."""
         device, config = self._learner.device, self.config
         precisions, why = _precisions(config.precision, device.type)
+        batch = self._feed.peek()
         layouts = [bool(config.channels_last)]
         if "channels_last" in names:
-            x = self._look().x
-            layouts = [False, True] if getattr(x, "ndim", 0) == 4 else [False]
+            layouts = [False, True] if getattr(batch.x, "ndim", 0) == 4 else [False]
         pairs = {_label(p, layout): (p, layout) for p in precisions for layout in layouts}
         plain, speed = next(iter(pairs)), dict.fromkeys(pairs, 1.0)
         if len(pairs) > 1:
-            arms = {name: self._probe(*pair) for name, pair in pairs.items()}
+            arms = {name: self._probe(batch, *pair) for name, pair in pairs.items()}
             timed = interleaved(
                 arms, rounds=ROUNDS, warmup=2, baseline=plain, synchronize=synchronizer(device)
             )
@@ -171,18 +133,13 @@ class SettingsInUse:
         why = why or f"{best} trains {speed[best]:.2f} times as fast as {plain}"
         return chosen, why, speed
 
-    def _look(self) -> Batch:
-        if self._batch is None:
-            self._batch = self._feed.peek()
-        return self._batch
-
-    def _probe(self, precision: str, channels_last: bool) -> Callable[[], object]:
-        """A function that trains a copy of the model for one step on the probe batch."""
+    def _probe(self, batch: Batch, precision: str, channels_last: bool) -> Callable[[], object]:
+        """A function that trains a copy of the model for one step on ``batch``."""
         learner, config = self._learner, self.config
         fixed = replace(config, precision=precision, channels_last=channels_last, compile=False)
         model = copy.deepcopy(learner.model).train()
         twin = Learner(model, fixed, criterion=learner.criterion, device=learner.device)
-        batch = twin.prepare(self._look())
+        batch = twin.prepare(batch)
 
         def step() -> None:
             with rng.isolated(learner.device, config.seed, "probe"):
@@ -192,8 +149,6 @@ class SettingsInUse:
 
     def _apply(self, config: TrainConfig) -> None:
         self.config = config
-        if isinstance(config.batch_size, int):
-            resized(self._feed.source, config.batch_size)
         self._feed.prefetch = config.prefetch is True
 
     def record(self) -> dict[str, Any]:
@@ -226,13 +181,6 @@ class SettingsInUse:
         self.system = state["system"]
         self._learner.adopt(self.config)
         self._learner.micro_batch = state["micro_batch"]
-
-
-def _free_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    found = free_memory()
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if found is None else found
 
 
 def _precisions(wanted: str, device: str) -> tuple[list[str], str]:

@@ -37,8 +37,7 @@ class TrainConfig:
         compile: use torch.compile for the training pass; "auto" enables it on CUDA only.
         attention: backend of scaled_dot_product_attention; "auto" leaves the choice to torch.
         activation_checkpointing: recompute activations in the backward pass to save memory.
-        batch_size: rows per batch; ``None`` keeps the loader's, "auto" uses the largest power of 2
-            within half of the free memory and a 32nd of the rows.
+        batch_size: rows per batch; ``None`` keeps the loader's.
         micro_batch: rows per forward pass; ``None`` for the whole batch. Halved after an
             out-of-memory error; without BatchNorm the gradients do not change.
         accumulation_steps: number of batches whose gradients are accumulated per optimizer step.
@@ -70,7 +69,7 @@ class TrainConfig:
     compile: bool | Auto = False
     attention: str = "auto"
     activation_checkpointing: bool = False
-    batch_size: int | Auto | None = None
+    batch_size: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int = 1
     threads: int | Auto = "auto"
@@ -140,7 +139,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "switch_off": (True, False),
 }
 _COUNTS: dict[str, tuple[object, ...]] = {
-    "batch_size": ("auto", None),
+    "batch_size": (None,),
     "micro_batch": (None,),
     "accumulation_steps": (),
     "threads": ("auto",),

@@ -137,8 +137,7 @@ class Parts:
         return self.position.spent
 
     def _sources(self, train: Any, validation: Any) -> tuple[BatchSource, BatchSource | None]:
-        wanted = self.config.batch_size
-        size = None if wanted == "auto" else wanted
+        size = self.config.batch_size
         data = as_loader(train, self.device, size, seed=self.config.seed)
         if validation is None:
             return data, None

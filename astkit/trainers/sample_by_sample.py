@@ -37,18 +37,23 @@ class SampleStep(GatedStep):
         self.gate: Gate = gate
         if update not in ("per_sample", "per_batch"):
             raise ValueError(f"update is {update!r}: choose 'per_sample' or 'per_batch'")
-        if update == "per_sample" and not gate.controller.held:
+        self.update = update
+        self._check()
+        self.score = RunningScore(gate)
+
+    def _check(self) -> None:
+        controller = self.gate.controller
+        if self.update == "per_sample" and not controller.held:
             raise ValueError(
-                f"{type(gate.controller).__name__} needs a whole batch of scores, but"
+                f"{type(controller).__name__} needs a whole batch of scores, but"
                 " update='per_sample' decides row by row: use the controller 'log_integral' or"
                 " 'origin_pi', or update='per_batch'"
             )
-        self.update = update
-        self.score = RunningScore(gate)
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
+        self._check()  # it may have been steered
         step = self._per_batch if self.update == "per_batch" else self._per_sample
         try:
             return step(learner, batch, weight, ledger)
@@ -95,7 +100,7 @@ class SampleStep(GatedStep):
         for i, row in enumerate(rows):
             with ledger.phase("score"):
                 scores.append(self.score(learner, row))
-            if torch.isfinite(scores[i]) and self.gate.admits(scores[i]):
+            if torch.isfinite(scores[i]) and self._admits(scores[i]):
                 losses[i] = learner.train(row.x, row.y, counts[i : i + 1], ledger, 1.0)
         with ledger.phase("gate"):
             active = torch.tensor([i in losses for i in range(len(rows))], device=learner.device)
@@ -105,6 +110,10 @@ class SampleStep(GatedStep):
             losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger, 1.0)
         trained = _joined([losses[i] for i in sorted(losses)], together)
         return StepResult(chosen.index, trained, scored, chosen, together)
+
+    def _admits(self, score: Tensor) -> bool:
+        gate = self.gate  # at rate 1 there is no threshold
+        return gate.target_rate == 1 or bool(score > gate.controller.threshold(score[None], 0))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}
@@ -138,7 +147,7 @@ class RunningScore:
             seen = Scored(outputs, row.y, row.x, row.index, model, **hooks)
             if not isinstance(score, RelativeScore):
                 return self.gate.scores(seen)[0]
-            self.gate.use(learner.criterion)
+            self.gate.trainers = learner.criterion
             features = score.features(seen)
         reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]

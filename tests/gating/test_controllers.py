@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astkit.gating import (
-    Gate,
     LogIntegral,
     OriginPI,
     QuantileEMA,
@@ -76,11 +75,8 @@ def test_changing_a_gain_or_the_target_moves_no_threshold_and_is_saved(kind: Any
 # --- decisions -------------------------------------------------------------------------------
 
 
-def test_a_controller_that_needs_the_batch_refuses_single_rows() -> None:
+def test_top_k_alone_needs_the_batch_before_it_decides() -> None:
     assert [kind for kind in KINDS if not kind.held] == [TopK]
-    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
-        Gate(controller=TopK(0.1)).admits(torch.tensor(1.0))
-    assert Gate(controller=TopK(1.0)).admits(torch.tensor(1.0))
 
 
 @settings(deadline=None)

@@ -197,8 +197,6 @@ def test_the_target_is_followed_when_it_is_steered_and_nothing_else_can_be() -> 
         gate.steer("controller", "top_k")
     with pytest.raises(ValueError, match="there is no setting 'gain' to steer"):
         gate.steer("gain", 0.25)
-    with pytest.raises(ValueError, match="cannot decide row by row"):
-        gate.admits(torch.tensor(1.0))
 
 
 def test_a_resumed_gate_decides_as_the_one_saved() -> None:

@@ -113,28 +113,6 @@ def test_probes_leave_weights_and_random_numbers_alone(monkeypatch, unchanged):
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_an_automatic_batch_size_fits_into_memory_and_data(monkeypatch):
-    pixels = torch.zeros(4096, 3, 8, 8, dtype=torch.uint8)
-    data = Loader(Images(pixels, torch.arange(4096) % 4, tuple("abcd"), "zeros"), 16)
-
-    def begun(free):
-        monkeypatch.setattr(autotune, "free_memory", lambda: free)
-        work = trainer(TrainConfig(batch_size="auto"), data)
-        next(work.steps())
-        assert data.batch_size == 16  # the caller's own stays as it was
-        return work
-
-    plenty = begun(1 << 34)
-    assert plenty.train.batch_size == 128  # a 32nd of the rows
-    per_row = plenty.setting_up.decisions[0].figures["bytes_per_row"]
-    assert per_row > 4 * 3 * 8 * 8  # the pixels as float32, and more
-    sizes = {int(2 * 21 * per_row): 16, int(2 * 9 * per_row): 8, 0: 1}
-    assert {free: begun(free).train.batch_size for free in sizes} == sizes
-    resumed = trainer(TrainConfig(batch_size="auto"), data)
-    hand_over(plenty, resumed)
-    assert resumed.train.batch_size == 128
-
-
 def test_the_batch_size_of_a_foreign_loader_is_its_own():
     data = DataLoader(TensorDataset(torch.rand(8, 3, 8, 8), torch.arange(8) % 4), 4)
     with pytest.raises(ValueError, match=r"batch_size is 2, but .* own loader"):

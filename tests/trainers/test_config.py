@@ -28,7 +28,7 @@ REFUSED = [
     ("allocator", (True,), "choose one of auto, on, off"),
     ("switch_off", ("auto",), "choose one of True, False$"),
     ("prefetch", (2,), "choose one of True, False, auto"),
-    ("batch_size", (0, "all", 32.0), f"{WHOLE}, or 'auto', or None"),
+    ("batch_size", (0, "auto", 32.0), f"{WHOLE}, or None"),
     ("micro_batch", (0, "auto"), f"{WHOLE}, or None"),
     ("accumulation_steps", (0, True, None, 1.5), f"{WHOLE}$"),
     ("threads", (-1,), f"{WHOLE}, or 'auto'"),
