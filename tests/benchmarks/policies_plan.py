@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from importlib import import_module
-from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -33,11 +32,11 @@ from astkit.names import resolve
 SEARCH_SEED = 100
 SEARCH_HOURS = 6.0
 SEARCH_EPOCHS = 5.0
-TRIALS = tuple(product((3e-3, 6e-3, 1.2e-2), (64, 128)))
+TRIALS = ((3e-3, 64), (6e-3, 64), (1.2e-2, 64))
 """Learning rates and batch sizes that are tried.
 
-The first choice began at 1.5e-3 and ended at 6e-3, where dense training and InfoBatch were best; so
-it was moved before any other policy was searched.
+Dense training and InfoBatch were searched first, with 1.5e-3 and with batches of 128 besides: 64
+was better in each pair, and the best rate lay at the edge of the first choice, 1.5e-3 to 6e-3.
 """
 WITHOUT_POLICY = ("dense", "class_weights")
 DEFINING = (
