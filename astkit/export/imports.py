@@ -12,13 +12,12 @@ PACKAGE = "astkit"
 TABLE = "astkit.names"
 ALL = "*"  # names unknown from the source
 
-_CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 _TYPING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 _IMPORTERS = ("import_module", "importlib.import_module", "__import__")
 
 
 class Import(NamedTuple):
-    """One import: its module, the names taken from it, its line, and whether it may fail."""
+    """One import: its module, the names taken from it, its line, and whether it is optional."""
 
     module: str
     names: tuple[str, ...]
@@ -38,22 +37,22 @@ class Uses:
 def read(source: str, label: str, package: str = "") -> Uses:
     """Names used by ``source``, a module of ``package``; ``label`` names it in messages.
 
-    Imports within functions count, those under ``if TYPE_CHECKING`` do not. An import is optional
-    if a surrounding ``try`` or ``suppress`` catches ImportError. ``resolve(kind, ...)`` and
-    ``REGISTRIES[kind]`` of astkit.names use that kind. Raises ``ValueError`` for an
-    ``import_module`` whose argument is not a literal.
+    Imports within functions and other blocks count as optional, those under ``if TYPE_CHECKING`` do
+    not count. ``resolve(kind, ...)`` and ``REGISTRIES[kind]`` of astkit.names use that kind. Raises
+    ``ValueError`` for an ``import_module`` whose argument is not a literal.
     """
     uses = Uses()
     kits: set[str] = set()  # names bound to the package
     tables: set[str] = set()  # names bound to resolve and REGISTRIES
-    nodes = list(_nodes(ast.parse(source), False))
-    for node, optional in nodes:
+    nodes = list(_nodes(ast.parse(source)))
+    for node in nodes:
         for module, names, line in _imported(node, label, package):
+            optional = getattr(node, "col_offset", 0) > 0
             uses.imports.append(Import(module, names, line, optional))
         if isinstance(node, ast.Import | ast.ImportFrom):
             _bind(node, uses, kits, tables)
     known: set[ast.AST] = set()  # names whose use is known
-    for node, _ in nodes:
+    for node in nodes:
         match node:
             case ast.Attribute(value=ast.Name(id=name) as used, attr=attribute) if name in kits:
                 uses.public.add(attribute)
@@ -70,16 +69,12 @@ def read(source: str, label: str, package: str = "") -> Uses:
     return uses
 
 
-def _nodes(node: ast.AST, optional: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """Each node, parents first, and whether an ImportError in it is caught."""
-    yield node, optional
-    children, caught = list(ast.iter_child_nodes(node)), list[ast.stmt]()
-    if isinstance(node, ast.If) and ast.unparse(node.test) in _TYPING:
-        children = [*node.orelse]
-    elif isinstance(node, ast.Try | ast.With) and _catching(node):
-        caught = node.body
-    for child in children:
-        yield from _nodes(child, optional or child in caught)
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Each node, parents first, without those under ``if TYPE_CHECKING``."""
+    yield node
+    typing = isinstance(node, ast.If) and ast.unparse(node.test) in _TYPING
+    for child in node.orelse if isinstance(node, ast.If) and typing else ast.iter_child_nodes(node):
+        yield from _nodes(child)
 
 
 def _imported(
@@ -120,22 +115,3 @@ def _bind(node: ast.Import | ast.ImportFrom, uses: Uses, kits: set[str], tables:
             uses.kinds.add(ALL)
         if module is None and PACKAGE in (alias.name, bound.partition(".")[0]):
             kits.add(bound.partition(".")[0])
-
-
-def _catching(node: ast.Try | ast.With) -> bool:
-    """Whether an ImportError in the body of ``node`` is caught."""
-    if isinstance(node, ast.Try):
-        return any(_catches(handler.type) for handler in node.handlers)
-    calls = [item.context_expr for item in node.items]
-    return any(
-        isinstance(call, ast.Call)
-        and ast.unparse(call.func).endswith("suppress")
-        and any(map(_catches, call.args))
-        for call in calls
-    )
-
-
-def _catches(kind: ast.expr | None) -> bool:
-    """Whether ``except kind`` catches ImportError."""
-    kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind]
-    return any(each is None or ast.unparse(each) in _CAUGHT for each in kinds)

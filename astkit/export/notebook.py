@@ -53,8 +53,8 @@ for FOLDER in {folders}:
 
 _START = """## Start
 
-Checks that the modules are unchanged, that torch is new enough and that it supports the GPU, if
-there is one (if not, the CPU trains); sets the time budget."""
+Checks that the modules are unchanged, that torch is new enough and that it can compute on the GPU,
+if there is one; sets the time budget."""
 
 
 def build(made: Bundle) -> NotebookNode:

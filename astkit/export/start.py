@@ -6,8 +6,6 @@ import os
 
 import torch
 
-from astkit.export import gpu
-
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 
 
@@ -15,8 +13,8 @@ def begin(time_budget_h: float = 0.0) -> None:
     """Check torch and the GPU, set the time budget, and print both.
 
     ``time_budget_h``: hours after which a run is saved and ended, for ``ASTKIT_TIME_BUDGET_H``; 0
-    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old and
-    ``ValueError`` for a negative budget.
+    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old or has no kernels
+    for the GPU (such as Kaggle's for the P100), and ``ValueError`` for a negative budget.
     """
     version = torch.__version__.split("+")[0].split(".")
     if tuple(map(int, version[:2])) < LOWEST_TORCH:
@@ -24,9 +22,17 @@ def begin(time_budget_h: float = 0.0) -> None:
             f"torch is {torch.__version__}, and astkit needs {'.'.join(map(str, LOWEST_TORCH))} or"
             " newer: choose the latest environment in the notebook's settings"
         )
+    found = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
+    try:
+        torch.ones(1, device="cuda" if torch.cuda.is_available() else "cpu").add(1).item()
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"torch {torch.__version__} cannot compute on {found} ({str(error).splitlines()[0]}):"
+            " choose a T4, or no accelerator, in the notebook's settings"
+        ) from error
     if time_budget_h < 0:
         raise ValueError(f"time_budget_h is {time_budget_h}: pass hours, or 0 for no limit")
     if time_budget_h:
         os.environ["ASTKIT_TIME_BUDGET_H"] = str(time_budget_h)
         print(f"time budget: {time_budget_h} h, then runs are saved and ended")
-    print(f"torch {torch.__version__}; {gpu.hide_unusable()}")
+    print(f"torch {torch.__version__}; {found}")

@@ -194,7 +194,7 @@ def test_an_export_never_overwrites_a_package(made: Bundle, tmp_path: Path, monk
 @pytest.mark.full
 def test_a_changed_module_cell_is_refused(made: Bundle, begin_in, tmp_path: Path) -> None:
     book = notebook.build(made)
-    (cell,) = (c for c in book.cells if c.source.startswith("%%writefile astkit/export/gpu.py"))
+    (cell,) = (c for c in book.cells if c.source.startswith("%%writefile astkit/export/start.py"))
     cell.source += "\nopen('ran', 'w')"
     nbformat.write(book, tmp_path / "changed.ipynb")
     with pytest.raises(AssertionError, match=r"RuntimeError: the modules in astkit are not those"):

@@ -12,7 +12,7 @@ import torch
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from astkit.export import gpu, start
+from astkit.export import start
 
 BUDGET = "ASTKIT_TIME_BUDGET_H"
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 @pytest.fixture(autouse=True)
 def _no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "hide_unusable", lambda: "nothing found")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv(BUDGET, "7")  # so that what is set here ends with the test
 
 
@@ -30,7 +30,7 @@ def test_the_budget_goes_into_the_environment(capsys) -> None:
     said = capsys.readouterr().out.splitlines()
     assert said == [
         "time budget: 1.5 h, then runs are saved and ended",
-        f"torch {torch.__version__}; nothing found",
+        f"torch {torch.__version__}; no CUDA device",
     ]
 
 
@@ -57,4 +57,15 @@ def test_an_old_torch_is_refused_and_a_new_one_is_not(monkeypatch) -> None:
             start.begin()
     for version in ("2.9.0", "2.9.1+cu128", "2.10.0a0+git1", "3.0"):
         monkeypatch.setattr(torch, "__version__", version)
+        start.begin()
+
+
+def test_a_gpu_that_torch_has_no_kernels_for_is_refused(monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available\nmore")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla P100")
+    monkeypatch.setattr(torch, "ones", fail)
+    with pytest.raises(RuntimeError, match=r"on Tesla P100 \(.* is available\): choose a T4"):
         start.begin()
