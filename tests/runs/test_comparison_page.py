@@ -107,3 +107,14 @@ def test_seconds_alone_are_drawn_alone(rows) -> None:
     ]
     drawn = comparison_page.pictures(timed, judge(timed))["validation value by cost"]
     assert [axis.get_title() for axis in drawn.axes] == ["validation accuracy against seconds"]
+
+
+def test_the_figures_show_what_the_verdicts_say(rows) -> None:
+    forest, costs = comparison_page.pictures(rows, judge(rows)).values()
+    assert forest.axes[0].get_xlabel() == "difference in accuracy (points), better to the right"
+    means = {round(bar.lines[0].get_xdata()[0], 6) for bar in forest.axes[0].containers}
+    assert means == {0.9, 2.1, 0.0, 1.2}  # in points, to dense and to random samples
+    drawn = {line.get_label(): line for line in costs.axes[0].lines}
+    assert drawn["dense's final value"].get_ydata() == pytest.approx([0.85, 0.85])
+    assert drawn["dense"].get_xdata()[[0, -1]] == pytest.approx([0.25, 1.0])
+    assert drawn["dense"].get_ydata()[[0, -1]] == pytest.approx([0.4, 0.85])
