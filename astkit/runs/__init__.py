@@ -15,6 +15,7 @@ Results:
     intervals.py         means over seeds with confidence intervals
     paired.py            entries of a comparison, paired with a control by seed
     verdict.py           pays, costs or undecided, with intervals over all policies together
+    samples.py           which samples a run trains on; audit.py: finding wrong labels
     tables.py            tables of arms and of run folders
     report.py            HTML page over run folders
     comparison_page.py   Markdown and HTML page on a comparison

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from astkit.datasets import Loader
 from astkit.files import write_atomic
+from astkit.gating.controllers import check_rate
 from astkit.gating.sampler import class_labels
 from astkit.runs.audit import by_loss, check_visits
 
@@ -134,8 +135,10 @@ class Samples:
         """Jaccard index of the most selected rows of two runs on the same data, in [0, 1].
 
         The rows are the first ``share`` of ``most_selected``; two random choices of that size have
-        an index of about ``share / (2 - share)``. Raises ``ValueError`` for different data.
+        an index of about ``share / (2 - share)``. Raises ``ValueError`` for different data, or a
+        share outside (0, 1].
         """
+        check_rate("share", share)
         if len(other.total) != len(self.total):
             raise ValueError(
                 f"other has {len(other.total)} rows, but this run {len(self.total)}: compare runs"
@@ -165,11 +168,13 @@ class Samples:
         import pandas as pd
 
         found = [
-            {"group": group, **self._entry(row), **_contents(self._show(row))}
+            _contents(self._show(row)) | {"group": group, **self._entry(row)}
             for group, rows in self.groups.items()
             for row in rows[:n].tolist()
         ]
-        return pd.DataFrame(found).set_index(["group", "row"])
+        first = ["group", *self._entry(0)]
+        frame = pd.DataFrame(found)
+        return frame[[*first, *frame.columns.drop(first)]].set_index(["group", "row"])
 
     def picture(self, n: int = 10) -> Picture:
         """Images of the first ``n`` rows of each group, with label and number of visits.
@@ -244,11 +249,14 @@ def _data_set(data: Any) -> Any:
 def _inputs(item: Any) -> Any:
     while isinstance(item, tuple | list) and item and not isinstance(item[0], int | float):
         item = item[0]
-    return item
+    parts = item.values() if isinstance(item, Mapping) else ()
+    return next(filter(_is_image, parts), item)
 
 
 def _is_image(value: Any) -> bool:
-    return hasattr(value, "getbands") or getattr(value, "ndim", 0) in (2, 3)
+    shape = tuple(getattr(value, "shape", ()))
+    coloured = len(shape) == 3 and bool({shape[0], shape[2]} & {1, 3})
+    return hasattr(value, "getbands") or len(shape) == 2 or coloured  # getbands: PIL
 
 
 def _contents(value: Any) -> dict[str, Any]:

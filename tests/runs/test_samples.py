@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 from sklearn.metrics import average_precision_score
 from torch.utils.data import DataLoader
 
@@ -15,6 +17,7 @@ from astkit import Gate, Trainer, indexed, models
 from astkit.datasets import Images, Loader, split
 from astkit.datasets.conditions import condition
 from astkit.runs.audit import audit
+from astkit.runs.comparison import Comparison
 from astkit.runs.samples import Samples, together
 from astkit.runs.visits import Visits
 from astkit.trainers import GatedStep, TrainConfig
@@ -130,6 +133,14 @@ def test_samples_are_displayed_as_what_the_data_hold(trained, images):
     assert table.loc[("most selected", 1), "x7"] == 8
     assert [group for group, _ in table.index].count("most selected") == 2
 
+    pictures = [{"image": Image.new("L", (4, 4), 9), "label": 0}] * 6
+    assert "data:image" in Samples(trained, LOSSES, pictures)._repr_html_()
+    waves = [(torch.ones(2, 4, 9), 0)] * 6  # neither 1 nor 3 channels
+    assert "data:image" not in Samples(trained, LOSSES, waves)._repr_html_()
+    clash = Samples(trained, LOSSES, [{"trained": "own", "age": 1}] * 6).table(1)
+    assert list(clash.columns) == ["trained", "loss", "age"]
+    assert clash.loc[("most selected", 1), "trained"] == 16
+
     tokens = [{"ids": torch.arange(9), "labels": row} for row in range(6)]
     shown = Samples(trained, LOSSES, tokens, show=lambda row: f"text {row} <i>")._repr_html_()
     assert "text 1 &lt;i&gt;" in shown
@@ -151,6 +162,29 @@ def test_seeds_are_summed_and_their_losses_averaged(trained):
     assert torch.equal(both["trained"], 2 * trained)
     expected = torch.tensor([0.2, 12.0, 0.2, 3.0, NAN, 0.1])
     torch.testing.assert_close(both["losses"], expected, equal_nan=True)
+
+
+def test_a_comparison_shows_the_samples_of_an_arm_over_its_seeds(trained, images, tmp_path):
+    entries = [
+        {"policy": "gate(0.25)", "seed": seed, "visits": f"{seed}.safetensors"} for seed in (0, 3)
+    ]
+    for entry in entries:
+        counts = trained * (1 + entry["seed"])
+        save_file({"trained": counts, "losses": LOSSES}, tmp_path / entry["visits"])
+    found = {"entries": entries, "metric": "accuracy", "higher": True, "notes": [], "pilot": None}
+    report = Comparison({**found, "settings": {}, "stamp": {}}, tmp_path, Loader(images))
+    samples = report.samples("gate(0.25)", show="row {}".format)
+    assert samples.total.tolist() == [20, 80, 5, 5, 0, 15]
+    assert samples.data is images
+    assert str(samples).startswith("gate(0.25), 6 rows; most selected: 5")
+    assert samples.table(1)["text"].tolist()[0] == "row 1"
+    swapped = report.samples("gate(0.25)", labels=LABELS.flip(0))
+    assert swapped.class_shares().loc["part 8"].tolist() == pytest.approx([0, 2 / 3, 1 / 3])
+    wrong = torch.tensor([False, True, False, False, False, False])
+    assert report.audit("gate(0.25)", wrong).precision == 1
+    assert report.audit("gate(0.25)", wrong, flagged=2).precision == 1 / 2
+    with pytest.raises(ValueError, match=r"no arm 'gate' .*choose one of \[\('gate\(0.25\)', 0\)"):
+        report.samples("gate")
 
 
 def test_an_audit_by_hand(trained):
@@ -186,6 +220,7 @@ def test_wrong_arguments_give_one_sentence(trained, images):
         "data has 5 rows, but trained counts 6": lambda: Samples(trained, LOSSES, [0] * 5),
         "labels has shape [5]": lambda: Samples(trained, LOSSES, labels=LABELS[:5]),
         "no class labels: pass labels": samples.class_shares,
+        "share is 0, but a rate is a share": lambda: samples.overlap(samples, 0),
         "other has 3 rows, but this run 6": lambda: samples.overlap(
             Samples(trained[:, :3], LOSSES[:3])
         ),
