@@ -1,4 +1,4 @@
-"""System settings of a run: threads, allocator, cuDNN, determinism; with the reason of each.
+"""System settings of a run: threads, allocator, cuDNN; with the reason of each.
 
 `tuned` applies them in a context and restores them where possible.
 """
@@ -26,7 +26,6 @@ _OFF = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: 2 * _CEILING, _MMAP_MAX: 65_
 # never trim, never map: otherwise tensors above 32 MiB are mapped anew at each allocation
 _ON = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 _OWN_SETTINGS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
-_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 # current setting of this process: mallopt cannot be queried, and contexts may nest
 _raised = False
@@ -38,13 +37,12 @@ def tuned(
     device: str | torch.device = "cpu",
     threads: ThreadChoice = "auto",
     allocator: Switch = "auto",
-    deterministic: bool = False,
     fixed_shapes: bool = False,
 ) -> Iterator[Record]:
     """Configure the system for training on ``device``; yields the settings and their reasons.
 
-    The record has plain values only: one entry each for "threads", "allocator",
-    "cudnn_benchmark" and "deterministic", with ``value`` and ``why``.
+    The record has plain values only: one entry each for "threads", "allocator" and
+    "cudnn_benchmark", with ``value`` and ``why``.
 
     Args:
         device: device of the training.
@@ -54,9 +52,8 @@ def tuned(
             system and is zeroed page by page at every step; memory then stays at its peak until
             exit, and glibc no longer adapts its thresholds afterwards. "auto" is "on" for
             the CPU.
-        deterministic: use only deterministic algorithms; others raise.
         fixed_shapes: whether all batches have one shape, so that cuDNN may benchmark its algorithms
-            once (on CUDA, unless ``deterministic``).
+            once (on CUDA, unless torch is set to deterministic algorithms).
 
     Raises ``ValueError`` for invalid settings.
     """
@@ -70,8 +67,7 @@ def tuned(
         yield {
             "threads": _threads(threads, undo),
             "allocator": _allocator(allocator, device, undo),
-            "cudnn_benchmark": _cudnn(device, fixed_shapes and not deterministic, undo),
-            "deterministic": _deterministic(deterministic, device, undo),
+            "cudnn_benchmark": _cudnn(device, fixed_shapes, undo),
         }
 
 
@@ -134,24 +130,8 @@ def _keep_memory(keep: bool) -> None:
 def _cudnn(device: torch.device, fixed_shapes: bool, undo: ExitStack) -> Record:
     if device.type != "cuda":
         return {"value": False, "why": f"a run on {device.type} does not use cuDNN"}
+    fixed_shapes = fixed_shapes and not torch.are_deterministic_algorithms_enabled()
     undo.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
     torch.backends.cudnn.benchmark = fixed_shapes
     many = "many shapes, each of which would be timed, or deterministic"
     return {"value": fixed_shapes, "why": "few shapes" if fixed_shapes else many}
-
-
-def _deterministic(wanted: bool, device: torch.device, undo: ExitStack) -> Record:
-    enabled = torch.are_deterministic_algorithms_enabled()
-    if not wanted:
-        return {"value": enabled, "why": "unchanged"}
-    why = "as asked"
-    if device.type == "cuda" and _CUBLAS not in os.environ:
-        # cuBLAS is deterministic only with a fixed workspace
-        os.environ[_CUBLAS] = ":4096:8"
-        undo.callback(os.environ.pop, _CUBLAS, None)
-        if torch.cuda.is_initialized():
-            why += f"; CUDA was in use already, so set {_CUBLAS}=:4096:8 before Python starts"
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    undo.callback(torch.use_deterministic_algorithms, enabled, warn_only=warn_only)
-    torch.use_deterministic_algorithms(True)
-    return {"value": True, "why": why}

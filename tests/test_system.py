@@ -23,7 +23,7 @@ needs_glibc = pytest.mark.skipif(not GLIBC, reason="glibc on Linux only")
 
 @pytest.fixture(autouse=True)
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in (*system._OWN_SETTINGS, "GLIBC_TUNABLES", "LD_PRELOAD", system._CUBLAS):
+    for name in (*system._OWN_SETTINGS, "GLIBC_TUNABLES", "LD_PRELOAD"):
         monkeypatch.delenv(name, raising=False)
     before = state()
     yield
@@ -46,11 +46,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def state() -> tuple[object, ...]:
     return (
         torch.get_num_threads(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.backends.cudnn.benchmark,
         system._raised,
-        os.environ.get(system._CUBLAS),
     )
 
 
@@ -79,7 +76,7 @@ def measured(answers: Any) -> None:
 def test_the_record_is_plain_and_gives_a_reason_for_each_setting() -> None:
     with tuned() as record:
         assert json.loads(json.dumps(record)) == record
-        assert set(record) == {"threads", "allocator", "cudnn_benchmark", "deterministic"}
+        assert set(record) == {"threads", "allocator", "cudnn_benchmark"}
         assert all(entry["why"] for entry in record.values())
 
 
@@ -116,9 +113,8 @@ def test_everything_is_put_back_after_an_error() -> None:
     before = state()
 
     def interrupted() -> None:
-        with tuned(threads=1, allocator="on", deterministic=True, device="cuda"):
-            assert torch.are_deterministic_algorithms_enabled()
-            assert os.environ[system._CUBLAS] == ":4096:8"
+        with tuned(threads=1, allocator="on", fixed_shapes=True, device="cuda"):
+            assert torch.backends.cudnn.benchmark
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -188,38 +184,19 @@ def test_cudnn_times_its_algorithms_for_fixed_shapes_on_cuda() -> None:
     for options, expected in (
         ({"device": "cuda", "fixed_shapes": True}, True),
         ({"device": "cuda"}, False),
-        ({"device": "cuda", "fixed_shapes": True, "deterministic": True}, False),
         ({"device": "cpu", "fixed_shapes": True}, False),
     ):
         with tuned(**options) as record:  # type: ignore[arg-type]
             assert torch.backends.cudnn.benchmark is record["cudnn_benchmark"]["value"] is expected
 
 
-def test_determinism_is_for_the_block_and_others_wishes_stay() -> None:
-    with tuned(deterministic=True) as record:
-        assert torch.are_deterministic_algorithms_enabled()
-        assert record["deterministic"]["value"] is True
-        assert system._CUBLAS not in os.environ
-    torch.use_deterministic_algorithms(True, warn_only=True)
+def test_cudnn_times_nothing_where_algorithms_are_to_be_deterministic() -> None:
+    torch.use_deterministic_algorithms(True)
     try:
-        with tuned() as record:
-            assert record["deterministic"] == {"value": True, "why": "unchanged"}
-        with tuned(deterministic=True):
-            assert not torch.is_deterministic_algorithms_warn_only_enabled()
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        with tuned(device="cuda", fixed_shapes=True) as record:
+            assert record["cudnn_benchmark"]["value"] is False
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_cuda_in_use_is_told_to_set_its_workspace_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    with tuned(device="cuda", deterministic=True) as record:
-        assert "CUBLAS_WORKSPACE_CONFIG=:4096:8 before" in record["deterministic"]["why"]
-    monkeypatch.setenv(system._CUBLAS, ":16:8")
-    with tuned(device="cuda", deterministic=True) as record:
-        assert os.environ[system._CUBLAS] == ":16:8"
-    assert os.environ[system._CUBLAS] == ":16:8"
-    monkeypatch.delenv(system._CUBLAS)
 
 
 def test_a_wrong_setting_is_refused_before_anything_is_set() -> None:

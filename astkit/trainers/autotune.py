@@ -68,7 +68,6 @@ class SettingsInUse:
             device=learner.device,
             threads=config.threads,
             allocator=config.allocator,  # type: ignore[arg-type]
-            deterministic=config.deterministic,
             fixed_shapes=fixed_shapes,
         ) as self.system:
             yield

@@ -44,7 +44,6 @@ class TrainConfig:
         threads: CPU threads of torch, at most the CPUs available to the process; "auto" uses
             torch's default.
         allocator: keep freed memory in the process ("on"); "auto" enables it for Linux CPU runs.
-        deterministic: raise an error for nondeterministic operations.
         prefetch: load the next batch during computation; "auto" enables it if useful.
         validation_fraction: fraction of the validation rows evaluated after each epoch, in (0, 1];
             below 1, the accuracy is reported with an interval.
@@ -74,7 +73,6 @@ class TrainConfig:
     accumulation_steps: int = 1
     threads: int | Auto = "auto"
     allocator: str = "off"
-    deterministic: bool = False
     prefetch: bool | Auto = False
     validation_fraction: float = 1.0
     metrics_every: int = 1
@@ -134,7 +132,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "attention": ATTENTION,
     "activation_checkpointing": (True, False),
     "allocator": ALLOCATOR,
-    "deterministic": (True, False),
     "prefetch": _SWITCH,
     "switch_off": (True, False),
 }

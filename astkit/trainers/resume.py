@@ -117,39 +117,32 @@ class Resumable(Parts):
             "events": [asdict(event) for event in self.steering.events],
             "position": asdict(self.position),
             "prepared": self.prepared,
-            "ledger": self.ledger.state_dict(),
-            "step": self.step.state_dict(),
-            "policy": None if self.policy is None else self.policy.state_dict(),
-            "feed": self.feed.state_dict(),
-            "switch": None if self.switch is None else self.switch.state_dict(),
-            "costs": self.costs.state_dict(),
             "settings": self.setting_up.state_dict(),
-            "updates": self.learner.updates.state_dict(),
             "observers": {name: each.state_dict() for name, each in _stateful(self.observers)},
+            **{name: part.state_dict() for name, part in self._stateful_parts()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; the caller restores model and optimizer."""
-        self.setting_up.load_state_dict(state["settings"])
-        self.learner.updates.load_state_dict(state["updates"])
+        self.setting_up.load_state_dict(state["settings"])  # makes new updates
         self.position = Position(**state["position"])
         self.prepared = state["prepared"]
         self.evaluator.load(self.position)
         self.steering.events = [Event(**event) for event in state["events"]]
-        self.ledger.load_state_dict(state["ledger"])
-        self.step.load_state_dict(state["step"])
-        if self.policy is not None:
-            self.policy.load_state_dict(state["policy"])
-        self.feed.load_state_dict(state["feed"])
-        if self.switch is not None:
-            self.switch.load_state_dict(state["switch"])
-        self.costs.load_state_dict(state["costs"])
+        for name, part in self._stateful_parts():
+            part.load_state_dict(state[name])
         for name, observer in _stateful(self.observers):
             if name in state["observers"]:
                 observer.load_state_dict(state["observers"][name])
         for observer in self.observers:
             if hasattr(observer, "records"):
                 self.history.restore_steps(observer.records())
+
+    def _stateful_parts(self) -> list[tuple[str, Any]]:
+        names = ("ledger", "step", "policy", "feed", "switch", "costs")
+        parts = [(name, getattr(self, name)) for name in names]
+        parts.append(("updates", self.learner.updates))
+        return [(name, part) for name, part in parts if part is not None]
 
 
 def _stateful(observers: Iterable[Observer]) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,6 @@ REFUSED = [
     ("compile", ("on",), "choose one of True, False, auto"),
     ("attention", ("fast",), "choose one of auto, math, flash"),
     ("activation_checkpointing", ("auto",), "choose one of True, False$"),
-    ("deterministic", (0,), "choose one of True, False$"),
     ("allocator", (True,), "choose one of auto, on, off"),
     ("switch_off", ("auto",), "choose one of True, False$"),
     ("prefetch", (2,), "choose one of True, False, auto"),
