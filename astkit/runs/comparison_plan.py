@@ -96,6 +96,8 @@ class Plan:
                     [Arm(name, spec, s) for s in group for name, spec in self.policies.items()]
                 )
                 controls = controls or self._controls()
+                arms = 1 + len(self.policies) + len(controls)  # controls may be fewer
+                self.turns.arms = arms * max(1, len(self.seeds))
                 self._stage([c._replace(seed=s) for s in group for c in controls.values()])
         finally:
             self.turns.end()
