@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from astkit.export.imports import PACKAGE
 from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
-# names that the export defines, in addition to those of its functions and imports
-_OWN = {"FOLDER", "PACKAGE", "SOURCE", "UNKNOWN", "VALUES", "shutil"}
+# names that the export defines
+TAKEN = {"FOLDER", "PACKAGE", "Path", "SOURCE", "UNKNOWN", "VALUES", "begin", "hashlib"}
+TAKEN |= {"importlib", "shutil", "sys", "use"}
 # follows the check
 START = f"from astkit.export.start import begin\n\nbegin({cells.BUDGET})"
 VERIFY = (Path(__file__).parent / "verify.py").read_text(encoding="utf-8").partition('"""\n\n')[2]
@@ -63,7 +63,8 @@ def bundle(path: Path, values: dict[str, Any] | None = None) -> Bundle:
     modules = closure({"the start": START, **cells.plain(parts.body, parts.first)})
     for name, text in modules.items():
         _check_fits(name, text)
-    _check_free(known, f"{VERIFY}\n{START}")
+    if taken := known & TAKEN:
+        raise ValueError(f"the parameter {min(taken)!r} has a name that the export uses: rename it")
     return Bundle(
         name=path.stem,
         head=parts.head,
@@ -81,20 +82,6 @@ def source_hash(modules: Mapping[str, str]) -> str:
     return hash_of(
         {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
     )
-
-
-def _check_free(known: set[str], added: str) -> None:
-    """Reject parameters with names that the export defines."""
-    bound = set(_OWN)
-    for node in ast.parse(added).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            bound |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.FunctionDef):
-            bound.add(node.name)
-    if known & bound:
-        raise ValueError(
-            f"the parameter {min(known & bound)!r} has a name that the export uses: rename it"
-        )
 
 
 def _check_fits(name: str, text: str) -> None:

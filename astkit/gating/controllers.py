@@ -183,22 +183,14 @@ class ScaleFree(Controller):
         """Switch to additive updates; the initial unit is the spread of ``scores``."""
         self.additive, self.spread = True, _deviation(scores)
 
-    def stuck(self, value: float, step: float, scores: Tensor) -> bool:
-        """Whether ``value`` is at a limit in the direction of ``step``."""
-        if self.additive:
-            return False
-        if step > 0:  # a batch of zeros has no scale
-            lowest = value <= self.smallest and least_positive(scores) == math.inf
-            return lowest or value >= 1 / self.smallest
-        # if all positive scores are active, lowering the threshold further would only cause windup
-        return value <= self.smallest or value < least_positive(scores)
-
     def shifted(self, value: float, step: float, scores: Tensor) -> float:
-        """``value * exp(step)``, or ``value + step * spread`` if additive."""
+        """``value * exp(step)``, or ``value + step * spread`` if additive; kept within limits."""
         if self.additive:
             self.spread += 0.1 * (_deviation(scores) - self.spread)
             return value + step * self.spread
-        if self.stuck(value, step, scores):
+        least, lowest = least_positive(scores), value <= self.smallest
+        # a batch of zeros has no scale; below all positive scores a step would only cause windup
+        if (lowest and least == math.inf) if step > 0 else (lowest or value < least):
             return value
         return min(max(value * math.exp(step), self.smallest), 1 / self.smallest)
 

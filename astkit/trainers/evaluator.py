@@ -214,10 +214,7 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
     middle = (share + weight / 2) / (1 + weight)
     half = z / (1 + weight) * math.sqrt(share * (1 - share) / rows + weight / (4 * rows))
     # exactly 0 and 1 at the ends, without rounding errors
-    return (
-        0.0 if right == 0 else max(0.0, middle - half),
-        1.0 if right == rows else min(1.0, middle + half),
-    )
+    return middle - half if right else 0.0, middle + half if right < rows else 1.0
 
 
 def sampled_rows(validation: BatchSource, fraction: float) -> Tensor | None:

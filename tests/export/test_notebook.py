@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 from pathlib import Path
@@ -126,7 +127,11 @@ def test_the_commit_is_in_the_stamp(small: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_parameter_that_the_export_would_replace_is_refused(small: Path) -> None:
     book = nbformat.read(small, 4)
-    for name in ("Path", "use", "begin", "SOURCE", "VALUES"):
+    defined = {"VALUES", "UNKNOWN", "PACKAGE", "FOLDER", "SOURCE", "shutil"}
+    for node in ast.parse(f"{bundles.VERIFY}\n{bundles.START}").body:
+        defined |= {each.name for each in getattr(node, "names", [node]) if hasattr(each, "name")}
+    assert defined == bundles.TAKEN
+    for name in sorted(defined):
         book.cells[1].source = f"{name} = 1  # taken"
         nbformat.write(book, small)
         with pytest.raises(ValueError, match=f"the parameter '{name}' has a name"):
