@@ -164,22 +164,17 @@ class SettingsInUse:
 
     def state_dict(self) -> dict[str, Any]:
         """Decisions that a resumed run reuses."""
-        return {
-            "config": self.config.to_dict(),
-            "micro_batch": self._learner.micro_batch,
-            "decisions": [asdict(decision) for decision in self.decisions],
-            "system": self.system,
-        }
+        return self.record()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the decisions of the resumed run."""
-        settled = TrainConfig.from_dict(state["config"])
-        names = open_choices(self.config)
+        settled = state["settings"]
+        chosen = {name: settled[name] for name in open_choices(self.config)}
         self.decisions = [Decision(**decision) for decision in state["decisions"]]
-        self._apply(replace(self.config, **{name: getattr(settled, name) for name in names}))
+        self._apply(replace(self.config, **chosen))
         self.system = state["system"]
         self._learner.adopt(self.config)
-        self._learner.micro_batch = state["micro_batch"]
+        self._learner.micro_batch = settled["micro_batch"]
 
 
 def _precisions(wanted: str, device: str) -> tuple[list[str], str]:

@@ -256,7 +256,7 @@ def test_other_content_in_a_checkpoint_is_refused_with_its_name(tmp_path: Path) 
     whole = state_file.read(path)
     places = [(name,) for name in whole]
     places += [("loop", name) for name in whole["loop"]]
-    places += [("loop", "settings", "config"), ("loop", "observers", "MetricsFile 1")]
+    places += [("loop", "settings", "settings"), ("loop", "observers", "MetricsFile 1")]
     accepted = []
     for *parents, last in places:
         for value in (None, [1], {"a": 1}):
