@@ -1,6 +1,6 @@
 """Training: the `Trainer`, its loop and its parts.
 
-trainer: the `Trainer`. parts: its constructor, which builds all parts below. loop: the training loop.
+trainer: the `Trainer`. parts: its constructor, which builds all parts below. loop: the loop.
 dropin: trainers with the original's signature.
 steps: dense and gated training steps. sample_by_sample: the step that processes single rows.
 learner: model, criterion, optimizer, precision, micro-batches. updates: accumulation, clipping.
