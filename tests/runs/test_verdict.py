@@ -96,7 +96,10 @@ def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
     assert found.to_random is not None
     assert found.to_random[1:3] == pytest.approx(tuple(expected))
     assert found.sentence.endswith("not shown to be better than random samples at the same rate")
-    worse = entries({"x": CLEAR, "random at 1.00": [-gap for gap in CLEAR]})
+    lost = [-gap for gap in CLEAR]
+    (lower,) = judge(entries({"x": lost, "random at 1.00": lost[::-1]}), "loss", False)
+    assert "not shown to be better than random samples" in lower.sentence
+    worse = entries({"x": CLEAR, "random at 1.00": lost})
     assert "random" not in judge(worse)[0].sentence
     assert judge(entries({"x": CLEAR}))[0].to_random is None
 
