@@ -15,7 +15,7 @@ from astkit.gating import as_policy
 from astkit.identity import configuration
 from astkit.runs import pilot
 from astkit.runs.comparison_arm import Entry, control_of, run_arm
-from astkit.runs.comparison_task import DENSE, Arm, Chosen, Task
+from astkit.runs.comparison_task import DENSE, Arm, Chosen, Task, selectable
 from astkit.runs.record import read_json, write_json
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress
@@ -145,7 +145,7 @@ class Plan:
         kept = read_json(path)
         found = pilot.Pilot.from_dict(kept) if kept else None
         if found is None or any(found.of(label) is None for label in self.policies):
-            found = pilot.measure(self.task, self.policies, self.first)
+            found = pilot.measure(self.task, self.policies, self.first, self._steps())
             write_json(path, found.to_dict())
         for label in [] if all_policies else list(self.policies):
             prediction = found.of(label)
@@ -158,6 +158,13 @@ class Plan:
         if not self.policies:
             raise ValueError("no policy is left to compare: " + "; ".join(self.notes))
         return found
+
+    def _steps(self) -> float:
+        """About how many batches the comparison trains on."""
+        source = selectable(self.task.train, self.first)
+        size = self.task.batch_size or getattr(source, "batch_size", None) or 1
+        batches = (source.num_samples or 0) / size * (self.budget.epochs or 1.0)
+        return (2 * len(self.policies) + 1) * max(1, len(self.seeds)) * batches
 
     def _announce(self, measured: pilot.Pilot) -> None:
         """Print the estimated time."""

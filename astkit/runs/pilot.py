@@ -2,22 +2,27 @@
 
 Seconds of an offered batch of B rows are measured in interleaved rounds on copies of the model:
 dense training D (loading, forward, backward, optimizer and the loop), a scoring forward pass S,
-and training T(n) on n rows. A policy that chooses after scoring then takes
+and training T(n) on n rows; where one thread does all, CPU seconds, which other processes disturb
+less. A policy that chooses after scoring then takes
 
     D - T(B) + S' + T(rate * B)
 
-a batch, where S' is S, or the seconds of the policy's own ``choose`` where it can be called. One
-that plans before loading takes ``rate * D``, and ``load + S`` for each row that it only scores. As
-a share of D this is ``seconds``; the line through T(rate * B) and T(B) gives the rest.
+a batch, where S' is S, or the mean seconds of the policy's own ``choose`` if it takes longer. The
+line through T(rate * B) and T(B) gives the rate at which this equals D. A policy that plans before
+loading takes fewer batches, which cost D less what T(B) grows with the rows, and each row of them;
+rows that it only scores are loaded and cost S.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
+
+import torch
 
 from astkit import rng
 from astkit.batch import Batch
@@ -29,8 +34,9 @@ from astkit.runs.comparison_arm import POINTS
 from astkit.runs.comparison_task import Arm, Chosen, Task
 from astkit.trainers import Budget, Trainer, choose_device
 
-SECONDS, ROUNDS = 8.0, 15
-"""The pilot measures as many rounds as take `SECONDS`, from 5 to `ROUNDS`."""
+SHARE, ROUNDS = 0.01, 16
+"""The pilot takes about `SHARE` of the comparison's time, for 5 to `ROUNDS` rounds."""
+PHASES = ("load", "forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -123,66 +129,57 @@ def held_rows(task: Task) -> int:
     return POINTS * sizes[0] + sizes[1]
 
 
-def measure(task: Task, policies: Mapping[str, Chosen], seed: int = 0) -> Pilot:
+def measure(
+    task: Task, policies: Mapping[str, Chosen], seed: int = 0, steps: float = math.inf
+) -> Pilot:
     """Measure a few dozen batches, and predict the cost of each of ``policies`` (by label).
 
+    ``steps``: number of batches of the comparison, which limits the number of rounds.
     Models are built for it, and the global RNG is left alone. Raises ``ValueError`` for data,
     models and criteria that do not fit together.
     """
     with rng.isolated(choose_device(task.device), seed, "pilot"):
         begin = time.perf_counter()
         work = task.trainer(None, seed, Budget(epochs=1e9))
-        steps = work.steps()
+        dense = work.steps()
         try:
-            next(steps)  # resolves "auto" settings, counts FLOPs
+            next(dense)  # resolves "auto" settings, counts FLOPs
             started = time.perf_counter() - begin
             made = {label: Arm(label, each, seed).fresh() for label, each in policies.items()}
-            return _measured(work, steps, {k: v for k, v in made.items() if v}, started)
+            return _measured(work, dense, {k: v for k, v in made.items() if v}, started, steps)
         finally:
-            steps.close()
+            dense.close()
 
 
 def _measured(
-    work: Trainer, steps: Iterator[object], policies: Mapping[str, Policy], started: float
+    work: Trainer,
+    dense: Iterator[object],
+    policies: Mapping[str, Policy],
+    started: float,
+    steps: float,
 ) -> Pilot:
     batch = work.learner.prepare(work.feed.peek())
-    found = _timed(work, steps, batch, policies)
-    cost, rows = work.costs.of(batch, work.train.check_labels), batch.rows
-    made = [
-        _scoring(k, v, found, rows) if _choosing(v) else _planning(k, v, found)
-        for k, v in policies.items()
-    ]
-    parts = {name: work.ledger.phases.get(name, 0.0) / work.position.step for name in _PHASES}
-    seconds = {
-        "dense": statistics.median(found.dense),
-        "score": statistics.median(found.score),
-        "start": started,
-        **parts,
-    }
-    flops = 0.0 if cost.uncounted else cost.training
-    return Pilot(rows, work.train.num_samples or 0, seconds, flops, tuple(made))
-
-
-_PHASES = ("load", "forward", "backward", "optimizer")
-
-
-class _Times(NamedTuple):
-    """Seconds of each round; ``load`` of a batch, and the forward pass's share of the FLOPs."""
-
-    dense: tuple[float, ...]
-    score: tuple[float, ...]
-    training: dict[int, tuple[float, ...]]  # by number of rows
-    chosen: dict[str, tuple[float, ...]]  # by policy
-    load: float
-    forward: float
+    cost = work.costs.of(batch, work.train.check_labels)
+    seconds = _timed(work, dense, batch, policies, steps)
+    means = {name: work.ledger.phases.get(name, 0.0) / work.position.step for name in PHASES}
+    medians = {name: statistics.median(seconds[name]) for name in ("dense", "score")}
+    parts = {**medians, **means, "start": started}
+    samples = work.train.num_samples or batch.rows
+    forward = cost.forward / cost.training if cost.training else 1 / 3
+    found = _Times(seconds, batch.rows, samples, parts["load"], forward)
+    made = tuple(found.prediction(label, policy) for label, policy in policies.items())
+    return Pilot(batch.rows, samples, parts, 0.0 if cost.uncounted else cost.training, made)
 
 
 def _timed(
-    work: Trainer, steps: Iterator[object], batch: Batch, policies: Mapping[str, Policy]
-) -> _Times:
+    work: Trainer,
+    dense: Iterator[object],
+    batch: Batch,
+    policies: Mapping[str, Policy],
+    steps: float,
+) -> Mapping[str, tuple[float, ...]]:
+    """Seconds of each part in each round."""
     learner = work.learner
-    sizes = {batch.rows, *(_rows(v, batch.rows) for v in policies.values() if _choosing(v))}
-    callable_ = [k for k, v in policies.items() if _choosing(v) and _alone(v)]
 
     def train(rows: int) -> Callable[[], object]:
         part = batch.take(slice(0, rows))
@@ -191,37 +188,106 @@ def _timed(
     def choose(policy: Policy) -> Callable[[], object]:
         return lambda: policy.choose(learner.scored(batch))
 
-    training = {rows: train(rows) for rows in sizes}
-    chosen = {label: choose(policies[label]) for label in callable_}
+    choosing = {label: each for label, each in policies.items() if _choosing(each)}
+    shares = {1.0, 0.25, *map(_rate, choosing.values())}
     arms: dict[str, Callable[[], object]] = {
-        "dense": lambda: next(steps),
+        "dense": lambda: next(dense),
         "score": lambda: learner.scored(batch).losses,
-        **{f"train {rows}": each for rows, each in training.items()},
-        **{f"choose {label}": each for label, each in chosen.items()},
+        **{f"train {rows}": train(rows) for rows in {_part(each, batch.rows) for each in shares}},
+        **{f"choose {k}": choose(v) for k, v in choosing.items() if _alone(v)},
     }
     wait = synchronizer(work.device)
-    first = interleaved(arms, rounds=2, warmup=1, synchronize=wait)
-    once = sum(map(first.median, arms))
-    rounds = max(5, min(ROUNDS, int(SECONDS / max(once, 1e-9))))
-    seconds = interleaved(arms, rounds=rounds, warmup=0, synchronize=wait).seconds
-    cost = work.costs.of(batch, work.train.check_labels)
-    return _Times(
-        seconds["dense"],
-        seconds["score"],
-        {rows: seconds[f"train {rows}"] for rows in training},
-        {label: seconds[f"choose {label}"] for label in chosen},
-        work.ledger.phases["load"] / work.position.step,
-        cost.forward / cost.training if cost.training else 1 / 3,
-    )
+    alone = wait is None and torch.get_num_threads() == 1 and _workers(work) == 0
+    clock = time.process_time if alone else time.perf_counter
+    first = interleaved(arms, rounds=2, warmup=1, clock=clock, synchronize=wait)
+    allowed = SHARE * steps * first.median("dense") / max(sum(map(first.median, arms)), 1e-9)
+    rounds = max(3, int(min(ROUNDS, allowed)) - 2)
+    rest = interleaved(arms, rounds=rounds, warmup=0, clock=clock, synchronize=wait)
+    return {name: first.seconds[name] + rest.seconds[name] for name in arms}
+
+
+class _Times(NamedTuple):
+    """Seconds of each part in each round, and what turns them into predictions.
+
+    ``rows`` of a batch; ``samples`` of the data; seconds to ``load`` a batch; ``forward``: share of
+    the forward pass in the FLOPs of training.
+    """
+
+    seconds: Mapping[str, tuple[float, ...]]
+    rows: int
+    samples: int
+    load: float
+    forward: float
+
+    def prediction(self, label: str, policy: Policy) -> Prediction:
+        rate, cost = _rate(policy), policy.cost
+        scored, ceiling, break_even = cost.forwards + cost.helpers, None, 1.0
+        if _choosing(policy):
+            shares, ceiling, break_even, always = self._choosing(label, rate, scored)
+            assumed = "" if always and not overrides(policy, "plan") else "assumed for every batch"
+        else:
+            shares = self._planning(rate, scored)
+            assumed = "assumed: it depends on the data" if rate == 1 or scored else ""
+        low, high = bootstrap_interval(shares)
+        flops, middle = rate + scored * self.forward, statistics.median(shares)
+        return Prediction(label, rate, middle, low, high, flops, ceiling, break_even, assumed)
+
+    def _planning(self, rate: float, scored: float) -> list[float]:
+        """Seconds of a pass over dense's: steps of whole batches, and rows that are only scored."""
+        slope = self._slope(0.25) / self.rows
+        rows = max(1, round(rate * self.samples))
+        steps, every = (math.ceil(each / self.rows) for each in (rows, self.samples))
+        shares = []
+        for dense, score in zip(self.seconds["dense"], self.seconds["score"], strict=True):
+            step = max(0.0, dense - slope * self.rows)  # what does not depend on the rows
+            only = scored * self.samples * (self.load + score) / self.rows
+            total = every * step + slope * self.samples
+            shares.append((steps * step + slope * rows + only) / total)
+        return shares
+
+    def _choosing(
+        self, label: str, rate: float, scored: float
+    ) -> tuple[list[float], float, float, bool]:
+        """Seconds of a batch over dense's, ceiling, break-even rate; whether it always scores."""
+        seconds, part = self.seconds, _part(rate, self.rows)
+        dense = statistics.median(seconds["dense"])
+        expected = scored * statistics.median(seconds["score"])
+        # the mean, since helper models are not trained in every batch
+        own = statistics.mean(seconds.get(f"choose {label}", (expected,)))
+        c = max(own, expected)
+        pairs = (seconds["dense"], seconds[f"train {part}"], seconds[f"train {self.rows}"])
+        shares = [1 + (c + t - w) / d for d, t, w in zip(*pairs, strict=True)]
+        slope = self._slope(rate)
+        ceiling = dense / max(dense + c - slope, 1e-12)
+        break_even = max(0.0, 1 - c / slope) if slope > 0 else 0.0
+        return shares, ceiling, break_even, own > expected / 2
+
+    def _slope(self, rate: float) -> float:
+        """Seconds of training on a whole batch that are in proportion to its rows."""
+        parts = [_part(each, self.rows) for each in (rate, 0.25)]
+        part = next((part for part in parts if part < self.rows), 0)
+        whole = statistics.median(self.seconds[f"train {self.rows}"])
+        less = statistics.median(self.seconds[f"train {part}"]) if part else 0.0
+        return (whole - less) / (1 - part / self.rows)
+
+
+def _workers(work: Trainer) -> int:
+    settings = getattr(work.train, "settings", None)
+    return int(getattr(settings, "num_workers", 1))
+
+
+def _part(rate: float, rows: int) -> int:
+    """Rows of a batch that are trained on; at least 2, for batch normalisation."""
+    return min(rows, max(2, round(rate * rows)))
+
+
+def _choosing(policy: Policy) -> bool:
+    return overrides(policy, "choose")
 
 
 def _alone(policy: Policy) -> bool:
     """Whether ``choose`` works without ``plan`` and ``prepare``."""
     return not overrides(policy, "plan") and not overrides(policy, "prepare")
-
-
-def _choosing(policy: Policy | None) -> bool:
-    return policy is not None and overrides(policy, "choose")
 
 
 def _rate(policy: Policy) -> float:
@@ -230,45 +296,3 @@ def _rate(policy: Policy) -> float:
         return float(getattr(policy, "target_rate", getattr(policy, "rate", 1.0)))
     many = 1_000_000
     return min(1.0, policy.expected_rows(many) / many, 1 - policy.cost.forwards)
-
-
-def _rows(policy: Policy, rows: int) -> int:
-    return min(rows, max(2, round(_rate(policy) * rows)))
-
-
-def _planning(label: str, policy: Policy, found: _Times) -> Prediction:
-    rate, scored = _rate(policy), policy.cost.forwards
-    extra = [scored * (found.load + s) / d for d, s in zip(found.dense, found.score, strict=True)]
-    assumed = "assumed: it depends on the data" if rate == 1 or scored else ""
-    seconds = [rate + each for each in extra]
-    return _summary(label, rate, seconds, rate + scored * found.forward, None, 1.0, assumed)
-
-
-def _scoring(label: str, policy: Policy, found: _Times, rows: int) -> Prediction:
-    rate, n, cost = _rate(policy), _rows(policy, rows), policy.cost
-    passes = cost.forwards + cost.helpers
-    whole, part = found.training[rows], found.training[n]
-    chosen = found.chosen.get(label) or tuple(passes * each for each in found.score)
-    rounds = zip(found.dense, chosen, part, whole, strict=True)
-    seconds = [1 + (c + p - w) / d for d, c, p, w in rounds]
-    d, c, w, p = map(statistics.median, (found.dense, chosen, whole, part))
-    slope = (w - p) / (1 - n / rows) if n < rows else w  # what the rows of a batch cost
-    ceiling = d / max(d + c - slope, 1e-12)
-    break_even = max(0.0, 1 - c / slope) if slope > 0 else 0.0
-    assumed = "assumed for every batch" if overrides(policy, "plan") else ""
-    flops = rate + passes * found.forward
-    return _summary(label, rate, seconds, flops, ceiling, break_even, assumed)
-
-
-def _summary(
-    label: str,
-    rate: float,
-    seconds: list[float],
-    flops: float,
-    ceiling: float | None,
-    break_even: float,
-    assumed: str,
-) -> Prediction:
-    low, high = bootstrap_interval(seconds)
-    middle = statistics.median(seconds)
-    return Prediction(label, rate, middle, low, high, flops, ceiling, break_even, assumed)

@@ -427,8 +427,8 @@ def comparison_lock(folder):
 
 
 def test_a_policy_that_saves_no_time_is_left_out_unless_asked_for(tmp_path, monkeypatch):
-    def slow(task, policies, seed):
-        found = measure(task, policies, seed)
+    def slow(*arguments):
+        found = measure(*arguments)
         made = tuple(
             comparison_plan.pilot.Prediction(
                 each.policy, each.rate, 1.2, 1.1, 1.3, 1.0, 1.5, 0.2, ""
