@@ -7,8 +7,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from typing import TypeAlias
 
 from astkit.background import BackgroundError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 COMMANDS = ("run", "sweep", "report", "compare", "tune", "demo", "export")
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130

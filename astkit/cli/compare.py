@@ -7,8 +7,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
-from astkit.cli import say
-from astkit.cli.options import Commands
+from astkit.cli import Commands, say
 from astkit.names import REGISTRIES
 
 POLICIES = ["infobatch", "cached_loss", "gate:target_rate=0.25"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astkit.cli.options import Commands
+from astkit.cli import Commands
 from astkit.cli.run import missing, start
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_baseline_vs_gated.ipynb"

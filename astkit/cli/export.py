@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from astkit.cli.options import Commands
+from astkit.cli import Commands
 
 ABOUT = """\
 Write a notebook and the modules of astkit that it needs as one file, with the

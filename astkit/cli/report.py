@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from astkit import files
-from astkit.cli import say
-from astkit.cli.options import Commands
+from astkit.cli import Commands, say
 
 EXAMPLES = """examples:
   astkit report                                  tables of all runs in runs/

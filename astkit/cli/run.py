@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astkit.cli import FAILED, GOOD, say
-from astkit.cli.options import Commands
+from astkit.cli import FAILED, GOOD, Commands, say
 
 if TYPE_CHECKING:
     from astkit.runs.notebook import Outcome

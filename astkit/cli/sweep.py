@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from astkit.cli import FAILED, GOOD, say
-from astkit.cli.options import Commands
+from astkit.cli import FAILED, GOOD, Commands, say
 from astkit.cli.run import add_notebook, missing
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astkit.cli.options import Commands
+from astkit.cli import Commands
 from astkit.names import REGISTRIES
 from astkit.runs import arms
 
