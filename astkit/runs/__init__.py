@@ -1,6 +1,13 @@
 """Repeatable runs: comparisons, notebooks in run folders, sweeps, and tables of their results.
 
-Comparisons of arms (an arm is one way of training the same task):
+Comparison of policies, `astkit.compare` (an arm is one policy, or a control, and one seed):
+    comparison.py        the call, and its result
+    comparison_task.py   what all arms share; comparison_checks.py: checks of the arguments
+    comparison_plan.py   the order of the arms, resuming, processes
+    comparison_arm.py    training of one arm; visits.py: the rows that it trains on
+    pilot.py             what each policy can save on this machine
+    tasks.py             tasks by name and from files
+Comparison of ways of training, for notebook 01:
     arms.py              the arms, their task and their trainers
     compare.py           train all arms into one JSON file, resumable
     claims.py            the original's published figures and the measured ones

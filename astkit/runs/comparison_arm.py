@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.batch import count_rows
+from astkit.batch import count_rows, tensors
 from astkit.gating import RandomSubset, as_policy
 from astkit.gating.losses import class_outputs
 from astkit.gating.policy import overrides
 from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
-from astkit.runs.record import write_json
+from astkit.runs.record import read_json, write_json
 from astkit.runs.visits import Visits
 from astkit.trainers import (
     Budget,
@@ -78,11 +78,11 @@ class Recalls:
         """Whether each row is correct, float ``[rows]``; zeros without classes."""
         found = class_outputs(outputs, targets)
         if found is None:
-            return torch.zeros(count_rows(targets))
+            return torch.zeros(count_rows(targets), device=next(tensors(targets)).device)
         logits, labels = found
         right, classes = logits.argmax(1) == labels, logits.shape[1]
-        rows = [each.bincount(minlength=classes) for each in (labels, labels[right])]
-        counts = torch.stack(rows)
+        rows = [each[each >= 0].bincount(minlength=classes) for each in (labels, labels[right])]
+        counts = torch.stack(rows).cpu()
         self.counts = counts if self.counts is None else self.counts + counts
         return right.float()
 
@@ -171,9 +171,9 @@ def run_arm(
         "visits": f"{arm.name}.safetensors",
     }
     visits.save(folder / VISITS / entry["visits"])
-    write_json(folder / "entries" / f"{arm.name}.json", entry)
+    path = write_json(folder / "entries" / f"{arm.name}.json", entry)
     shutil.rmtree(saved, ignore_errors=True)
-    return entry
+    return read_json(path)
 
 
 def _cost(work: Trainer) -> Entry:

@@ -20,6 +20,7 @@ from astkit.gating import Criterion, Policy, as_policy
 from astkit.identity import configuration
 from astkit.names import REGISTRIES
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
+from astkit.trainers.resume import data_identity
 
 Chosen = Policy | Mapping[str, Any]
 
@@ -80,10 +81,10 @@ class Task:
         described = self.trainer(None, seed, budget).described()
         described = {k: v for k, v in described.items() if k not in ("seed", "policy", "step")}
         described["data"].pop("seed")
+        held = {part: data_identity(self.held(part)) for part in ("validation", "test")}
         return {
             **described,
-            "validation rows": self.held("validation").num_samples,
-            "test rows": self.held("test").num_samples,
+            **held,
             "criterion": configuration(self.criterion),
             "metrics": [[each.name, each.higher_is_better] for each in self.metrics],
         }

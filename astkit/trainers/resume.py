@@ -104,7 +104,7 @@ class Resumable(Parts):
             "policy": configuration(self.policy),
             "optimizer": _optimizer(self.learner),
             "model": _structure(self.model),
-            "data": _data(self.train),
+            "data": data_identity(self.train),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,8 +176,8 @@ def _structure(model: nn.Module) -> str:
     return hashlib.sha256(repr((str(model), shapes, functions)).encode()).hexdigest()[:16]
 
 
-def _data(source: BatchSource) -> dict[str, Any]:
-    """Size, content hashes and loading settings of the training data."""
+def data_identity(source: BatchSource) -> dict[str, Any]:
+    """Size, content hashes and loading settings of data."""
     found: dict[str, Any] = {"rows": source.num_samples}
     for name in ("batch_size", "seed", "shuffle", "drop_last"):
         found[name] = getattr(source, name, None)
