@@ -76,6 +76,7 @@ class Resumable(Parts):
         _compare(state["identity"], self._identity, path)
         try:
             self.model.load_state_dict(state["model"])
+            _check_optimizer(self.optimizer.state_dict(), state["optimizer"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.load_state_dict(state["loop"])
             self.schedule(self.progress)  # raises for a position with wrong types
@@ -194,6 +195,24 @@ def data_identity(source: BatchSource) -> dict[str, Any]:
 
 def _sample_hash(rows: Tensor) -> str:
     return tensor_hash(rows[:: 1 + rows.nbytes // HASHED])
+
+
+def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for optimizer state that would fail at the next training step."""
+
+    def kind(value: Any) -> object:
+        inner = tuple(map(kind, value)) if isinstance(value, tuple) else ()
+        return (float if type(value) is int else type(value), inner)
+
+    def kinds(values: Mapping[str, Any]) -> frozenset[object]:
+        return frozenset((name, kind(value)) for name, value in values.items())
+
+    pairs = zip(now["param_groups"], then["param_groups"], strict=True)
+    if (
+        any(kinds(a) != kinds(b) for a, b in pairs)
+        or len(set(map(kinds, then["state"].values()))) > 1
+    ):
+        raise ValueError("the optimizer's state has other entries")
 
 
 def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import threading
@@ -19,6 +20,7 @@ from astkit.datasets import Loader
 from astkit.gating import Gate, OriginPI, TopK
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import Budget, Event, TimeIsUp, TrainConfig, Trainer
+from astkit.trainers.resume import _check_optimizer
 from astkit.trainers.state import History, Steering
 from tests.trainers.states import hand_over, leave_after
 
@@ -307,3 +309,24 @@ def test_a_run_keeps_the_batches_that_metrics_every_reports():
     steps = run.run().steps
     assert [entry["step"] for entry in steps] == [1, 5, 9, 13, 17]
     assert all(entry["loss"] is not None for entry in steps)
+
+
+def test_optimizer_state_that_would_fail_at_the_next_step_is_refused():
+    optimizer = torch.optim.AdamW([torch.ones(2, requires_grad=True) for _ in range(2)])
+    optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
+    optimizer.param_groups[0]["params"][1].grad = torch.ones(2)
+    optimizer.step()
+    now = optimizer.state_dict()
+    _check_optimizer(now, copy.deepcopy(now))
+    for change in (
+        lambda state: state["param_groups"][0].pop("weight_decay"),
+        lambda state: state["param_groups"][0].update(maximize={}),
+        lambda state: state["param_groups"][0].update(betas=(0.9, {})),
+        lambda state: state["param_groups"].pop(),
+        lambda state: state["state"][1].pop("exp_avg_sq"),
+        lambda state: state["state"][0].update(step="x"),
+    ):
+        then = copy.deepcopy(now)
+        change(then)
+        with pytest.raises(ValueError, match=r"other entries|zip"):
+            _check_optimizer(now, then)
