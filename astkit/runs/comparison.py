@@ -88,7 +88,7 @@ class Comparison:
         """
         for entry in self.entries:
             if (entry["policy"], entry["seed"]) == (policy, seed):
-                return visits.read(self._folder / entry["visits"])
+                return visits.read(self._folder / Path(entry["visits"]).name)
         known = sorted({(entry["policy"], entry["seed"]) for entry in self.entries})
         raise ValueError(f"no arm {policy!r} with seed {seed}: choose one of {known}")
 
@@ -139,10 +139,10 @@ class Comparison:
         """Write everything to a JSON file, and the visits to a folder beside it."""
         path = Path(path)
         folder = path.with_name(f"{path.stem}_visits")
-        for entry in self.entries:
-            if folder != self._folder and (self._folder / entry["visits"]).exists():
+        for name in (Path(entry["visits"]).name for entry in self.entries):
+            if folder != self._folder and (self._folder / name).exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self._folder / entry["visits"], folder / entry["visits"])
+                shutil.copyfile(self._folder / name, folder / name)
         names = ("entries", "metric", "higher", "notes", "settings", "stamp")
         measured = None if self.pilot is None else self.pilot.to_dict()
         return write_json(path, {**{k: getattr(self, k) for k in names}, "pilot": measured})
@@ -159,6 +159,9 @@ class Comparison:
             raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
         kinds: dict[str, Any] = {"entries": list, "metric": str, "higher": bool, "settings": dict}
         found = read_json(path, **kinds)
+        needed = {"policy", "seed", "value", "flops", "seconds", "curve", "visits"}
+        if lacking := {name for entry in found["entries"] for name in needed - entry.keys()}:
+            raise ValueError(f"{path} is no comparison: its entries lack {', '.join(lacking)}")
         return cls(
             {"notes": [], "stamp": {}, "pilot": None, **found},
             path.with_name(f"{path.stem}_visits"),

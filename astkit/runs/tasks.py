@@ -70,7 +70,8 @@ def folder(root: str | Path, size: int = 32) -> Arguments:
 def _images(
     train: Images, validation: Images, test: Images, model: str, augment: tuple[str, ...]
 ) -> Arguments:
-    stats = train.channel_stats()
+    mean, std = train.channel_stats()
+    stats = (mean, std.clamp_min(1 / 255))  # a channel may be constant
     held = partial(Loader, batch_size=500, shuffle=False, normalize=stats)
     return {
         "make_model": partial(resolve("model", model), train.shape, train.num_classes),

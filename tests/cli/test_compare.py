@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import UserDict
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from PIL import Image
 from astkit import Comparison
 from astkit.cli import compare as command
 from astkit.cli import main
+from astkit.datasets import as_loader
 from astkit.runs import tasks
 from tests.cli.refusals import refused
 
@@ -117,11 +120,38 @@ def test_a_script_defines_its_task(tmp_path, capsys):
     assert "does not define test: define it" in refused(capsys, "compare", "--script", path)
 
 
-def test_texts_and_missing_packages(monkeypatch, capsys):
+class Rows(UserDict):
+    """Columns, as a Hugging Face data set gives them."""
+
+    column_names = property(list)
+
+    def __len__(self):
+        return len(self["label"])
+
+    def select(self, rows):
+        return Rows({name: [values[row] for row in rows] for name, values in self.items()})
+
+
+def test_texts_and_images_on_disk_and_a_missing_package(monkeypatch, capsys):
     words = tasks._hashed(["a b a", "B"])
     assert words.shape == (2, tasks.LENGTH)
     assert words[0, 0] == words[0, 2] != words[0, 1] == words[1, 0]
     assert (words > 0).sum(1).tolist() == [3, 1]
+    on_disk = {"texts": Rows(text=["a b", "c"] * 20, label=[0, 1] * 20)}
+    on_disk["parts"] = {"train": on_disk["texts"], "test": Rows(text=["a"], label=[0])}
+    images = [Image.new("RGB", (9, 8 + i % 2), (i, 0, 0)) for i in range(40)]
+    on_disk["images"] = Rows(image=images, label=[0, 1] * 20)
+    on_disk["others"] = Rows(sentence=["a"], label=[0])
+    package = SimpleNamespace(load_from_disk=on_disk.get)
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    for name, sizes in (("texts", [29, 5, 6]), ("images", [29, 5, 6]), ("parts", [34, 6, 1])):
+        found = tasks.hugging_face(name)
+        held = [getattr(found[p], "data", found[p]) for p in ("train", "validation", "test")]
+        assert list(map(len, held)) == sizes
+        x = next(as_loader(found["train"]).batches(0)).x
+        assert found["make_model"]()(x).shape == (len(x), 2)
+    with pytest.raises(ValueError, match="others has the columns sentence, label: rename them"):
+        tasks.hugging_face("others")
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert refused(capsys, "compare", "--hf", "here").startswith("a Hugging Face folder needs")
 

@@ -105,6 +105,10 @@ def test_results_are_shown_saved_and_loaded(report, folder, tmp_path):
         assert (loaded.settings, loaded.pilot) == (report.settings, report.pilot)
         losses = loaded.visits("cached_loss", 1)["losses"]
         assert torch.equal(losses, report.visits("cached_loss", 1)["losses"])
+    other = tmp_path / "other.json"
+    other.write_text(path.read_text().replace('"curve"', '"bend"'))
+    with pytest.raises(ValueError, match="is no comparison: its entries lack curve"):
+        Comparison.load(other)
     with pytest.raises(FileNotFoundError, match="does not exist: give a file that `save` wrote"):
         Comparison.load(tmp_path / "nothing.json")
 
@@ -250,9 +254,7 @@ def test_a_policy_that_diverges_is_reported_beside_the_others():
     report = run(policies=["infobatch", Diverges()], seeds=[0])
     failed = [entry for entry in report.entries if entry["policy"] == "Diverges"]
     assert [entry["value"] for entry in failed] == [None]
-    assert any(
-        note.startswith("Diverges, seed 0: the ") for note in report.notes
-    )
+    assert any(note.startswith("Diverges, seed 0: the ") for note in report.notes)
     with pytest.raises(FloatingPointError, match="lower lr, or set clip_norm"):
         run(config=astkit.TrainConfig(lr=1e30), seeds=[0], policies=["cached_loss"])
 
