@@ -269,4 +269,6 @@ class Feed:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a planned round."""
         self._batches, self._drawn = None, state["generator"]
-        self.round = Round(**state["round"])
+        planned = state["round"]
+        numbers = {name: float(planned[name]) for name in ("lr_factor", "share")}  # or raises
+        self.round = Round(**{**planned, **numbers})
