@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import shutil
 import tempfile
 import time
@@ -24,6 +25,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import Budget, compare, rng
 from astkit.datasets import Loader
+from astkit.files import write_atomic
 from astkit.gating.policy import overrides
 from astkit.models import SimpleCNN
 from astkit.profiling import interleaved
@@ -31,11 +33,13 @@ from astkit.runs import pilot
 from astkit.runs.comparison_arm import POINTS, control_of
 from astkit.runs.comparison_checks import checked_policies, checked_task
 from astkit.runs.comparison_task import DENSE, Arm, Task
+from astkit.runs.record import read_json
 from astkit.runs.tasks import built_in
 from astkit.trainers import DenseStep, GatedStep, Trainer
 from tests.benchmarks.measure import Figure, figure, line, one_thread, record, synthetic
 
 RESULTS = Path(__file__).with_name("pilot.json")
+PARTS = ("predictions", "cost")
 ROUNDS = 5
 NEAR, COST = 0.2, 1.03
 ENDLESS = Budget(epochs=1e9)
@@ -176,7 +180,7 @@ def _trained(task: Task, arm: Arm, budget: Budget) -> Trainer:
 def cost(name: str, arguments: dict[str, Any], epochs: float, rounds: int) -> Iterator[Figure]:
     """A whole comparison over its trainings alone."""
     given = [{"name": "gate", "target_rate": 0.25}]
-    budget, seeds = Budget(epochs=epochs), range(2)
+    arguments, budget, seeds = {**arguments, "batch_size": 32}, Budget(epochs=epochs), range(5)
     task, policies = task_of(arguments), checked_policies(given)
 
     def whole() -> None:
@@ -204,28 +208,35 @@ def cost(name: str, arguments: dict[str, Any], epochs: float, rounds: int) -> It
         [own / other for own, other in ratio],
         "at most",
         COST,
-        f"2 seeds of 3 arms, {epochs:g} epochs of dense training each, pilot and files included",
+        f"5 seeds of 3 arms, {epochs:g} epochs of dense training each, pilot and files included",
         seconds=timed.median("compare"),
         seconds_bare=timed.median("bare"),
     )
 
 
-def measured(rounds: int, epochs: float) -> Iterator[Figure]:
-    """All figures."""
+def measured(part: str, rounds: int, epochs: float) -> Iterator[Figure]:
+    """The figures of a part, "predictions" or "cost"."""
+    if part == "cost":
+        yield from cost("transformer", tasks()["transformer"], epochs, rounds)
+        return
     for name, arguments in tasks().items():
         yield from predictions(name, arguments, rounds)
-    yield from cost("transformer", tasks()["transformer"], epochs, rounds)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, and write the results in one piece."""
+    """Measure the parts, and write each with its stamp; other parts in the file are kept."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--epochs", type=float, default=4.0, help="of dense runs in a comparison")
+    parser.add_argument("--epochs", type=float, default=3.0, help="of dense runs in a comparison")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args(arguments)
-    with one_thread():
-        record(options.out, measured(options.rounds, options.epochs), line)
+    for part in options.parts:
+        with one_thread(), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "part.json"
+            record(path, measured(part, options.rounds, options.epochs), line)
+            parts = {**read_json(options.out), part: read_json(path)}
+        write_atomic(options.out, json.dumps(parts, indent=1) + "\n")
 
 
 if __name__ == "__main__":
