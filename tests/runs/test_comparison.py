@@ -15,11 +15,10 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import astkit
-from astkit import Budget, Comparison, Gate, GatedStep, Loader, Metric, Policy, Selection
-from astkit.gating import CachedLoss, DeviceGate, InfoBatch, OriginPI
-from astkit.runs import comparison_arm, comparison_plan, comparison_task, visits
-from astkit.runs.comparison_task import Arm, Task, label_of
-from astkit.trainers import Trainer
+from astkit import Budget, Comparison, Gate, Metric, Policy, Selection
+from astkit.gating import CachedLoss
+from astkit.runs import comparison_arm, comparison_plan
+from astkit.runs.comparison_task import Task
 from tests.runs import small_tasks
 from tests.runs.small_tasks import HELD, ROWS, TRAIN, make_model, run, timeless
 
@@ -189,55 +188,6 @@ def test_a_killed_comparison_ends_with_the_same_table(report, tmp_path, monkeypa
     assert timeless(run(out=tmp_path).entries) == timeless(report.entries)
 
 
-def test_arms_of_a_seed_share_weights_and_seeds_differ():
-    task = Task(make_model, TRAIN, small_tasks.VALIDATION, small_tasks.TEST, None)
-    first, same, other = (task.model(seed)[0].weight for seed in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-    own = Loader(TRAIN, 16, seed=5)
-    for data in (TRAIN, own, DataLoader(TRAIN, 16, shuffle=True)):
-        orders = [comparison_task.selectable(data, seed).order(0).tolist() for seed in (0, 0, 1)]
-        assert orders[0] == orders[1] != orders[2]
-    assert own.seed == 5
-
-
-def test_a_torch_loader_keeps_its_batches():
-    def collate(items):
-        return torch.stack([x for x, _ in items]), torch.stack([y for _, y in items])
-
-    for data, shuffled, custom in (
-        (DataLoader(TRAIN, 5, shuffle=True, drop_last=True, collate_fn=collate), True, True),
-        (DataLoader(astkit.indexed(TRAIN), 5), False, False),
-    ):
-        loader = comparison_task.opened_loader(data)
-        assert (loader.batch_size, loader.shuffle, loader.data) == (5, shuffled, TRAIN)
-        assert (loader.collate_fn is collate) == custom
-        assert loader.drop_last == data.drop_last
-        assert next(loader.batches(0)).x.shape == (5, 4)
-
-
-def test_labels_name_the_arguments_given():
-    class Mine(Policy):
-        def __init__(self, first: float = 1.0, score=None):
-            self.first, self.score = first, score
-
-    for policy, label in (
-        ("infobatch", "infobatch"),
-        (InfoBatch(seed=4), "infobatch"),
-        ({"name": "gate", "score": "el2n", "target_rate": 0.25}, "gate(0.25, score=el2n)"),
-        ({"name": "gate", "target_rate": 0.1, "seed": 3}, "gate(0.1)"),
-        (Gate(0.25), "gate(0.25)"),
-        (Gate(0.2, "el2n", fallback=0), "gate(0.2, fallback=0, score=el2n)"),
-        (Gate(controller=OriginPI(0.3)), "gate(0.3, controller=OriginPI)"),
-        (InfoBatch(0.3, 1.0), "infobatch(0.3, delta=1.0)"),
-        (Mine(), "Mine"),
-        (Mine(2.0, print), "Mine(2.0, score=builtin_function_or_method)"),
-    ):
-        assert label_of(policy) == label
-    arms = [Arm("gate(0.25)", None, 0), Arm("gate 0.25", None, 0), Arm("gate(0.25)", None, 1)]
-    assert len({arm.name for arm in arms}) == 3
-
-
 class Diverges(Policy):
     """Weights that make the loss infinite in the second batch."""
 
@@ -355,16 +305,6 @@ def test_seeds_are_added_while_they_fit(monkeypatch):
                 now[0] += 18.0  # three fit into a minute, a fourth would not
         assert groups == expected
     assert {entry["seed"] for entry in run(minutes=1e-9).entries} == {0}
-
-
-def test_padding_rows_are_not_counted():
-    for gate in (Gate(0.25), DeviceGate(0.25, "loss")):
-        record = visits.Visits(GatedStep(gate), ROWS, lambda: 0.0)
-        work = Trainer(
-            make_model(), TRAIN, batch_size=16, step=record, epochs=1, config=small_tasks.CONFIG
-        )
-        work.run()
-        assert int(record.trained.sum()) == work.ledger.samples.trained > 0
 
 
 def test_mistakes_are_one_sentence(report, folder, tmp_path):
