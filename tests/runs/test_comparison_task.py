@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import astkit
-from astkit import Gate, GatedStep, Loader, Policy
+from astkit import Budget, Gate, GatedStep, Loader, Policy
 from astkit.gating import DeviceGate, InfoBatch, OriginPI
 from astkit.runs import comparison_task, visits
 from astkit.runs.comparison_task import Arm, Task, label_of
@@ -72,3 +72,19 @@ def test_padding_rows_are_not_counted():
         )
         work.run()
         assert int(record.trained.sum()) == work.ledger.samples.trained > 0
+
+
+def test_each_arm_has_its_own_optimizer():
+    data = (TRAIN, small_tasks.VALIDATION, small_tasks.TEST)
+
+    def optimizer(model):
+        return torch.optim.SGD(model.parameters(), lr=0.3)
+
+    task = Task(make_model, *data, None, make_optimizer=optimizer, device="cpu")
+    first, second = (task.trainer(None, 0, Budget(epochs=1)) for _ in range(2))
+    assert first.optimizer is not second.optimizer
+    assert first.optimizer.param_groups[0]["params"][0] is first.model[0].weight
+    assert (type(first.optimizer), first.learner.base_lr) == (torch.optim.SGD, [0.3])
+    settings = task.settings(Budget(epochs=1))
+    assert settings["optimizer"]["class"] == "SGD"
+    assert settings != Task(make_model, *data, None).settings(Budget(epochs=1))
