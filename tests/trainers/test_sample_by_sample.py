@@ -335,6 +335,11 @@ def test_impossible_steps_are_refused():
     SampleStep(Gate(controller="top_k"), "per_batch")
     with pytest.raises(ValueError, match="update is 'per_row': choose 'per_sample' or 'per_batch'"):
         SampleStep(Gate(), "per_row")
+    step = SampleStep(Gate(0.5))
+    step.steer("controller", "top_k")
+    data = [(torch.randn(8, 4), torch.randint(3, (8,)))]
+    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
+        Trainer(nn.Linear(4, 3), data, epochs=1, step=step, device="cpu").run()
 
 
 @pytest.mark.parametrize("update", ["per_batch", "per_sample"])
