@@ -73,6 +73,21 @@ def pays() -> str:
     )
 
 
+def answers() -> str:
+    """The notebooks: title, and the answer that the committed run computed."""
+    rows = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text())["cells"]
+        shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", []))
+        texts = ("".join(data.get("text/markdown", "")) for data in shown)
+        answer = next(text for text in texts if text.lstrip().startswith("**"))
+        title = cells[0]["source"][0].strip("# \n")
+        rows[f"[{path.name[:2]}](notebooks/{path.name}) {title}"] = {
+            "its answer": " ".join(answer.strip().strip("*").split())
+        }
+    return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
+
+
 def digits() -> str:
     """The arms of notebook 01 on the embedded digits."""
     report = read(RESULTS / "01_digits.json")
@@ -223,7 +238,7 @@ def _changes(run: str) -> str:
 
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (pays,),
+    "README.md": (pays, answers),
     "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
 }
