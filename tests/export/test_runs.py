@@ -27,6 +27,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "03": {"dataset": "digits", "seeds": [0]},
     "04": {"texts": str(NOTEBOOKS.parent / "data" / "docs_pairs.jsonl.gz")},
     "05": {},
+    "06": {},
     "07": {},
 }
 MEASURED = "nbval-ignore-output"
@@ -81,6 +82,7 @@ def test_every_notebook_can_be_exported() -> None:
         ("00", ""),
         ("04", ""),
         ("05", ""),
+        ("06", ""),
         ("07", ""),
     ],
 )
