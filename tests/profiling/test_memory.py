@@ -75,6 +75,7 @@ def test_every_block_has_its_own_peak(script):
     source, level = Scripted(), 0
     spans: list[tuple] = []  # block, the levels within it, whether it is open
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "_open", [])  # a run abandoned by another test may have a block
         patch.setattr(memory, "_source", lambda device: source)
         for action, number in script:
             running = [span for span in spans if span[2]]
@@ -95,7 +96,7 @@ def test_every_block_has_its_own_peak(script):
         for block, _, running in spans:
             if running:
                 block.__exit__(None, None, None)
-    assert not memory._open
+        assert not memory._open
 
 
 def test_an_error_ends_the_block(monkeypatch):
@@ -119,6 +120,7 @@ def test_before_the_block_there_is_no_reading():
 
 
 def test_where_the_kernel_refuses_there_is_a_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_open", [])
     (tmp_path / "status").write_text("Name: python")
     for folder, reason in ((tmp_path / "no", "No such file"), (tmp_path, "has no VmRSS")):
         monkeypatch.setattr(memory, "PROC", folder)
