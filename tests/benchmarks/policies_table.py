@@ -27,9 +27,9 @@ RESULTS = """
 Test accuracy on {data}, with a network of four convolutions with BatchNorm (32, 64, 128 and 128
 channels). All runs of a table may spend the FLOPs of dense training at that length, or the stated
 share of them, scoring and helper models included; the learning rate is fully decayed when they are
-spent. Learning rate and batch size are those that a search with other seeds chose, with as many
-trials for dense training as for each policy, unless a row says "not tuned". Differences are paired
-by seed, with 95 % intervals for all policies of a table together (Student, Holm). FLOPs and
+spent. Learning rate and batch size are those that a search with other seeds chose, with at least as
+many trials for dense training as for each policy, unless a row says "not tuned". Differences are
+paired by seed, with 95 % intervals for all policies of a table together (Student, Holm). FLOPs and
 samples are means over seeds.
 """
 PUBLISHED = {
