@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 
 from astkit import rng
 from astkit.datasets import BatchSource, Loader, as_loader
-from astkit.gating import Criterion, Policy, as_policy
+from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
 from astkit.identity import configuration
 from astkit.names import REGISTRIES
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
@@ -35,7 +35,7 @@ class Task:
     train: Any
     validation: Any
     test: Any
-    criterion: Criterion
+    criterion: Criterion = cross_entropy_rows
     metrics: tuple[Metric, ...] = ()
     config: TrainConfig = field(default_factory=TrainConfig)
     batch_size: int | None = None

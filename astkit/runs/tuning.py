@@ -1,7 +1,7 @@
 """Search of a gate's settings with Optuna, with dense training as control. Needs astkit[tune].
 
-The budget of each trial is the FLOPs of dense training over the task's epochs; the objective is
-the final validation accuracy; the test split is never used.
+The budget of each trial is the FLOPs of dense training over some epochs; the objective is the final
+validation accuracy; the test data are never used.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from astkit import files, rng
-from astkit.gating import LogIntegral
+from astkit.gating import Gate, LogIntegral, Policy, RandomSubset
 from astkit.identity import configuration
-from astkit.runs import arms
+from astkit.runs.comparison_task import DENSE, Task
 from astkit.runs.intervals import paired_difference
 from astkit.trainers import Budget, Trainer
 from astkit.trainers.state import SCHEDULES
 
-GATE, DENSE, RANDOM = "batched gate", "dense", "random"
+GATE, RANDOM = "gate", "random"
 RATES, GAINS, LR_FACTOR = (0.05, 0.6), (0.1, 2.0), 10.0
 
 
@@ -37,31 +37,34 @@ class Tuning:
     ``lr``, as many trials over schedule and learning rate as the gate.
 
     Args:
-        task: the task to train; its epochs set the FLOPs of a trial.
+        task: model, data and settings of all trials.
+        epochs: of dense training, whose FLOPs each trial spends.
         storage: Optuna's journal file, created if missing; processes may share it.
         lr: also tune the learning rate, within a factor of ten of the task's value.
         seed: seed of each trial's training, and of the search.
     """
 
-    task: arms.Task
+    task: Task
+    epochs: float
     storage: Path
     lr: bool = False
     seed: int = 0
 
     @cached_property
     def flops(self) -> float:
-        """FLOPs of dense training over the task's epochs, from the cost of one batch."""
-        work = arms.trainer(self.task, DENSE, self.seed, Budget(epochs=self.task.epochs))
+        """FLOPs of dense training over the epochs, from the cost of one batch."""
+        work = self.task.trainer(None, self.seed, Budget(epochs=self.epochs))
         next(work.steps())
         a_row = work.ledger.flops.total / work.ledger.samples.trained
-        return a_row * len(self.task.splits.train) * self.task.epochs
+        return a_row * (work.train.num_samples or 0) * self.epochs
 
     def study(self, arm: str) -> optuna.Study:
-        """The stored study of ``arm``, "batched gate" or "dense".
+        """The stored study of ``arm``, "gate" or "dense".
 
         Raises ``ValueError`` for a file that is not a journal or holds a search of other settings.
         """
-        settings = [self.task.settings(), self.flops, self.lr, self.seed]
+        shared = self.task.settings(Budget(flops=self.flops), self.seed)
+        settings = [shared, self.lr, self.seed]
         file, text = files.check_target(self.storage), json.dumps(configuration(settings))
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -76,7 +79,7 @@ class Tuning:
             raise ValueError(f"{file} contains no search ({error}): choose another file") from error
         if study.user_attrs.get("settings", text) != text:
             raise ValueError(
-                f"{file} contains a search with other settings of the task, lr or seed,"
+                f"{file} contains a search with other epochs, lr, seed or settings of the task,"
                 " whose trials are not comparable: choose another file, or restore those settings"
             )
         study.set_user_attr("settings", text)
@@ -109,17 +112,24 @@ class Tuning:
         if arm == GATE:
             trial.suggest_float("target_rate", *RATES, log=True)
             trial.suggest_float("gain", *GAINS, log=True)
-        return float(self.trainer(arm, trial.params, self.seed).run().epochs[-1]["val_accuracy"])
+        return self._accuracy(self.trainer(arm, trial.params, self.seed))
+
+    def _accuracy(self, work: Trainer) -> float:
+        work.run()
+        return float(work.evaluate(self.task.held("validation"))["accuracy"])
 
     def trainer(self, arm: str, parameters: dict[str, Any], seed: int) -> Trainer:
-        """A trainer for ``arm`` with ``parameters`` instead of the task's."""
+        """A trainer for ``arm``; ``parameters`` replace the task's settings."""
         config = {name: parameters[name] for name in ("schedule", "lr") if name in parameters}
         task = replace(self.task, config=replace(self.task.config, **config))
-        if rate := parameters.get("target_rate"):
-            controller = LogIntegral(rate, parameters["gain"])
-            gate = {**task.gate, "target_rate": rate, "controller": controller}
-            task = replace(task, gate=gate)
-        return arms.trainer(task, arm, seed, Budget(flops=self.flops))
+        policy: Policy | None = None
+        if arm != DENSE:
+            rate = parameters["target_rate"]
+            policy = RandomSubset(rate, seed=seed)
+            if arm == GATE:
+                law = LogIntegral(rate, parameters["gain"])
+                policy = Gate(rate, controller=law, seed=seed)
+        return task.trainer(policy, seed, Budget(flops=self.flops))
 
     def best(self, seeds: int = 3) -> pd.DataFrame:
         """Retrain the best trial of gate and control with new seeds; one row per arm.
@@ -136,7 +146,7 @@ class Tuning:
             trial = found.get(arm, found[GATE])
             new = range(self.seed + 1, self.seed + 1 + seeds)
             works = {seed: self.trainer(arm, trial.params, seed) for seed in new}
-            ends = {seed: work.run().epochs[-1]["val_accuracy"] for seed, work in works.items()}
+            ends = {seed: self._accuracy(work) for seed, work in works.items()}
             accuracies[arm] = ends
             row = {"arm": arm, "searched": trial.value if arm in found else None, "n": seeds}
             row["validation accuracy"] = sum(ends.values()) / seeds

@@ -11,22 +11,22 @@ from types import SimpleNamespace
 import optuna
 import pytest
 from optuna.trial import TrialState
+from torch.utils.data import TensorDataset
 
-from astkit.datasets import Splits, load
 from astkit.gating import LogIntegral
-from astkit.runs import arms
+from astkit.runs.comparison_task import Task
 from astkit.runs.tuning import DENSE, GATE, RANDOM, Tuning
 from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.state import SCHEDULES
+from tests.runs import small_tasks
 
-DIGITS = load("digits")[0]
-TASK = arms.Task(
-    Splits(DIGITS.subset(range(64)), DIGITS.subset(range(64, 96)), DIGITS.subset(range(96, 128))),
-    "digits_cnn",
-    epochs=2,
-    batch_size=16,
-    gate={"target_rate": 0.3, "score": "loss"},
+TASK = Task(
+    small_tasks.make_model,
+    small_tasks.TRAIN,
+    small_tasks.VALIDATION,
+    small_tasks.TEST,
     config=TrainConfig(lr=1e-2),
+    batch_size=16,
     device="cpu",
 )
 
@@ -41,7 +41,7 @@ def _quiet():
 
 @pytest.fixture
 def search(tmp_path):
-    return Tuning(TASK, tmp_path / "search.journal")
+    return Tuning(TASK, 2, tmp_path / "search.journal")
 
 
 class Fake:
@@ -54,7 +54,9 @@ class Fake:
     def run(self):
         if isinstance(self.accuracy, BaseException):
             raise self.accuracy
-        return SimpleNamespace(epochs=[{"val_accuracy": 0.0}, {"val_accuracy": self.accuracy}])
+
+    def evaluate(self, data):
+        return {"accuracy": self.accuracy}
 
 
 @pytest.fixture
@@ -82,11 +84,10 @@ def trials(search, arm=GATE, *states):
 
 
 def test_the_budget_is_what_dense_training_spends(search):
-    dense = arms.run(TASK, "dense", 0)
-    assert search.flops == pytest.approx(dense["flops"], rel=1e-9)
-    assert Tuning(replace(TASK, epochs=5), search.storage).flops == pytest.approx(
-        2.5 * search.flops
-    )
+    dense = TASK.trainer(None, 0, Budget(epochs=2))
+    dense.run()
+    assert search.flops == pytest.approx(dense.ledger.flops.total, rel=1e-9)
+    assert replace(search, epochs=5).flops == pytest.approx(2.5 * search.flops)
 
 
 def test_parameters_reach_the_trainer(search):
@@ -103,15 +104,13 @@ def test_parameters_reach_the_trainer(search):
     assert search.trainer(RANDOM, parameters, 4).policy.rate == 0.2
 
 
-def test_a_search_spends_equal_flops_and_never_reads_the_test_split(tmp_path):
-    class Sealed:
-        train, validation = TASK.splits.train, TASK.splits.validation
+def test_a_search_spends_equal_flops_and_never_reads_the_test_data(tmp_path):
+    class Sealed(TensorDataset):
+        def __getitem__(self, row):
+            raise AssertionError("the test data are not for tuning")
 
-        @property
-        def test(self):
-            raise AssertionError("the test split is not for tuning")
-
-    search = Tuning(replace(TASK, splits=Sealed()), tmp_path / "search.journal")
+    sealed = Sealed(*small_tasks.TEST.tensors)
+    search = Tuning(replace(TASK, test=sealed), 2, tmp_path / "search.journal")
     search.run(2)
     found = search.best(2)
     a_batch = search.flops / (2 * 4)
@@ -119,8 +118,9 @@ def test_a_search_spends_equal_flops_and_never_reads_the_test_split(tmp_path):
     assert (found["FLOPs"] <= search.flops + 1.5 * a_batch).all()
     # a trial's value is the accuracy at the end of its own training
     trial = search.study(DENSE).best_trial
-    again = search.trainer(DENSE, trial.params, 0).run()
-    assert again.epochs[-1]["val_accuracy"] == trial.value
+    again = search.trainer(DENSE, trial.params, 0)
+    again.run()
+    assert again.evaluate(TASK.held("validation"))["accuracy"] == trial.value
 
 
 def test_trials_lie_within_the_space(search, faked, tmp_path):
@@ -133,7 +133,7 @@ def test_trials_lie_within_the_space(search, faked, tmp_path):
     assert len({params["target_rate"] for params in found}) == 12
     dense = [trial.params for trial in trials(search, DENSE)]
     assert sorted(params["schedule"] for params in dense) == sorted(SCHEDULES)
-    with_lr = Tuning(TASK, tmp_path / "lr.journal", lr=True)
+    with_lr = Tuning(TASK, 2, tmp_path / "lr.journal", lr=True)
     with_lr.run(5)
     for arm in (DENSE, GATE):
         rates = [trial.params["lr"] for trial in trials(with_lr, arm)]
@@ -174,7 +174,7 @@ def test_an_interrupted_trial_is_made_up_for(search, faked, arm):
 
 def test_a_search_continues_and_finds_what_is_best(tmp_path, faked):
     faked(lambda arm, parameters, seed: 1 - abs(math.log(parameters.get("target_rate", 0.3) / 0.2)))
-    search, other = (Tuning(TASK, tmp_path / str(seed), seed=seed) for seed in (0, 1))
+    search, other = (Tuning(TASK, 2, tmp_path / str(seed), seed=seed) for seed in (0, 1))
     for count in (5, 5, 25):
         search.run(count)
         assert len(trials(search)) == count
@@ -197,11 +197,14 @@ class Slow:
     def run(self):
         import time
         time.sleep(0.05)
-        return SimpleNamespace(epochs=[{"val_accuracy": 0.5}])
+
+    def evaluate(self, data):
+        return {"accuracy": 0.5}
 
 tuning.Tuning.flops = 1.0
 tuning.Tuning.trainer = lambda *_: Slow()
-search = tuning.Tuning(SimpleNamespace(settings=dict), Path(sys.argv[1]))
+task = SimpleNamespace(settings=lambda *_: {}, held=lambda part: None)
+search = tuning.Tuning(task, 2, Path(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
 search.run(10)
@@ -231,12 +234,12 @@ def test_searches_of_other_settings_are_not_mixed(search, faked):
     faked(lambda arm, parameters, seed: 0.5)
     search.run(2)
     for changes in (
-        {"task": replace(TASK, epochs=3)},
+        {"epochs": 3},
         {"task": replace(TASK, config=TrainConfig(lr=1e-3))},
         {"lr": True},
         {"seed": 1},
     ):
-        with pytest.raises(ValueError, match="contains a search with other settings of the task"):
+        with pytest.raises(ValueError, match="contains a search with other epochs"):
             replace(search, **changes).run(3)
     assert len(trials(search)) == 2
 
