@@ -14,11 +14,13 @@ ABOUT = """\
 Write a notebook and the modules of astkit that it needs as one file, with the
 kernel-metadata.json that `kaggle kernels push` requires. The file verifies its
 source when it starts. Imports that Kaggle's image does not provide are errors.
+Files that parameters name are taken along. --dataset sets the parameter
+dataset to "cifar10" unless -p sets it.
 """
 EXAMPLE = """\
 example:
   astkit export kaggle notebooks/01_baseline_vs_gated.ipynb -o out/kaggle \\
-      --user me --dataset someone/cifar-10 --gpu -p dataset=cifar10 -t 8.5
+      --user me --dataset someone/cifar-10 --gpu -t 8.5
   kaggle kernels push -p out/kaggle
 """
 
@@ -48,6 +50,9 @@ def add(commands: Commands) -> None:
     kernel.add_argument("--title", default="", help="default: from the notebook's name")
     kernel.add_argument("--dataset", action="append", default=[], metavar="OWNER/SLUG")
     kernel.add_argument("--gpu", action="store_true", help="run on a T4")
+    package = kernel.add_mutually_exclusive_group()
+    package.add_argument("--readable", action="store_true", help="one cell per module")
+    package.add_argument("--wheel", type=Path, help="install this wheel from a dataset instead")
     kernel.add_argument("--public", action="store_true", help="make it public")
     command.set_defaults(command=_run)
 
@@ -56,6 +61,8 @@ def _run(options: argparse.Namespace) -> None:
     from astkit.export import kaggle  # needs nbformat
     from astkit.export.bundle import bundle
 
+    if options.wheel is not None and not options.wheel.is_file():
+        raise FileNotFoundError(f"there is no wheel {options.wheel}: make one with python -m build")
     made = bundle(options.notebook, _values(options))
     kernel = kaggle.Kernel(
         user=options.user or os.environ.get("KAGGLE_USERNAME") or kaggle.NOBODY,
@@ -63,18 +70,25 @@ def _run(options: argparse.Namespace) -> None:
         datasets=options.dataset,
         gpu=options.gpu,
         public=options.public,
+        readable=options.readable,
+        wheel=options.wheel,
     )
     path = kaggle.write(made, kernel, options.out)
     print(kaggle.summary(made, kernel, path))
 
 
 def _values(options: argparse.Namespace) -> dict[str, Any]:
-    from astkit.export.cells import names, open_notebook
+    from astkit.export.cells import literals, open_notebook
 
-    values = dict(options.parameters)
+    values, known = (
+        dict(options.parameters),
+        literals(open_notebook(options.notebook).parameters.source),
+    )
+    if options.dataset and "dataset" in known:
+        values.setdefault("dataset", "cifar10")
     if options.time_budget_h is not None:
         values["time_budget_h"] = options.time_budget_h
-        if "out" in names(open_notebook(options.notebook).parameters.source):
+        if "out" in known:
             values.setdefault("out", "run")  # a run that stops early needs a folder for checkpoints
     return values
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
 # names that the export defines
-TAKEN = {"FOLDER", "PACKAGE", "Path", "SOURCE", "UNKNOWN", "VALUES", "begin", "hashlib"}
-TAKEN |= {"importlib", "shutil", "sys", "use"}
+TAKEN = {"Path", "SOURCE", "UNKNOWN", "VALUES", "base64", "begin", "hashlib", "importlib", "io"}
+TAKEN |= {"install", "make_folder", "os", "shutil", "subprocess", "sys", "tarfile", "unpack", "use"}
+LARGEST = 1e6  # bytes of the files that parameters name
 # follows the check
 START = f"from astkit.export.start import begin\n\nbegin({cells.BUDGET})"
 VERIFY = (Path(__file__).parent / "verify.py").read_text(encoding="utf-8").partition('"""\n\n')[2]
@@ -30,7 +30,8 @@ class Bundle:
     """A notebook and everything it needs, in the order of writing.
 
     ``values`` replace parameters; ``modules`` maps paths below the package's parent to sources;
-    ``source`` is their SHA-256 as in ``astkit.stamp.source_hash``; ``commit`` the last commit that
+    ``files`` are those that parameters name, by name in the current folder; ``source`` is the
+    SHA-256 of the modules as in ``astkit.stamp.source_hash``; ``commit`` the last commit that
     changed any of them, ``None`` outside a checkout or if files differ from it.
     """
 
@@ -39,6 +40,7 @@ class Bundle:
     parameters: str
     values: dict[str, Any]
     modules: dict[str, str]
+    files: dict[str, bytes]
     source: str
     commit: str | None
     body: list[NotebookNode]
@@ -58,23 +60,37 @@ def bundle(path: Path, values: dict[str, Any] | None = None) -> Bundle:
     exported and for invalid values.
     """
     parts = cells.open_notebook(path)
-    known = cells.names(parts.parameters.source)
+    known = cells.literals(parts.parameters.source)
     cells.check_values(values or {}, known)
+    files = _files(known | (values or {}), path)
     modules = closure({"the start": START, **cells.plain(parts.body, parts.first)})
-    for name, text in modules.items():
-        _check_fits(name, text)
-    if taken := known & TAKEN:
+    if taken := known.keys() & TAKEN:
         raise ValueError(f"the parameter {min(taken)!r} has a name that the export uses: rename it")
     return Bundle(
         name=path.stem,
         head=parts.head,
         parameters=parts.parameters.source,
-        values=values or {},
+        values={**(values or {}), **{name: each.name for name, each in files.items()}},
         modules=modules,
+        files={each.name: each.read_bytes() for each in files.values()},
         source=source_hash(modules),
         commit=_commit([ROOT / name for name in modules], ROOT),
         body=parts.body,
     )
+
+
+def _files(parameters: dict[str, Any], path: Path) -> dict[str, Path]:
+    """Files named by parameters, relative to the notebook at ``path``, which are taken along."""
+    words = {name: each for name, each in parameters.items() if each and isinstance(each, str)}
+    found = {name: path.parent / each for name, each in words.items()}
+    found = {name: each for name, each in found.items() if each.is_file()}
+    for name, each in found.items():
+        if each.stat().st_size > LARGEST:
+            raise ValueError(
+                f"{name} names {each}, which has more than {LARGEST / 1e6:g} MB: upload it to"
+                " Kaggle as a dataset, and pass its path there"
+            )
+    return found
 
 
 def source_hash(modules: Mapping[str, str]) -> str:
@@ -82,19 +98,6 @@ def source_hash(modules: Mapping[str, str]) -> str:
     return hash_of(
         {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
     )
-
-
-def _check_fits(name: str, text: str) -> None:
-    """Reject text that a ``%%writefile`` cell would change; IPython adds the last newline."""
-    if "\r" in text or (text and not re.search(r"[^\n]\n\Z", text)):
-        raise ValueError(f"{name} must end in one newline and have no carriage returns")
-    # IPython removes text that looks like a prompt: these anywhere, the others at the top
-    prompt = re.search(r"^\s*>>>|\A\s*(\.\.\.|In \[)", text, re.MULTILINE)
-    if prompt:
-        raise ValueError(
-            f"{name} has a line that begins with {prompt[0].strip()!r}, which IPython would change"
-            " as it writes the module: rephrase it"
-        )
 
 
 def _commit(paths: Sequence[Path], root: Path) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +40,7 @@ def open_notebook(path: Path) -> Parts:
         tagged = (i for i, cell in enumerate(cells) if PARAMETERS in cell.metadata.get("tags", []))
         first_code = (i for i, cell in enumerate(cells) if cell.cell_type == "code")
         place, first = next(tagged, None), next(first_code, len(cells))
-        known = set() if place is None else names(cells[place].source)
+        known = {} if place is None else literals(cells[place].source)
     except Exception as error:  # nbformat may raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{path} is not a notebook: {reason[:300]}") from error
@@ -54,13 +55,17 @@ def open_notebook(path: Path) -> Parts:
     return Parts(cells[:place], parameters, cells[place + 1 :], 2)
 
 
-def names(parameters: str) -> set[str]:
-    """The names assigned in a parameters cell."""
-    found: set[str] = set()
+def literals(parameters: str) -> dict[str, Any]:
+    """Values of the names assigned in a parameters cell; ``None`` for what is not a literal."""
+    found: dict[str, Any] = {}
     for node in ast.parse(parameters).body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-            found.update(target.id for target in targets if isinstance(target, ast.Name))
+            try:
+                value = ast.literal_eval(node.value) if node.value else None
+            except ValueError:
+                value = None
+            found |= {target.id: value for target in targets if isinstance(target, ast.Name)}
     return found
 
 
@@ -112,7 +117,7 @@ if UNKNOWN:
 globals().update(VALUES)"""
 
 
-def check_values(values: dict[str, Any], known: set[str]) -> None:
+def check_values(values: dict[str, Any], known: Collection[str]) -> None:
     """Raise ``ValueError`` for a value that is not a literal or not in ``known``."""
     for name, value in values.items():
         if name not in known:

@@ -11,11 +11,12 @@ from typing import Any
 
 from astkit.export import notebook
 from astkit.export.bundle import Bundle
-from astkit.export.cells import names
+from astkit.export.cells import literals
 from astkit.files import write_atomic
 
-METADATA = "kernel-metadata.json"
+METADATA, DATASET = "kernel-metadata.json", "dataset"
 NOBODY = "YOUR-KAGGLE-NAME"
+LICENSES = [{"name": "other"}]
 TITLE_LENGTH = range(5, 51)  # limits of Kaggle
 _SOURCE = re.compile(r"[\w-]+/[\w-]+(/\d+)?")
 
@@ -29,6 +30,8 @@ class Kernel:
         title: derived from the notebook's name if empty.
         datasets: ``owner/slug`` of each dataset to mount.
         gpu: use a T4 (Kaggle's torch has no kernels for the P100).
+        readable: write each module in a cell of its own, not all of them compressed in one.
+        wheel: install this wheel of astkit from a dataset; modules are not written.
     """
 
     user: str = NOBODY
@@ -36,17 +39,41 @@ class Kernel:
     datasets: Sequence[str] = ()
     gpu: bool = False
     public: bool = False
+    readable: bool = False
+    wheel: Path | None = None
+
+    @property
+    def wheel_dataset(self) -> str:
+        """The dataset that holds the wheel."""
+        return f"{self.user}/astkit-wheel"
 
 
 def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
     """Write the exported file and its metadata into ``folder``; returns the file's path.
 
-    Raises ``ValueError`` for a title or a dataset that Kaggle would reject.
+    With a wheel, ``folder/dataset`` is the dataset that holds it.
+
+    Raises ``ValueError`` for a title or a dataset that Kaggle would reject, and for a dataset that
+    the notebook does not use.
     """
+    if kernel.datasets and not _uses_data(made):
+        raise ValueError(
+            f"dataset is {kernel.datasets[0]!r}, but {made.name} reads no dataset: leave it out, or"
+            " give the notebook a parameter `dataset` or read from /kaggle/input"
+        )
     code_file = f"{made.name}.ipynb"
     described = metadata(made, kernel, code_file)
+    if kernel.wheel is not None:
+        about = {"title": "astkit wheel", "id": kernel.wheel_dataset, "licenses": LICENSES}
+        write_atomic(folder / DATASET / "dataset-metadata.json", json.dumps(about, indent=2) + "\n")
+        write_atomic(folder / DATASET / kernel.wheel.name, kernel.wheel.read_bytes())
     write_atomic(folder / METADATA, json.dumps(described, indent=2) + "\n")
-    return write_atomic(folder / code_file, notebook.text(made))
+    return write_atomic(folder / code_file, notebook.text(made, kernel.readable, kernel.wheel))
+
+
+def _uses_data(made: Bundle) -> bool:
+    read = any("/kaggle/input" in cell.source for cell in made.body)
+    return read or "dataset" in literals(made.parameters)
 
 
 def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
@@ -74,7 +101,7 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
         "machine_shape": "NvidiaTeslaT4" if kernel.gpu else "",
         "docker_image_pinning_type": "original",  # the image of the first run, for reproducibility
         "keywords": [],
-        "dataset_sources": list(kernel.datasets),
+        "dataset_sources": [*kernel.datasets, *[kernel.wheel_dataset] * (kernel.wheel is not None)],
         "competition_sources": [],
         "kernel_sources": [],
         "model_sources": [],
@@ -83,10 +110,16 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
 
 def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
     """Summary of the written files and the next steps, in a few lines."""
+    values = literals(made.parameters) | made.values
+    cifar = values.get("dataset") == "cifar10"
     name = kernel.user == NOBODY and f'replace {NOBODY} in "id" by your Kaggle name, or pass --user'
-    data = "dataset" in names(made.parameters) and not kernel.datasets
-    add = data and "for CIFAR-10, add a dataset that contains it: --dataset OWNER/SLUG"
-    steps = [step for step in (name, add, f"kaggle kernels push -p {path.parent}") if step]
+    data = cifar and not kernel.datasets
+    add = data and "add a dataset that contains CIFAR-10: --dataset OWNER/SLUG"
+    fast = cifar and not kernel.gpu and "CIFAR-10 trains faster on a GPU: pass --gpu"
+    wheel = kernel.wheel and f"kaggle datasets create -p {path.parent / DATASET}"
+    steps = [
+        step for step in (name, add, fast, wheel, f"kaggle kernels push -p {path.parent}") if step
+    ]
     lines = [
         f"{path}: {len(made.modules)} modules, {path.stat().st_size / 1e3:.0f} kB, {made.stamp}",
         f"{path.parent / METADATA}: GPU {'on' if kernel.gpu else 'off'}, internet off",

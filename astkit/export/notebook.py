@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
-import textwrap
+import io
+import re
+import tarfile
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -23,57 +28,44 @@ FOLDED = {
     "_kg_hide-output": True,
 }
 IGNORED = {"tags": ["nbval-ignore-output"]}
+CHARACTERS = 1000  # of a line of the archive
 
 _SETTINGS = """## Settings
 
-All settings of this notebook are in the next two cells: their meanings and defaults, and the values
-that replace some of them. Exported from {stamp}; it contains the part of the package that it needs
-({count} modules) and needs neither an installation nor the internet."""
+Meanings and defaults, then the values that replace some of them. Below them a folded cell holds the
+part of astkit that the notebook needs ({count} modules of {stamp}), so it needs neither an
+installation nor the internet. The modules are verified before they are imported."""
+
+_SETTINGS_WHEEL = """## Settings
+
+Meanings and defaults, then the values that replace some of them. astkit is installed from {name}
+in an attached dataset, without the internet."""
 
 _VALUES = """\
 # Kaggle passes no parameters: what is written here replaces the values above.
 # papermill replaces this cell by its own parameters."""
 
-_PACKAGE = """## The package
 
-Each cell writes a module of astkit into the folder `astkit` beside this notebook. Nothing is
-imported before the check below them has passed."""
+def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> NotebookNode:
+    """The exported notebook: settings, the package, start, and the original cells.
 
-_FOLDERS = """\
-import shutil
-from pathlib import Path
-
-PACKAGE = Path("{package}")
-if PACKAGE.exists() and not (PACKAGE / ".exported").exists():
-    raise RuntimeError("{package}/ exists and would be overwritten: use an empty folder")
-shutil.rmtree(PACKAGE, ignore_errors=True)  # an earlier export
-for FOLDER in {folders}:
-    (PACKAGE / FOLDER).mkdir(parents=True, exist_ok=True)
-(PACKAGE / ".exported").touch()"""
-
-_START = """## Start
-
-Checks that the modules are unchanged, that torch is new enough and that it can compute on the GPU,
-if there is one; sets the time budget."""
-
-
-def build(made: Bundle) -> NotebookNode:
-    """The exported notebook: settings, modules, start, and the original cells."""
+    The modules are a compressed archive in one cell; with ``readable`` each is a cell of its own;
+    with ``wheel`` there are none, and the wheel is installed from a dataset.
+    """
     values = f"{_VALUES}\n{cells.override(made.values)}"
-    count = len(made.modules)
-    guard = f'SOURCE = "{made.source}"  # SHA-256 over the modules\n# {made.stamp}'
+    settings = _SETTINGS.format(stamp=made.stamp, count=len(made.modules))
+    start = f'SOURCE = "{made.source}"  # SHA-256 over the modules\nuse(Path("{PACKAGE}"), SOURCE)'
+    if wheel is not None:
+        settings = _SETTINGS_WHEEL.format(name=wheel.name)
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        start = f'install("{wheel.name}", "{digest}")  # its SHA-256'
     written = [
         *map(_stripped, made.head),
-        new_markdown_cell(_SETTINGS.format(stamp=made.stamp, count=count)),
+        new_markdown_cell(settings),
         new_code_cell(made.parameters, metadata={"tags": [cells.PARAMETERS]}),
         new_code_cell(values, metadata={"tags": [cells.INJECTED]}),
-        new_markdown_cell(_PACKAGE, metadata={"jp-MarkdownHeadingCollapsed": True}),
-        new_code_cell(_folders(made)),
-        *(_module(name, source) for name, source in made.modules.items()),
-        new_markdown_cell(_START),
-        new_code_cell(f"{guard}\n\n{VERIFY.rstrip()}", metadata=FOLDED),
-        new_code_cell(f'use(Path("{PACKAGE}"), SOURCE)\n\n{START}', metadata=IGNORED),
-        new_markdown_cell("## The notebook"),
+        *_package(made, readable, wheel is not None),
+        new_code_cell(f"{start}\n{START}", metadata=IGNORED),
         *map(_stripped, made.body),
     ]
     metadata: dict[str, Any] = {
@@ -88,19 +80,56 @@ def build(made: Bundle) -> NotebookNode:
     return book
 
 
-def text(made: Bundle) -> str:
+def text(made: Bundle, readable: bool = False, wheel: Path | None = None) -> str:
     """The notebook as the text of its file."""
-    return nbformat.writes(build(made)) + "\n"
+    return nbformat.writes(build(made, readable, wheel)) + "\n"
 
 
-def _folders(made: Bundle) -> str:
-    inner = {name.removeprefix(f"{PACKAGE}/").rpartition("/")[0] for name in made.modules}
-    listed = textwrap.fill(", ".join(f'"{name}"' for name in sorted(inner)), 95)
-    folders = textwrap.indent(f"\n{listed},\n", "    ")
-    return _FOLDERS.format(package=PACKAGE, folders=f"({folders})")
+def _package(made: Bundle, readable: bool, installed: bool) -> Iterator[NotebookNode]:
+    """The cells that write the modules, and the files that parameters name."""
+    modules = {} if installed else made.modules
+    shown = modules if readable else {}
+    inner = {name.removeprefix(f"{PACKAGE}/").rpartition("/")[0] for name in shown}
+    folders = "".join(f', "{name}"' for name in sorted(inner - {""}))
+    calls = f'make_folder(Path("{PACKAGE}"){folders})' if modules else ""
+    archived = {} if readable else {name: each.encode() for name, each in modules.items()}
+    if files := archived | made.files:
+        lines = "".join(
+            f'    "{line}"\n' for line in re.findall(f".{{1,{CHARACTERS}}}", packed(files))
+        )
+        calls += f"\nunpack(\n{lines})"
+    source = f"# {made.stamp}\n{VERIFY.rstrip()}\n\n\n{calls}".rstrip()
+    yield new_code_cell(source, metadata=FOLDED)
+    for name, source in shown.items():
+        yield _module(name, source)
+
+
+def packed(files: Mapping[str, bytes]) -> str:
+    """An archive of ``files`` (contents by name) as `astkit.export.verify.unpack` reads it."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:xz", preset=9) as archive:
+        for name, each in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(each)
+            archive.addfile(entry, io.BytesIO(each))
+    return base64.b85encode(content.getvalue()).decode()
+
+
+def _check_fits(name: str, text: str) -> None:
+    """Reject text that a ``%%writefile`` cell would change; IPython adds the last newline."""
+    if "\r" in text or (text and not re.search(r"[^\n]\n\Z", text)):
+        raise ValueError(f"{name} must end in one newline and have no carriage returns")
+    # IPython removes text that looks like a prompt: these anywhere, the others at the top
+    prompt = re.search(r"^\s*>>>|\A\s*(\.\.\.|In \[)", text, re.MULTILINE)
+    if prompt:
+        raise ValueError(
+            f"{name} has a line that begins with {prompt[0].strip()!r}, which IPython would change"
+            " as it writes the module: rephrase it"
+        )
 
 
 def _module(name: str, source: str) -> NotebookNode:
+    _check_fits(name, source)
     # IPython appends a newline to the file, so the cell has none
     return new_code_cell(f"%%writefile {name}\n{source}".rstrip("\n"), metadata=FOLDED)
 

@@ -1,9 +1,51 @@
-"""Verifies the modules of an exported file. Copied into the notebook; must not import astkit."""
+"""Writes and verifies the package in an exported file. Copied into it; must not import astkit."""
 
+import base64
 import hashlib
 import importlib
+import io
+import os
+import shutil
+import subprocess
 import sys
+import tarfile
 from pathlib import Path
+
+
+def make_folder(folder: Path, *inner: str) -> None:
+    """Create ``folder`` and the folders ``inner`` in it; replaces that of an earlier export.
+
+    Raises ``RuntimeError`` for a folder that is not from an export.
+    """
+    if folder.exists() and not (folder / ".exported").exists():
+        raise RuntimeError(f"{folder}/ exists and would be overwritten: use an empty folder")
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in (".", *inner):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / ".exported").touch()
+
+
+def unpack(packed: str) -> None:
+    """Write the files of ``packed``, a tar.xz archive in base 85, into the current folder."""
+    content = io.BytesIO(base64.b85decode(packed))
+    with tarfile.open(fileobj=content, mode="r:xz") as archive:
+        archive.extractall(".", filter="data")
+
+
+def install(wheel: str, digest: str) -> None:
+    """Install the file ``wheel``, whose SHA-256 is ``digest``, from an attached dataset.
+
+    Raises ``RuntimeError`` if no dataset has it, or if it is another one.
+    """
+    root = Path(os.environ.get("ASTKIT_INPUT") or "/kaggle/input")
+    found = next(root.rglob(wheel), None)
+    if found is None:
+        raise RuntimeError(f"no dataset has {wheel}: attach the one that was exported with it")
+    if hashlib.sha256(found.read_bytes()).hexdigest() != digest:
+        raise RuntimeError(f"{found} is not the wheel that was exported: attach that one")
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps")
+    subprocess.run([*pip, str(found)], check=True)
+    importlib.invalidate_caches()
 
 
 def use(folder: Path, source: str) -> None:

@@ -70,11 +70,15 @@ def test_a_time_budget_comes_with_a_place_to_save_in(small: Path) -> None:
 
 def test_kaggles_options_go_into_the_metadata(small: Path, monkeypatch) -> None:
     options = ["--title", "My title", "--dataset", "a/b", "--dataset", "c/d", "--gpu", "--public"]
+    book = nbformat.read(small, 4)
+    book.cells[0].source += "\ndataset = 'digits'"
+    nbformat.write(book, small)
     monkeypatch.setenv("KAGGLE_USERNAME", "somebody")
     run(small, *options)
     values = json.loads((small.parent / "out" / "kernel-metadata.json").read_text())
     assert (values["id"], values["dataset_sources"]) == ("somebody/my-title", ["a/b", "c/d"])
     assert (values["enable_gpu"], values["is_private"]) == (True, False)
+    assert "'dataset': 'cifar10'" in (small.parent / "out" / small.name).read_text()
     run(small, "--user", "me")
     values = json.loads((small.parent / "out" / "kernel-metadata.json").read_text())
     assert values["id"] == "me/astkit-01-small"
@@ -85,6 +89,8 @@ def test_wrong_options_are_refused(small: Path, capsys) -> None:
         (["-p", "rat=1"], "'rat', which is not a parameter of the notebook"),
         (["-p", "rate"], "give NAME=VALUE"),
         (["--title", "abc"], "title is 'abc'"),
+        (["--dataset", "a/b"], "dataset is 'a/b', but 01_small reads no dataset"),
+        (["--wheel", "none.whl"], "there is no wheel none.whl"),
     ):
         with pytest.raises(SystemExit) as caught:
             run(small, *options)

@@ -29,7 +29,7 @@ def test_the_parameters_part_the_notebook(tmp_path: Path) -> None:
         ["# Why?"],
         ["rate"],
     ]
-    assert cells.names(parts.parameters.source) == {"rate", "time_budget_h"}
+    assert cells.literals(parts.parameters.source) == {"rate": 0.1, "time_budget_h": 0}
     assert cells.plain(parts.body, parts.first) == {"code cell 2": "rate"}
 
 
@@ -41,7 +41,7 @@ def test_a_budget_of_the_notebooks_own_is_kept(tmp_path: Path) -> None:
 
 def test_without_parameters_there_is_the_budget(tmp_path: Path) -> None:
     parts = cells.open_notebook(book(tmp_path, new_markdown_cell("# Why?"), new_code_cell("1")))
-    assert cells.names(parts.parameters.source) == {"time_budget_h"}
+    assert cells.literals(parts.parameters.source) == {"time_budget_h": 0}
     assert list(cells.plain(parts.body, parts.first)) == ["code cell 1"]
 
 

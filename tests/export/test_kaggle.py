@@ -20,9 +20,10 @@ FIELDS = {
 }
 
 
-def make(folder: Path, name: str = "01_small"):
-    nbformat.write(new_notebook(cells=[new_code_cell("1")]), folder / f"{name}.ipynb")
-    return bundle(folder / f"{name}.ipynb")
+def make(folder: Path, name: str = "01_small", **values: str):
+    parameters = new_code_cell("dataset = 'digits'", metadata={"tags": ["parameters"]})
+    nbformat.write(new_notebook(cells=[parameters, new_code_cell("1")]), folder / f"{name}.ipynb")
+    return bundle(folder / f"{name}.ipynb", values)
 
 
 @pytest.mark.parametrize("gpu", [True, False])
@@ -76,3 +77,39 @@ def test_the_summary_says_what_was_made_and_what_is_left(tmp_path: Path) -> None
     assert second.endswith("GPU off, internet off")
     assert [step[:6] for step in steps] == ["1. rep", "2. kag"]
     assert summary(made, Kernel("me"), path).endswith(f"\n1. kaggle kernels push -p {path.parent}")
+
+
+def test_the_summary_suggests_what_cifar10_needs(tmp_path: Path) -> None:
+    made, kernel = make(tmp_path, dataset="cifar10"), Kernel("me")
+    said = summary(made, kernel, write(made, kernel, tmp_path / "out"))
+    assert "--dataset OWNER/SLUG" in said
+    assert "pass --gpu" in said
+
+
+def test_a_dataset_that_is_not_read_is_refused(tmp_path: Path) -> None:
+    cells = [new_code_cell("rate = 1", metadata={"tags": ["parameters"]}), new_code_cell("1")]
+    for source, refused in (("1", True), ("open('/kaggle/input/x')", False)):
+        cells[1].source = source
+        nbformat.write(new_notebook(cells=cells), tmp_path / "a.ipynb")
+        made, kernel = bundle(tmp_path / "a.ipynb"), Kernel("me", datasets=["a/b"], title="title")
+        if refused:
+            with pytest.raises(ValueError, match="dataset is 'a/b', but a reads no dataset"):
+                write(made, kernel, tmp_path / "out")
+        else:
+            write(made, kernel, tmp_path / "out")
+
+
+def test_a_wheel_is_a_dataset(tmp_path: Path) -> None:
+    wheel = tmp_path / "astkit-1-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    made, kernel = make(tmp_path), Kernel("me", wheel=wheel)
+    path = write(made, kernel, tmp_path / "out")
+    about = json.loads((path.parent / "dataset" / "dataset-metadata.json").read_text())
+    assert about["id"] == "me/astkit-wheel"
+    assert (path.parent / "dataset" / wheel.name).read_bytes() == b"wheel"
+    values = json.loads((path.parent / "kernel-metadata.json").read_text())
+    assert values["dataset_sources"] == ["me/astkit-wheel"]
+    assert f"kaggle datasets create -p {path.parent / 'dataset'}" in summary(made, kernel, path)
+    code = "".join(cell.source for cell in nbformat.read(path, 4).cells)
+    assert 'install("astkit-1-py3-none-any.whl", ' in code
+    assert "SOURCE" not in code

@@ -45,19 +45,25 @@ def sources(book: NotebookNode, kind: str = "code") -> list[str]:
     return [cell.source for cell in book.cells if cell.cell_type == kind]
 
 
-def test_the_order_is_settings_modules_start_notebook(made: Bundle) -> None:
+def test_the_order_is_settings_package_start_notebook(made: Bundle) -> None:
     book = notebook.build(made)
     heads = [source.splitlines()[0] for source in sources(book, "markdown")]
-    assert heads == ["# Does it?", "## Settings", "## The package", "## Start", "## The notebook"]
-    code = sources(book)
-    assert code[0].startswith("rate = 0.1  # a share\ntime_budget_h = 0")
-    assert "VALUES = {\n    'rate': 0.9,\n}" in code[1]
+    assert heads == ["# Does it?", "## Settings"]
+    values, replaced, package, start, *body = sources(book)
+    assert values.startswith("rate = 0.1  # a share\ntime_budget_h = 0")
+    assert "VALUES = {\n    'rate': 0.9,\n}" in replaced
+    assert package.startswith(f"# {made.stamp}\nimport base64")
+    assert start.splitlines()[1] == 'use(Path("astkit"), SOURCE)'
+    assert body == ["from astkit import files", "1", "1"]
+
+
+def test_readable_has_a_cell_for_each_module(made: Bundle) -> None:
+    code = sources(notebook.build(made, readable=True))
     written = [source.split()[1] for source in code if source.startswith("%%writefile")]
     assert written == list(made.modules)
     assert "astkit/files.py" in written
     assert "astkit/gating/gate.py" not in written
-    assert code[-4].startswith('use(Path("astkit"), SOURCE)')
-    assert code[-3:] == ["from astkit import files", "1", "1"]
+    assert "unpack(" not in code[2].partition("\n\n\nmake_folder")[2]
 
 
 def test_neither_outputs_nor_traces_of_a_run_are_left(made: Bundle) -> None:
@@ -127,7 +133,7 @@ def test_the_commit_is_in_the_stamp(small: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_parameter_that_the_export_would_replace_is_refused(small: Path) -> None:
     book = nbformat.read(small, 4)
-    defined = {"VALUES", "UNKNOWN", "PACKAGE", "FOLDER", "SOURCE", "shutil"}
+    defined = {"VALUES", "UNKNOWN", "SOURCE"}
     for node in ast.parse(f"{bundles.VERIFY}\n{bundles.START}").body:
         defined |= {each.name for each in getattr(node, "names", [node]) if hasattr(each, "name")}
     assert defined == bundles.TAKEN
@@ -153,7 +159,7 @@ def written_by(cell: str) -> str:
 
 
 def check_written(text: str) -> None:
-    bundles._check_fits("astkit/x.py", text)
+    notebook._check_fits("astkit/x.py", text)
     assert written_by(notebook._module("astkit/x.py", text).source) == text
 
 
@@ -170,7 +176,7 @@ ODD = ["", "'''", '"""', "%%time", "%x", "!ls", "?", "x?", "  y", ">>> 1", "... 
 def test_odd_lines_are_written_as_they_are_or_refused(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
     try:
-        bundles._check_fits("astkit/x.py", text)
+        notebook._check_fits("astkit/x.py", text)
     except ValueError:
         prompts = ">>> 1" in lines or "".join(lines).strip().startswith("...")
         assert not lines[-1] or prompts
@@ -180,25 +186,46 @@ def test_odd_lines_are_written_as_they_are_or_refused(lines: list[str]) -> None:
 
 def test_an_export_never_overwrites_a_package(made: Bundle, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (cell,) = (
-        source for source in sources(notebook.build(made)) if source.startswith("import shutil")
-    )
+    package = sources(notebook.build(made))[2]
     (tmp_path / "astkit").mkdir()
     (tmp_path / "astkit" / "mine.py").touch()
     with pytest.raises(RuntimeError, match="astkit/ exists and would"):
-        exec(cell, {})
+        exec(package, {})
     assert (tmp_path / "astkit" / "mine.py").exists()
     (tmp_path / "astkit" / "mine.py").rename(tmp_path / "mine.py")
     (tmp_path / "astkit").rmdir()
-    exec(cell, {})
+    exec(package, {})
+    for name, text in made.modules.items():
+        assert (tmp_path / name).read_text() == text
     (tmp_path / "astkit" / "stale.py").touch()
-    exec(cell, {})  # its own folder of an earlier run
+    exec(package, {})  # its own folder of an earlier run
     assert not (tmp_path / "astkit" / "stale.py").exists()
+
+
+def test_files_that_parameters_name_are_taken_along(
+    small: Path, tmp_path: Path, monkeypatch
+) -> None:
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "table.bin").write_bytes(b'\xff\x00{}"')
+    book = nbformat.read(small, 4)
+    book.cells[1].source = "results = 'found/table.bin'\nword = 'found/none.bin'"
+    nbformat.write(book, small)
+    made = bundle(small)
+    assert made.values == {"results": "table.bin"}
+    for readable in (False, True):
+        folder = tmp_path / str(readable)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        exec(sources(notebook.build(made, readable))[2], {})
+        assert (folder / "table.bin").read_bytes() == b'\xff\x00{}"'
+    (tmp_path / "found" / "table.bin").write_bytes(bytes(1_000_001))
+    with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):
+        bundle(small)
 
 
 @pytest.mark.full
 def test_a_changed_module_cell_is_refused(made: Bundle, begin_in, tmp_path: Path) -> None:
-    book = notebook.build(made)
+    book = notebook.build(made, readable=True)
     (cell,) = (c for c in book.cells if c.source.startswith("%%writefile astkit/export/start.py"))
     cell.source += "\nopen('ran', 'w')"
     nbformat.write(book, tmp_path / "changed.ipynb")
