@@ -86,6 +86,8 @@ class Policy:
         card: description of the policy.
         seed: random seed.
         begun: number of sampler iterations started so far.
+        interrupted: state of an iteration that the sampler continues; see `PolicySampler`.
+        sized: whether the sampler has a length, which is an estimate if epochs differ in length.
     """
 
     rounds: int = 1
@@ -96,6 +98,8 @@ class Policy:
     card: ClassVar[PolicyCard]
     seed: int = 0
     begun: int = 0
+    interrupted: Mapping[str, Any] | None = None
+    sized: bool = True
     _sampler: PolicySampler | None = None
 
     def plan(self, run: RunInfo) -> Selection | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,6 +45,8 @@ class Planner(Protocol):
     rounds: int
     seed: int
     begun: int
+    interrupted: Mapping[str, Any] | None
+    sized: bool
 
     def plan(self, run: RunInfo) -> Selection | None: ...
     def expected_rows(self, samples: int) -> int: ...
@@ -102,7 +104,9 @@ class PolicySampler(Sampler[int]):
     """Yields the rows planned by ``policy``; one iteration is an epoch.
 
     Batches prefetched by workers keep the weights of the plan they were drawn from. Resuming is
-    exact between two iterations: save ``policy.state_dict()`` there.
+    exact between two iterations: save ``policy.state_dict()`` there. Within an iteration, save
+    ``iteration()`` as well and assign it to ``policy.interrupted`` on resume: the next iteration
+    continues after the last row passed to ``mean``.
 
     Args:
         policy: a policy that overrides ``plan``.
@@ -113,6 +117,7 @@ class PolicySampler(Sampler[int]):
     Attributes:
         score_only: int64: rows of the latest plan to score without training.
         lr_factor: learning rate factor of the latest plan.
+        progress: returns the completed fraction of the run; by default computed from ``epochs``.
 
     Raises ``ValueError`` for data without a length.
     """
@@ -121,41 +126,62 @@ class PolicySampler(Sampler[int]):
         if not hasattr(data, "__len__") or not len(data):
             raise ValueError(
                 f"data is a {type(data).__name__} without rows or without a length, so no rows can"
-                " be selected before loading: pass a map-style data set"
+                " be selected before loading: pass a map-style data set, or use a policy that"
+                " selects after scoring, such as Gate"
             )
         if not epochs > 0:
             raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")
         self.policy, self.epochs, self.samples = policy, epochs, len(data)
         self.labels = class_labels(data, self.samples)
         self.validation_labels = class_labels(validation)
-        self.lr_factor = 1.0
+        self.progress: Callable[[], float] | None = None
         self._length = policy.expected_rows(self.samples)
         self._forget()
 
     def _forget(self) -> None:
         """Reset the state at the start of an iteration."""
+        self.lr_factor = 1.0
         self.score_only = torch.empty(0, dtype=torch.int64)
         self._rows = torch.empty(0, dtype=torch.int64)  # rows drawn in this iteration
         self._scale = torch.empty(0)  # scale of their losses
         self._used = torch.empty(0, dtype=torch.bool)
         self._next = 0  # the first row after the latest batch
+        self._planned = 0  # rounds planned in this iteration
+
+    def iteration(self) -> dict[str, Any]:
+        """State of the current iteration: its rows, rounds, and the rows that are trained on."""
+        names = ("_rows", "_scale", "_next", "_planned", "lr_factor", "score_only")
+        return {name.strip("_"): getattr(self, name) for name in names}
+
+    def _continue(self, state: Mapping[str, Any]) -> None:
+        self._rows, self._scale = state["rows"], state["scale"]
+        self._next, self._planned = state["next"], state["planned"]
+        self.lr_factor, self.score_only = state["lr_factor"], state["score_only"]
+        self._used = torch.arange(len(self._rows)) < self._next
 
     def __len__(self) -> int:
-        """Rows of the latest complete epoch; before that, the policy's estimate."""
+        """Rows of the latest complete epoch; before that, the policy's estimate.
+
+        Raises ``TypeError`` if ``policy.sized`` is false.
+        """
+        if not self.policy.sized:
+            raise TypeError("the length of an epoch is known at its end")
         return self._length
 
     def __iter__(self) -> Iterator[int]:
         policy = self.policy
-        epoch, policy.begun = policy.begun, policy.begun + 1
-        if epoch == int(self.epochs) == self.epochs:
-            warnings.warn(
-                f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its schedule"
-                " stays at the final value: raise epochs",
-                stacklevel=2,
-            )
+        state, policy.interrupted = policy.interrupted, None
         self._forget()
+        if state is None:
+            self._begin()
+        else:
+            self._continue(state)
+            yield from self._rows[self._next :].tolist()
+        epoch = policy.begun - 1
         order = rng.permutation(self.samples, policy.seed, "order", epoch)
-        for number in range(policy.rounds):
+        while self._planned < policy.rounds:
+            number, self._planned = self._planned, self._planned + 1
+            spent = (epoch + number / policy.rounds) / self.epochs
             chosen = plan_round(
                 policy,
                 order,
@@ -163,7 +189,7 @@ class PolicySampler(Sampler[int]):
                 self.labels,
                 epoch=epoch,
                 number=number,
-                progress=min(1.0, (epoch + number / policy.rounds) / self.epochs),
+                progress=min(1.0, spent if self.progress is None else self.progress()),
                 validation_labels=self.validation_labels,
             )
             self.lr_factor = chosen.lr_factor
@@ -173,6 +199,16 @@ class PolicySampler(Sampler[int]):
             self._used = torch.cat([self._used, torch.zeros(len(chosen), dtype=torch.bool)])
             yield from chosen.index.tolist()
         self._length = len(self._rows)
+
+    def _begin(self) -> None:
+        policy = self.policy
+        epoch, policy.begun = policy.begun, policy.begun + 1
+        if self.progress is None and epoch == self.epochs:
+            warnings.warn(
+                f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its schedule"
+                " stays at the final value: raise epochs",
+                stacklevel=3,
+            )
 
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
         """``sum(scale * loss) / rows`` of a drawn batch.

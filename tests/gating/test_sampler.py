@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import BatchSampler, Sampler
 
 from astkit.datasets import indexed
-from astkit.gating import Policy, RandomSubset, RunInfo, Selection
+from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
 from astkit.gating.sampler import class_labels, plan_round
 
 
@@ -111,3 +113,68 @@ class Named(list[int]):
     def __init__(self, attributes: dict[str, Any]) -> None:
         super().__init__(range(7))
         self.__dict__.update(attributes)
+
+
+class Recalled(Policy):
+    """Drops every row with a loss above the latest losses' mean; three rounds an epoch."""
+
+    needs_index, rounds, state = True, 3, ("losses",)
+
+    def __init__(self) -> None:
+        self.losses = torch.zeros(40)
+
+    def plan(self, run: RunInfo) -> Selection:
+        known = self.losses[run.rows]
+        kept = run.rows[known <= known.mean()]
+        return Selection(kept, 1 + self.losses[kept], lr_factor=1 + float(known.mean()))
+
+    def observe(self, visit: Visit) -> None:
+        assert visit.index is not None
+        self.losses[visit.index] = visit.losses
+
+
+@pytest.mark.parametrize("stop", [0, 1, 3, 5])
+def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: int) -> None:
+    def batches(policy: Recalled) -> Iterator[tuple[list[int], float, float]]:
+        """Three epochs; a batch is drawn before the one before it is trained on."""
+        sampler = policy._sampler or policy.sampler(range(40), epochs=3)
+        while policy.begun < 3 or policy.interrupted is not None:
+            drawn = iter(BatchSampler(sampler, 7, drop_last=False))
+            rows = next(drawn, None)
+            while rows:
+                ahead = next(drawn, None)
+                index = torch.tensor(rows)
+                losses = torch.sin(index * (policy.begun + 1.0)).abs()
+                yield rows, policy.mean(losses, index).item(), sampler.lr_factor
+                rows = ahead
+
+    whole = list(batches(Recalled()))
+    policy, found = Recalled(), []
+    running = batches(policy)
+    for _ in range(stop + 1):
+        found.append(next(running))
+    assert policy._sampler is not None
+    saved = copy.deepcopy((policy.state_dict(), policy._sampler.iteration()))
+    later = Recalled()
+    later.load_state_dict(saved[0])
+    later.interrupted = saved[1]
+    assert [*found, *batches(later)] == whole
+    assert {lr for _, _, lr in whole} != {1.0}
+
+
+def test_an_unsized_sampler_has_no_length() -> None:
+    policy = RandomSubset(0.5)
+    sampler = policy.sampler(range(6), epochs=2)
+    policy.sized = False
+    with pytest.raises(TypeError, match="the length of an epoch is known at its end"):
+        len(sampler)
+    assert len(list(sampler)) == 3
+
+
+def test_progress_can_be_that_of_the_run() -> None:
+    policy = Kept()
+    sampler = policy.sampler(range(6), epochs=1)
+    sampler.progress = lambda: 0.25
+    for _ in range(2):  # no warning about its one epoch
+        list(sampler)
+    assert [run.progress for run in policy.told] == [0.25, 0.25]
