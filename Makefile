@@ -8,7 +8,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full lab lint clean
+.PHONY: help demo test test-full wheel lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -23,6 +23,10 @@ test-full: lint ## lint, then all tests, which takes long; a summary goes to tes
 	@export ASTKIT_FULL=1; failed=0; \
 	$(TOGETHER) --junitxml=out/full-1.xml || failed=1; $(ALONE) --junitxml=out/full-2.xml || failed=1; \
 	$(BIN)/python -m tests.benchmarks.full_run out/full-1.xml out/full-2.xml; exit $$failed
+
+wheel: $(READY) ## build dist/*.whl and try it without the checkout
+	@rm -rf dist && $(BIN)/python -m build --installer uv
+	@ASTKIT_FULL=1 $(PYTEST) -q tests/test_wheel.py
 
 lab: $(READY) ## open the notebooks in JupyterLab
 	@cd notebooks && ../$(BIN)/jupyter lab

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astkit.datasets.loaders import Loader as Loader
     from astkit.gating.gate import Gate as Gate
     from astkit.gating.policy import Policy as Policy
-    from astkit.gating.policy import Visit as Visit
+    from astkit.gating.visits import Visit as Visit
     from astkit.gating.random_subset import RandomSubset as RandomSubset
     from astkit.gating.sampler import RunInfo as RunInfo
     from astkit.gating.scored import Scored as Scored
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from astkit.widgets.board import LiveBoard as LiveBoard
     from astkit.widgets.dashboard import Dashboard as Dashboard
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

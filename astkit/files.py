@@ -1,4 +1,4 @@
-"""Atomic file writes, and checksums."""
+"""Atomic file writes, checksums, and files that come with the package."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import hashlib
 import os
 import secrets
 import stat
+import sysconfig
 from contextlib import suppress
 from pathlib import Path
+
+SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
+"""Files of an installation from a wheel."""
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
@@ -73,3 +77,13 @@ def sha256(path: str | os.PathLike[str]) -> str:
     """Hexadecimal SHA-256 of the file at ``path``, read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def shipped(name: str) -> Path:
+    """A file or folder of the checkout; in an installation from a wheel, its copy."""
+    # the checkout first: an editable install copies files, too
+    root = Path(__file__).resolve().parents[1]
+    found = root / name
+    if root.name != "site-packages" and found.exists():
+        return found
+    return SHARE / Path(name).name

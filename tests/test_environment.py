@@ -1,4 +1,4 @@
-"""pyproject.toml says which versions may be used, environment.yml which were: they stay in step."""
+"""pyproject.toml says which versions may be used, environment*.yml which were: kept in step."""
 
 from __future__ import annotations
 
@@ -13,31 +13,41 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 *CONDA, TAIL = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-*PINS, LAST = TAIL["pip"]
+*USED, LAST = TAIL["pip"]
+DEVELOP = yaml.safe_load((ROOT / "environment-dev.yml").read_text())["dependencies"][-1]["pip"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 
-def requirements() -> list[Requirement]:
-    """Core and extras, without the extra that names astkit itself."""
-    lists = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+def requirements(*extras: str) -> list[Requirement]:
+    """Those of the core, or of ``extras``, without astkit itself."""
+    lists = [EXTRAS[name] for name in extras] or [PROJECT["dependencies"]]
     every = [Requirement(line) for lines in lists for line in lines]
     return [requirement for requirement in every if requirement.name != PROJECT["name"]]
 
 
-def pins() -> dict[str, str]:
+def pins(lines: list[str]) -> dict[str, str]:
     """Version by canonical name. A line that is not ``name==version`` fails here."""
-    pairs = [line.split("==") for line in PINS]
+    pairs = [line.split("==") for line in lines]
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-@pytest.mark.parametrize("requirement", requirements(), ids=str)
-def test_each_requirement_is_pinned_within_its_range(requirement: Requirement) -> None:
-    pin = pins().get(canonicalize_name(requirement.name))
-    assert pin is not None, f"environment.yml does not pin {requirement.name}"
-    assert pin in requirement.specifier, f"environment.yml pins {requirement.name} to {pin}"
+USER = sorted(EXTRAS.keys() - {"test", "dev"})
+FILES = {
+    "environment.yml": (pins(USED), [*requirements(), *requirements(*USER)]),
+    "environment-dev.yml": (pins(DEVELOP), requirements("test", "dev")),
+}
 
 
-def test_each_pin_has_a_requirement() -> None:
-    assert pins().keys() == {canonicalize_name(requirement.name) for requirement in requirements()}
+@pytest.mark.parametrize("name", FILES)
+def test_requirements_are_pinned_within_their_ranges(name: str) -> None:
+    pinned, required = FILES[name]
+    assert pinned.keys() == {canonicalize_name(requirement.name) for requirement in required}
+    wrong = [
+        f"{requirement} is pinned to {pin}"
+        for requirement in required
+        if (pin := pinned[canonicalize_name(requirement.name)]) not in requirement.specifier
+    ]
+    assert not wrong
 
 
 def test_conda_brings_a_python_that_the_project_accepts() -> None:

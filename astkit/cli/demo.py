@@ -7,8 +7,9 @@ from pathlib import Path
 
 from astkit.cli import Commands
 from astkit.cli.run import missing, start
+from astkit.files import shipped
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_baseline_vs_gated.ipynb"
+NOTEBOOK = shipped("notebooks") / "01_baseline_vs_gated.ipynb"
 
 
 def add(commands: Commands) -> None:
@@ -21,8 +22,7 @@ def add(commands: Commands) -> None:
 def _run(options: argparse.Namespace) -> int:
     if not NOTEBOOK.exists():
         raise FileNotFoundError(
-            f"{NOTEBOOK.name} was not found next to the package: run the demo from a clone of the"
-            " repository"
+            f"{NOTEBOOK} is missing: install astkit from a wheel, or run the demo in a clone"
         )
     try:
         import pandas as pd

@@ -11,17 +11,15 @@ import hashlib
 import json
 import os
 import re
-import sysconfig
 import zlib
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from astkit.datasets.cifar10 import search_places
+from astkit.files import SHARE
 
 FILE = "docs_pairs.jsonl.gz"
-# next to the package, not in it: files copied there by an editable install would hide the checkout
-SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
 VALIDATION_SHARE = 0.15
 MOST_BYTES = 2**27  # of text per file: small compressed files may expand to any size
 _FORM = '{"source": "some words", "target": "some words"}'

@@ -155,4 +155,4 @@ def test_the_demo_is_a_run_of_notebook_01_from_its_beginning(process, root, caps
     assert "75.00%" in said
     assert "How long it took" in said
     monkeypatch.setattr(demo, "NOTEBOOK", root / "01.ipynb")
-    assert "run the demo from a clone" in refused(capsys, "demo")
+    assert "install astkit from a wheel, or run the demo in a clone" in refused(capsys, "demo")

@@ -1,0 +1,127 @@
+"""The wheel works where there is no checkout: built from the sdist, installed, used."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+UV = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(UV is None, reason="installs with uv, which is not there"),
+]
+LOOP = """
+import torch
+from astkit import Gate
+x, y = torch.randn(64, 4), torch.arange(64) % 3
+model, gate = torch.nn.Linear(4, 3), Gate(0.25)
+criterion = torch.nn.CrossEntropyLoss(reduction="none")
+chosen = gate(model, x, y)
+chosen.mean(criterion(model(x[chosen.index]), y[chosen.index])).backward()
+print(len(chosen.index))
+"""
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """Standard output of a command in ``folder``, without this checkout in its environment."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env=kept, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", out, ROOT, folder=out)
+    (found,) = out.glob("*.whl")  # build makes it of the sdist
+    assert len(list(out.glob("*.tar.gz"))) == 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of an environment with the wheel and its own dependencies alone."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(UV, "venv", "--python", sys.executable, folder / "venv", folder=folder)
+    python = folder / "venv" / "bin" / "python"
+    run(UV, "pip", "install", "--python", python, wheel, folder=folder)
+    return python.parent
+
+
+def test_the_core_needs_four_packages(installed: Path, tmp_path: Path) -> None:
+    assert 0 < int(run(installed / "python", "-c", LOOP, folder=tmp_path)) < 64
+    asked = (
+        "import importlib.metadata as m; print([r for r in m.requires('astkit') if ';' not in r])"
+    )
+    needed = run(installed / "python", "-c", asked, folder=tmp_path)
+    assert [
+        name for name in ("numpy", "safetensors", "torch", "torchvision") if name in needed
+    ] == [*("numpy", "safetensors", "torch", "torchvision")]
+    assert needed.count(",<") == 4
+
+
+def test_a_command_that_needs_more_says_what(installed: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [installed / "astkit", "demo"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "pip install 'astkit[notebooks]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_notebooks_demo_and_compare_run_from_the_wheel(
+    installed: Path, wheel: Path, tmp_path: Path
+) -> None:
+    python = installed / "python"
+    run(UV, "pip", "install", "--python", python, f"{wheel}[notebooks]", folder=tmp_path)
+    run(installed / "astkit", "notebooks", "mine", folder=tmp_path)
+    shipped = sorted(path.name for path in (tmp_path / "mine").glob("*.ipynb"))
+    assert shipped == sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
+    said = run(installed / "astkit", "demo", folder=tmp_path)
+    assert "What was done" in said
+    options = ("--dataset", "digits", "--epochs", "1", "--seeds", "2", "--policies", "infobatch")
+    assert "infobatch" in run(installed / "astkit", "compare", *options, folder=tmp_path)
+
+
+def test_an_exported_notebook_installs_the_wheel(
+    installed: Path, wheel: Path, tmp_path: Path
+) -> None:
+    """From an attached dataset, without an index."""
+    from astkit.export import kaggle
+    from astkit.export.bundle import bundle
+
+    cells = [nbformat.v4.new_code_cell("import astkit\nprint(astkit.__version__)")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "small.ipynb")
+    made = bundle(tmp_path / "small.ipynb")
+    path = kaggle.write(made, kaggle.Kernel("me", wheel=wheel), tmp_path / "input")
+    code = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    (tmp_path / "all.py").write_text("\n".join(code))
+    run(UV, "venv", "--seed", "--python", sys.executable, tmp_path / "venv", folder=tmp_path)
+    site = run(
+        installed / "python", "-c", "import torch; print(torch.__path__[0])", folder=tmp_path
+    )
+    bare = tmp_path / "venv" / "bin" / "python"
+    own = run(bare, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=tmp_path)
+    packages = tmp_path / "packages"  # those of Kaggle's image, without astkit
+    packages.mkdir()
+    for entry in Path(site.strip()).parent.iterdir():
+        if not entry.name.startswith("astkit"):
+            (packages / entry.name).symlink_to(entry)
+    (Path(own.strip()) / "image.pth").write_text(f"{packages}\n")
+    os.environ["ASTKIT_INPUT"] = str(tmp_path / "input")
+    try:
+        said = run(bare, tmp_path / "all.py", folder=tmp_path)
+    finally:
+        del os.environ["ASTKIT_INPUT"]
+    assert said.splitlines()[-1] == json.loads(path.read_text())["metadata"]["astkit"]["version"]
