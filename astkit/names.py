@@ -87,6 +87,17 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "long_tail": "astkit.datasets.conditions:long_tail",
         "small": "astkit.datasets.conditions:small",
     },
+    "task": {
+        "digits": "astkit.tasks.images:digits",
+        "cifar10": "astkit.tasks.images:cifar10",
+        "language": "astkit.tasks.language:language",
+        "text": "astkit.tasks.text:text",
+        "regression": "astkit.tasks.tables:diabetes",
+        "imbalanced": "astkit.tasks.tables:imbalanced",
+        "series": "astkit.tasks.series:oscillations",
+        "forecast": "astkit.tasks.series:forecast",
+        "sound": "astkit.tasks.sound:sound",
+    },
     "dataset": {
         "digits": "astkit.datasets.sources:load_digits",
         "cifar10": "astkit.datasets.cifar10:load_cifar10",
@@ -97,7 +108,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
 
 def resolve(kind: str, name: str) -> Any:
     """The object registered as ``name`` under ``kind`` ("policy", "score", "controller", "model",
-    "condition", "dataset").
+    "condition", "task", "dataset").
 
     Raises ``ValueError`` for an unknown name.
     """

@@ -22,11 +22,14 @@ def add(commands: Commands) -> None:
         " selecting samples pays. With -o, the same command continues what was interrupted.",
     )
     task = command.add_mutually_exclusive_group()
-    task.add_argument("--dataset", default="digits", help="digits (default) or cifar10")
+    task.add_argument(
+        "--dataset", default="digits", help=f"{', '.join(REGISTRIES['task'])} (digits)"
+    )
     task.add_argument(
         "--images", type=Path, metavar="FOLDER", help="train|val|test/<class>/, or <class>/"
     )
     task.add_argument("--csv", type=Path, metavar="FILE", help="a table; needs --target")
+    task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
     task.add_argument("--hf", type=Path, metavar="FOLDER", help="a datasets folder on disk")
     task.add_argument(
         "--script", type=Path, metavar="FILE", help="defines make_model, train, validation, test"
@@ -42,7 +45,7 @@ def add(commands: Commands) -> None:
         metavar="NAME[:ARGUMENT=VALUE,...]",
         help=f"of {', '.join(sorted(REGISTRIES['policy']))}; default: {' '.join(POLICIES)}",
     )
-    command.add_argument("--epochs", type=float, default=5.0, help="of dense training (5)")
+    command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
     amount = command.add_mutually_exclusive_group()
     amount.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     amount.add_argument("--minutes", type=float, help="add seeds while they fit into this time")
@@ -62,8 +65,8 @@ def _run(options: argparse.Namespace) -> None:
     named = [_policy(text) for text in options.policies or ()]
     found = compare(
         **{"policies": [_policy(text) for text in POLICIES], **task}
-        | ({"policies": named} if named else {}),
-        budget=Budget(epochs=options.epochs),
+        | ({"policies": named} if named else {})
+        | ({} if options.epochs is None else {"budget": Budget(epochs=options.epochs)}),
         seeds=range(options.seeds),
         minutes=options.minutes,
         jobs=options.jobs,
@@ -78,19 +81,21 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _task(options: argparse.Namespace) -> dict[str, Any]:
-    from astkit.runs import tasks
+    from astkit.tasks import files, task
 
     if (options.csv is None) != (options.target is None):
         raise ValueError("--csv needs --target, the name of a column, and --target needs --csv")
     if options.csv is not None:
-        return tasks.table(options.csv, options.target)
+        return files.table(options.csv, options.target)
     if options.images is not None:
-        return tasks.folder(options.images, options.size)
+        return files.folder(options.images, options.size)
     if options.hf is not None:
-        return tasks.hugging_face(options.hf)
+        return files.hugging_face(options.hf)
     if options.script is not None:
-        return tasks.script(options.script)
-    return tasks.built_in(options.dataset, options.root)
+        return files.script(options.script)
+    if options.text is not None:
+        return task("language", path=options.text)
+    return task(options.dataset, **({} if options.root is None else {"root": options.root}))
 
 
 def _policy(text: str) -> dict[str, Any]:

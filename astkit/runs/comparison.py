@@ -15,11 +15,11 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from astkit.files import write_atomic
-from astkit.gating import Criterion, cross_entropy_rows
+from astkit.gating import Criterion
 from astkit.runs import verdict, visits
 from astkit.runs.audit import Audit, audit
 from astkit.runs.comparison_arm import VISITS, Entry
-from astkit.runs.comparison_checks import checked_policies, checked_task
+from astkit.runs.comparison_checks import checked_policies, checked_task, with_task
 from astkit.runs.comparison_plan import Plan
 from astkit.runs.comparison_task import Chosen
 from astkit.runs.pilot import Pilot
@@ -176,10 +176,10 @@ def compare(
     *,
     policies: Sequence[str | Chosen] | str | Chosen,
     dataset: str | None = None,
-    budget: Budget = Budget(epochs=5),  # noqa: B008 - frozen
+    budget: Budget | None = None,
     seeds: Iterable[int] = range(5),
     minutes: float | None = None,
-    criterion: Criterion = cross_entropy_rows,
+    criterion: Criterion | None = None,
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | Metric = (),
     config: TrainConfig | None = None,
     batch_size: int | None = None,
@@ -206,12 +206,14 @@ def compare(
             selectable: a map-style data set, a `Loader`, or a DataLoader without its own sampler.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each arm
             uses a copy.
-        dataset: "digits" or "cifar10" in place of the data; ``make_model`` is then optional.
-        budget: of dense training, in epochs, steps or FLOPs. If FLOPs cannot be counted, the other
-            arms train for dense's seconds.
+        dataset: name of a task in place of the data, such as "digits" or "language", see
+            `astkit.tasks`; it supplies the other arguments too, where they are not given.
+        budget: of dense training, in epochs, steps or FLOPs; 5 epochs by default. If FLOPs cannot
+            be counted, the other arms train for dense's seconds.
         seeds: at least 2 for an interval, 5 for a table.
         minutes: add seeds 0, 1, ... while the next one fits into this time; replaces ``seeds``.
-        criterion: ``(outputs, targets)`` -> one loss per row, or losses and mask per token.
+        criterion: ``(outputs, targets)`` -> one loss per row, or losses and mask per token;
+            cross-entropy by default.
         metrics: functions ``(outputs, targets) -> [rows]`` by name, higher is better, or `Metric`
             objects; the first one is compared. By default the accuracy for integer labels, else
             the mean loss.
@@ -227,17 +229,21 @@ def compare(
     Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and
     for one in use by another process.
     """
-    task = checked_task(
-        make_model,
-        {"train": train, "validation": validation, "test": test},
-        dataset,
-        criterion=criterion,
-        metrics=metrics,
-        config=config,
-        batch_size=batch_size,
-        make_optimizer=make_optimizer,
-        device=device,
-    )
+    given = {
+        "make_model": make_model,
+        "train": train,
+        "validation": validation,
+        "test": test,
+        "criterion": criterion,
+        "metrics": metrics or None,
+        "config": config,
+        "batch_size": batch_size,
+        "make_optimizer": make_optimizer,
+        "budget": budget,
+    }
+    given = given if dataset is None else with_task(dataset, given)
+    budget = given.pop("budget") or Budget(epochs=5)
+    task = checked_task({**given, "device": device})
     plan = Plan(task, checked_policies(policies), budget, list(seeds), minutes, jobs)
     with _opened(out) as (folder, temporary):
         found = plan.run(folder, resumable=out is not None, all_policies=all_policies)

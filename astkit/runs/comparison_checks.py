@@ -8,9 +8,10 @@ from typing import Any
 from torch import nn
 
 from astkit.gating import Policy
-from astkit.runs import tasks
 from astkit.runs.comparison_task import DENSE, Chosen, Task, label_of
-from astkit.trainers import Metric, TrainConfig
+from astkit.tasks import task
+from astkit.tasks.parts import PARTS
+from astkit.trainers import Metric
 
 
 def checked_policies(policies: Any) -> dict[str, Chosen]:
@@ -32,31 +33,31 @@ def checked_policies(policies: Any) -> dict[str, Chosen]:
     return found
 
 
-def checked_task(
-    make_model: Any,
-    data: Mapping[str, Any],
-    dataset: str | None,
-    *,
-    metrics: Any,
-    config: TrainConfig | None,
-    **options: Any,
-) -> Task:
-    """The task of a comparison; raises ``ValueError`` for arguments that do not fit together."""
-    missing = [part for part, given in data.items() if given is None]
-    if dataset is not None:
-        if len(missing) < len(data):
-            given = next(part for part in data if part not in missing)
-            raise ValueError(f"dataset is {dataset!r}, but {given} is given too: pass only one")
-        known = tasks.built_in(dataset)
-        make_model, config = make_model or known["make_model"], config or known["config"]
-        data = {part: known[part] for part in data}
-    elif missing:
-        raise ValueError(f"{missing[0]} is missing: pass data for it, or dataset='digits'")
-    task = Task(
-        make_model, **data, metrics=_metrics(metrics), config=config or TrainConfig(), **options
-    )
-    _check_model(task)
-    return task
+def checked_task(given: Mapping[str, Any]) -> Task:
+    """The `Task` with the fields ``given``, those that are not ``None``.
+
+    Raises ``ValueError`` for missing data and arguments that do not fit together.
+    """
+    for part in PARTS:
+        if given[part] is None:
+            raise ValueError(f"{part} is missing: pass data for it, or dataset='digits'")
+    named = {name: value for name, value in given.items() if value is not None}
+    named |= {"make_model": given["make_model"], "metrics": _metrics(given["metrics"])}
+    found = Task(**named)
+    _check_model(found)
+    return found
+
+
+def with_task(dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments ``given``, those that are ``None`` from the task ``dataset``.
+
+    Raises ``ValueError`` for an unknown task, and if data are given too.
+    """
+    for part in PARTS:
+        if given[part] is not None:
+            raise ValueError(f"dataset is {dataset!r}, but {part} is given too: pass only one")
+    known = task(dataset)
+    return {name: known.get(name) if value is None else value for name, value in given.items()}
 
 
 def _metrics(metrics: Any) -> tuple[Metric, ...]:

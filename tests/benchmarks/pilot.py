@@ -34,7 +34,7 @@ from astkit.runs.comparison_arm import POINTS, control_of
 from astkit.runs.comparison_checks import checked_policies, checked_task
 from astkit.runs.comparison_task import DENSE, Arm, Task
 from astkit.runs.record import read_json
-from astkit.runs.tasks import built_in
+from astkit.tasks import task as known
 from astkit.trainers import DenseStep, GatedStep, Trainer
 from tests.benchmarks.measure import Figure, figure, line, one_thread, record, synthetic
 
@@ -81,7 +81,7 @@ def tasks() -> dict[str, dict[str, Any]]:
     """Arguments of `compare`."""
     sizes = {"train": 768, "validation": 64, "test": 64}
     return {
-        "digits": built_in("digits"),
+        "digits": known("digits"),
         "CIFAR-10-sized images": {
             "make_model": SimpleCNN,
             **{part: Loader(synthetic(rows), 64) for part, rows in sizes.items()},
@@ -95,10 +95,8 @@ def tasks() -> dict[str, dict[str, Any]]:
 
 def task_of(arguments: dict[str, Any]) -> Task:
     """The task that `compare` makes of them, on the CPU."""
-    given = dict(arguments)
-    data = {part: given.pop(part) for part in ("train", "validation", "test")}
-    usual = {"criterion": nn.CrossEntropyLoss(reduction="none"), "metrics": (), "config": None}
-    return checked_task(data=data, dataset=None, **{**usual, **given}, device="cpu")
+    usual = {"criterion": nn.CrossEntropyLoss(reduction="none"), "metrics": ()}
+    return checked_task({**usual, **arguments, "device": "cpu"})
 
 
 def passes(task: Task, arm: Arm, count: int) -> Callable[[], None]:

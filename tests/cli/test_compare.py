@@ -14,7 +14,7 @@ from astkit import Comparison
 from astkit.cli import compare as command
 from astkit.cli import main
 from astkit.datasets import as_loader
-from astkit.runs import tasks
+from astkit.tasks import files, text
 from tests.cli.refusals import refused
 
 SCRIPT = """
@@ -60,7 +60,7 @@ def test_the_defaults_are_three_policies_five_seeds_and_five_epochs(monkeypatch)
     with pytest.raises(SystemExit):
         main(["compare"])
     assert [each["name"] for each in asked["policies"]] == ["infobatch", "cached_loss", "gate"]
-    assert (asked["budget"].epochs, list(asked["seeds"]), asked["jobs"]) == (5.0, [*range(5)], 1)
+    assert (asked.get("budget"), list(asked["seeds"]), asked["jobs"]) == (None, [*range(5)], 1)
     assert (asked["minutes"], asked["out"], asked["all_policies"]) == (None, None, False)
     assert len(asked["train"].data) > len(asked["validation"].data)
 
@@ -71,7 +71,7 @@ def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, cap
     path.write_text("\n".join(["size,kind,price,sort,number", *rows]))
     assert run("--csv", path, "--target", "price", "--policies", "cached_loss") == 0
     assert "squared error" in capsys.readouterr().out
-    found = tasks.table(path, "sort")
+    found = files.table(path, "sort")
     inputs, labels = found["train"].tensors
     assert inputs.shape == (len(found["train"]), 5)  # size, price, number, and two kinds
     assert inputs[:, 0].mean().item() == pytest.approx(0, abs=1e-5)
@@ -96,17 +96,17 @@ def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path):
             folder.mkdir(parents=True)
             for i in range(count):
                 Image.new("RGB", (8 + i % 3, 9), (level, level, i)).save(folder / f"{i}.png")
-    found = tasks.folder(tmp_path, size=8)
+    found = files.folder(tmp_path, size=8)
     sizes = [found[part].num_samples for part in ("train", "validation", "test")]
     assert sizes == [40, 6, 8]
     batch = next(found["train"].batches(0))
     assert found["make_model"]()(batch.x).shape == (40, 2)
-    drawn = tasks.folder(tmp_path / "train", size=8)
+    drawn = files.folder(tmp_path / "train", size=8)
     sizes = [drawn[part].num_samples for part in ("train", "validation", "test")]
     assert sizes == [28, 6, 6]
     (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
     with pytest.raises(ValueError, match="val holds other classes than"):
-        tasks.folder(tmp_path, size=8)
+        files.folder(tmp_path, size=8)
 
 
 def test_a_script_defines_its_task(tmp_path, capsys):
@@ -133,8 +133,8 @@ class Rows(UserDict):
 
 
 def test_texts_and_images_on_disk_and_a_missing_package(monkeypatch, capsys):
-    words = tasks._hashed(["a b a", "B"])
-    assert words.shape == (2, tasks.LENGTH)
+    words = text.hashed(["a b a", "B"])
+    assert words.shape == (2, text.LENGTH)
     assert words[0, 0] == words[0, 2] != words[0, 1] == words[1, 0]
     assert (words > 0).sum(1).tolist() == [3, 1]
     on_disk = {"texts": Rows(text=["a b", "c"] * 20, label=[0, 1] * 20)}
@@ -145,13 +145,13 @@ def test_texts_and_images_on_disk_and_a_missing_package(monkeypatch, capsys):
     package = SimpleNamespace(load_from_disk=on_disk.get)
     monkeypatch.setitem(sys.modules, "datasets", package)
     for name, sizes in (("texts", [29, 5, 6]), ("images", [29, 5, 6]), ("parts", [34, 6, 1])):
-        found = tasks.hugging_face(name)
+        found = files.hugging_face(name)
         held = [getattr(found[p], "data", found[p]) for p in ("train", "validation", "test")]
         assert list(map(len, held)) == sizes
         x = next(as_loader(found["train"]).batches(0)).x
         assert found["make_model"]()(x).shape == (len(x), 2)
     with pytest.raises(ValueError, match="others has the columns sentence, label: rename them"):
-        tasks.hugging_face("others")
+        files.hugging_face("others")
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert refused(capsys, "compare", "--hf", "here").startswith("a Hugging Face folder needs")
 

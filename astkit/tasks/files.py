@@ -1,52 +1,35 @@
-"""Tasks of a comparison by name and from files: arguments of `astkit.compare`.
-
-Each function returns a mapping with ``make_model``, ``train``, ``validation``, ``test``, and where
-they differ from the defaults ``criterion``, ``metrics``, ``config`` and ``policies``.
-"""
+"""Tasks of a comparison from files: image folders, tables, Hugging Face data sets, scripts."""
 
 from __future__ import annotations
 
 import runpy
-import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch import nn
 
-from astkit.datasets import Images, Loader, load, split, stratified
+from astkit.datasets import Images, load, stratified
 from astkit.datasets.decode import resized
 from astkit.datasets.splits import carve
-from astkit.names import resolve
 from astkit.rng import permutation
-from astkit.trainers import Metric, TrainConfig
+from astkit.tasks.images import images
+from astkit.tasks.parts import (
+    HELD,
+    PARTS,
+    WIDTH,
+    Arguments,
+    Labelled,
+    mlp,
+    pairs,
+    regression,
+    standardised,
+)
+from astkit.tasks.text import WORDS, hashed
 
-Arguments = dict[str, Any]
-PARTS = ("train", "validation", "test")
-
-BUILT_IN: dict[str, tuple[str, tuple[str, ...], float]] = {
-    "digits": ("digits_cnn", (), 3e-3),
-    "cifar10": ("simple_cnn", ("crop", "flip"), 1e-3),
-}
-"""Model, augmentation and learning rate."""
-HELD = 0.15
-"""Share of the validation rows, and of the test rows, if the data have no such part."""
 MANY = 100
 """Largest number of classes in a table."""
-WIDTH, WORDS, LENGTH = 64, 8192, 64
-"""Hidden units for tables and text; hashed words; words of a text."""
-
-
-def built_in(name: str, root: str | Path | None = None) -> Arguments:
-    """The task "digits" or "cifar10"; raises ``ValueError`` for another name."""
-    if name not in BUILT_IN:
-        raise ValueError(f"dataset is {name!r}: choose one of {', '.join(BUILT_IN)}")
-    model, augment, lr = BUILT_IN[name]
-    parts = split(name, root)
-    found = _images(parts.train, parts.validation, parts.test, model, augment)
-    return {**found, "config": TrainConfig(lr=lr)}
 
 
 def folder(root: str | Path, size: int = 32) -> Arguments:
@@ -64,21 +47,7 @@ def folder(root: str | Path, size: int = 32) -> Arguments:
         test, train = carve(train, HELD, "test")
     if held is None:
         held, train = carve(train, HELD, "validation")
-    return _images(train, held, test, "simple_cnn", ("flip",))
-
-
-def _images(
-    train: Images, validation: Images, test: Images, model: str, augment: tuple[str, ...]
-) -> Arguments:
-    mean, std = train.channel_stats()
-    stats = (mean, std.clamp_min(1 / 255))  # a channel may be constant
-    held = partial(Loader, batch_size=500, shuffle=False, normalize=stats)
-    return {
-        "make_model": partial(resolve("model", model), train.shape, train.num_classes),
-        "train": Loader(train, augment=augment, normalize=stats),
-        "validation": held(validation),
-        "test": held(test),
-    }
+    return images(train, held, test, "simple_cnn", ("flip",))
 
 
 def table(path: str | Path, target: str) -> Arguments:
@@ -112,33 +81,10 @@ def table(path: str | Path, target: str) -> Arguments:
             )
     test, rest = stratified(labels, HELD, 0, "test")
     held, train = (rest[rows] for rows in stratified(labels[rest], HELD, 0, "validation"))
-    inputs = _standardised(inputs, train)
-    found = _parts(inputs, values if classes else _standardised(values, train), train, held, test)
-    found["make_model"] = partial(_mlp, inputs.shape[1], classes or 1)
-    if not classes:
-        metric = Metric("squared error", squared_error, higher_is_better=False)
-        found |= {"criterion": squared_error, "metrics": metric}
-    return found
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """``(outputs - targets)**2``, ``[rows]``, for outputs ``[rows, 1]``."""
-    return (outputs.squeeze(1) - targets).square()
-
-
-def _standardised(values: Tensor, train: Tensor) -> Tensor:
-    mean, std = values[train].mean(0), values[train].std(0)
-    return (values - mean) / torch.where(std > 0, std, 1.0)
-
-
-def _parts(x: Tensor, y: Tensor, train: Tensor, held: Tensor, test: Tensor) -> Arguments:
-    rows = {"train": train, "validation": held, "test": test}
-    return {part: TensorDataset(x[index], y[index]) for part, index in rows.items()}
-
-
-def _mlp(inputs: int, outputs: int) -> nn.Module:
-    hidden = [nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
-    return nn.Sequential(*hidden, nn.Linear(WIDTH, outputs))
+    inputs = standardised(inputs, train)
+    found = pairs(inputs, values if classes else standardised(values, train), train, held, test)
+    found["make_model"] = partial(mlp, inputs.shape[1], classes or 1)
+    return found if classes else found | regression()
 
 
 def hugging_face(path: str | Path) -> Arguments:
@@ -168,30 +114,20 @@ def hugging_face(path: str | Path) -> Arguments:
         parts["train"], parts["validation"] = _divided(parts["train"])
     classes = 1 + max(train["label"])
     if kind == "text":
-        texts = {part: _hashed(parts[part]["text"]) for part in parts}
+        texts = {part: hashed(parts[part]["text"]) for part in parts}
         made: Arguments = {
-            part: TensorDataset(texts[part], torch.tensor(parts[part]["label"][:]))
-            for part in PARTS
+            part: Labelled(texts[part], torch.tensor(parts[part]["label"][:])) for part in PARTS
         }
         return {**made, "make_model": partial(_bag, classes)}
     names = tuple(map(str, range(classes)))
     train, held, test = (_pictures(parts[part], names) for part in PARTS)
-    return _images(train, held, test, "simple_cnn", ("flip",))
+    return images(train, held, test, "simple_cnn", ("flip",))
 
 
 def _divided(rows: Any) -> tuple[Any, Any]:
     order = permutation(len(rows), 0, "hugging face").tolist()
     held = max(1, round(HELD * len(rows)))
     return rows.select(order[held:]), rows.select(order[:held])
-
-
-def _hashed(texts: Any) -> Tensor:
-    """Words as int64 ``[texts, LENGTH]``, hashed; 0 is padding."""
-    found = torch.zeros(len(texts), LENGTH, dtype=torch.int64)
-    for row, text in enumerate(texts):
-        words = [1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in text.lower().split()]
-        found[row, : len(words)] = torch.tensor(words[:LENGTH], dtype=torch.int64)
-    return found
 
 
 def _bag(classes: int) -> nn.Module:
@@ -208,12 +144,12 @@ def _pictures(rows: Any, names: tuple[str, ...]) -> Images:
 def script(path: str | Path) -> Arguments:
     """The variables of a Python file: ``make_model``, ``train``, ``validation``, ``test``.
 
-    Optional: ``criterion``, ``metrics``, ``config``, ``policies``. The file is executed. Raises
-    ``ValueError`` for a missing variable.
+    Optional: ``criterion``, ``metrics``, ``config``, ``budget`` and ``policies``. The file is
+    executed. Raises ``ValueError`` for a missing variable.
     """
     found = runpy.run_path(str(path))
     for name in ("make_model", *PARTS):
         if name not in found:
             raise ValueError(f"{path} does not define {name}: define it at the top level")
-    wanted = ("make_model", *PARTS, "criterion", "metrics", "config", "policies")
+    wanted = ("make_model", *PARTS, "criterion", "metrics", "config", "budget", "policies")
     return {name: found[name] for name in wanted if name in found}

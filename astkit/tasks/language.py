@@ -1,0 +1,134 @@
+"""Language: the next character of a text, by a causal transformer; selection of tokens (Rho-1)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astkit.gating import cross_entropy_rows, row_losses
+from astkit.lattice.pairs import docs_pairs
+from astkit.rng import permutation
+from astkit.tasks.parts import HELD, PARTS, Arguments, Block, Columns
+from astkit.trainers import Budget, Metric, TrainConfig
+
+LENGTH, WIDTH, DEPTH = 64, 64, 4
+"""Characters of a sequence; sizes of the transformer."""
+SEQUENCES, MOST = 2048, 256
+"""Sequences of the embedded text; largest number of different characters."""
+
+
+class GPT(nn.Module):
+    """A causal transformer: tokens int64 ``[rows, length]`` to logits ``[rows, length, size]``."""
+
+    def __init__(self, size: int, width: int = WIDTH, depth: int = DEPTH, length: int = LENGTH):
+        super().__init__()
+        self.words, self.places = nn.Embedding(size, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, size)
+        for embedding in (self.words, self.places):
+            nn.init.normal_(embedding.weight, std=0.1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.words(tokens) + self.places.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def language(path: str | Path | None = None) -> Arguments:
+    """The next character of the text file ``path``, or of `SEQUENCES` parts of documentation.
+
+    The text is cut into sequences of `LENGTH` characters, which are divided at random. The metric
+    is the cross-entropy in nats per character. The embedded text is the documentation of Python,
+    torch and numpy (data/README.md). Raises ``ValueError`` for a text that is not UTF-8 or has
+    fewer than 100 sequences, ``FileNotFoundError`` for a missing file.
+    """
+    tokens, size = encoded(_read(path))
+    count = (len(tokens) - 1) // LENGTH
+    if count < 100:
+        raise ValueError(
+            f"{path} has {len(tokens)} characters, {count} sequences of {LENGTH}: give a text with"
+            f" {100 * LENGTH + 1} or more"
+        )
+    x, y = (tokens[first : first + count * LENGTH].view(count, LENGTH) for first in (0, 1))
+    order = permutation(count, 0, "language")[: None if path else SEQUENCES]
+    held = round(HELD * len(order))
+    rows = dict(zip(PARTS, (order[2 * held :], order[:held], order[held : 2 * held]), strict=True))
+    return {
+        **{part: Columns(tokens=x[index], labels=y[index]) for part, index in rows.items()},
+        "make_model": partial(GPT, size),
+        "metrics": Metric("nats per character", character_loss, higher_is_better=False),
+        "config": TrainConfig(lr=3e-3),
+        "batch_size": 16,
+        "budget": Budget(epochs=3),
+    }
+
+
+def _read(path: str | Path | None) -> str:
+    if path is None:
+        return "\n\n".join(dict.fromkeys(pair.source for pair in docs_pairs()))
+    try:
+        return Path(path).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it") from error
+
+
+def encoded(text: str) -> tuple[Tensor, int]:
+    """Characters as int64 ``[len(text)]``, and their number; beyond the `MOST` most frequent, 0."""
+    ranked = [character for character, _ in Counter(text).most_common(MOST - 1)]
+    number = {character: 1 + place for place, character in enumerate(sorted(ranked))}
+    return torch.tensor([number.get(character, 0) for character in text]), 1 + len(number)
+
+
+def character_loss(outputs: Any, targets: Any) -> Tensor:
+    """Mean cross-entropy of the characters of each sequence in nats, ``[rows]``."""
+    return row_losses(cross_entropy_rows, outputs, targets)
+
+
+class TokenSelection:
+    """Criterion that trains the fraction ``share`` of a batch's tokens with the largest excess.
+
+    Excess is the loss minus that of a reference model, the batch's column ``reference``, see
+    `with_reference`. The forward and backward passes still compute all tokens, since the tokens of
+    a sequence depend on each other: only the logits' gradient is sparse. Source: Lin et al.,
+    "Rho-1: Not All Tokens Are What You Need", NeurIPS 2024.
+
+    Raises ``ValueError`` for a share outside (0, 1], and for a batch without references.
+    """
+
+    def __init__(self, share: float = 0.6) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"share is {share}: give a number above 0 and at most 1")
+        self.share = share
+
+    def __call__(self, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
+        """Losses and selection, ``[rows, length]``."""
+        if "reference" not in batch:
+            raise ValueError("the batch has no column 'reference': call with_reference on the data")
+        losses, mask = cross_entropy_rows(outputs, batch)
+        excess = (losses.detach() - batch["reference"]).masked_fill(~mask, -torch.inf)
+        count = max(1, round(self.share * int(mask.sum())))
+        chosen = torch.zeros_like(mask).flatten()
+        chosen[excess.flatten().topk(count).indices] = True
+        # row means are averaged, so that each selected token needs the weight 1 / count
+        weight = len(losses) * chosen.view_as(mask).sum(1, keepdim=True) / count
+        return losses * weight, chosen.view_as(mask)
+
+
+@torch.no_grad()
+def with_reference(data: Columns, model: nn.Module, rows: int = 256) -> Columns:
+    """``data`` with a column ``reference``: the losses of ``model`` per token, ``[N, length]``."""
+    columns = dict(zip(data.names, data.tensors, strict=True))
+    parts = [
+        cross_entropy_rows(model(tokens), {"labels": labels})[0]
+        for tokens, labels in zip(
+            columns["tokens"].split(rows), columns["labels"].split(rows), strict=True
+        )
+    ]
+    return Columns(tokens=columns["tokens"], reference=torch.cat(parts), labels=columns["labels"])

@@ -1,0 +1,95 @@
+"""Parts that tasks share: data sets of columns, splits, standardised values, an MLP, attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import TensorDataset
+
+from astkit.trainers import Metric
+
+Arguments = dict[str, Any]
+PARTS = ("train", "validation", "test")
+HELD = 0.15
+"""Share of the validation rows, and of the test rows, if the data have no such part."""
+WIDTH = 64
+"""Hidden units of the small models."""
+
+
+class Labelled(TensorDataset):
+    """Rows ``(x, y)``; policies read the classes of integer targets ``y`` from ``labels``."""
+
+    @property
+    def labels(self) -> Tensor:
+        """The last tensor."""
+        return self.tensors[-1]
+
+
+class Columns(Labelled):
+    """Rows as mappings from names of ``columns`` to values; the last column holds the labels."""
+
+    def __init__(self, **columns: Tensor) -> None:
+        super().__init__(*columns.values())
+        self.names = tuple(columns)
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:  # type: ignore[override]
+        return dict(zip(self.names, super().__getitem__(row), strict=True))
+
+
+def pairs(x: Tensor, y: Tensor, train: Tensor, held: Tensor, test: Tensor) -> Arguments:
+    """The three parts as `Labelled` rows of ``x`` and ``y``; the others are int64 row numbers."""
+    rows = zip(PARTS, (train, held, test), strict=True)
+    return {part: Labelled(x[index], y[index]) for part, index in rows}
+
+
+def standardised(values: Tensor, train: Tensor) -> Tensor:
+    """``values`` with mean 0 and standard deviation 1 over the rows ``train``."""
+    mean, std = values[train].mean(0), values[train].std(0)
+    return (values - mean) / torch.where(std > 0, std, 1.0)
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean of ``(outputs - targets)**2`` over the values of a row, ``[rows]``."""
+    return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(1)
+
+
+def regression() -> Arguments:
+    """Criterion and metric of a regression."""
+    metric = Metric("squared error", squared_error, higher_is_better=False)
+    return {"criterion": squared_error, "metrics": metric}
+
+
+def mlp(inputs: int, outputs: int) -> nn.Module:
+    """Two hidden layers of `WIDTH` units."""
+    hidden = [nn.Linear(inputs, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+    return nn.Sequential(*hidden, nn.Linear(WIDTH, outputs))
+
+
+class Block(nn.Module):
+    """A pre-norm transformer block: self-attention (torch's SDPA) and a feed-forward layer.
+
+    Source: Vaswani et al., "Attention is all you need", 2017; pre-norm as in GPT-2.
+    """
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attend, self.merge = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``x [rows, length, width]``; ``mask`` bool ``[rows, length]``: causal without it."""
+        rows, length, width = x.shape
+        split = self.attend(self.before(x)).view(rows, length, 3, self.heads, -1)
+        q, k, v = split.permute(2, 0, 3, 1, 4)
+        seen = None if mask is None else mask[:, None, None, :]
+        found = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=mask is None)
+        x = x + self.merge(found.transpose(1, 2).reshape(rows, length, width))
+        added: Tensor = x + self.feed(self.between(x))
+        return added

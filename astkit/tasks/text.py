@@ -1,0 +1,72 @@
+"""Text classification: which package a paragraph documents, from padded batches with a mask."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from astkit.datasets import stratified
+from astkit.lattice.pairs import docs_pairs
+from astkit.tasks.parts import HELD, PARTS, WIDTH, Arguments, Block, Columns
+from astkit.trainers import Budget, TrainConfig
+
+WORDS, LENGTH = 8192, 64
+"""Hashed words; words of a text."""
+
+
+class Encoder(nn.Module):
+    """A transformer over words, and a linear layer on their mean."""
+
+    def __init__(self, classes: int, width: int = WIDTH, depth: int = 1) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, width, padding_idx=0)
+        self.places = nn.Embedding(LENGTH, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Logits ``[rows, classes]``; ``mask`` bool ``[rows, LENGTH]`` is false for padding."""
+        x = self.words(tokens) + self.places.weight
+        for block in self.blocks:
+            x = block(x, mask)
+        kept = mask.unsqueeze(2)
+        mean = (self.norm(x) * kept).sum(1) / kept.sum(1).clamp_min(1)
+        logits: Tensor = self.head(mean)
+        return logits
+
+
+def text() -> Arguments:
+    """Paragraphs of the documentation of Python, torch and numpy; the class is the package.
+
+    Batches are mappings with ``tokens``, ``mask`` and ``labels``. The data: data/README.md.
+    """
+    labelled = {pair.source: pair.origin.partition(" ")[0] for pair in docs_pairs()}
+    names = sorted(set(labelled.values()))
+    labels = torch.tensor([names.index(name) for name in labelled.values()])
+    tokens = hashed(labelled)
+    test, rest = stratified(labels, HELD, 0, "test")
+    held, train = (rest[rows] for rows in stratified(labels[rest], HELD, 0, "validation"))
+    rows = dict(zip(PARTS, (train, held, test), strict=True))
+    return {
+        **{
+            part: Columns(tokens=tokens[index], mask=tokens[index] > 0, labels=labels[index])
+            for part, index in rows.items()
+        },
+        "make_model": partial(Encoder, len(names)),
+        "config": TrainConfig(lr=3e-3),
+        "batch_size": 32,
+        "budget": Budget(epochs=4),
+    }
+
+
+def hashed(texts: Iterable[str]) -> Tensor:
+    """Words as int64 ``[texts, LENGTH]``, hashed to 1..WORDS - 1; 0 is padding."""
+    rows = [
+        [1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in each.lower().split()[:LENGTH]]
+        for each in texts
+    ]
+    return torch.tensor([row + [0] * (LENGTH - len(row)) for row in rows], dtype=torch.int64)
