@@ -35,8 +35,9 @@ def _run(options: argparse.Namespace) -> None:
     try:
         import optuna
 
-        from astkit.runs import tasks, tuning
+        from astkit.runs import tuning
         from astkit.runs.comparison_task import Task
+        from astkit.tasks import task
     except ModuleNotFoundError as error:
         raise ValueError(
             "tuning needs optuna, which is not installed: pip install 'astkit[tune]'"
@@ -44,11 +45,11 @@ def _run(options: argparse.Namespace) -> None:
     if options.confirm < 1:
         raise ValueError(f"--confirm is {options.confirm}: give 1 seed or more")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    task = tasks.built_in(options.dataset)
+    found = task(options.dataset)
     if options.model is not None:
-        task["make_model"] = partial(resolve("model", options.model), *task["make_model"].args)
+        found["make_model"] = partial(resolve("model", options.model), *found["make_model"].args)
     search = tuning.Tuning(
-        Task(**task), options.epochs, options.storage, options.tune_lr, options.seed
+        Task(**found), options.epochs, options.storage, options.tune_lr, options.seed
     )
     search.run(options.trials)
     print(search.best(options.confirm).to_string(float_format="{:.4g}".format))
