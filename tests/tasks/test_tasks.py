@@ -1,0 +1,290 @@
+"""Tasks by name: their data, their models, and that a plain torch loop reaches dense's figure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import balanced_accuracy_score
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import astkit
+from astkit import Budget, rng
+from astkit.batch import call
+from astkit.datasets import as_loader
+from astkit.gating import as_policy
+from astkit.gating.policy import overrides
+from astkit.gating.sampler import class_labels
+from astkit.names import REGISTRIES
+from astkit.runs.comparison_checks import checked_task
+from astkit.tasks import series, sound, task, text
+from astkit.tasks.language import LENGTH, TokenSelection, language, with_reference
+from astkit.trainers import GatedStep
+from tests.benchmarks.tasks import NAMES
+
+ROOT = Path(astkit.__file__).parents[1]
+RESULTS = ROOT / "tests" / "benchmarks" / "tasks.json"
+SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
+CLASSES = {"imbalanced": 2, "series": 4, "sound": 6, "text": 3}
+TASKS = {name: task(name) for name in NAMES}
+WITHOUT_CLASSES = ("class_balanced", "rcap", "gradnorm_is", "el2n_static")
+
+
+def trainer(name: str, policy: Any = None, **budget: Any) -> Any:
+    """A trainer of one arm of a task."""
+    given = {"metrics": None, "criterion": None, **TASKS[name], "device": "cpu"}
+    given.pop("budget")
+    found = checked_task(given)
+    step = None if policy is None or not overrides(policy, "choose") else GatedStep(policy)
+    return found.trainer(policy, 0, Budget(**budget), **({} if step is None else {"step": step}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_task_trains_its_model_on_disjoint_parts(name: str) -> None:
+    made = TASKS[name]
+    tensors = [made[part].tensors[0].flatten(1) for part in ("train", "validation", "test")]
+    rows = torch.cat(tensors).numpy()
+    assert len(np.unique(rows, axis=0)) >= 0.99 * len(rows)  # short paragraphs may be equal
+    labels = class_labels(made["train"])
+    assert (None if labels is None else len(labels.unique())) == CLASSES.get(name)
+    assert sum(p.numel() for p in made["make_model"]().parameters()) < 600_000
+    work = trainer(name, steps=2)
+    work.run()
+    assert work.ledger.uncounted == set()
+    assert work.ledger.flops.total > 0
+    batch = next(as_loader(made["test"], shuffle=False).batches(0)).take(slice(0, 16))
+    with torch.no_grad():
+        outputs = call(work.model, batch.x, batch.y)
+    assert outputs.isfinite().all()
+
+
+def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("to be " * 20)
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xff" * 9000)
+    for options, sentence in (
+        ({"name": "speech"}, "dataset is 'speech': choose one of digits, cifar10, language, text"),
+        ({"name": "sound", "root": "data"}, "task 'sound' has no option 'root': leave it out"),
+        ({"name": "language", "path": tmp_path / "short.txt"}, "short.txt has 120 characters, 1 "),
+        ({"name": "language", "path": tmp_path / "binary.txt"}, "binary.txt is not UTF-8 text"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            task(**options)
+    with pytest.raises(FileNotFoundError):
+        task("language", path=tmp_path / "none.txt")
+
+
+def test_the_language_model_is_causal_and_its_labels_are_the_next_characters() -> None:
+    made = TASKS["language"]
+    tokens, labels = made["train"].tensors
+    assert tokens.shape[1] == LENGTH
+    assert tokens[:, 1:].equal(labels[:, :-1])
+    model = made["make_model"]().eval()
+    other = tokens[:4].clone()
+    other[:, 40:] = 1
+    with torch.no_grad():
+        before, after = model(tokens[:4]), model(other)
+    assert before[:, :40].allclose(after[:, :40], atol=1e-5)
+    assert not before[:, 40:].allclose(after[:, 40:], atol=1e-5)
+
+
+def test_a_text_by_path_is_used_whole(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("abcd" * 1601 + "é")
+    made = language(path)
+    assert sum(len(made[part]) for part in ("train", "validation", "test")) == 100
+    assert made["make_model"].args == (6,)
+
+
+def test_tokens_of_the_largest_excess_loss_are_trained_with_equal_weight() -> None:
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, 4, generator=random)
+    labels = torch.randint(4, (3, 5), generator=random)
+    labels[2, 3:] = -100
+    reference = torch.rand(3, 5, generator=random)
+    batch = {"labels": labels, "reference": reference}
+    losses, mask = TokenSelection(0.4)(logits, batch)
+    every = [
+        (F.cross_entropy(logits[i, j], labels[i, j]).item() - reference[i, j].item(), i, j)
+        for i in range(3)
+        for j in range(5)
+        if labels[i, j] != -100
+    ]
+    best = {(i, j) for _, i, j in sorted(every, reverse=True)[:5]}  # 0.4 of 13
+    assert {tuple(place) for place in mask.nonzero().tolist()} == best
+    expected = mean(F.cross_entropy(logits[i, j], labels[i, j]).item() for i, j in best)
+    rows = astkit.gating.row_losses(TokenSelection(0.4), logits, batch)
+    assert rows.mean().item() == pytest.approx(expected)
+    assert losses.shape == mask.shape
+    for share in (0, 1.1, math.nan):
+        with pytest.raises(ValueError, match="share is"):
+            TokenSelection(share)
+    with pytest.raises(ValueError, match="no column 'reference': call with_reference"):
+        TokenSelection()(logits, {"labels": labels})
+
+
+def test_a_reference_is_the_loss_of_each_token() -> None:
+    made = TASKS["language"]
+    model = made["make_model"]().eval()
+    data = with_reference(made["test"], model, rows=100)
+    row = data[101]
+    logits = model(row["tokens"][None])[0]
+    assert row["reference"].allclose(F.cross_entropy(logits, row["labels"], reduction="none"))
+    assert len(data) == len(made["test"])
+
+
+def test_padding_does_not_change_the_class_of_a_text() -> None:
+    made = TASKS["text"]
+    model = made["make_model"]().eval()
+    row = next(row for row in made["train"] if 5 < row["mask"].sum() < text.LENGTH - 5)
+    tokens, mask = row["tokens"][None], row["mask"][None]
+    assert row["mask"].equal(row["tokens"] > 0)
+    filled = torch.where(mask, tokens, 7)
+    with torch.no_grad():
+        assert model(tokens, mask).allclose(model(filled, mask), atol=1e-6)
+        assert not model(tokens, mask).allclose(model(filled, filled > 0), atol=1e-6)
+
+
+def test_one_digit_in_ten_is_an_eight_and_both_recalls_count_alike() -> None:
+    made = TASKS["imbalanced"]
+    for part in ("train", "validation", "test"):
+        assert made[part].labels.float().mean().item() == pytest.approx(0.1)
+    y = made["test"].labels
+    guess = torch.randint(2, y.shape, generator=torch.Generator().manual_seed(0))
+    rows = made["metrics"].function(F.one_hot(guess, 2).float(), y)
+    assert rows.mean().item() == pytest.approx(balanced_accuracy_score(y, guess))
+
+
+def test_a_table_is_standardised_over_its_training_rows() -> None:
+    x, y = TASKS["regression"]["train"].tensors
+    assert x.mean(0).abs().max().item() < 1e-5
+    assert y.std().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_series_have_the_period_of_their_class() -> None:
+    x, y = (torch.cat([TASKS["series"][p].tensors[i] for p in ("train", "test")]) for i in (0, 1))
+    power = torch.fft.rfft(x.squeeze(1)).abs().square()
+    for label, period in enumerate(series.PERIODS):
+        peak = power[y == label].mean(0).argmax().item()
+        assert peak == pytest.approx(series.STEPS / period, abs=2)
+
+
+def test_no_forecast_is_better_than_the_least_error() -> None:
+    """The best forecast of the noise given its last value, on simulated noise."""
+    random = np.random.default_rng(0)
+    now = random.normal(0, series.NOISE / math.sqrt(1 - series.PHI**2), 20_000)
+    errors, x = [], now
+    for ahead in range(1, series.AHEAD + 1):
+        x = series.PHI * x + random.normal(0, series.NOISE, len(x))
+        errors.append(np.mean((x - series.PHI**ahead * now) ** 2))
+    assert series.least_error() == pytest.approx(np.mean(errors), rel=0.02)
+    seen, later = TASKS["forecast"]["train"].tensors
+    assert (seen.shape[2], later.shape[1]) == (series.STEPS, series.AHEAD)
+
+
+def test_sounds_are_what_their_names_say() -> None:
+    waves, kind = sound.sounds()
+    power = sound.spectrograms(waves[:600]).exp().squeeze(1)
+    kinds = {name: power[kind[:600] == place] for place, name in enumerate(sound.KINDS)}
+    bins = torch.arange(power.shape[1], dtype=torch.float32)[:, None]
+
+    def centre(found: Tensor, part: slice) -> Tensor:
+        band = found[:, :, part].mean(2, keepdim=True).square()
+        return (band * bins).sum((1, 2)) / band.sum((1, 2))
+
+    for name, sign in (("rising", 1), ("falling", -1), ("tone", 0)):
+        moved = centre(kinds[name], slice(-8, None)) - centre(kinds[name], slice(0, 8))
+        assert moved.mean().sign().item() == sign or (sign == 0 and abs(moved.mean()) < 1), name
+    peak = {name: (found.amax(1) / found.mean(1)).mean().item() for name, found in kinds.items()}
+    assert peak["tone"] > peak["noise band"]
+
+
+# --- learning, with ASTKIT_FULL=1 ------------------------------------------------------------
+
+
+def plain(name: str, seed: int) -> float:
+    """The metric on the test data after training in a loop of torch alone."""
+    made, classifies = TASKS[name], name not in ("regression", "forecast")
+    with rng.isolated("cpu", seed):
+        model, config, size = made["make_model"](), made["config"], made["batch_size"]
+        loader = DataLoader(made["train"], size, shuffle=True)
+        epochs = int(made["budget"].epochs)
+        steps = epochs * len(loader)
+        optimizer = torch.optim.AdamW(model.parameters(), config.lr, weight_decay=0.01)
+        decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for batch in (batch for _ in range(epochs) for batch in loader):
+            outputs, y = outputs_of(model, batch)
+            if classifies:
+                loss = F.cross_entropy(outputs.flatten(0, -2), y.flatten())
+            else:
+                loss = F.mse_loss(outputs.reshape(y.shape), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            decay.step()
+    model.eval()
+    with torch.no_grad():
+        found = [outputs_of(model, batch) for batch in DataLoader(made["test"], 200)]
+    outputs, y = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if not classifies:
+        return F.mse_loss(outputs.reshape(y.shape), y).item()
+    if name == "language":
+        return F.cross_entropy(outputs.flatten(0, -2), y.flatten()).item()
+    guess = outputs.argmax(1)
+    balanced = name == "imbalanced"
+    return balanced_accuracy_score(y, guess) if balanced else (guess == y).double().mean().item()
+
+
+def outputs_of(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, Mapping):
+        return model(batch[0]), batch[1]
+    return model(**{k: v for k, v in batch.items() if k != "labels"}), batch["labels"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plain_loop_reaches_the_figure_of_dense_training(name: str) -> None:
+    entries = json.loads(RESULTS.read_text())[name]["entries"]
+    dense = [entry["value"] for entry in entries if entry["policy"] == "dense"]
+    found = [plain(name, seed) for seed in range(3)]
+    spread = math.hypot(stdev(dense), stdev(found))
+    assert abs(mean(found) - mean(dense)) < 3 * spread * math.sqrt(1 / len(dense) + 1 / len(found))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_every_policy_trains_on_a_task_or_says_why_not(name: str) -> None:
+    for each in REGISTRIES["policy"]:
+        policy = as_policy(each)
+        assert policy is not None
+        work = trainer(name, policy, steps=4)
+        if name not in CLASSES and each in WITHOUT_CLASSES:
+            with pytest.raises(ValueError, match=r"class|logits|label"):
+                work.run()
+        else:
+            work.run()
+            assert work.ledger.samples.trained > 0, each
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason=f"{SHAKESPEARE} is absent")
+def test_a_text_by_path_is_learned(tmp_path: Path) -> None:
+    path = tmp_path / "part.txt"
+    path.write_text(SHAKESPEARE.read_text()[:200_000])
+    found = astkit.compare(
+        **{**language(path), "budget": Budget(steps=60)},
+        policies=[{"name": "random", "rate": 0.5}],
+        seeds=[0],
+        all_policies=True,
+        device="cpu",
+    )
+    assert all(entry["value"] < 3.0 for entry in found.entries)
