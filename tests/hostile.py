@@ -181,15 +181,16 @@ def _of(folder: Path) -> random.Random:
 
 
 def _comparison(folder: Path) -> Path:
-    result = {"arm": "dense", "seed": 0, "flops": 1.0, "seconds": 1.0, "epochs": [{"epoch": 1}]}
-    content = {"results": [result], "settings": {"model": "x"}, "stamp": {}}
+    entry = {"policy": "dense", "seed": 0, "value": 0.5, "flops": 1.0, "seconds": 1.0}
+    entry |= {"curve": [[1.0, 1.0, 0.5]], "visits": "dense.safetensors"}
+    content = {"entries": [entry], "metric": "accuracy", "higher": True, "settings": {"model": "x"}}
     return _written(folder / "comparison.json", json.dumps(content).encode())
 
 
 def _load_comparison(folder: Path, path: Path) -> None:
-    from astkit.runs import compare
+    from astkit.runs.comparison import Comparison
 
-    compare.load(path)
+    Comparison.load(path)
 
 
 def _metrics(folder: Path) -> Path:

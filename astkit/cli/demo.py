@@ -1,4 +1,4 @@
-"""`astkit demo`: run notebook 01 on the digits and print its tables."""
+"""`astkit demo`: run notebook 01 on the digits and print its table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTEBOOK = shipped("notebooks") / "01_baseline_vs_gated.ipynb"
 
 def add(commands: Commands) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser("demo", help="run notebook 01 on the digits, print its tables")
+    command = commands.add_parser("demo", help="run notebook 01 on the digits, print its table")
     command.add_argument("--out", type=Path, default=Path("out"), help="output folder")
     command.set_defaults(command=_run)
 
@@ -25,17 +25,12 @@ def _run(options: argparse.Namespace) -> int:
             f"{NOTEBOOK} is missing: install astkit from a wheel, or run the demo in a clone"
         )
     try:
-        import pandas as pd
-
-        from astkit.runs import parameters, tables
-        from astkit.runs.record import Record
+        from astkit.runs import parameters
+        from astkit.runs.comparison import Comparison
     except ModuleNotFoundError as error:
         raise missing(error) from error
     done, code = start(parameters.read(NOTEBOOK), {}, options.out, again=True)
     if done.status == "complete" and done.folder is not None:
-        rows = Record(done.folder).result["rows"]
-        with pd.option_context("display.width", 200, "display.max_columns", None):
-            print(f"\nWhat was done\n{tables.shown(tables.what_was_done(rows))}")
-            print(f"\nHow long it took\n{tables.shown(tables.how_long_it_took(rows))}")
+        print(f"\n{Comparison.load(done.folder / 'comparison')}")
         print(f"\npicture   {done.folder / 'fig' / 'accuracy.png'}")
     return code

@@ -6,11 +6,6 @@ Comparison of policies, `astkit.compare` (an arm is one policy, or a control, an
     comparison_plan.py   the order of the arms, resuming, processes
     comparison_arm.py    training of one arm; visits.py: the rows that it trains on
     pilot.py             what each policy can save on this machine
-    tasks.py             tasks by name and from files
-Comparison of ways of training, for notebook 01:
-    arms.py              the arms, their task and their trainers
-    compare.py           train all arms into one JSON file, resumable
-    claims.py            the original's published figures and the measured ones
     tuning.py            search of a gate's settings with Optuna
 Notebooks:
     parameters.py        read and check a notebook's parameters
@@ -23,7 +18,7 @@ Results:
     paired.py            entries of a comparison, paired with a control by seed
     verdict.py           pays, costs or undecided, with intervals over all policies together
     samples.py           which samples a run trains on; audit.py: finding wrong labels
-    tables.py            tables of arms and of run folders
+    tables.py            tables of run folders
     report.py            HTML page over run folders
     comparison_page.py   Markdown and HTML page on a comparison
 """

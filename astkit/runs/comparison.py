@@ -160,6 +160,8 @@ class Comparison:
         kinds: dict[str, Any] = {"entries": list, "metric": str, "higher": bool, "settings": dict}
         found = read_json(path, **kinds)
         needed = {"policy", "seed", "value", "flops", "seconds", "curve", "visits"}
+        if not found.get("entries"):
+            raise ValueError(f"{path} is no comparison: it has no entries")
         if lacking := {name for entry in found["entries"] for name in needed - entry.keys()}:
             raise ValueError(f"{path} is no comparison: its entries lack {', '.join(lacking)}")
         return cls(

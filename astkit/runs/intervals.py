@@ -39,6 +39,10 @@ class Interval(NamedTuple):
         mean = f"{self.mean:{spec}}{unit}"
         return mean if math.isnan(self.low) else f"{mean} [{self.low:{spec}}, {self.high:{spec}}]"
 
+    def verdict(self, above: str = "better", below: str = "worse") -> str:
+        """``above`` or ``below`` if the whole interval is on that side of 0, else "undecided"."""
+        return above if self.low > 0 else below if self.high < 0 else "undecided"
+
     def __str__(self) -> str:
         return format(self)
 

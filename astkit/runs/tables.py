@@ -1,7 +1,4 @@
-"""Tables of arms and of run folders: means, intervals, paired differences. Needs pandas.
-
-Results are rows with one arm and seed each, as returned by `astkit.runs.arms.run`.
-"""
+"""Tables of run folders: means, intervals, paired differences. Needs pandas."""
 
 from __future__ import annotations
 
@@ -14,121 +11,10 @@ import pandas as pd
 from astkit.runs.intervals import Interval, mean_interval, paired_difference, split_error
 from astkit.runs.record import Record, flat
 
-Result = dict[str, Any]
-
 SEEDS = ("seed", "seeds")
 NONE = "–"  # shown for a parameter that a run does not have
 SPLIT = "test split ±"
 _WORDS = ("device", "energy_backend", "joules_reason", "time", "run")  # no group columns
-
-
-# --- the arms of one comparison --------------------------------------------------------------
-
-
-def tidy(results: Sequence[Result], part: str) -> pd.DataFrame:
-    """One row per entry of each result's ``part`` ("epochs" or "steps"), with arm and seed."""
-    rows = [
-        {"arm": result["arm"], "seed": result["seed"], **entry}
-        for result in results
-        for entry in result[part]
-    ]
-    return pd.DataFrame(rows)
-
-
-def unsteered(results: Sequence[Result]) -> list[Result]:
-    """Results of runs without manual changes of settings; the others are excluded from means."""
-    return [result for result in results if not result.get("steered")]
-
-
-def what_was_done(
-    results: Sequence[Result], control: str = "dense", test_rows: int | None = None
-) -> pd.DataFrame:
-    """Accuracy, decisions and FLOPs of each arm: means over seeds, with standard deviations.
-
-    All of them are deterministic for given seeds and source, so arms with a budget in seconds are
-    excluded. "FLOPs / control" is the mean over seeds of the ratio per seed. "test split ±" is
-    the test split's sampling error (`split_error`), if its size is known: from the results,
-    or as ``test_rows``.
-    """
-    runs = pd.DataFrame([result for result in unsteered(results) if "seconds" not in result["arm"]])
-    groups = runs.groupby("arm", sort=False)
-    table = pd.DataFrame({"n": groups.size(), "test accuracy": groups["test_accuracy"].mean()})
-    table["spread"] = groups["test_accuracy"].std()
-    if test_rows is None and "test_rows" in runs:
-        test_rows = int(runs["test_rows"].max())
-    if test_rows:
-        table[SPLIT] = [split_error(accuracy, test_rows) for accuracy in table["test accuracy"]]
-    table["activation rate"] = groups["rate"].mean()
-    table["samples scored"] = groups["samples_scored"].mean()
-    table["samples trained"] = groups["samples_trained"].mean()
-    table["FLOPs"] = groups["flops"].mean()
-    table[f"FLOPs / {control}"] = _ratio(runs, "flops", control)
-    return table
-
-
-def how_long_it_took(results: Sequence[Result], control: str = "dense") -> pd.DataFrame:
-    """Training seconds of each arm (without evaluation) and the ratio to ``control``, by seed."""
-    runs = pd.DataFrame(unsteered(results))
-    groups = runs.groupby("arm", sort=False)
-    return pd.DataFrame(
-        {
-            "n": groups.size(),
-            "test accuracy": groups["test_accuracy"].mean(),
-            "seconds": groups["seconds"].mean(),
-            "spread": groups["seconds"].std(),
-            f"seconds / {control}": _ratio(runs, "seconds", control),
-            "ms / trained sample": groups["seconds"].sum() / groups["samples_trained"].sum() * 1e3,
-        }
-    )
-
-
-def difference(results: Sequence[Result], arm: str, control: str) -> Interval:
-    """Test accuracy of ``arm`` minus ``control``, paired by seed, with its 95 % interval."""
-    by_arm: dict[str, dict[Any, float]] = {arm: {}, control: {}}
-    for result in unsteered(results):
-        if result["arm"] in by_arm:
-            by_arm[result["arm"]][result["seed"]] = result["test_accuracy"]
-    return paired_difference(by_arm[arm], by_arm[control])
-
-
-def verdict(gap: Interval, above: str = "better", below: str = "worse") -> str:
-    """``above`` or ``below`` if the whole interval is on that side of 0, else "undecided"."""
-    return above if gap.low > 0 else below if gap.high < 0 else "undecided"
-
-
-def _ratio(runs: pd.DataFrame, column: str, control: str) -> pd.Series:
-    by_seed = runs.pivot(index="seed", columns="arm", values=column)
-    # pivot sorts the arms; the tables keep the order in which they ran
-    return by_seed.div(by_seed[control], axis=0).mean().reindex(runs["arm"].unique())
-
-
-_FORMATS = {
-    "test accuracy": "{:.2%}",
-    "spread": "{:.2%}",
-    SPLIT: "{:.2%}",
-    "activation rate": "{:.2%}",
-    "samples scored": "{:,.0f}",
-    "samples trained": "{:,.0f}",
-    "FLOPs": "{:.3g}",
-    "images / s": "{:,.0f}",
-    "peak memory, MB": "{:,.0f}",
-}
-
-
-def shown(table: pd.DataFrame) -> pd.DataFrame:
-    """``table`` with numbers formatted as text; missing values are shown as a dash."""
-
-    def text(column: str, value: Any) -> str:
-        if pd.isna(value):
-            return "–"
-        seconds = column == "spread" and "seconds" in table
-        form = "{:.2f}" if seconds else _FORMATS.get(column, "{:.2f}")
-        return f"{value}" if isinstance(value, int | str) else form.format(value)
-
-    return table.apply(lambda column: column.map(lambda value: text(str(column.name), value)))
-
-
-# --- the runs of a folder --------------------------------------------------------------------
 
 
 class Found(NamedTuple):
@@ -196,7 +82,8 @@ def table(
         control: value of the last column of ``by`` to compare with, at equal values of the other
             columns and paired by seed; "dense" by default if it occurs.
 
-    For intervals see `mean_interval`; "test split ±" is as in `what_was_done`. Raises
+    For intervals see `mean_interval`; "test split ±" is the test split's sampling error
+    (`split_error`), if the rows hold its size as ``test_rows``. Raises
     ``ValueError`` for runs without rows or numbers, and for an unknown column or control.
     """
     rows = _rows(found)

@@ -16,12 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import (
     EngFormatter,
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
     MaxNLocator,
-    NullFormatter,
-    NullLocator,
 )
 
 from astkit.widgets import frames
@@ -48,7 +43,6 @@ from astkit.widgets.style import (
 
 __all__ = [
     "Picture",
-    "accuracy_against_cost",
     "class_activation",
     "cost_breakdown",
     "phase_breakdown",
@@ -83,72 +77,23 @@ def training_curves(epochs: Table) -> Picture:
     return figure
 
 
-def _arms(axis: Axes, table: pd.DataFrame, column: str, against: str | None = None) -> None:
-    """A line per arm: means over seeds per epoch, with a band if plotted by epoch.
+def _arms(axis: Axes, table: pd.DataFrame, column: str) -> None:
+    """A line per arm: means over seeds per epoch, with a band.
 
     If seeds end at different epochs, the last points are means over the remaining seeds.
     """
     table = table.assign(epoch=table.groupby(["arm", "seed"]).cumcount() + 1)
     for place, arm in enumerate(table["arm"].unique()):
-        passes = table[table["arm"] == arm].groupby("epoch")
-        means = passes[[column] + [against] * bool(against)].mean()
-        x = means.index if against is None else means[against]
+        passes = table[table["arm"] == arm].groupby("epoch")[column]
+        means = passes.mean()
         every = max(1, len(means) // 5)
         marked = sorted({*range(place % every, len(means), every), len(means) - 1})
         # later lines are thinner, so that coinciding curves are both visible
         look = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
         style = {**line(str(arm)), **look, "markevery": marked}
-        axis.plot(x, means[column], label=arm, **style)
-        if against is None:
-            low, high = passes[column].min(), passes[column].max()
-            axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
-
-
-@styled
-def accuracy_against_cost(epochs: Table) -> Picture:
-    """Validation accuracy by training seconds and by FLOPs, mean over seeds.
-
-    If accuracies range from below 0.7 to above 0.9, the axis is logarithmic in the error.
-
-    Args:
-        epochs: columns ``seconds``, ``flops``, ``val_accuracy``; ``arm`` and ``seed`` if there
-            are several.
-    """
-    needed = ["seconds", "flops", "val_accuracy"]
-    table = frames.read(epochs, "accuracy_against_cost", needed, phase="epoch")
-    figure = picture(2, width=5.8, height=4.4)
-    costs = (("seconds", "seconds", "s"), ("flops", "FLOPs", "FLOPs"))
-    plain, engineering = FuncFormatter(lambda cost, _: f"{cost:g}"), EngFormatter()
-    for axis, (cost, name, unit) in zip(figure.axes, costs, strict=True):
-        _arms(axis, table, "val_accuracy", against=cost)
-        axis.set(title=f"accuracy against {name} of training", ylabel="validation accuracy")
-        axis.set(xscale="log", xlabel=f"spent on training so far ({unit})")
-        low, high = axis.dataLim.intervalx
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
-        axis.xaxis.set_major_formatter(engineering if cost == "flops" else plain)
-        axis.xaxis.set_minor_formatter(NullFormatter())  # minor labels would overlap
-        _stretch(axis)
-    name_seeds(figure, table["seed"].nunique())
-    legend_beside(figure, figure.axes[1])
-    return figure
-
-
-def _stretch(axis: Axes) -> None:
-    """Use a logarithmic axis of the error if accuracies span low and high values."""
-    low, high = axis.dataLim.intervaly
-    if not (low < 0.7 and high > 0.9):
-        return
-    axis.set_yscale("function", functions=(_log_error, lambda place: 1.01 - 10.0**-place))
-    axis.yaxis.set_major_locator(FixedLocator([0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1]))
-    axis.yaxis.set_minor_locator(NullLocator())
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}"))
-    axis.set_ylim(max(0.0, low - 0.05), min(1.0, high + 0.1 * (1.01 - high)))
-    axis.set_ylabel("validation accuracy, logarithmic in the error")
-
-
-def _log_error(accuracy: Any) -> Any:
-    # 0.01 is added, since the logarithm of zero is undefined
-    return -np.log10(np.clip(1.01 - np.asarray(accuracy), 1e-9, None))
+        axis.plot(means, label=arm, **style)
+        band = means.index, passes.min(), passes.max()
+        axis.fill_between(*band, color=style["color"], alpha=0.15, lw=0)
 
 
 _BUSY: dict[str, tuple[str, str]] = {

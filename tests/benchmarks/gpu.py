@@ -25,20 +25,27 @@ import torch
 from torch import Tensor, nn
 
 from astkit import models
-from astkit.datasets import Splits
+from astkit.datasets import Loader
 from astkit.files import write_atomic
 from astkit.gating import DeviceGate, Gate, cross_entropy_rows
 from astkit.profiling import Timings, interleaved
 from astkit.profiling.ledger import synchronizer
-from astkit.runs import arms
+from astkit.runs.comparison_task import Task
 from astkit.stamp import describe, stamp
-from astkit.trainers import Budget, GatedStep, TrainConfig
+from astkit.tasks import task as known
+from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer
 from astkit.trainers.learner import choose_device
 from tests.benchmarks import switches as speed
 from tests.benchmarks.measure import BATCH, RATE, synthetic
 from tests.gating.syncs import Syncs
 
 Part = dict[str, Any]
+ENDLESS = Budget(epochs=1e9)
+ORIGINAL: Part = {
+    "make_model": partial(models.SimplifiedViT, (3, 32, 32), 10),
+    "config": TrainConfig(lr=1e-4, weight_decay=0.01, clip_norm=1.0),
+}
+"""The original's settings for its published run, KAGGLE_AST_FINAL_REPORT.md at 3e66290."""
 FP16 = speed.Switch("fp16", {"precision": "fp16"})
 GATES: dict[str, Callable[[], Gate]] = {
     "gate, log_integral": lambda: Gate(RATE),
@@ -104,16 +111,18 @@ def waits(device: torch.device) -> Iterator[list[str]]:
 def against_rows(device: torch.device, quick: bool) -> Part:
     """Training SimpleCNN by every gate and row by row, each as a run of the kit's trainer."""
     rows, batch = (64, 16) if quick else (8 * BATCH, BATCH)
-    task = noise("simple_cnn", device, rows, batch)
-    by_row = "sample by sample, per batch"
-    runs = {arm: arms.stepper(task, arm) for arm in ("dense", "batched gate", by_row)}
-    work = arms.trainer(task, "batched gate", 0, Budget(epochs=1e9))
-    work.step, work.validation = GatedStep(DeviceGate(RATE)), None
-    runs["device gate"] = work.steps().__next__
+    task, by_row = noise("SimpleCNN", device, rows, batch), "sample by sample, per batch"
+    ways = {
+        "dense": task.trainer(None, 0, ENDLESS),
+        "batched gate": task.trainer(Gate(RATE), 0, ENDLESS),
+        by_row: task.trainer(None, 0, ENDLESS, step=SampleStep(Gate(RATE), "per_batch")),
+        "device gate": task.trainer(DeviceGate(RATE), 0, ENDLESS),
+    }
+    runs = {name: work.steps().__next__ for name, work in ways.items()}
     times = interleaved(runs, rounds=3 if quick else 31, synchronize=synchronizer(device))
     return {
         "meaning": "wall seconds of one training step; ratios are taken within a round",
-        "batch": task.batch_size,
+        "batch": batch,
         "row_by_row_over_batched": ratio(times, by_row, "batched gate"),
         "gate_over_device_gate": ratio(times, "batched gate", "device gate"),
         "dense_over_batched": ratio(times, "dense", "batched gate"),
@@ -122,18 +131,12 @@ def against_rows(device: torch.device, quick: bool) -> Part:
     }
 
 
-def noise(model: str, device: torch.device, rows: int, batch_size: int) -> arms.Task:
+def noise(model: str, device: torch.device, rows: int, batch_size: int) -> Task:
     """A task on noise in the shape of CIFAR-10: what a pixel shows does not change its cost."""
     data = synthetic(rows)
-    return arms.Task(
-        splits=Splits(data, data, data),
-        model=model,
-        epochs=1,
-        batch_size=batch_size,
-        gate={"target_rate": RATE},
-        config=TrainConfig(),
-        device=str(device),
-    )
+    source = Loader(data, batch_size)
+    make = partial(getattr(models, model), data.shape, 10)
+    return Task(make, source, source, source, device=str(device))
 
 
 def ratio(times: Timings, a: str, b: str) -> Part:
@@ -224,17 +227,31 @@ def pair(bench: speed.Bench, plain: speed.Switch, arm: speed.Switch, quick: bool
 def transformer(device: torch.device, quick: bool, epochs: float, seeds: int) -> Part:
     """SimplifiedViT on CIFAR-10 at a rate of 0.10, gated, and dense at equal FLOPs."""
     if quick:
-        task = noise("simplified_vit", device, 64, 32)
+        task = noise("SimplifiedViT", device, 64, 32)
     else:
-        task = arms.task("cifar10", RATE, model="simplified_vit", epochs=epochs, device=str(device))
+        task = Task(**{**known("cifar10"), **ORIGINAL}, device=str(device))
     results = []
     for seed in range(seeds):
-        gated = arms.run(task, "batched gate", seed)
-        equal = "dense, equal FLOPs"
-        results += [gated, arms.run(task, equal, seed, arms.budget_for(equal, gated))]
-    for result in results:
-        del result["steps"]  # a record a batch; the epochs tell enough
-    return {"task": task.settings(), "n": seeds, "results": results}
+        gate = {"score": "loss_and_contrast", "controller": "origin_pi"}
+        gated = trained("gate", task.trainer(Gate(RATE, **gate), seed, Budget(epochs=epochs)), task)
+        equal = task.trainer(None, seed, Budget(flops=gated["flops"]))
+        results += [gated, trained("dense, equal FLOPs", equal, task)]
+    return {"epochs": epochs, "n": seeds, "results": results}
+
+
+def trained(arm: str, work: Trainer, task: Task) -> Part:
+    """Accuracy and cost of a training run."""
+    work.run()
+    energy = work.ledger.energy()
+    return {
+        "arm": arm,
+        "seed": work.config.seed,
+        "test_accuracy": work.evaluate(task.held("test"))["accuracy"],
+        "flops": work.ledger.flops.total,
+        "seconds": work.ledger.seconds["training"],
+        "joules": energy.joules,
+        "joules_reason": energy.reason,
+    }
 
 
 def attempt(part: Callable[[], Part]) -> Part:

@@ -6,12 +6,12 @@ number of runs or rounds behind it. It raises ``LookupError`` where the file has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
 from astkit.profiling import Timings
-from astkit.runs import claims, tables
+from astkit.runs.intervals import Interval, paired_difference
 
 GATE, BY_SAMPLE = "batched gate", "sample by sample, per sample"
 
@@ -26,10 +26,19 @@ def device(report: Report) -> str:
 
 
 def _arm(report: Report, name: str) -> list[dict[str, Any]]:
-    results = [each for each in tables.unsteered(report["results"]) if each["arm"] == name]
+    results = [each for each in report["results"] if each["arm"] == name]
     if not results:
         raise LookupError(name)
     return results
+
+
+def difference(results: Sequence[Report], arm: str, control: str) -> Interval:
+    """Test accuracy of ``arm`` minus ``control``, paired by seed."""
+    found, other = (
+        {each["seed"]: each["test_accuracy"] for each in results if each["arm"] == name}
+        for name in (arm, control)
+    )
+    return paired_difference(found, other)
 
 
 def _entry(rows: Any, key: str, value: str | int) -> Any:
@@ -55,7 +64,7 @@ def over_batched(network: str) -> Reader:
 def accuracy_gap(report: Report) -> Measured:
     """Test accuracy of the batched gate minus that of the sample-by-sample loop, paired by seed."""
     _arm(report, GATE), _arm(report, BY_SAMPLE)
-    gap, settings = tables.difference(report["results"], GATE, BY_SAMPLE), report["settings"]
+    gap, settings = difference(report["results"], GATE, BY_SAMPLE), report["settings"]
     where = f"{settings['model']}, {settings['dataset']}"
     return f"{gap.mean:+.2%} [{gap.low:+.2%}, {gap.high:+.2%}], {where}", gap.n
 
@@ -105,33 +114,32 @@ def epoch(arm: str) -> Reader:
 
     def read(report: Report) -> Measured:
         runs, settings = _arm(report, arm), report["settings"]
-        seconds = mean(run["seconds"] / run["epochs"][-1]["epoch"] for run in runs)
+        seconds = mean(run["seconds"] for run in runs) / settings["epochs"]
         where = f"{settings['model']}, {settings['dataset']}, {device(report)}"
         return f"{seconds:.3g} s, {where}, {report['stamp']['threads']} threads", len(runs)
 
     return read
 
 
-def claimed(claim: str) -> Reader:
-    """A row of `claims.table`."""
-
-    def read(report: Report) -> Measured:
-        row = claims.table(report).loc[claim]
-        if str(row["measured"]) == "not run":
-            raise LookupError(claim)
-        return str(row["measured"]), int(str(row["n"]))
-
-    return read
+def energy_saved(report: Report) -> Measured:
+    """Share of the original's energy units that the gate saves."""
+    gate, dense = (
+        mean(run["origin_energy_units"] for run in _arm(report, name)) for name in (GATE, "dense")
+    )
+    saved = f"joules not measured ({1 - gate / dense:.1%} of its units)"
+    return saved, len(_arm(report, GATE))
 
 
 def over_dense(report: Report) -> Measured:
     """Speed of the gate over dense training: a batch, and the whole run."""
-    whole, n = claimed("speed over dense, whole run")(report)
-    try:
-        batch, rounds = claimed("speed over dense, a batch, interleaved")(report)
-    except LookupError:
+    gate, dense = (mean(run["seconds"] for run in _arm(report, name)) for name in (GATE, "dense"))
+    whole, n = f"{dense / gate:.2f} x", len(_arm(report, GATE))
+    batches = [row for row in report.get("batches", ()) if row["arm"] == GATE]
+    if not batches:
         return whole, n
-    return f"{batch} a batch; {whole} the run (n = {n}); {device(report)}", rounds
+    low, high = batches[0]["speedup_low"], batches[0]["speedup_high"]
+    batch = f"{batches[0]['speedup']:.2f} x [{low:.2f}, {high:.2f}]"
+    return f"{batch} a batch; {whole} the run (n = {n}); {device(report)}", batches[0]["rounds"]
 
 
 def _bench(dense: Report) -> str:

@@ -16,11 +16,11 @@ from typing import Any
 import pandas as pd
 
 from astkit import files
-from astkit.runs import claims as original_claims
-from astkit.runs import tables
+from astkit.runs.intervals import split_error
 from astkit.stamp import describe
 from tests.benchmarks import figures, policies_plan, policies_table
 from tests.benchmarks.figures import markdown
+from tests.benchmarks.readings import difference
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results"
@@ -91,23 +91,34 @@ def answers() -> str:
 def digits() -> str:
     """The arms of notebook 01 on the embedded digits."""
     report = read(RESULTS / "01_digits.json")
-    test_rows = report["settings"]["sizes"]["test"]
-    done = tables.shown(tables.what_was_done(report["results"], test_rows=test_rows))
-    took = tables.shown(tables.how_long_it_took(report["results"]))
-    columns = ["n", "test accuracy", "spread", tables.SPLIT, "activation rate", "samples trained"]
-    table = done[[*columns, "FLOPs / dense"]].join(took[["seconds", "seconds / dense"]])
+    table = _arms(report["results"], report["settings"]["test_rows"])
     return f"{markdown(table)}\n\n{describe(report['stamp'])}"
 
 
 def cifar10() -> str:
-    """The original's claims beside the run with its settings, and that run's controls."""
+    """The run with the original's settings, and its controls."""
     report = read(RESULTS / "01_cifar10_simple_cnn.json")
-    done = tables.shown(tables.what_was_done(report["results"], test_rows=10_000))
-    took = tables.shown(tables.how_long_it_took(report["results"]))
-    columns = ["n", "test accuracy", tables.SPLIT, "activation rate", "samples trained"]
-    table = done[[*columns, "FLOPs / dense"]].join(took["seconds / dense"])
-    original = markdown(original_claims.table(report))
-    return f"{original}\n\n{markdown(table)}\n\n{describe(report['stamp'])}"
+    table = _arms(report["results"], 10_000)
+    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
+
+
+def _arms(results: list[Report], test_rows: int) -> pd.DataFrame:
+    """Means over seeds, as text: accuracy, decisions and cost of each arm."""
+    arms = pd.DataFrame(results).groupby("arm", sort=False)
+    columns = ["test_accuracy", "rate", "samples_trained", "flops", "seconds"]
+    means, spread = arms[columns].mean(), arms["test_accuracy"].std()
+    accuracy, dense = means["test_accuracy"], means.loc["dense"]
+    shown = {
+        "n": arms.size().astype(str),
+        "test accuracy": accuracy.map("{:.2%}".format),
+        "spread": spread.map("{:.2%}".format, na_action="ignore"),
+        "test split ±": accuracy.map(lambda each: f"{split_error(each, test_rows):.2%}"),
+        "rate": means["rate"].map("{:.2%}".format, na_action="ignore"),
+        "samples trained": means["samples_trained"].map("{:,.0f}".format),
+        "FLOPs / dense": (means["flops"] / dense["flops"]).map("{:.2f}".format),
+        "seconds / dense": (means["seconds"] / dense["seconds"]).map("{:.2f}".format),
+    }
+    return pd.DataFrame(shown).fillna("–")
 
 
 def benchmarks() -> str:
@@ -153,7 +164,7 @@ def speed() -> str:
     for found in report["speed"]:
         rates = {row["arm"]: row["images / s"] for row in found["table"]}
         ratio, kind = found["speed"], found["kind"]
-        gap = tables.difference(quality["results"], f"{kind}, auto", f"{kind}, plain")
+        gap = difference(quality["results"], f"{kind}, auto", f"{kind}, plain")
         rows[kind] = {
             "plain, images / s": f"{rates['plain']:,.0f}",
             "auto, images / s": f"{rates['all that auto picks']:,.0f}",

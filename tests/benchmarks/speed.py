@@ -18,9 +18,13 @@ from typing import Any
 import torch
 
 from astkit.files import write_atomic
-from astkit.runs import arms, tables
+from astkit.gating import Gate
+from astkit.runs.comparison_task import Task
 from astkit.stamp import describe, stamp
+from astkit.tasks import task as known
+from astkit.trainers import Budget, TrainConfig
 from tests.benchmarks import switches
+from tests.benchmarks.readings import difference
 
 RESULTS = Path(__file__).with_name("speed.json")
 BOUNDS = {"dense": 2.5, "batched gate": 2.0}  # where the CPU has bf16 of its own
@@ -66,31 +70,37 @@ def accuracy(
     Saved after each seed; where ``before`` holds seeds of what is ``asked``, it goes on after them.
     """
     results = before["results"] if all(before.get(key) == asked[key] for key in asked) else []
-    changes: dict[str, Any] = {} if root is None else {"root": root, "augment": ()}
-    gate = {"score": "loss", "controller": "log_integral"}
-    config = {"lr": asked["lr"]}
-    task = arms.task(
-        asked["dataset"], RATE, epochs=asked["epochs"], gate=gate, config=config, **changes
-    )
+    task = Task(**{**known(asked["dataset"], root=root), "config": TrainConfig(lr=asked["lr"])})
     tasks = {"plain": task, "auto": replace(task, config=replace(task.config, **asked["auto"]))}
     done = {result["seed"] for result in results}
     for seed in (each for each in range(seeds) if each not in done):
         for name, changed in tasks.items():
             for arm in BOUNDS:
-                result = {**arms.run(changed, arm, seed), "arm": f"{arm}, {name}"}
-                results.append({key: result[key] for key in _KEPT})
-                print(seed, result["arm"], f"{result['test_accuracy']:.2%}", flush=True)
-        gaps = {arm: tables.difference(results, f"{arm}, auto", f"{arm}, plain") for arm in BOUNDS}
-        found = {arm: gap._asdict() for arm, gap in gaps.items()}
-        measured = {"margin": MARGIN, "differences": found, "results": results}
+                found = {"arm": f"{arm}, {name}", **trained(changed, arm, seed, asked["epochs"])}
+                results.append(found)
+                print(seed, found["arm"], f"{found['test_accuracy']:.2%}", flush=True)
+        gaps = {arm: difference(results, f"{arm}, auto", f"{arm}, plain") for arm in BOUNDS}
+        differences = {arm: gap._asdict() for arm, gap in gaps.items()}
+        measured = {"margin": MARGIN, "differences": differences, "results": results}
         save({**asked, **_circumstances(), **measured})
+
+
+def trained(task: Task, arm: str, seed: int, epochs: float) -> dict[str, Any]:
+    """Accuracy and cost of one training, dense or gated."""
+    policy = None if arm == "dense" else Gate(RATE, seed=seed)
+    work = task.trainer(policy, seed, Budget(epochs=epochs))
+    work.run()
+    return {
+        "seed": seed,
+        "test_accuracy": work.evaluate(task.held("test"))["accuracy"],
+        "rate": None if policy is None else policy.rate,
+        "flops": work.ledger.flops.total,
+        "setting_up": work.setting_up.record(),
+    }
 
 
 def _circumstances() -> dict[str, Any]:
     return {"stamp": stamp(), "threads": torch.get_num_threads()}
-
-
-_KEPT = ("arm", "seed", "test_accuracy", "rate", "flops", "steered", "setting_up")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -120,6 +130,7 @@ def main(arguments: list[str] | None = None) -> None:
             "dataset": "digits" if options.root is None else "cifar10",
             "epochs": options.epochs,
             "lr": options.lr,
+            "augment": options.root is not None,
             "auto": picked(report),
         }
         before = report.get("accuracy", {})

@@ -54,7 +54,7 @@ def test_every_part_runs_on_a_cpu(tmp_path: Path, turns: None) -> None:
     (pair,) = parts["switches"]["pairs"].values()
     assert pair["plain_over_switch"]["n"] == 2
     gated, dense = parts["transformer"]["results"]
-    assert (gated["arm"], dense["arm"]) == ("batched gate", "dense, equal FLOPs")
+    assert (gated["arm"], dense["arm"]) == ("gate", "dense, equal FLOPs")
     assert dense["flops"] >= gated["flops"]
     for result in (gated, dense):
         assert 0 <= result["test_accuracy"] <= 1

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from astkit import cli
 from astkit.cli import demo, main
-from astkit.runs.record import Record
+from astkit.runs.record import Record, write_json
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
@@ -140,19 +140,20 @@ def test_help_fits_and_has_examples(command, capsys, monkeypatch):
 
 
 def test_the_demo_is_a_run_of_notebook_01_from_its_beginning(process, root, capsys, monkeypatch):
-    row = {"seed": 0, "rate": None, "samples_scored": 0, "samples_trained": 9, "flops": 2.0}
-    rows = [{**row, "arm": "dense", "test_accuracy": 0.75, "seconds": 4.0}]
+    entry = {"policy": "dense", "value": 0.75, "flops": 2.0, "seconds": 4.0, "trained": 9}
+    entry |= {"seed": 0, "scored": 0, "rate": 1.0, "worst_class": None, "curve": [], "visits": "v"}
+    found = {"entries": [entry], "metric": "accuracy", "higher": True, "settings": {}}
 
     def act(record: Record, given):
-        record.finish(rows)
+        write_json(record.folder / "comparison" / "comparison.json", found)
+        record.finish()
         return "complete"
 
     seen = process(act)
     assert main(["demo", "--out", str(root)]) == main(["demo", "--out", str(root)]) == 0
     assert [given for given, _ in seen] == [{}, {}]
     said = capsys.readouterr().out
-    assert "What was done" in said
-    assert "75.00%" in said
-    assert "How long it took" in said
+    assert "accuracy" in said
+    assert "0.75" in said
     monkeypatch.setattr(demo, "NOTEBOOK", root / "01.ipynb")
     assert "install astkit from a wheel, or run the demo in a clone" in refused(capsys, "demo")

@@ -87,6 +87,14 @@ def test_differences_are_paired_by_key() -> None:
     assert format(gap, ".1f") == "0.3 [-1.0, 1.6], n = 2"
 
 
+def test_a_verdict_needs_the_whole_interval_on_one_side_of_zero() -> None:
+    cases = {(1, 2, 3): "better", (-3, -2, -1): "worse", (-1, 0, 1): "undecided"}
+    for (low, middle, high), words in cases.items():
+        assert Interval(middle, low, high, 5).verdict() == words
+    assert mean_interval([1.0]).verdict() == "undecided"
+    assert Interval(1, 0.5, 2, 5).verdict("slower", "faster") == "slower"
+
+
 def test_the_error_of_the_test_split_is_half_of_wilsons_interval() -> None:
     low, high = wilson_interval(90, 100)
     assert split_error(0.9, 100) == pytest.approx((high - low) / 2)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from astkit.runs import arms
+from astkit import Gate, Trainer
+from astkit.tasks import task
 from astkit.widgets import LiveBoard, board, frontend
 from astkit.widgets.board import POINTS, Trace
 from tests.widgets.small import STEPS, small_trainer
@@ -260,9 +261,11 @@ def test_no_clock_runs_while_the_board_draws(shown, monkeypatch):
 def test_all_frames_but_the_first_and_last_take_two_percent_at_most(shown):
     torch.set_num_threads(1)
     live = LiveBoard()
-    task = arms.task("digits", epochs=400)
+    digits = task("digits")
+    data = digits["train"], digits["validation"]
+    trainer = Trainer(digits["make_model"](), *data, policy=Gate(0.1), epochs=400, observers=[live])
     start = board.time.perf_counter()
-    arms.trainer(task, "batched gate", 0, observers=[live]).run()
+    trainer.run()
     elapsed = board.time.perf_counter() - start
     assert live.frames >= 3
     assert live.spent - live._cost <= 0.02 * elapsed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -68,7 +67,6 @@ def test_curves_hold_the_mean_of_the_seeds_and_the_band_all_of_them(epochs):
     assert picture.get_suptitle() == words
     one = epochs[epochs["seed"] == 0]
     assert plots.training_curves(one).get_suptitle() == ""
-    assert plots.accuracy_against_cost(one).get_suptitle() == ""
 
 
 def test_passes_that_are_cut_short_or_missing_count(epochs):
@@ -82,44 +80,17 @@ def test_passes_that_are_cut_short_or_missing_count(epochs):
     assert list(line.get_ydata()) == pytest.approx([1.5, 1.0, 1 / 3])
 
 
-def test_accuracy_against_cost_draws_means_over_seeds(epochs):
-    picture = plots.accuracy_against_cost(epochs)
-    left, right = picture.axes
-    assert list(left.lines[0].get_xdata()) == [1.5, 2.5, 3.5]
-    assert list(right.lines[1].get_xdata()) == [10, 20, 30]
-    assert list(right.lines[1].get_ydata()) == pytest.approx([0.11, 0.21, 0.31])
-    assert [line.get_label() for line in left.lines] == ["dense", "batched gate"]
-    assert (left.get_xscale(), right.get_xscale()) == ("log", "log")
-    assert "(s)" in left.get_xlabel()
-    assert "(FLOPs)" in right.get_xlabel()
-    assert picture.get_suptitle() == "mean of 2 seeds"
-
-
-def test_ticks_of_a_cost_do_not_run_together(epochs):
-    wide = epochs.assign(seconds=0.02 * 30 ** ((epochs["epoch"] - 1) / 2))
-    picture = plots.accuracy_against_cost(wide.assign(flops=1e9 * wide["seconds"]))
-    picture.draw(picture.canvas.get_renderer())
-    for axis in picture.axes:
-        low, high = axis.get_xlim()
-        ticks = [tick for tick in axis.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
-        boxes = [tick.label1.get_window_extent() for tick in ticks]
-        assert len(boxes) >= 1
-        assert all(a.x1 < b.x0 for a, b in itertools.pairwise(boxes))
-        assert not any(axis.xaxis.get_minor_formatter().format_ticks([low, high]))
-
-
 def test_arms_differ_without_colour_and_keep_their_style_in_every_figure(epochs):
     one = epochs[epochs["arm"] == "batched gate"]
-    for draw in (plots.accuracy_against_cost, plots.training_curves):
-        first, second = draw(epochs).axes[-1].lines
-        assert list(first.get_ydata()) == list(second.get_ydata())
-        assert first.get_linestyle() != second.get_linestyle()
-        assert first.get_marker() != second.get_marker()
-        assert first.get_linewidth() > second.get_linewidth()
-        assert first.get_markersize() > second.get_markersize()
-        (line,) = draw(one).axes[0].lines
-        assert line.get_color() == second.get_color()
-        assert line.get_linestyle() == style.line("batched gate")["linestyle"]
+    first, second = plots.training_curves(epochs).axes[-1].lines
+    assert list(first.get_ydata()) == list(second.get_ydata())
+    assert first.get_linestyle() != second.get_linestyle()
+    assert first.get_marker() != second.get_marker()
+    assert first.get_linewidth() > second.get_linewidth()
+    assert first.get_markersize() > second.get_markersize()
+    (line,) = plots.training_curves(one).axes[0].lines
+    assert line.get_color() == second.get_color()
+    assert line.get_linestyle() == style.line("batched gate")["linestyle"]
 
 
 def test_the_last_point_is_marked_however_many_there_are():
@@ -127,22 +98,6 @@ def test_the_last_point_is_marked_however_many_there_are():
     marked = plots.training_curves(rows).axes[0].lines[0].get_markevery()
     assert marked[-1] == 39
     assert 4 < len(marked) < 8
-
-
-@pytest.mark.parametrize(("low", "stretched"), [(0.2, True), (0.75, False)])
-def test_an_axis_from_low_to_high_is_stretched_and_says_so(low, stretched):
-    accuracy = [low, 0.9, 0.99, 1.0]
-    rows = [{"seconds": s, "flops": s, "val_accuracy": a} for s, a in enumerate(accuracy, start=1)]
-    for axis in plots.accuracy_against_cost(rows).axes:
-        assert ("logarithmic in the error" in axis.get_ylabel()) == stretched
-        place = axis.transData.transform([(1, a) for a in (0.8, 0.9, 0.98, 0.99, 1.0)])[:, 1]
-        assert np.all(np.diff(place) > 0)
-        # a tenth of accuracy at the top takes more room than one below, or the same
-        upper, lower = place[4] - place[1], place[1] - place[0]
-        assert (upper > 1.5 * lower) == stretched
-        assert list(axis.lines[0].get_ydata()) == accuracy
-        bottom, top = axis.get_ylim()
-        assert bottom <= low < 1.0 <= top
 
 
 def stacks(picture):
@@ -295,7 +250,6 @@ NOISE = {"family": "gamma", "batch": 8, "gain x f": 1.0, "RMSE / floor": 1.0, "p
 
 PICTURES = {
     "training_curves": (EPOCHS, ["val_loss", "val_accuracy"]),
-    "accuracy_against_cost": (EPOCHS, ["seconds", "flops", "val_accuracy"]),
     "threshold_and_rate": (STEPS, ["step", "threshold", "rate"]),
     "step_response": (
         [{"controller": "a", "step": 1, "rate": 0.1, "threshold": 1.0, "target": 0.1}],
