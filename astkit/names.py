@@ -51,6 +51,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "gradnorm_is": "astkit.gating.gradnorm_is:GradNormIS",
         "infobatch": "astkit.gating.infobatch:InfoBatch",
         "kakurenbo": "astkit.gating.kakurenbo:Kakurenbo",
+        "learned": "astkit.gating.learned:Learned",
         "proxy_topk": "astkit.gating.proxy_topk:ProxyTopK",
         "rcap": "astkit.gating.rcap:RCAP",
         "repb": "astkit.gating.repb:RePB",

@@ -86,6 +86,8 @@ class Policy:
         card: description of the policy.
         seed: random seed.
         begun: number of sampler iterations started so far.
+        flops: FLOPs that the policy computed itself, other than passes over batches, since
+            `take_flops`.
         interrupted: state of an iteration that the sampler continues; see `PolicySampler`.
         sized: whether the sampler has a length, which is an estimate if epochs differ in length.
     """
@@ -98,6 +100,7 @@ class Policy:
     card: ClassVar[PolicyCard]
     seed: int = 0
     begun: int = 0
+    flops: float = 0.0
     interrupted: Mapping[str, Any] | None = None
     sized: bool = True
     _sampler: PolicySampler | None = None
@@ -129,6 +132,11 @@ class Policy:
         """Estimated number of rows per epoch, without planning."""
         rate = getattr(self, "rate", 1.0)
         return max(1, round(rate * samples)) if overrides(self, "plan") else samples
+
+    def take_flops(self) -> float:
+        """``flops``, which is set to 0; the trainer adds them to its ledger."""
+        found, self.flops = self.flops, 0.0
+        return found
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments by name."""

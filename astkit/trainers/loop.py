@@ -224,6 +224,7 @@ class Loop(Resumable):
         self.ledger.flops_dense += of_dense * (cost.forward + cost.backward)
         if self.selecting:
             self.visits.trained(batch, result)
+        self.ledger.flops.helper += sum(each.take_flops() for each in self.visits.policies)
         position.step += 1
         position.batch += 1
         position.taken += 1

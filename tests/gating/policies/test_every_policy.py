@@ -36,7 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 NAMES = list(REGISTRIES["policy"])
 PRUNING = ("infobatch", "seta", "repb")
 RATED = ("random", "cached_loss", "class_balanced", "rcap", "selective_backprop", "gradnorm_is")
-RATED += ("rho", "el2n_static", "proxy_topk")
+RATED += ("rho", "el2n_static", "proxy_topk", "learned")
 
 
 class Labelled(TensorDataset):
@@ -168,7 +168,7 @@ def test_the_trainer_takes_it(name: str) -> None:
     assert counts.trained < 3 * N or name in WHOLE
     reads = name in ("gate", "selective_backprop", "gradnorm_is", "rho")
     assert (counts.scored > 0) == (reads or (name == "kakurenbo" and counts.unloaded > 0))
-    helped = name in ("rho", "el2n_static", "proxy_topk")
+    helped = name in ("rho", "el2n_static", "proxy_topk", "learned")
     assert (trainer.ledger.flops.helper > 0) == helped
 
 
@@ -235,7 +235,7 @@ def test_cards_say_what_was_reconstructed() -> None:
 
 # --- time ------------------------------------------------------------------------------------
 
-SORTING = ("seta", "kakurenbo", "class_balanced", "rcap", "cached_loss", "auto")
+SORTING = ("seta", "kakurenbo", "class_balanced", "rcap", "cached_loss", "auto", "learned")
 MILLION = 1_000_000
 
 

@@ -1,0 +1,111 @@
+"""Learned significance: inputs and draws against a literal reference, and what it learns."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from astkit.gating import Visit
+from astkit.gating.learned import FEATURES, HIDDEN, LEAST, MOST, STEPS, Learned
+from tests.gating.policies.recorded import LABELS, N, info
+from tests.gating.policies.test_cached_loss import close, drawn_shares
+
+HISTORY = {0: [2.0], 1: [3.0, 0.5], 2: [4.0, 1.0, 0.25], 3: [], 4: [0.0]}
+
+
+def told() -> Learned:
+    """A policy that saw sample i in the latest epochs before epoch 3, with the losses above."""
+    policy = Learned(rate=0.4)
+    for epoch in range(3):
+        policy.plan(info(epoch, samples=5, labels=torch.tensor([0, 0, 1, 1, 1])))
+        for row, losses in HISTORY.items():
+            if epoch >= 3 - len(losses):
+                loss = losses[epoch - 3 + len(losses)]
+                policy.observe(Visit(torch.tensor([row]), torch.tensor([loss])))
+    return policy
+
+
+def test_its_inputs_are_the_last_losses_age_visits_and_class_mean() -> None:
+    policy, labels = told(), torch.tensor([0, 0, 1, 1, 1])
+    run = info(5, samples=5, labels=labels)
+    logs = {row: [math.log(max(x, LEAST)) for x in losses] for row, losses in HISTORY.items()}
+    means = [(logs[0][-1] + logs[1][-1]) / 2] * 2 + [(logs[2][-1] + logs[4][-1]) / 2] * 3
+    found = policy.features(run, 0)
+    assert found.shape == (5, FEATURES)
+    for row, known in logs.items():
+        if known:
+            last, before = known[-1], known[-2] if len(known) > 1 else known[-1]
+            expected = [last, before, math.log(1 + 5 - 2), math.log(1 + len(known)), means[row]]
+            assert found[row].tolist() == pytest.approx(expected, abs=1e-6), row
+    back = policy.features(run, 1)[2]  # as of its visit in epoch 2, after one in epoch 1
+    log = math.log  # of its class, only this sample was visited twice
+    assert back.tolist() == pytest.approx([log(1.0), log(4.0), log(1 + 1), log(1 + 2), log(1.0)])
+    whole = policy.features(info(5, samples=5, labels=None), 0)
+    assert whole[:, 4].tolist() == pytest.approx([sum(k[-1] for k in logs.values() if k) / 4] * 5)
+
+
+def test_untrained_it_draws_by_the_root_of_the_latest_loss() -> None:
+    losses, plans = torch.tensor([0.04, 0.1, 0.9, 2.0, 4.0]), 1500
+    policy, found = Learned(rate=0.4), torch.zeros(5)
+    policy.plan(info(0, samples=5, labels=None))
+    policy.observe(Visit(torch.arange(5), losses))
+    for epoch in range(1, plans + 1):
+        rows = policy.plan(info(epoch, samples=5, epochs=2 * plans, labels=None)).index
+        assert len(rows.unique()) == 2
+        found[rows] += 1
+    assert close(found / plans, drawn_shares([math.sqrt(x) for x in losses.tolist()]))
+
+
+def test_draws_follow_the_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, found, plans = told(), torch.zeros(5), 1500
+    predicted = torch.tensor([0.1, 0.4, 1.0, 1.0, 2.0])
+    policy.observe(Visit(torch.tensor([3]), torch.tensor([1.0])))
+    monkeypatch.setattr(policy, "predict", lambda run: predicted)
+    monkeypatch.setattr(policy, "fit", lambda run, random: None)
+    for epoch in range(4, plans + 4):
+        found[policy.plan(info(epoch, samples=5, epochs=2 * plans, labels=None)).index] += 1
+    assert close(found / plans, drawn_shares(predicted.sqrt().tolist()))
+
+
+def losses_at(epoch: int) -> Tensor:
+    """One half falls by half in each epoch, the other stays."""
+    return torch.where(torch.arange(N) < N // 2, 4.0 * 0.5**epoch, 1.0 + 0.01 * torch.arange(N))
+
+
+def test_it_learns_how_losses_change() -> None:
+    policy = Learned(rate=1.0)
+    for epoch in range(6):
+        rows = policy.plan(info(epoch)).index
+        policy.observe(Visit(rows, losses_at(epoch)[rows]))
+    policy.plan(info(6))
+    predicted, truth = policy.predict(info(6)), losses_at(6)
+    error = (predicted.log() - truth.log()).square().mean()
+    latest = (losses_at(5).log() - truth.log()).square().mean()
+    assert error < 0.2 * latest
+
+
+def test_it_counts_its_own_flops() -> None:
+    policy = Learned(rate=1.0)
+    weights = FEATURES * HIDDEN + HIDDEN
+    for epoch in range(3):
+        rows = policy.plan(info(epoch, labels=LABELS)).index
+        fitted = STEPS * min(MOST, N) * 3 if epoch > 1 else 0  # a second loss is needed
+        assert policy.take_flops() == 2 * weights * (N + fitted)
+        policy.observe(Visit(rows, losses_at(epoch)[rows]))
+    assert policy.take_flops() == 0
+
+
+def test_samples_not_seen_yet_come_first_and_a_loss_that_is_not_finite_is_ignored() -> None:
+    policy = Learned(rate=0.25)
+    seen = []
+    for epoch in range(4):
+        rows = policy.plan(info(epoch)).index
+        seen += rows.tolist()
+        policy.observe(Visit(rows, torch.full((len(rows),), 1e6)))
+    assert sorted(seen) == list(range(N))
+    policy.observe(Visit(torch.tensor([5]), torch.tensor([math.nan])))
+    assert policy.past is not None
+    assert policy.past[0, 5].exp().item() == pytest.approx(1e6, rel=1e-3)
