@@ -15,17 +15,18 @@ from astkit.gating.selection import Selection
 
 SHORT, LONG = 12.0, 24.0
 """Epochs: up to `SHORT`, high losses are preferred most; from `LONG` on, not."""
-SURE, NOISE, LEAST = 0.1, 0.05, 0.1
-"""Fraction of the samples that the estimate of wrong labels uses; smallest estimate that counts;
-smallest probability of a right label."""
+SURE, NOISE = 0.1, 0.05
+"""Fraction of the samples that the estimate of wrong labels uses; smallest estimate that counts."""
+POWER, LEAST = 4, 0.05
+"""Exponent of the trust in a label, and the smallest trust."""
 
 
 class Auto(LastLoss):
     """Weights samples by difficulty, by trust in their label and by class; needs no settings.
 
     Each quarter of an epoch draws N / 4 of all N samples without replacement, p proportional to
-    ``loss**b * trust``, with the loss of the sample's latest training step. So an epoch has as many
-    steps as in dense training. The first one uses each sample once.
+    ``loss**b * trust**POWER``, with the loss of the sample's latest training step. So an epoch has
+    as many steps as in dense training. The first one uses each sample once.
 
     - *Difficulty*: b = 1/2 in runs of up to `SHORT` epochs, and falls linearly to 0 at `LONG`. The
       length of the run is estimated from the budget spent so far.
@@ -43,8 +44,9 @@ class Auto(LastLoss):
     """
 
     card = PolicyCard(
-        law="as many samples as in dense training, p proportional to sqrt(loss) and the probability"
-        " of a right label; class shares of the validation data; long runs on clean data: all",
+        law="as many samples as in dense training, p proportional to sqrt(loss) times the fourth"
+        " power of the probability of a right label; class shares of the validation data; long"
+        " runs on clean data: all",
         source="this package",
         cost="none: skipped samples are not loaded",
         bias="towards high losses in short runs and towards trusted labels; not corrected",
@@ -70,7 +72,7 @@ class Auto(LastLoss):
             return None
         length = (run.epoch + run.round / self.rounds) / max(run.progress, 1e-9)
         b = 0.5 * min(1.0, max(0.0, (LONG - length) / (LONG - SHORT)))
-        weight = self.losses.clamp_min(0) ** b * self.trust(run)
+        weight = self.losses.clamp_min(0) ** b * self.trust(run) ** POWER
         weight[~known] = 1e30  # not seen yet: first
         shares = class_shift(run)
         if shares is None and bool((weight == 1).all()):

@@ -97,8 +97,8 @@ def test_labels_that_contradict_a_confident_model_are_trusted_less() -> None:
     correct = torch.ones(N, dtype=torch.bool)
     correct[N - 1] = False  # the most confident tenth is one sample here
     policy = told(correct)
-    trust = [max(0.1, 1 - 1 / 4 * math.exp(loss)) for loss in LOSSES.tolist()]
-    weight = [math.sqrt(loss) * p for loss, p in zip(LOSSES.tolist(), trust, strict=True)]
+    trust = [max(0.05, 1 - 1 / 4 * math.exp(loss)) for loss in LOSSES.tolist()]
+    weight = [math.sqrt(loss) * p**4 for loss, p in zip(LOSSES.tolist(), trust, strict=True)]
     assert close(shares(policy), expected(weight))
     assert policy.plan(info(10, 24)) is not None  # and in runs of any length
 
