@@ -86,9 +86,9 @@ class Learned(Policy):
         assert self.past is not None
         assert self.times is not None
         again = (self.past[1].isfinite() & (self.times[0] == self.now)).nonzero().squeeze(1)
-        rows = again[torch.randint(len(again), (min(MOST, len(again)),), generator=random)]
-        if not len(rows):
+        if not len(again):
             return
+        rows = again[torch.randint(len(again), (min(MOST, len(again)),), generator=random)]
         x, target = self.features(run, 1)[rows], (self.past[0] - self.past[1])[rows]
         with torch.enable_grad():
             for _ in range(STEPS):

@@ -84,7 +84,7 @@ def test_it_learns_how_losses_change() -> None:
     predicted, truth = policy.predict(info(6)), losses_at(6)
     error = (predicted.log() - truth.log()).square().mean()
     latest = (losses_at(5).log() - truth.log()).square().mean()
-    assert error < 0.2 * latest
+    assert error < 0.3 * latest
 
 
 def test_it_counts_its_own_flops() -> None:
