@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,13 +71,27 @@ def missing(error: ModuleNotFoundError) -> ValueError:
     return ValueError(f"{error.name} is not installed: pip install 'astkit[notebooks]'")
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise ``KeyboardInterrupt`` here, so that kernels are interrupted too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        if before[number] is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def start(
     plan: Notebook, given: Mapping[str, Any], root: Path, **options: Any
 ) -> tuple[Outcome, int]:
     """Run a notebook and print its outcome; returns the outcome and the exit code."""
-    from astkit.runs import execute, notebook
+    from astkit.runs import notebook
 
-    with execute.interruptible():
+    with interruptible():
         done = notebook.run(plan, given, root, show=True, **options)
     if done.status == "busy":
         raise ValueError(f"{done.folder} is locked by another process: wait until that has ended")

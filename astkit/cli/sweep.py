@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from astkit.cli import FAILED, GOOD, Commands, say
-from astkit.cli.run import add_notebook, missing
+from astkit.cli.run import add_notebook, interruptible, missing
 
 if TYPE_CHECKING:
     from astkit.runs.notebook import Outcome
@@ -21,7 +21,7 @@ examples:
   astkit sweep NOTEBOOK -p seed=0..99 --print | parallel -j 8
 
 values:
-  0.05,0.1,0.2   three values; commas inside brackets or quotes do not count
+  0.05,0.1,0.2   three values; quote words that contain commas: 'a,b',c
   0..4           0, 1, 2, 3 and 4
   '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
 
@@ -59,15 +59,16 @@ def add(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        from astkit.runs import grid, parameters, sweep  # need papermill and nbformat
+        from astkit.runs import parameters, sweep  # need papermill and nbformat
     except ModuleNotFoundError as error:
         raise missing(error) from error
-    values = grid.from_options(parameters.read(options.notebook), options.parameters)
+    values = parameters.read(options.notebook).grid(options.parameters)
     where: dict[str, Any] = {"root": options.runs, "threads": options.threads}
     if options.only_print:
         print("\n".join(sweep.commands(options.notebook, values, **where)))
         return GOOD
-    outcomes = sweep.run(options.notebook, values, options.jobs, announce=say, **where)
+    with interruptible():
+        outcomes = sweep.run(options.notebook, values, options.jobs, announce=say, **where)
     _report(outcomes)
     return FAILED if any(done.status == "failed" for done in outcomes) else GOOD
 

@@ -8,10 +8,9 @@ Comparison of policies, `astkit.compare` (an arm is one policy, or a control, an
     pilot.py             what each policy can save on this machine
     tuning.py            search of a gate's settings with Optuna
 Notebooks:
-    parameters.py        read and check a notebook's parameters
-    execute.py           execute a notebook with papermill
-    notebook.py          run one notebook in its run folder
-    grid.py, sweep.py    all combinations of parameters
+    parameters.py        read and check a notebook's parameters, and grids of them
+    notebook.py          run one notebook in its run folder, with papermill
+    sweep.py             all combinations of parameters, a process each
     record.py            the run folder and its files
 Results:
     intervals.py         means over seeds with confidence intervals

@@ -1,19 +1,29 @@
-"""Run a notebook with given parameters in its run folder."""
+"""Run a notebook with given parameters in its run folder, with papermill.
+
+An interrupt of this process ends the kernel; a kernel exits by itself if this process is killed.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
+import traceback
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import nbformat
+import papermill
 from filelock import FileLock, Timeout
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from papermill.exceptions import PapermillExecutionError
 
-from astkit.runs.execute import End, execute
 from astkit.runs.parameters import Notebook, seed_of
 from astkit.runs.record import FOLDER, Record
 from astkit.stamp import stamp
@@ -23,6 +33,9 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 """Environment variables that set the number of threads of torch and its libraries."""
 
 LONGEST = 300  # characters of a one-line error message; error.json holds the full text
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+Error = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,8 +44,8 @@ class Outcome:
 
     Attributes:
         parameters: those given; ``config.json`` in the folder contains all parameters.
-        status: "complete", "failed", "incomplete" after an interrupt, or "busy" if another
-            process has locked the run.
+        status: "complete", "failed", "incomplete" if it stopped at a time limit or was
+            interrupted, or "busy" if another process has locked the run.
         seconds: wall time of the kernel; ``None`` if unknown.
         error: reason of the failure, in one line.
         folder: the run's folder; ``None`` if not yet created.
@@ -72,13 +85,9 @@ def run(
         threads: value of the variables `THREAD_VARIABLES`; ``None`` leaves them unchanged.
         show: print what the notebook prints.
 
-    Raises:
-        ValueError: for unknown parameters, and for links in the run's folder.
+    Raises ``ValueError`` for unknown parameters, and for links in the run's folder.
     """
     given = {name: notebook.fit(name, value) for name, value in given.items()}
-    for path in (notebook.path, Path(root).resolve()):
-        if any("\ud800" <= character <= "\udfff" for character in str(path)):
-            raise ValueError(f"{path} is not UTF-8 here: unset PYTHONUTF8, or set LC_ALL=C.UTF-8")
     Path(root).mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
         # folders are created, marked and locked under the root's lock, so each run has one folder
@@ -115,12 +124,88 @@ def find(
 
 
 def outcome(notebook: Notebook, given: Mapping[str, Any], record: Record) -> Outcome:
-    """The outcome of a complete run, read from its folder."""
-    seconds = record.result.get("wall_seconds")
-    seconds = seconds if isinstance(seconds, int | float) else None
+    """The outcome of a run that is not being executed, read from its folder."""
+    known: dict[str, Any] = {"parameters": dict(given), "folder": record.folder}
+    if record.status == "failed":
+        return Outcome(**known, status="failed", error=_one_line(record.read("error.json")))
+    if record.status != "complete":
+        return Outcome(**known, status="incomplete")
     changed = record.config.get("code") != notebook.code
     note = f"{notebook.path.name} has changed since: run it again" if changed else ""
-    return Outcome(dict(given), "complete", seconds, folder=record.folder, note=note)
+    return Outcome(**known, status="complete", seconds=record.result.get("wall_seconds"), note=note)
+
+
+class _Kernel(AsyncKernelManager):
+    """A kernel that runs this interpreter, whatever kernels are installed; one subclass per run."""
+
+    environment: Mapping[str, str]
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        # -P: while the kernel starts, a json.py beside the notebook must not replace Python's own
+        command = [sys.executable, "-P", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=command, display_name="Python 3", language="python")
+
+    async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
+        # notebook output arrives as messages; these streams carry only debugger warnings
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        await super().start_kernel(**options, **quiet, env={**os.environ, **self.environment})
+
+
+def execute(
+    source: Path,
+    target: Path,
+    parameters: Mapping[str, Any],
+    *,
+    environment: Mapping[str, str],
+    show: bool = False,
+) -> Error | Literal["complete", "left"]:
+    """Execute the notebook ``source`` into ``target``, which is written after each cell.
+
+    Returns "left" if a cell raised ``SystemExit(0)``, such as at a time limit, and for a failure
+    its type, message and traceback, and the last cell that was started.
+
+    Args:
+        source: path of the notebook; its folder is the kernel's working directory.
+        target: path of the executed notebook.
+        parameters: values that replace those of the parameters cell.
+        environment: additional environment variables of the kernel.
+        show: print what the notebook prints.
+    """
+    try:
+        done = papermill.execute_notebook(
+            _plain(source),
+            _plain(target),
+            dict(parameters),
+            kernel_name="python3",
+            language="python",
+            cwd=str(source.parent),
+            progress_bar=False,
+            kernel_manager_class=type("_OneKernel", (_Kernel,), {"environment": environment}),
+            **({"stdout_file": sys.stdout, "stderr_file": sys.stderr} if show else {}),
+        )
+    except Exception as error:
+        return _failure(error, target)
+    outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+    return "left" if any(each.get("ename") == "SystemExit" for each in outputs) else "complete"
+
+
+def _failure(error: Exception, target: Path) -> Error:
+    if isinstance(error, PapermillExecutionError):
+        kind, message, lines = error.ename, error.evalue, "\n".join(error.traceback)
+    else:
+        kind, message = type(error).__name__, str(error)
+        lines = "".join(traceback.format_exception(error))
+    found = {"type": kind, "message": _COLOURS.sub("", message), "cell": None}
+    with suppress(OSError, ValueError):  # the file may be truncated if the disk is full
+        cells = [cell for cell in nbformat.read(target, 4).cells if cell.cell_type == "code"]
+        begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
+        found["cell"] = {"number": len(begun), "source": begun[-1].source} if begun else None
+    return {**found, "traceback": _COLOURS.sub("", lines)}
+
+
+def _plain(path: Path) -> str:
+    return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats paths
 
 
 def _lock(folder: Path, timeout: float = 0) -> FileLock:
@@ -152,20 +237,19 @@ def _resume(record: Record, notebook: Notebook) -> None:
     record.write("config.json", config)
 
 
-def _settle(record: Record, given: dict[str, Any], end: End, seconds: float) -> Outcome:
+def _settle(record: Record, given: dict[str, Any], end: Error | str, seconds: float) -> Outcome:
     """Write the status files of the run, and remove files that contradict them."""
-    if end.status == "complete":
+    known: dict[str, Any] = {"parameters": given, "folder": record.folder, "executed": True}
+    if end == "complete":
         record.finish(**{**record.result, "wall_seconds": seconds})
-        return Outcome(given, "complete", seconds, folder=record.folder, executed=True)
-    # a result written before a failure or interrupt is incomplete
+        return Outcome(**known, status="complete", seconds=seconds)
+    # a result written before a failure or the time limit is incomplete
     (record.folder / "result.json").unlink(missing_ok=True)
-    if end.status == "failed":
-        record.write("error.json", end.error)
-        error = _one_line(end.error)
-        return Outcome(given, "failed", seconds, error, record.folder, executed=True)
-    (record.folder / "error.json").unlink(missing_ok=True)
-    note = "the time limit was reached: run it again to resume" if end.status == "left" else ""
-    return Outcome(given, "incomplete", seconds, folder=record.folder, executed=True, note=note)
+    if isinstance(end, dict):
+        record.write("error.json", end)
+        return Outcome(**known, status="failed", seconds=seconds, error=_one_line(end))
+    note = "the time limit was reached: run it again to resume"
+    return Outcome(**known, status="incomplete", seconds=seconds, note=note)
 
 
 def _one_line(error: Mapping[str, Any]) -> str:

@@ -1,10 +1,13 @@
-"""Parameters of a notebook: read from its parameters cell, and checked before execution."""
+"""Parameters of a notebook, and grids of them: read, checked before execution, written as text."""
 
 from __future__ import annotations
 
 import ast
+import csv
 import difflib
+import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +20,10 @@ import numpy as np
 
 from astkit.runs.record import digest
 
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+MOST = 100_000
+"""Combinations of one grid: more are probably a typing error."""
+
+_RANGE = re.compile(r"(?<![\w.])([+-]?\d+)\.\.([+-]?\d+)(?![\w.])")
 _EXAMPLE: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -80,31 +86,67 @@ class Notebook:
         return fitted
 
     def from_text(self, name: str, text: str) -> Any:
-        """The value parsed from ``text``; see `fit`.
+        """The value in ``text``: verbatim if the default is a string, else a literal; see `fit`.
 
-        JSON literals, and Python's quoted strings, lists, tuples and dicts, are parsed. Anything
-        else is a string, taken verbatim; if the default is a string, only quoted strings are
-        parsed.
+        Literals are those of JSON and of Python; anything else is a string.
         """
         self.check_names([name])
-        default, value = self.defaults[name], _literal(text)
-        if isinstance(default, str) and not isinstance(value, str):
-            value = text
-        if isinstance(default, int | float) and isinstance(value, str):
-            value = _number(value, type(default))
-        if isinstance(default, list | tuple | dict) and value == text and text[:1] in ("[", "{"):
-            raise ValueError(f"{name} is {text!r}: close its brackets, and quote strings in them")
-        return self.fit(name, value)
+        return self.fit(name, text if isinstance(self.defaults[name], str) else _literal(text))
 
     def to_text(self, name: str, value: Any) -> str:
         """Text that `from_text` parses to ``value``."""
-        verbatim = isinstance(self.defaults[name], str) and self.from_text(name, value) == value
-        return str(value) if verbatim else json.dumps(value)
+        return value if isinstance(self.defaults[name], str) else json.dumps(value)
 
     def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters: the defaults, updated with ``given``; see `fit`."""
         self.check_names(list(given))
         return {**self.defaults, **{name: self.fit(name, given[name]) for name in given}}
+
+    def grid(self, options: Sequence[str]) -> dict[str, list[Any]]:
+        """The values given by ``name=values`` options, in the types of the defaults.
+
+        Values are separated by commas: literals, or words, which need quotes only if they contain
+        commas; ``a..b`` is the range of integers from ``a`` to ``b``, both included. Raises
+        ``ValueError`` for unknown names and values of another type.
+        """
+        texts = assignments(options)
+        self.check_names(list(texts))
+        return {name: self._values(name, text) for name, text in texts.items()}
+
+    def _values(self, name: str, text: str) -> list[Any]:
+        if not isinstance(self.defaults[name], str):
+            ranges = _RANGE.sub(lambda found: _range(name, *map(int, found.groups())), text)
+            found = _literal(f"[{ranges}]")
+            if isinstance(found, list):
+                return [self.fit(name, value) for value in found]
+            if set(text) & set("[{("):
+                raise ValueError(f"{name} is {text!r}: close its brackets, and quote its strings")
+        words = next(csv.reader([text], quotechar='"' if '"' in text else "'"))
+        return [self.from_text(name, word.strip()) for word in words or [""]]
+
+    def combinations(self, grid: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Every combination of a grid's values, the last name varying fastest.
+
+        ``grid`` maps names to a list, tuple, range or array of values, or to one constant value.
+        Raises ``ValueError`` for an unknown name, a value of another type, no values, duplicates,
+        or more than `MOST` combinations.
+        """
+        self.check_names(list(grid))
+        columns = {name: self._column(name, values) for name, values in grid.items()}
+        if (count := math.prod(map(len, columns.values()))) > MOST:
+            raise ValueError(f"these are {count:,} combinations: give at most {MOST:,}")
+        rows = itertools.product(*columns.values())
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def _column(self, name: str, values: Any) -> list[Any]:
+        several = isinstance(values, list | tuple | range | np.ndarray)
+        column = [self.fit(name, value) for value in (values if several else [values])]
+        if not column:
+            raise ValueError(f"{name} has no values: give one or more")
+        shown = [repr(value) for value in column]  # True is not 1, although they are equal
+        if twice := [text for place, text in enumerate(shown) if text in shown[:place]]:
+            raise ValueError(f"{name} contains {twice[0]} twice: give each value once")
+        return column
 
 
 def read(path: str | os.PathLike[str]) -> Notebook:
@@ -140,56 +182,60 @@ def assignments(options: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names whose values differ between rows."""
+    names = rows[0] if rows else {}
+    return [name for name in names if any(row[name] != rows[0][name] for row in rows)]
+
+
 def seed_of(parameters: Mapping[str, Any]) -> int:
     """The seed for the run folder's name: ``seed``, the only entry of ``seeds``, or 0."""
-    seeds = [parameters[name] for name in ("seed", "seeds") if name in parameters]
-    seed = seeds[0] if seeds else 0
+    seed = parameters.get("seed", parameters.get("seeds", 0))
     if isinstance(seed, list | tuple) and len(seed) == 1:
         seed = seed[0]
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else 0
 
 
 def _assigned(source: str, notebook: str) -> dict[str, Any]:
+    """Names and values of the assignments of literals in ``source``."""
     try:
         body = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
-        line = getattr(error, "text", None) or ""
         raise ValueError(
-            f"the parameters cell of {notebook} is not plain Python ({line.strip()!r}): move all"
-            " but assignments to another cell"
+            f"the parameters cell of {notebook} is not plain Python ({error}): move all but"
+            " assignments to another cell"
         ) from error
     values = {}
     for statement in body:
-        if isinstance(statement, ast.Assign):
-            names, value = statement.targets, statement.value
-        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            names, value = [statement.target], statement.value
-        else:
-            continue
-        for name in map(ast.unparse, names):
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            name = ast.unparse(target)
             try:
-                values[name] = ast.literal_eval(value)
+                values[name] = ast.literal_eval(statement.value)
             except (ValueError, TypeError):
                 raise ValueError(
-                    f"parameter {name} of {notebook} is {ast.unparse(value)!r}: give it a literal,"
-                    " and compute in the next cell"
+                    f"parameter {name} of {notebook} is {ast.unparse(statement.value)!r}: give it a"
+                    " literal, and compute in the next cell"
                 ) from None
     return values
 
 
 def _literal(text: str) -> Any:
     """The value of a literal in ``text``, or ``text`` itself if it is not a literal."""
-    words = text.strip()
-    try:
-        return json.loads(words, strict=False)
-    except (ValueError, RecursionError):
-        pass
-    if not words.startswith(("[", "{", "(")) and not _QUOTED.fullmatch(words):
-        return text
-    try:
-        return ast.literal_eval(words)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return text
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text.strip())
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return text
+
+
+def _range(name: str, first: int, last: int) -> str:
+    if first > last:
+        raise ValueError(f"{name} is {first}..{last}: give the smaller number first")
+    if last - first >= MOST:
+        raise ValueError(f"{name} is {first}..{last}: give at most {MOST:,} values")
+    return ",".join(map(str, range(first, last + 1)))
 
 
 def _fit(value: Any, default: Any) -> Any:
@@ -207,11 +253,3 @@ def _fit(value: Any, default: Any) -> Any:
     if type(value) is not type(default):
         raise TypeError
     return value
-
-
-def _number(text: str, kind: type) -> Any:
-    """A number in Python syntax, such as .5 or 1_000; otherwise the text itself."""
-    try:
-        return text if kind is bool else kind(text)
-    except ValueError:
-        return text

@@ -1,7 +1,7 @@
 """Sweeps: a notebook run with every combination of a grid of parameters.
 
-Each combination has its own run folder. A sweep that is run again skips complete runs and runs
-the rest. Concurrent sweeps share the work, also on several machines with a shared
+Each run is a process, `astkit run`, with its own folder. A sweep that is run again skips complete
+runs and runs the rest. Concurrent sweeps share the work, also on several machines with a shared
 file system: a run is locked by the process that executes it::
 
     from astkit.runs import sweep
@@ -16,6 +16,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,15 +26,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astkit.runs import execute, grid, notebook
+from astkit.runs import notebook
 from astkit.runs.notebook import Outcome
-from astkit.runs.parameters import Notebook, read
+from astkit.runs.parameters import Notebook, read, varying
 from astkit.system import allowed_cpus
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Given = dict[str, Any]
+Processes = set["subprocess.Popen[str]"]
 
 
 def run(
@@ -61,31 +65,28 @@ def run(
         ValueError: before anything runs, for unknown parameters, or invalid
             ``jobs`` or ``threads``.
         FileNotFoundError: if the notebook does not exist.
-        KeyboardInterrupt: after SIGINT, SIGTERM or SIGHUP, once the runs have ended; call it again
-            to resume.
+        KeyboardInterrupt: once the runs have been interrupted and have ended; call it again to
+            resume.
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}: give 1 or more")
-    _check(threads)
-    plan = read(path)
-    rows = grid.combinations(plan, values)
-    root = Path(root).resolve()
-    outcomes = _complete(plan, rows, root)
+    plan, rows, outcomes = _planned(path, values, root, threads)
     todo = [index for index in range(len(rows)) if index not in outcomes]
     announce(f"{len(rows)} runs, {len(outcomes)} of them already complete")
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         threads = max(1, allowed_cpus() // min(jobs, len(todo) or 1))
-    start, names = time.perf_counter(), grid.varying(rows)
-    with execute.interruptible(), ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(_one, plan, rows[i], root, threads): i for i in todo}
+    start, names, running = time.perf_counter(), varying(rows), Processes()
+    with ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(_one, plan, rows[i], Path(root), threads, running): i for i in todo}
         try:
             for number, future in enumerate(as_completed(waiting), 1):
                 done = outcomes[waiting[future]] = future.result()
                 left = (time.perf_counter() - start) / number * (len(todo) - number)
-                if not execute.interrupted():
-                    announce(_line(f"{number}/{len(todo)}", names, done, left))
+                announce(_line(f"{number}/{len(todo)}", names, done, left))
         except BaseException:
-            execute.end_kernels()  # otherwise the pool waits for the runs
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.send_signal(signal.SIGINT)
             raise
     return [outcomes[index] for index in range(len(rows))]
 
@@ -101,26 +102,16 @@ def commands(
 
     Raises the errors that `run` raises before anything runs.
     """
-    _check(threads)
-    plan = read(path)
-    rows = grid.combinations(plan, values)
-    done = _complete(plan, rows, root)
-    lines = []
-    for row in (row for index, row in enumerate(rows) if index not in done):
-        words = ["astkit", "run", str(path)]
-        for name, value in row.items():
-            words += ["-p", f"{name}={plan.to_text(name, value)}"]
-        words += ["--runs", str(root)]
-        words += [] if threads is None else ["--threads", str(threads)]
-        lines.append(shlex.join(words))
-    return lines
+    plan, rows, done = _planned(path, values, root, threads)
+    left = [row for index, row in enumerate(rows) if index not in done]
+    return [shlex.join(["astkit", *_words(plan, str(path), row, root, threads)]) for row in left]
 
 
 def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """One row per run: parameters that vary, status, seconds and error."""
     import pandas as pd
 
-    names = grid.varying([done.parameters for done in outcomes])
+    names = varying([done.parameters for done in outcomes])
     rows = [
         {name: done.parameters[name] for name in names}
         | {"status": done.status, "seconds": done.seconds, "error": done.error}
@@ -129,29 +120,68 @@ def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*names, "status", "seconds", "error"])
 
 
-def _check(threads: int | None) -> None:
+def _planned(
+    path: str | os.PathLike[str],
+    values: Mapping[str, Any],
+    root: str | os.PathLike[str],
+    threads: int | None,
+) -> tuple[Notebook, list[Given], dict[int, Outcome]]:
+    """The notebook, the parameters of all runs, and the outcomes of the complete ones."""
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}: give 1 or more")
-
-
-def _complete(
-    plan: Notebook, rows: Sequence[Given], root: str | os.PathLike[str]
-) -> dict[int, Outcome]:
+    plan = read(path)
+    rows = plan.combinations(values)
     found = {index: notebook.find(plan, row, root) for index, row in enumerate(rows)}
-    return {
-        index: notebook.outcome(plan, rows[index], record)
-        for index, record in found.items()
-        if record and record.status == "complete"
-    }
+    return (
+        plan,
+        rows,
+        {
+            index: notebook.outcome(plan, rows[index], record)
+            for index, record in found.items()
+            if record and record.status == "complete"
+        },
+    )
 
 
-def _one(plan: Notebook, given: Given, root: Path, threads: int | None) -> Outcome:
-    if execute.interrupted():
-        return Outcome(given, "incomplete")
+def _words(
+    plan: Notebook, path: str, row: Given, root: str | os.PathLike[str], threads: int | None
+) -> list[str]:
+    words = ["run", path]
+    for name, value in row.items():
+        words += ["-p", f"{name}={plan.to_text(name, value)}"]
+    words += ["--runs", str(root)]
+    return words + ([] if threads is None else ["--threads", str(threads)])
+
+
+def _one(
+    plan: Notebook, row: Given, root: Path, threads: int | None, running: Processes
+) -> Outcome:
+    """Run one combination in its own process."""
     try:
-        return notebook.run(plan, given, root, threads=threads)
+        code, said = _process(_words(plan, str(plan.path), row, root, threads), running)
+        if code == 2 and "locked by another process" in said:
+            return Outcome(row, "busy")
+        if code == 2 or (record := notebook.find(plan, row, root)) is None:
+            raise RuntimeError(said.strip().partition("astkit: ")[2] or said.strip()[-300:])
+        return notebook.outcome(plan, row, record)
     except Exception as error:  # a damaged folder or a full disk affects only this run
-        return Outcome(given, "failed", error=f"{type(error).__name__}: {error}")
+        return Outcome(row, "failed", error=f"{type(error).__name__}: {error}")
+
+
+def _process(words: list[str], running: Processes) -> tuple[int, str]:
+    """Exit code and standard error of ``astkit`` with the arguments ``words``."""
+    # in its own session, so that an interrupt from the terminal reaches it once, through this one
+    process = subprocess.Popen(
+        [sys.executable, "-m", "astkit", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    running.add(process)
+    said = process.communicate()[1]
+    running.discard(process)
+    return process.returncode, said
 
 
 def _line(count: str, names: Sequence[str], done: Outcome, left: float) -> str:

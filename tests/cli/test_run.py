@@ -70,7 +70,7 @@ def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):
     for options, sentence in (
         (["-p", "rates=1"], "toy.ipynb has no parameter 'rates': did you mean rate"),
         (["-p", "rate=high"], "rate is 'high', but its default in toy.ipynb is 0.1: give a number"),
-        (["-p", "rate=0.1,0.2"], "rate is '0.1,0.2', but its default"),
+        (["-p", "rate=0.1,0.2"], "rate is (0.1, 0.2), but its default"),
         (["-p", "rate"], "-p got 'rate': give name=value"),
         (["-p", "seed=1", "-p", "seed=2"], "-p gives seed twice"),
         (["--threads", "0"], "--threads is 0: give 1 or more"),
@@ -121,7 +121,7 @@ def test_a_locked_run_is_refused(toy, root, process, capsys):
 
 
 def test_an_absent_package_is_named(toy, root, capsys, monkeypatch):
-    for name in ("parameters", "notebook", "execute"):
+    for name in ("parameters", "notebook"):
         monkeypatch.delitem(sys.modules, f"astkit.runs.{name}", raising=False)
         monkeypatch.delattr(f"astkit.runs.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "nbformat", None)

@@ -9,7 +9,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from astkit.runs import notebook
-from astkit.runs.execute import End
 from astkit.runs.record import Record
 
 PARAMETERS = """\
@@ -70,7 +69,7 @@ def root(tmp_path):
 def process(monkeypatch):
     """In place of executing: what each call is given, and what ``acts`` make of it in turn.
 
-    An act takes the record and the parameters, and returns the status or the error.
+    An act takes the record and the parameters, and returns how the execution ends.
     """
     calls = []
 
@@ -78,8 +77,7 @@ def process(monkeypatch):
         def execute(source, target, given, *, environment, show):
             calls.append((given, environment))
             act = (acts or ("complete",))[min(len(calls), len(acts) or 1) - 1]
-            end = act(Record(environment["ASTKIT_RUN"]), given) if callable(act) else act
-            return End(end) if isinstance(end, str) else End("failed", end)
+            return act(Record(environment["ASTKIT_RUN"]), given) if callable(act) else act
 
         monkeypatch.setattr(notebook, "execute", execute)
         return calls

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -125,7 +129,7 @@ def test_a_failed_run_resumes_in_its_folder(plan, root, process):
     assert not notebook.run(parameters.read(plan.path), {}, root).note
 
 
-@pytest.mark.parametrize("end", ["interrupted", "left", KeyboardInterrupt])
+@pytest.mark.parametrize("end", ["left", KeyboardInterrupt])
 def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, root, process, end):
     def act(record, given):
         record.finish([{"accuracy": 0.5}])
@@ -140,7 +144,7 @@ def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, 
     else:
         done = notebook.run(plan, {}, root)
         assert done.status == "incomplete"
-        assert ("the time limit was reached" in done.note) is (end == "left")
+        assert "the time limit was reached" in done.note
     record = notebook.find(plan, {}, root)
     assert record.status == "incomplete"
     resumed = notebook.run(plan, {}, root)
@@ -203,12 +207,6 @@ def test_nothing_is_written_through_a_link(plan, root, process, tmp_path):
     assert not notebook.run(plan, {}, root).executed
 
 
-def test_paths_that_the_locale_cannot_name_are_refused(plan, tmp_path, process):
-    process("complete")
-    with pytest.raises(ValueError, match="is not UTF-8 here: unset PYTHONUTF8, or set LC_ALL"):
-        notebook.run(plan, {}, tmp_path / "b\udcfccher")
-
-
 def test_a_long_message_is_cut_in_the_outcome_and_kept_in_the_folder(plan, root, process):
     process(error("x" * 1_000_000))
     done = notebook.run(plan, {}, root)
@@ -225,3 +223,66 @@ def test_any_stem_makes_a_folder(tmp_path, root, process):
         folder = notebook.run(plan, {}, root).folder
         assert folder.name.split("_", 1)[1].rsplit("_", 2)[0] == name
         assert notebook.find(plan, {}, root).folder == folder
+
+
+def test_what_a_cell_ends_with_is_how_the_notebook_ends(tmp_path, capfd):
+    source = sweeping.write(tmp_path / "a {b}.ipynb", "print(os.getcwd(), os.environ['X'], n)")
+    book = nbformat.read(source, 4)
+    book.cells[0].source = "import os\nn = 1"
+    book.metadata.clear()  # no kernel is named
+    nbformat.write(book, source)
+    (tmp_path / "fnmatch.py").write_text("raise RuntimeError('a file beside the notebook')")
+    target = tmp_path / "out {b}.ipynb"
+    end = notebook.execute(source, target, {"n": 3}, environment={"X": "set"}, show=True)
+    assert end == "complete"
+    assert capfd.readouterr().out == f"{tmp_path} set 3\n"
+    assert nbformat.read(target, 4).cells[-1].outputs[0].text == f"{tmp_path} set 3\n"
+    sweeping.write(source, "1", "raise SystemExit(0)")
+    assert notebook.execute(source, target, {}, environment={}) == "left"
+    sweeping.write(source, "1", "import os; os._exit(3)")
+    end = notebook.execute(source, target, {}, environment={})
+    assert end["type"] == "DeadKernelError"
+    assert end["cell"] == {"number": 3, "source": "import os; os._exit(3)"}
+
+
+TIDY = """\
+import os, time
+from pathlib import Path
+Path(log).write_text(str(os.getpid()))
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    Path(log).write_text(f"tidy {os.getpid()}")
+    raise
+"""
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing came of it"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.full) for n in ("INT", "HUP", "KILL"))],
+)
+def test_a_signal_ends_the_kernel_and_the_run_resumes(tmp_path, number):
+    number = signal.Signals[f"SIG{number}"] if isinstance(number, str) else number
+    toy, log, root = sweeping.write(tmp_path / "n.ipynb", TIDY), tmp_path / "log", tmp_path / "runs"
+    command = [sys.executable, "-m", "astkit", "run", toy, "-p", f"log={log}", "--runs", root]
+    runner = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    until(lambda: log.exists() and log.read_text())
+    runner.send_signal(number)
+    said, killed = runner.communicate(timeout=60)[1], number == signal.SIGKILL
+    assert runner.returncode == (-9 if killed else 130), said
+    until(lambda: ended(int(log.read_text().split()[-1])), 20)
+    assert log.read_text().startswith("tidy") is not killed  # a cell may put its things away
+    assert killed or said.endswith("astkit: interrupted; started again, it resumes\n")
+    assert notebook.find(parameters.read(toy), {"log": str(log)}, root).status == "incomplete"
+
+
+def ended(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
