@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from astkit.gating import cross_entropy_rows, row_losses
 from astkit.lattice.pairs import docs_pairs
 from astkit.rng import permutation
-from astkit.tasks.parts import HELD, PARTS, Arguments, Block, Columns
+from astkit.tasks.parts import PARTS, Arguments, Block, Columns
 from astkit.trainers import Budget, Metric, TrainConfig
 
 LENGTH, WIDTH, DEPTH = 64, 64, 4
 """Characters of a sequence; sizes of the transformer."""
-SEQUENCES, MOST = 2048, 256
+SEQUENCES, MOST = 1280, 256
 """Sequences of the embedded text; largest number of different characters."""
 
 
@@ -45,9 +45,28 @@ def language(path: str | Path | None = None) -> Arguments:
     """The next character of the text file ``path``, or of `SEQUENCES` parts of documentation.
 
     The text is cut into sequences of `LENGTH` characters, which are divided at random. The metric
-    is the cross-entropy in nats per character. The embedded text is the documentation of Python,
-    torch and numpy (data/README.md). Raises ``ValueError`` for a text that is not UTF-8 or has
-    fewer than 100 sequences, ``FileNotFoundError`` for a missing file.
+    is the cross-entropy in nats per character. Raises the errors of `sequences`.
+    """
+    x, y, size = sequences(path)
+    rows = torch.arange(len(x) if path else SEQUENCES)
+    held, test = len(rows) // 10, len(rows) // 5
+    parts = zip(PARTS, (rows[held + test :], rows[:held], rows[held : held + test]), strict=True)
+    return {
+        **{part: Columns(tokens=x[index], labels=y[index]) for part, index in parts},
+        "make_model": partial(GPT, size),
+        "metrics": Metric("nats per character", character_loss, higher_is_better=False),
+        "config": TrainConfig(lr=3e-3),
+        "batch_size": 16,
+        "budget": Budget(epochs=3),
+    }
+
+
+def sequences(path: str | Path | None = None) -> tuple[Tensor, Tensor, int]:
+    """Characters and next characters, int64 ``[N, LENGTH]`` in random order, and their number.
+
+    Without ``path``, of the documentation of Python, torch and numpy (data/README.md). Raises
+    ``ValueError`` for a text that is not UTF-8 or has fewer than 100 sequences,
+    ``FileNotFoundError`` for a missing file.
     """
     tokens, size = encoded(_read(path))
     count = (len(tokens) - 1) // LENGTH
@@ -57,17 +76,8 @@ def language(path: str | Path | None = None) -> Arguments:
             f" {100 * LENGTH + 1} or more"
         )
     x, y = (tokens[first : first + count * LENGTH].view(count, LENGTH) for first in (0, 1))
-    order = permutation(count, 0, "language")[: None if path else SEQUENCES]
-    held = round(HELD * len(order))
-    rows = dict(zip(PARTS, (order[2 * held :], order[:held], order[held : 2 * held]), strict=True))
-    return {
-        **{part: Columns(tokens=x[index], labels=y[index]) for part, index in rows.items()},
-        "make_model": partial(GPT, size),
-        "metrics": Metric("nats per character", character_loss, higher_is_better=False),
-        "config": TrainConfig(lr=3e-3),
-        "batch_size": 16,
-        "budget": Budget(epochs=3),
-    }
+    order = permutation(count, 0, "language")
+    return x[order], y[order], size
 
 
 def _read(path: str | Path | None) -> str:

@@ -7,29 +7,42 @@ same command continues what was interrupted.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from astkit import Budget
+from astkit.gating import cross_entropy_rows
+from astkit.profiling import count_flops
 from astkit.runs.comparison import Comparison, compare
+from astkit.runs.comparison_arm import run_arm
+from astkit.runs.comparison_checks import checked_task
+from astkit.runs.comparison_task import Arm
 from astkit.runs.intervals import mean_interval
 from astkit.runs.paired import DENSE, by_arm
 from astkit.runs.record import read_json, write_json
 from astkit.runs.verdict import Verdict, amount, judge, unit
+from astkit.stamp import stamp
 from astkit.tasks import task
+from astkit.tasks.language import SEQUENCES, TokenSelection, sequences, with_reference
+from astkit.tasks.parts import PARTS, Columns
 
 RESULTS = Path(__file__).with_name("tasks.json")
 NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "language")
 POLICIES = [{"name": "random", "rate": 0.5}, "infobatch", "auto"]
+ALL = (*NAMES, "learned", "tokens")
+LEARNED = {"dataset": "digits", "policies": ["cached_loss", "learned"], "budget": Budget(epochs=15)}
+REFERENCE, EPOCHS, SHARE = 448, 3, 0.6
+"""Sequences and epochs of the reference model of token selection; share of the tokens trained."""
 KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate", "worst_class")
 
 
 def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
-    """Entries of the arms of one task, with metric and stamp."""
+    """Entries of the arms of one task, or of "learned", with metric and stamp."""
     found = compare(
-        **task(name),
-        policies=POLICIES,
+        **(LEARNED if name == "learned" else {**task(name), "policies": POLICIES}),
         seeds=range(seeds),
         jobs=jobs,
         out=folder / name,
@@ -40,17 +53,53 @@ def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
     return plain(found)
 
 
+def tokens(language: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Token selection against the dense arm of ``language``, whose runs are not repeated.
+
+    The reference model is trained on other sequences of the text. Its training and scoring count in
+    ``flops``; "equal steps" has as many steps as dense training, "equal FLOPs" as much cost.
+    """
+    dense = [entry for entry in language["entries"] if entry["policy"] == DENSE]
+    made = task("language")
+    x, y, _ = sequences()
+    rows = slice(SEQUENCES, SEQUENCES + REFERENCE)
+    given = {"criterion": None, **made, "device": "cpu"}
+    budget = given.pop("budget")
+    other = checked_task({**given, "train": Columns(tokens=x[rows], labels=y[rows])})
+    entries = []
+    for run in dense:
+        work = other.trainer(None, run["seed"], Budget(epochs=EPOCHS))
+        work.run()
+        model = work.model.eval()
+        batch = next(work.train.batches(0))
+        scoring = count_flops(model, batch.x, batch.y, cross_entropy_rows).scoring
+        cost = work.ledger.flops.total + scoring * len(made["train"])
+        parts = {part: with_reference(made[part], model) for part in PARTS}
+        chosen = checked_task({**given, **parts, "criterion": TokenSelection(SHARE)})
+        for label, spent in (
+            ("tokens, equal steps", budget),
+            ("tokens, equal FLOPs", Budget(flops=run["flops"] - cost)),
+        ):
+            arm = Arm(label, None, run["seed"])
+            found = run_arm(chosen, arm, spent, folder, resumable=False, timed=False)
+            entries.append({**found, "flops": found["flops"] + cost})
+            print(label, run["seed"], found["value"], found["flops"], cost, flush=True)
+    every = [*dense, *map(kept, entries)]
+    return {**language, "entries": every, "notes": [], "stamp": stamp()}
+
+
+def kept(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What the tables need of an entry, with six digits in the curve."""
+    curve = [[float(f"{value or 0:.6g}") for value in row] for row in entry["curve"]]
+    return {**{key: entry[key] for key in KEPT}, "curve": curve}
+
+
 def plain(found: Comparison) -> dict[str, Any]:
     """What the tables need of a comparison."""
-    entries = [
-        {key: entry[key] for key in KEPT}
-        | {"curve": [[float(f"{value or 0:.6g}") for value in row] for row in entry["curve"]]}
-        for entry in found.entries
-    ]
     return {
         "metric": found.metric,
         "higher": found.higher,
-        "entries": entries,
+        "entries": [kept(entry) for entry in found.entries],
         "notes": found.notes,
         "stamp": found.stamp,
     }
@@ -90,15 +139,18 @@ def table(report: dict[str, Any]) -> pd.DataFrame:
 def main(arguments: list[str] | None = None) -> None:
     """Measure the tasks that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--tasks", nargs="+", choices=ALL, default=ALL)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("out/tasks"))
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     for name in options.tasks:
-        found = measure(name, options.seeds, options.jobs, options.folder)
         report = read_json(options.out) if options.out.exists() else {}
+        if name == "tokens":
+            found = tokens(report["language"], options.folder / name)
+        else:
+            found = measure(name, options.seeds, options.jobs, options.folder)
         write_json(options.out, {**report, name: found})
 
 

@@ -1,0 +1,211 @@
+"""Cost to reach an accuracy against the keep fraction: `python -m tests.benchmarks.optimal_rate`.
+
+A gate scores every sample and trains on the fraction k of them. Cost of an offered sample, as a
+share of training on it: s + k, where s is a scoring forward pass. If a skipped sample is worth as
+much as a trained one the number of offered samples stays that of dense training, if it is worth
+nothing it is 1 / k times as large; with a share a of the first, the cost to reach the accuracy is
+
+    C(k) / C(dense) = (s + k) (a + (1 - a) / k),    least at k = sqrt(s (1 - a) / a)
+
+or at k = 1 if that is larger; a is fitted to the measured costs. Without scoring (s = 0) it falls
+towards k = 0. Runs have a constant learning rate, since a schedule would fix when they end. Writes
+optimal_rate.json; ``--plot`` draws docs/optimal_rate.png from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import minimize_scalar
+
+from astkit import Budget, Gate, GatedStep
+from astkit.files import write_atomic
+from astkit.profiling import count_flops
+from astkit.runs.comparison_arm import value_of
+from astkit.runs.comparison_checks import checked_task
+from astkit.runs.comparison_task import Task
+from astkit.runs.intervals import ratio_interval
+from astkit.runs.record import read_json, write_json
+from astkit.stamp import stamp
+from astkit.tasks import task
+from astkit.trainers import DenseStep, TrainConfig
+from tests.benchmarks.measure import one_thread
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "optimal_rate.json"
+PICTURE = HERE.parents[1] / "docs" / "optimal_rate.png"
+RATES = (0.1, 0.25, 0.5, 0.75)
+POINTS, SMOOTH, MOST = 40, 3, 3.0
+"""Validations per dense budget; values averaged; largest cost, in dense budgets."""
+
+
+class Goal(NamedTuple):
+    """Validation value to reach, epochs of the dense budget, and learning rate of a task."""
+
+    value: float
+    epochs: float
+    lr: float
+
+
+GOALS = {
+    "digits": Goal(0.965, 12, 1e-3),
+    "series": Goal(0.92, 5, 1e-3),
+    "forecast": Goal(0.36, 6, 1e-3),
+}
+Run = dict[str, Any]
+
+
+def prepared(name: str) -> Task:
+    """The task with a constant learning rate."""
+    given = {"criterion": None, "metrics": None, **task(name), "device": "cpu"}
+    given.pop("budget", None)
+    given["config"] = TrainConfig(lr=GOALS[name].lr, schedule="constant")
+    return checked_task(given)
+
+
+def reach(name: str, rate: float | None, seed: int) -> Run:
+    """Train until the mean of `SMOOTH` validations reaches the goal; ``rate`` None is dense."""
+    goal, given = GOALS[name], prepared(name)
+    policy = None if rate is None else Gate(rate, seed=seed)
+    step = DenseStep() if policy is None else GatedStep(policy)
+    work = given.trainer(policy, seed, Budget(epochs=1e6), step=step)
+    batch = next(work.train.batches(0))
+    of_row = count_flops(work.model, batch.x, batch.y, work.learner.criterion)
+    dense = of_row.training * (work.train.num_samples or 0) * goal.epochs
+    held, values, cpu = given.held("validation"), list[float](), 0.0
+    steps = work.steps()
+    while work.ledger.flops.total < MOST * dense:
+        start = time.process_time()
+        next(steps)
+        cpu += time.process_time() - start
+        if work.ledger.flops.total >= dense * (len(values) + 1) / POINTS:
+            value, _, higher = value_of(work.evaluate(held), given.metrics)
+            values.append(value)
+            recent = mean(values[-SMOOTH:])
+            if recent == goal.value or (recent > goal.value) == higher:
+                break
+    steps.close()
+    return {
+        "task": name,
+        "rate": rate,
+        "seed": seed,
+        "reached": work.ledger.flops.total < MOST * dense,
+        "flops": work.ledger.flops.total,
+        "cpu": cpu,
+        "trained": work.ledger.samples.trained,
+        "scored": work.ledger.samples.scored,
+        "scoring": of_row.scoring / of_row.training,
+    }
+
+
+def model(rate: Any, scoring: float, share: float) -> Any:
+    """C(k) / C(dense)."""
+    return (scoring + rate) * (share + (1 - share) / rate)
+
+
+def optimum(scoring: float, share: float) -> float:
+    """The keep fraction of the least cost, in the measured range."""
+    least = math.sqrt(scoring * (1 - share) / share) if share > 0 else 1.0
+    return min(1.0, max(RATES[0], least))
+
+
+def ratios(runs: list[Run], key: str) -> dict[float, list[float]]:
+    """Cost as a share of that of dense training with the same seed, by rate; reached runs only."""
+    dense = {run["seed"]: run[key] for run in runs if run["rate"] is None}
+    found: dict[float, list[float]] = {}
+    for run in runs:
+        if run["rate"] is not None and run["reached"]:
+            found.setdefault(run["rate"], []).append(run[key] / dense[run["seed"]])
+    return found
+
+
+def fit(runs: list[Run]) -> float:
+    """The share a, by least squares of the logarithms of the FLOP ratios."""
+    points = [(k, each) for k, some in ratios(runs, "flops").items() for each in some]
+    scoring = runs[0]["scoring"]
+
+    def error(share: float) -> float:
+        return sum(math.log(model(k, scoring, share) / each) ** 2 for k, each in points)
+
+    return float(minimize_scalar(error, bounds=(0, 1), method="bounded").x)
+
+
+def table(report: dict[str, Any]) -> pd.DataFrame:
+    """A row per task: the goal, the ratio of each rate with its interval, and the fit."""
+    rows = []
+    for name, part in report.items():
+        runs, goal = part["runs"], GOALS[name]
+        share, scoring = fit(runs), runs[0]["scoring"]
+        flops, cpu = ratios(runs, "flops"), ratios(runs, "cpu")
+        seeds = len({run["seed"] for run in runs})
+        best = optimum(scoring, share)
+        row = {"task": name, "goal": f"{goal.value:g}", "n": str(seeds)}
+        for rate in RATES:
+            some = flops.get(rate, [])
+            shown = ratio_interval(some).text(".2f") if len(some) > 1 else ""
+            missed = f"; {seeds - len(some)} not reached" * (len(some) < seeds)
+            seconds = f", CPU {ratio_interval(cpu[rate]).mean:.2f}" if len(some) > 1 else ""
+            row[f"k = {rate}"] = f"{shown}{seconds}{missed}".strip("; ")
+        row |= {"a": f"{share:.2f}", "least at k": f"{best:.2f}"}
+        rows.append({**row, "C there": f"{model(best, scoring, share):.2f}"})
+    return pd.DataFrame(rows).set_index("task")
+
+
+def plot(report: dict[str, Any]) -> bytes:
+    """Measured cost by rate with intervals, the cost model's curve and its minimum, as a PNG."""
+    from astkit.widgets.style import COLOURS, picture
+
+    figure = picture(len(report), width=3.6, height=3.2)
+    rates = np.linspace(0.07, 1, 200)
+    for axis, (name, part) in zip(figure.axes, report.items(), strict=True):
+        runs = part["runs"]
+        share, scoring = fit(runs), runs[0]["scoring"]
+        for rate, some in sorted(ratios(runs, "flops").items()):
+            found = ratio_interval(some) if len(some) > 1 else None
+            mid = found.mean if found else some[0]
+            bars = [[mid - found.low], [found.high - mid]] if found else None
+            axis.errorbar(rate, mid, bars, fmt="o", color=COLOURS[1], capsize=3)
+        axis.plot(rates, model(rates, scoring, share), color=COLOURS[0])
+        best = optimum(scoring, share)
+        axis.plot(best, model(best, scoring, share), "v", color=COLOURS[0], markersize=8)
+        axis.axhline(1, color=COLOURS[2], linewidth=1, linestyle=":")
+        axis.set(xlabel="keep fraction k", title=f"{name}: a = {share:.2f}, least at {best:.2f}")
+        axis.set(yscale="log", xlim=(0, 1))
+    figure.axes[0].set_ylabel("FLOPs to reach the goal / dense")
+    return figure.png()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what the file lacks, or draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tasks", nargs="+", choices=GOALS, default=list(GOALS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--plot", action="store_true")
+    options = parser.parse_args(arguments)
+    if options.plot:
+        write_atomic(PICTURE, plot(read_json(options.out)))
+        return
+    for name, seed in itertools.product(options.tasks, range(options.seeds)):
+        for rate in (None, *RATES):
+            report = read_json(options.out) if options.out.exists() else {}
+            part = report.get(name, {"runs": []})
+            if any((run["rate"], run["seed"]) == (rate, seed) for run in part["runs"]):
+                continue
+            with one_thread():
+                run = reach(name, rate, seed)
+            print(run, flush=True)
+            part = {"runs": [*part["runs"], run], "stamp": stamp()}
+            write_json(options.out, {**report, name: part})
+
+
+if __name__ == "__main__":
+    main()
