@@ -1,0 +1,41 @@
+"""Policies in the training loops of other libraries; each module is imported only on request.
+
+``from astkit.integrations.lightning import PolicyCallback`` and so on; see docs/loops.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from astkit.gating import Policy
+from astkit.gating.sampler import PolicySampler
+
+State = Mapping[str, Any]
+
+
+def require(package: str) -> None:
+    """Raise ``ModuleNotFoundError`` with the remedy if ``package`` is not installed."""
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(
+            f"astkit's integration needs the package {package}: pip install 'astkit[integrations]'"
+        )
+
+
+def saved(policy: Policy, sampler: PolicySampler | None, epoch_over: bool = False) -> State:
+    """State of ``policy`` and of the current iteration of its sampler, for a checkpoint.
+
+    ``epoch_over``: whether the last batch of the iteration was trained on.
+    """
+    running = sampler is not None and policy.begun and not epoch_over
+    iteration = sampler.iteration() if running and sampler is not None else None
+    if policy.interrupted is not None:  # restored, and not continued yet
+        iteration = dict(policy.interrupted)
+    return {"policy": policy.state_dict(), "begun": policy.begun, "iteration": iteration}
+
+
+def restore(policy: Policy, state: State) -> None:
+    """Restore what `saved` returned; the next iteration of the sampler continues from there."""
+    policy.load_state_dict(state["policy"])
+    policy.begun, policy.interrupted = state["begun"], state["iteration"]

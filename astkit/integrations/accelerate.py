@@ -1,0 +1,45 @@
+"""Policies in loops that use Accelerate: ``register(accelerator, policy, loader)``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astkit.gating import Policy
+from astkit.integrations import State, require, restore, saved
+
+require("accelerate")
+from accelerate import Accelerator  # noqa: E402
+from accelerate.data_loader import BatchSamplerShard  # noqa: E402
+
+
+def register(accelerator: Accelerator, policy: Policy, loader: Any = None) -> None:
+    """Let ``accelerator.save_state`` and ``load_state`` include the state of ``policy``.
+
+    ``loader``: that of a policy that selects before loading. A prepared loader draws one batch
+    ahead; the saved position is that of the last batch passed to ``policy.mean``, and the iteration
+    that follows ``load_state`` continues there, without ``skip_first_batches``. With several
+    processes, the policy's sampler yields the share of each, so the loader must not be prepared.
+
+    Raises ``ValueError`` for a prepared loader in one of several processes.
+    """
+    sharded = isinstance(getattr(loader, "batch_sampler", None), BatchSamplerShard)
+    if sharded and policy._sampler is not None:
+        raise ValueError(
+            "the loader is prepared, so Accelerate divides rows that the policy's sampler has"
+            f" divided among the {accelerator.num_processes} processes already: leave the loader"
+            " out of accelerator.prepare, and move its batches to accelerator.device"
+        )
+    accelerator.register_for_checkpointing(_Checkpointed(policy, loader))
+
+
+class _Checkpointed:
+    def __init__(self, policy: Policy, loader: Any) -> None:
+        self.policy, self.loader = policy, loader
+
+    def state_dict(self) -> dict[str, Any]:
+        # stays true from the last batch of an iteration until the next iteration
+        over = getattr(self.loader, "end_of_dataloader", False)
+        return dict(saved(self.policy, self.policy._sampler, over))
+
+    def load_state_dict(self, state: State) -> None:
+        restore(self.policy, state)

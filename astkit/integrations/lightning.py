@@ -1,0 +1,59 @@
+"""Policies in Lightning: ``lightning.pytorch.Trainer(callbacks=[PolicyCallback(policy)])``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astkit.gating import Policy
+from astkit.gating.policy import overrides
+from astkit.gating.sampler import PolicySampler
+from astkit.integrations import State, require, restore, saved
+
+require("lightning")
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+
+
+class PolicyCallback(Callback):
+    """Saves and restores the state of ``policy`` with Lightning's checkpoints.
+
+    The training step computes the loss: ``policy.mean(losses, index)`` for a policy that selects
+    before loading, from a ``DataLoader(indexed(data), sampler=policy.sampler(data, epochs))``;
+    ``chosen = policy(model, x, y)`` and ``chosen.mean(losses)`` for one that selects after scoring.
+
+    The sampler has no length: epochs of a policy may differ in length, and Lightning would stop
+    at a length that is too small, and skip validation after one that is too large. Learning rate
+    schedules per step therefore need ``Trainer(max_steps=...)``. A run resumed from a checkpoint
+    within an epoch continues with the rows of this epoch that are left.
+
+    Raises ``ValueError`` at the start of training if the loader does not use the policy's sampler.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._epoch_over = False
+        policy.sized = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        loader: Any = trainer.train_dataloader
+        sampler = getattr(loader, "sampler", None)
+        if overrides(self.policy, "plan") and not isinstance(sampler, PolicySampler):
+            raise ValueError(
+                f"the training loader has the sampler {type(sampler).__name__}, not that of"
+                f" {type(self.policy).__name__}: give the DataLoader of indexed(data)"
+                " sampler=policy.sampler(data, epochs=...), and pass"
+                " Trainer(use_distributed_sampler=False)"
+            )
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch_over = False
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        self._epoch_over = trainer.is_last_batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the policy, and of the current epoch if batches are left."""
+        return dict(saved(self.policy, self.policy._sampler, self._epoch_over))
+
+    def load_state_dict(self, state_dict: State) -> None:
+        """Restore the state of the policy."""
+        restore(self.policy, state_dict)

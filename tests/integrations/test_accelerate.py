@@ -1,0 +1,100 @@
+"""A loop with Accelerate trains with a policy as the kit's own loop does, and resumes exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from astkit import Gate, Policy, indexed
+from tests.integrations.loops import (
+    BATCH,
+    LR,
+    PAIRS,
+    POLICIES,
+    assert_same,
+    make_model,
+    own_loop,
+    rows_of,
+)
+
+pytestmark = pytest.mark.full
+EPOCHS = 4
+
+
+class Run:
+    """Accelerate's usual loop, which saves its state after ``save_at`` steps."""
+
+    def __init__(self, policy: Policy) -> None:
+        accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+        from astkit.integrations.accelerate import register
+
+        self.accelerator, self.policy = accelerate.Accelerator(cpu=True), policy
+        model, plan = make_model(), not isinstance(policy, Gate)
+        optimizer = torch.optim.SGD(model.parameters(), LR)
+        data = indexed(PAIRS) if plan else PAIRS
+        sampler = policy.sampler(PAIRS, epochs=EPOCHS) if plan else None
+        loader = DataLoader(data, BATCH, sampler=sampler)
+        parts = self.accelerator.prepare(model, optimizer, loader)
+        self.model, self.optimizer, self.loader = parts
+        register(self.accelerator, policy, self.loader)
+        self.rows: list[list[int]] = []
+
+    def train(self, epochs: int, save_at: int = -1, folder: Any = None) -> Any:
+        for epoch in range(epochs):
+            for batch in self.loader:
+                self.optimizer.zero_grad()
+                self.accelerator.backward(self.loss(batch))
+                self.optimizer.step()
+                if len(self.rows) == save_at:
+                    self.accelerator.save_state(folder)
+                    self.left = epochs - epoch - self.loader.end_of_dataloader
+        return self.model
+
+    def loss(self, batch: Any) -> Any:
+        if isinstance(self.policy, Gate):
+            x, y = batch
+            chosen = self.policy(self.model, x, y)
+            return chosen.mean(rows_of(self.model(x[chosen.index]), y[chosen.index]))
+        index, (x, y) = batch
+        self.rows.append(index.tolist())
+        return self.policy.mean(rows_of(self.model(x), y), index)
+
+
+@pytest.mark.parametrize("name", ["dense", "random", "infobatch"])
+def test_a_policy_before_loading(name: str) -> None:
+    model = Run(POLICIES[name]()).train(EPOCHS)
+    assert_same(model, own_loop(POLICIES[name](), epochs=EPOCHS))
+
+
+def test_a_gate() -> None:
+    model = Run(Gate(0.5)).train(EPOCHS)
+    assert_same(model, own_loop(Gate(0.5), DataLoader(PAIRS, BATCH), epochs=EPOCHS))
+
+
+@pytest.mark.parametrize("step", [1, 12, 13, 20])
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_path: Path) -> None:
+    whole, later = Run(POLICIES[name]()), Run(POLICIES[name]())
+    expected = whole.train(EPOCHS, step, tmp_path)
+    later.accelerator.load_state(tmp_path)
+    assert_same(later.train(whole.left), expected, atol=0)
+    assert later.rows == whole.rows[step:]
+
+
+def test_a_loader_that_divides_rows_again_is_refused() -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    from accelerate.data_loader import prepare_data_loader
+
+    from astkit.integrations.accelerate import register
+
+    policy = POLICIES["random"]()
+    loader = DataLoader(indexed(PAIRS), BATCH, sampler=policy.sampler(PAIRS, epochs=1))
+    divided = prepare_data_loader(loader, num_processes=2, process_index=0)
+    accelerator: Any = SimpleNamespace(num_processes=2)
+    with pytest.raises(ValueError, match="divided among the 2 processes already: leave the loader"):
+        register(accelerator, policy, divided)

@@ -1,0 +1,208 @@
+"""The Trainer of transformers with a policy: the kit's own loop, the model's own loss, resuming."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from astkit import Budget, Gate, Policy, RandomSubset, Selection, TrainConfig, Trainer
+from tests.integrations.loops import POLICIES, assert_same
+
+pytestmark = pytest.mark.full
+N, BATCH, LENGTH, WORDS = 30, 4, 7, 19
+TOKENS = torch.randint(0, WORDS, (36, LENGTH), generator=torch.Generator().manual_seed(0))
+
+
+class Texts(Dataset[dict[str, Tensor]]):
+    def __init__(self, rows: list[dict[str, Tensor]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> dict[str, Tensor]:
+        return self.rows[row]
+
+
+def texts(padded: bool, count: int = N) -> Texts:
+    """Rows with labels; with ``padded``, of different lengths."""
+    rows = []
+    for number, tokens in enumerate(TOKENS[:count]):
+        labels = tokens.clone()
+        if padded:
+            labels[3 + number % (LENGTH - 2) :] = -100
+        rows.append({"input_ids": tokens, "labels": labels})
+    return Texts(rows)
+
+
+def language_model(kind: str = "llama", dropout: float = 0.0) -> Any:
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    sizes: dict[str, Any] = {"vocab_size": WORDS}
+    if kind == "gpt2":
+        sizes |= {"n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+        sizes |= {"bos_token_id": None, "eos_token_id": None}
+        sizes |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+        config: Any = transformers.GPT2Config(**sizes)
+    else:
+        sizes |= {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1}
+        sizes |= {"num_attention_heads": 2, "attention_dropout": dropout}
+        config = transformers.LlamaConfig(**sizes, bos_token_id=None, eos_token_id=None)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def trainer_of(policy: Policy | None, folder: Path, model: Any, data: Any, **options: Any) -> Any:
+    import transformers
+
+    from astkit.integrations.huggingface import PolicyTrainer
+
+    given: dict[str, Any] = {"per_device_train_batch_size": BATCH, "report_to": "none"}
+    given |= {
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "lr_scheduler_type": "constant",
+    }
+    given |= {"max_grad_norm": 0.0, "learning_rate": 0.1, "optim": "sgd", "logging_strategy": "no"}
+    args = transformers.TrainingArguments(str(folder), **given | options)
+    if policy is None:
+        return transformers.Trainer(model, args, train_dataset=data)
+    return PolicyTrainer(model, args, train_dataset=data, policy=policy)
+
+
+def own_loop(policy: Any, model: nn.Module, steps: int, data: Any) -> nn.Module:
+    from astkit.integrations.huggingface import causal_losses
+
+    Trainer(
+        model,
+        data,
+        policy=policy,
+        budget=Budget(steps=steps),
+        batch_size=BATCH,
+        criterion=causal_losses,
+        optimizer=torch.optim.SGD(model.parameters(), 0.1),
+        config=TrainConfig(schedule="constant", clip_norm=None),
+        device="cpu",
+    ).run()
+    return model
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_before_loading(name: str, tmp_path: Path) -> None:
+    # of GPT-2's labels, the Trainer counts those that its loss leaves out as well
+    model, twin, data = language_model(), language_model(), texts(padded=False)
+    trainer = trainer_of(POLICIES[name](), tmp_path, model, data, max_steps=30)
+    trainer.train()
+    assert trainer.state.global_step == 30
+    assert_same(model, own_loop(POLICIES[name](), twin, 30, data))
+
+
+def test_a_gate(tmp_path: Path) -> None:
+    model, twin, data = language_model(), language_model(), texts(padded=False)
+    trainer = trainer_of(
+        Gate(0.5), tmp_path, model, data, max_steps=20, train_sampling_strategy="sequential"
+    )
+    trainer.train()
+    own_loop(Gate(0.5), twin, 20, DataLoader(data, BATCH))
+    assert_same(model, twin)
+
+
+@pytest.mark.parametrize("accumulated", [1, 3])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("policy", [RandomSubset(1.0), Gate(1.0)], ids=["plan", "choose"])
+def test_the_loss_is_the_models_own(
+    policy: Any, kind: str, accumulated: int, tmp_path: Path
+) -> None:
+    """With all rows selected, the losses and weights are those of the Trainer itself."""
+    policy = type(policy)(1.0)
+    rows: list[list[int]] = []
+    found = []
+    for each in (policy, None):
+        model, data = language_model(kind), texts(padded=True, count=36)  # whole batches
+        if each is None and rows:
+            data = Texts([data[row] for row in rows])
+        trainer = trainer_of(
+            each,
+            tmp_path,
+            model,
+            data,
+            max_steps=8,
+            gradient_accumulation_steps=accumulated,
+            train_sampling_strategy="sequential",
+            logging_strategy="steps",
+            logging_steps=1,
+        )
+        if each is not None and isinstance(each, RandomSubset):
+            mean = type(trainer).compute_loss
+
+            def noting(model, inputs, *args, trainer=trainer, mean=mean, **options):
+                rows.extend(inputs["astkit_index"].tolist())
+                return mean(trainer, model, inputs, *args, **options)
+
+            trainer.compute_loss = noting
+        trainer.train()
+        found.append(
+            (model, [each["loss"] for each in trainer.state.log_history if "loss" in each])
+        )
+    (model, losses), (twin, expected) = found
+    assert losses == pytest.approx(expected, abs=1e-6)
+    assert_same(model, twin)
+
+
+@pytest.mark.parametrize("step", [3, 6, 7, 11])
+@pytest.mark.parametrize("name", [*POLICIES, "gate"])
+def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_path: Path) -> None:
+    def make(folder: Path, **options: Any) -> Any:
+        policy = Gate(0.5) if name == "gate" else POLICIES[name]()
+        options |= {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
+        model = language_model("gpt2", dropout=0.1)
+        return trainer_of(policy, folder, model, texts(padded=True), **options)
+
+    whole = make(tmp_path, save_strategy="steps", save_steps=step)
+    whole.train()
+    if whole.state.max_steps < step:
+        pytest.skip("the run is shorter")
+    later = make(tmp_path)
+    later.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert later.state.global_step == whole.state.global_step
+    assert later.state.epoch == whole.state.epoch
+    assert_same(later.model, whole.model, atol=0)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    model = language_model()
+    data = texts(padded=False)
+    with pytest.raises(ValueError, match="label_smoothing_factor average over rows"):
+        trainer_of(Gate(0.5), tmp_path, model, data, label_smoothing_factor=0.1)
+    plain = trainer_of(
+        None, tmp_path, model, data, max_steps=1, save_strategy="steps", save_steps=1
+    )
+    plain.train()
+    with pytest.raises(ValueError, match=r"checkpoint-1 has 0 files policy_\*.safetensors instead"):
+        trainer_of(Gate(0.5), tmp_path, model, data).train(resume_from_checkpoint=True)
+
+    class Rows(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        def __iter__(self) -> Any:
+            return iter(data.rows)
+
+    with pytest.raises(ValueError, match="a policy that selects after scoring, such as Gate"):
+        trainer_of(RandomSubset(0.5), tmp_path, model, Rows(), max_steps=2).train()
+    streamed = trainer_of(Gate(0.5), tmp_path, model, Rows(), max_steps=2)
+    streamed.train()
+    assert streamed.policy.batches == 2
+
+
+def test_a_batch_without_a_selected_row_changes_nothing(tmp_path: Path) -> None:
+    class Nothing(Policy):
+        def choose(self, batch: Any) -> Selection:
+            return Selection(torch.empty(0, dtype=torch.int64))
+
+    model, twin = language_model(), language_model()
+    trainer_of(Nothing(), tmp_path, model, texts(padded=False), max_steps=3).train()
+    assert_same(model, twin, atol=0)
