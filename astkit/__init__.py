@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from astkit.datasets.loaders import Loader as Loader
     from astkit.gating.gate import Gate as Gate
     from astkit.gating.policy import Policy as Policy
-    from astkit.gating.visits import Visit as Visit
     from astkit.gating.random_subset import RandomSubset as RandomSubset
     from astkit.gating.sampler import RunInfo as RunInfo
     from astkit.gating.scored import Scored as Scored
     from astkit.gating.scored import ScoredBatches as ScoredBatches
     from astkit.gating.selection import Selection as Selection
+    from astkit.gating.visits import Visit as Visit
     from astkit.lattice.config import LatticeConfig as LatticeConfig
     from astkit.lattice.model import EnergyFlowLattice as EnergyFlowLattice
     from astkit.logic_ca.automaton import LogicCA as LogicCA

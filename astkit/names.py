@@ -34,7 +34,7 @@ PUBLIC: dict[str, str] = {
     "Selection": "astkit.gating.selection",
     "TrainConfig": "astkit.trainers.config",
     "Trainer": "astkit.trainers.trainer",
-    "Visit": "astkit.gating.policy",
+    "Visit": "astkit.gating.visits",
     "compare": "astkit.runs.comparison",
     "indexed": "astkit.datasets.foreign",
 }

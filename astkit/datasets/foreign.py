@@ -113,6 +113,9 @@ class ForeignLoader:
                 " dataset instead, with batch_size=..."
             )
         check_start(start)
+        sampler: Any = getattr(self.loader, "sampler", None)
+        if hasattr(sampler, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
+            sampler.set_epoch(epoch)
         return self._deliver(start)
 
     def check_labels(self, num_outputs: int) -> None:

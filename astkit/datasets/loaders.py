@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from astkit import distributed
 from astkit.batch import Batch, as_batch, map_tensors
 from astkit.datasets.augment import Augment, Normalize, Statistic
 from astkit.datasets.images import Images, check_label_range
@@ -100,6 +101,7 @@ class Loader:
         self._outputs: int | None = None
         self._stored: tuple[Tensor, Tensor] | None = None
         self._stream: Stream | None = None
+        self._divided = False
         self.to(device)
 
     def to(self, device: torch.device | str) -> Self:
@@ -116,6 +118,12 @@ class Loader:
         other.seed, other._stream = seed, None
         other._augment = copy.copy(self._augment)
         other._augment.seed = seed
+        return other
+
+    def divided(self) -> Self:
+        """A copy whose batches hold this process's share of the rows; see `distributed.share`."""
+        other = copy.copy(self)
+        other._divided, other._stream = True, None
         return other
 
     def order(self, epoch: int) -> Tensor:
@@ -154,7 +162,10 @@ class Loader:
         _check_order(order, self.num_samples)
         if self.drop_last:
             order = order[: len(order) // self.batch_size * self.batch_size]
-        return self._deliver(order[start * self.batch_size :], epoch)
+        chunks = order[start * self.batch_size :].split(self.batch_size)
+        if self._divided:
+            chunks = tuple(chunk[distributed.share(len(chunk))] for chunk in chunks)
+        return self._deliver(chunks, epoch)
 
     def check_labels(self, num_outputs: int) -> None:
         """Raise ``ValueError`` for a label out of range for a model with ``num_outputs`` outputs.
@@ -165,15 +176,15 @@ class Loader:
         if isinstance(self.data, Images):
             check_label_range(self.data.labels, num_outputs, f"{self.data.name!r}")
 
-    def _deliver(self, order: Tensor, epoch: int) -> Iterator[Batch]:
-        if len(order) == 0:
+    def _deliver(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[Batch]:
+        index = torch.cat([*chunks]).to(self.device)
+        if len(index) == 0:
             return
-        index = order.to(self.device)
         moves = self._augment.draw(index, epoch)
-        chunks = index.split(self.batch_size)
-        fetched = self._gather(chunks) if self.resident else self._fetch(order, epoch)
+        placed = index.split([len(chunk) for chunk in chunks])
+        fetched = self._gather(placed) if self.resident else self._fetch(chunks, epoch)
         first = 0
-        for rows, item in zip(chunks, fetched, strict=True):
+        for rows, item in zip(placed, fetched, strict=True):
             batch = as_batch(item, rows)
             if isinstance(batch.x, Tensor) and batch.y is not batch.x:
                 x = self._augment.apply(batch.x, moves.rows(first, first + len(rows)))
@@ -189,11 +200,10 @@ class Loader:
         for rows in chunks:
             yield images.index_select(0, rows), labels.index_select(0, rows)
 
-    def _fetch(self, order: Tensor, epoch: int) -> Iterator[Any]:
+    def _fetch(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[Any]:
         if self._stream is None:
             self._stream = Stream(self.data, self.settings, self.seed, self.collate_fn)
-        chunks = order.cpu().split(self.batch_size)
-        for item in self._stream.batches(chunks, epoch):
+        for item in self._stream.batches([chunk.cpu() for chunk in chunks], epoch):
             if self._outputs is not None and not isinstance(self.data, Images):
                 check_labels_of(item, self._outputs, "a batch")
             yield map_tensors(lambda part: part.to(self.device, non_blocking=True), item)

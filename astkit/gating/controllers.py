@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from astkit import distributed
 from astkit.gating.cards import Card
 
 
@@ -55,6 +56,9 @@ class _Checked:
 
 class Controller(ABC):
     """Base class of threshold controllers.
+
+    With several processes (`astkit.distributed`), each calls ``threshold`` and ``update`` with the
+    scores of its own rows; use `pooled_rate` in ``update`` to keep the thresholds equal.
 
     Args:
         target_rate: set point: fraction of active samples, in (0, 1]; may be changed in training.
@@ -103,6 +107,14 @@ class Controller(ABC):
             setattr(self, name, state[name])
 
 
+def pooled_rate(rate: float, rows: int) -> float:
+    """Fraction of active samples over all processes, of which this one has ``rate`` of ``rows``."""
+    if distributed.world() == 1:
+        return rate
+    selected, offered = distributed.total(round(rate * rows), rows)
+    return selected / offered
+
+
 class TopK(Controller):
     """Selects the ``quota`` highest scores of each batch: exact rate, stateless, no gains."""
 
@@ -128,6 +140,7 @@ class ScaleFree(Controller):
 
     Starts at the quantile of the first batch. Updates the logarithm of the threshold; from the
     first negative score on, the threshold itself, in units of a running mean absolute deviation.
+    With several processes, these are the quantile and the scores of the global batch.
 
     Attributes:
         additive: whether updates are added to the threshold rather than to its logarithm.
@@ -142,14 +155,19 @@ class ScaleFree(Controller):
         self.value: float | None = None
         self.spread = 0.0
 
+    @property
+    def distribution(self) -> bool:
+        """Whether `moved` needs all scores, and not only their least values."""
+        return False
+
     def threshold(self, scores: Tensor, quota: int) -> float:
         # a batch of zeros has no scale: initialise at the first batch with a positive score
-        if self.value is None or (
-            self.value == self.smallest and least_positive(scores) < math.inf
-        ):
-            self._check_sign(scores)
-            self.value = self.wanted(scores)
-            self.spread = _deviation(scores)
+        if self.value is None or self.value == self.smallest:
+            scores = distributed.pooled(scores)
+            if self.value is None or least_positive(scores) < math.inf:
+                self._check_sign(scores)
+                self.value = self.wanted(scores)
+                self.spread = _deviation(scores)
         return self.value
 
     def quantile(self, scores: Tensor) -> float:
@@ -168,8 +186,17 @@ class ScaleFree(Controller):
 
     def update(self, rate: float, scores: Tensor) -> None:
         assert self.value is not None, "update needs a threshold: call threshold first"
+        if distributed.world() > 1:
+            rate, scores = pooled_rate(rate, len(scores)), self._pooled(scores)
         self._check_sign(scores)
         self.value = self.moved(self.value, rate, scores)
+
+    def _pooled(self, scores: Tensor) -> Tensor:
+        """The scores of all processes, or only the lowest and the least positive one."""
+        lowest, least = distributed.least(float(scores.amin()), least_positive(scores))
+        if self.additive or self.distribution or lowest < 0:
+            return distributed.pooled(scores)
+        return torch.tensor([lowest, least], dtype=torch.float64)
 
     @abstractmethod
     def moved(self, value: float, rate: float, scores: Tensor) -> float:

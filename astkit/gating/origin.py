@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from astkit.gating.cards import Card
-from astkit.gating.controllers import Controller, checked
+from astkit.gating.controllers import Controller, checked, pooled_rate
 
 _SOURCE = (
     "oluwafemidiakhoa/adaptive-sparse-training at 3e66290, KAGGLE_VIT_BATCHED_STANDALONE.py,"
@@ -73,6 +73,7 @@ class OriginPI(Controller):
         return self.value
 
     def update(self, rate: float, scores: Tensor) -> None:
+        rate = pooled_rate(rate, len(scores))
         self.rate_ema = self.alpha * rate + (1 - self.alpha) * self.rate_ema
         error = self.rate_ema - self.target_rate
         value = self.value + self.kp * error + self.ki * self.integral

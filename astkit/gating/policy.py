@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from astkit import distributed
 from astkit.gating.losses import cross_entropy_rows
 from astkit.gating.sampler import PolicySampler, RunInfo
 from astkit.gating.scored import Scored, correctness
 from astkit.gating.selection import Selection
+from astkit.gating.visits import Exchange
+from astkit.gating.visits import Visit as Visit
+from astkit.gating.visits import visit_of as visit_of
 from astkit.identity import arguments
 from astkit.names import resolve
 
@@ -50,25 +53,6 @@ class Cost(NamedTuple):
 
     forwards: float = 0.0
     helpers: float = 0.0
-
-
-@dataclass(frozen=True)
-class Visit:
-    """Per-sample results of training or scoring.
-
-    Attributes:
-        index: int64 ``[n]`` data set indices, on the CPU; ``None`` if the data provide no indices.
-        losses: ``[n]``, before the optimizer step.
-        correct, confidence: bool ``[n]`` and largest class probability ``[n]`` if the policy
-            ``needs_outputs`` and the task has classes, else ``None``.
-        trained: true for training, false for scoring only.
-    """
-
-    index: Tensor | None
-    losses: Tensor
-    correct: Tensor | None = None
-    confidence: Tensor | None = None
-    trained: bool = True
 
 
 class Policy:
@@ -104,6 +88,7 @@ class Policy:
     interrupted: Mapping[str, Any] | None = None
     sized: bool = True
     _sampler: PolicySampler | None = None
+    _exchange: Exchange | None = None  # with several processes
 
     def plan(self, run: RunInfo) -> Selection | None:
         """Select the rows of the next round before loading; ``None`` selects all candidates."""
@@ -166,6 +151,8 @@ class Policy:
         rows, chosen = batch.rows, self.choose(batch)
         if chosen is None:
             return Selection(torch.arange(rows), candidates=rows, rate=1.0)
+        if not len(chosen) and distributed.world() > 1:
+            chosen = chosen.padded()
         return chosen.check(rows, self)
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
@@ -180,6 +167,7 @@ class Policy:
                 " of indexed(data) and pass index=... of each batch"
             )
         criterion = getattr(self, "criterion", None) or cross_entropy_rows
+        model = distributed.unwrapped(model)  # scoring exchanges nothing
         return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
 
     def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
@@ -187,7 +175,8 @@ class Policy:
 
         Each iteration of the loader is one of ``epochs`` epochs; train with ``policy.mean(losses,
         index)``. ``data`` is any object with a length; ``validation`` tells a policy that uses
-        them the class shares of the validation data.
+        them the class shares of the validation data. With several processes, each draws its share
+        of the same plan, in equally many batches.
         """
         if not overrides(self, "plan"):
             raise ValueError(
@@ -195,6 +184,7 @@ class Policy:
                 " on each batch instead"
             )
         self._sampler = PolicySampler(self, data, epochs, validation)
+        self._exchange = Exchange() if distributed.world() > 1 else None
         return self._sampler
 
     def mean(
@@ -222,26 +212,27 @@ class Policy:
         total = self._sampler.mean(losses, index)
         if overrides(self, "observe"):
             known = correctness(outputs, targets) if self.needs_outputs else (None, None)
-            self.observe(visit_of(index, losses, known, trained=True))
+            visit = visit_of(index, losses, known, trained=True)
+            if self._exchange is None:
+                self.observe(visit)
+            else:
+                self._exchange.put(visit)
+        if self._exchange is not None and self._sampler.complete(len(index)):
+            self.exchange()
         return total
+
+    def exchange(self) -> None:
+        """Observe the visits of all processes since the last call; every process must call it.
+
+        `PolicySampler` calls it before each plan, and ``mean`` after the last batch of an epoch.
+        """
+        for visit in [] if self._exchange is None else self._exchange.take():
+            self.observe(visit)
 
 
 def overrides(policy: object, method: str) -> bool:
     """Whether the class of ``policy`` overrides ``method``."""
     return getattr(type(policy), method, None) is not getattr(Policy, method)
-
-
-def visit_of(
-    index: Tensor | None,
-    losses: Tensor,
-    known: tuple[Tensor | None, Tensor | None],
-    trained: bool,
-) -> Visit:
-    """A `Visit` with all tensors detached and on the CPU."""
-    samples, correct, confidence = (
-        None if part is None else part.detach().cpu() for part in (index, *known)
-    )
-    return Visit(samples, losses.detach().float().cpu(), correct, confidence, trained)
 
 
 def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:

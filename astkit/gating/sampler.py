@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
-from astkit import rng
+from astkit import distributed, rng
 from astkit.gating.selection import Selection
 
 
@@ -49,6 +49,7 @@ class Planner(Protocol):
     sized: bool
 
     def plan(self, run: RunInfo) -> Selection | None: ...
+    def exchange(self) -> None: ...
     def expected_rows(self, samples: int) -> int: ...
 
 
@@ -108,6 +109,9 @@ class PolicySampler(Sampler[int]):
     ``iteration()`` as well and assign it to ``policy.interrupted`` on resume: the next iteration
     continues after the last row passed to ``mean``.
 
+    With several processes, each plans the same rounds and yields every W-th row of them; if their
+    number does not divide by W, some processes yield one more row, with weight 0.
+
     Args:
         policy: a policy that overrides ``plan``.
         data: any object with a length.
@@ -135,7 +139,7 @@ class PolicySampler(Sampler[int]):
         self.labels = class_labels(data, self.samples)
         self.validation_labels = class_labels(validation)
         self.progress: Callable[[], float] | None = None
-        self._length = policy.expected_rows(self.samples)
+        self._length = -(-policy.expected_rows(self.samples) // distributed.world())
         self._forget()
 
     def _forget(self) -> None:
@@ -144,23 +148,25 @@ class PolicySampler(Sampler[int]):
         self.score_only = torch.empty(0, dtype=torch.int64)
         self._rows = torch.empty(0, dtype=torch.int64)  # rows drawn in this iteration
         self._scale = torch.empty(0)  # scale of their losses
+        # fraction of the processes whose row at this place is not repeated
+        self._real = torch.empty(0, dtype=torch.float64)
         self._used = torch.empty(0, dtype=torch.bool)
         self._next = 0  # the first row after the latest batch
         self._planned = 0  # rounds planned in this iteration
 
     def iteration(self) -> dict[str, Any]:
         """State of the current iteration: its rows, rounds, and the rows that are trained on."""
-        names = ("_rows", "_scale", "_next", "_planned", "lr_factor", "score_only")
+        names = ("_rows", "_scale", "_real", "_next", "_planned", "lr_factor", "score_only")
         return {name.strip("_"): getattr(self, name) for name in names}
 
     def _continue(self, state: Mapping[str, Any]) -> None:
-        self._rows, self._scale = state["rows"], state["scale"]
+        self._rows, self._scale, self._real = state["rows"], state["scale"], state["real"]
         self._next, self._planned = state["next"], state["planned"]
         self.lr_factor, self.score_only = state["lr_factor"], state["score_only"]
         self._used = torch.arange(len(self._rows)) < self._next
 
     def __len__(self) -> int:
-        """Rows of the latest complete epoch; before that, the policy's estimate.
+        """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
 
         Raises ``TypeError`` if ``policy.sized`` is false.
         """
@@ -180,6 +186,7 @@ class PolicySampler(Sampler[int]):
         epoch = policy.begun - 1
         order = rng.permutation(self.samples, policy.seed, "order", epoch)
         while self._planned < policy.rounds:
+            policy.exchange()
             number, self._planned = self._planned, self._planned + 1
             spent = (epoch + number / policy.rounds) / self.epochs
             chosen = plan_round(
@@ -194,11 +201,27 @@ class PolicySampler(Sampler[int]):
             )
             self.lr_factor = chosen.lr_factor
             self.score_only = order[:0] if chosen.score_only is None else chosen.score_only
-            self._rows = torch.cat([self._rows, chosen.index])
-            self._scale = torch.cat([self._scale, chosen.scale.float()])
-            self._used = torch.cat([self._used, torch.zeros(len(chosen), dtype=torch.bool)])
-            yield from chosen.index.tolist()
+            yield from self._draw(chosen.index, chosen.scale.float())
         self._length = len(self._rows)
+
+    def _draw(self, rows: Tensor, scale: Tensor) -> list[int]:
+        """Append the share of this process in a plan; returns its rows."""
+        world, planned = distributed.world(), len(rows)
+        missing = -planned % world
+        rows = torch.cat([rows, rows[:missing].repeat(world)[:missing]])
+        scale = torch.cat([scale, torch.zeros(missing)])
+        real = (torch.arange(len(rows)) < planned).double().view(len(rows) // world, world).mean(1)
+        mine = slice(distributed.rank(), None, world)
+        self._rows = torch.cat([self._rows, rows[mine]])
+        self._scale = torch.cat([self._scale, scale[mine]])
+        self._real = torch.cat([self._real, real])
+        self._used = torch.cat([self._used, torch.zeros(len(real), dtype=torch.bool)])
+        return rows[mine].tolist()
+
+    def complete(self, size: int) -> bool:
+        """Whether fewer than ``size`` rows of this iteration were not passed to ``mean`` yet."""
+        left = len(self._used) - int(self._used.sum())
+        return self._planned == self.policy.rounds and left < size
 
     def _begin(self) -> None:
         policy = self.policy
@@ -213,6 +236,9 @@ class PolicySampler(Sampler[int]):
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
         """``sum(scale * loss) / rows`` of a drawn batch.
 
+        With several processes, ``rows`` is the mean number of rows that they pass for this batch,
+        without those of weight 0.
+
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
         if losses.shape != index.shape or losses.ndim != 1:
@@ -220,9 +246,16 @@ class PolicySampler(Sampler[int]):
                 f"losses has shape {list(losses.shape)} and index {list(index.shape)}: pass one"
                 " loss and one index per row, from a criterion built with reduction='none'"
             )
+        return (losses * self.scale_of(index).to(losses.device)).sum() / len(index)
+
+    def scale_of(self, index: Tensor) -> Tensor:
+        """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.
+
+        Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
+        """
         first = self._find(index.detach().cpu())
-        scale = self._scale[first : first + len(index)]
-        return (losses * scale.to(losses.device)).sum() / len(index)
+        part = slice(first, first + len(index))
+        return self._scale[part] * (len(index) / float(self._real[part].sum()))
 
     def _find(self, index: Tensor) -> int:
         """Position of the rows ``index`` among the drawn ones; marks them as used."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from astkit import distributed
 from astkit.batch import count_rows, take_rows, tensors
 
 
 @dataclass(frozen=True)
 class Selection:
     """Rows to train on, with the loss ``sum(weight * loss) / normaliser``.
+
+    With several processes, a gate that selects no row of its share selects one with weight 0, since
+    every process has to take part in the forward and backward pass.
 
     Attributes:
         index: int64 ``[n]``: rows of the data set (``plan``) or batch (``choose``); may repeat.
@@ -48,6 +52,14 @@ class Selection:
         if self.weight is None:
             weight = torch.ones(len(self.index), device=self.index.device)
             object.__setattr__(self, "weight", weight)
+        if not len(self) and self.threshold is not None and distributed.world() > 1:
+            for name, value in vars(self.padded()).items():
+                object.__setattr__(self, name, value)
+
+    def padded(self) -> Selection:
+        """The first row of the batch with weight 0, in place of an empty selection."""
+        index, weight = self.index.new_zeros(1), self.weight.new_zeros(1, *self.weight.shape[1:])
+        return replace(self, index=index, weight=weight, active=torch.zeros_like(index).bool())
 
     def __len__(self) -> int:
         return len(self.index)
@@ -65,7 +77,9 @@ class Selection:
     def mean(self, losses: Tensor) -> Tensor:
         """``sum(weight * loss) / normaliser``, 0-dim; ``losses`` has one entry per selected row.
 
-        An empty selection gives zero with zero gradients.
+        An empty selection gives zero with zero gradients. With several processes, each must call
+        this once per batch: the normalisers are averaged, so that the average of the gradients over
+        the processes is that of one process which trains on all selected rows.
 
         Raises ``ValueError`` unless ``losses`` has the shape of the weights.
         """
@@ -75,7 +89,13 @@ class Selection:
                 " one loss per selected row, from a criterion built with reduction='none'"
             )
         total = (losses * self.weight).sum()
+        if distributed.world() > 1:
+            return total / max(self.shared_total(), 1e-30)  # 0 if no process selected a row
         return total / self.total if len(self) else total
+
+    def shared_total(self) -> float:
+        """Mean of the normalisers over the processes."""
+        return distributed.total(float(self.total))[0] / distributed.world()
 
     def take(self, batch: Any) -> Any:
         """Selected rows of every tensor in ``batch``, a nested structure of tensors.

@@ -100,6 +100,10 @@ class LogIntegral(ScaleFree):
             raise ValueError(f'gain is {gain!r}, but it must be a number above 0 or "auto"')
         self.auto = gain == "auto"
 
+    @property
+    def distribution(self) -> bool:
+        return self.auto
+
     def become_additive(self, scores: Tensor) -> None:
         super().become_additive(scores)
         self.density = None  # it was measured on log-scores
@@ -150,6 +154,10 @@ class QuantileEMA(ScaleFree):
     def __init__(self, target_rate: float, alpha: float = 0.2) -> None:
         super().__init__(target_rate)
         self.alpha = alpha
+
+    @property
+    def distribution(self) -> bool:
+        return True
 
     def quantile(self, scores: Tensor) -> float:
         host = scores.double().cpu().numpy()

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from astkit import distributed
 from astkit.batch import Batch, arguments, count_rows, map_tensors, tensors
 from astkit.profiling.formulas import UNCOUNTED, formulas
 from astkit.rng import isolated
@@ -151,11 +152,23 @@ def count_flops(
             loss = (found[0] if isinstance(found, tuple) else found).sum()
             forward = counted.get_total_flops()
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            if trained and loss.requires_grad:
+            if trained and loss.requires_grad and distributed.is_sharded(model):
+                _backward(loss, trained)  # the graph holds the gathered parameters
+            elif trained and loss.requires_grad:
                 torch.autograd.grad(loss, trained, allow_unused=True)
             backward = counted.get_total_flops() - forward
         rows = batch.rows
         return FlopsPerSample(forward / rows, backward / rows, counted.uncounted())
+
+
+def _backward(loss: Tensor, parameters: list[nn.Parameter]) -> None:
+    """Run a backward pass and restore the gradients of ``parameters``."""
+    before = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    loss.backward()
+    for parameter, gradient in zip(parameters, before, strict=True):
+        parameter.grad = gradient
 
 
 def _copied(part: Any) -> Any:

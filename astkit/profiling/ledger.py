@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import torch
 
+from astkit import distributed
 from astkit.profiling.energy import EnergyMeter, EnergyReading
 from astkit.profiling.flops import FlopsPerSample
 
@@ -63,7 +64,8 @@ class Ledger:
     covers the whole interval. ``flops_dense``: cost of training on all of the same samples,
     for comparison. ``uncounted``: executed operations without a FLOP formula; if there are
     any, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures joules
-    while a clock runs; without one they are not measured.
+    while a clock runs; without one they are not measured. With several processes, samples and FLOPs
+    are those of all of them after each epoch, when `pool` is called; seconds and joules are not.
     """
 
     counts: Samples = field(default_factory=Samples)
@@ -73,6 +75,7 @@ class Ledger:
     flops_dense: float = 0.0
     uncounted: set[str] = field(default_factory=set)
     padding: torch.Tensor | None = field(default=None, repr=False, compare=False)
+    pooled: list[float] = field(default_factory=list, repr=False, compare=False)
     waiting: bool = field(default=True, repr=False, compare=False)
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
@@ -119,6 +122,19 @@ class Ledger:
         """Add a pass of a policy's helper model over ``rows`` rows."""
         self.uncounted.update(cost.uncounted)
         self.flops.helper += rows * (cost.training if trained else cost.scoring)
+
+    def pool(self) -> None:
+        """Sum samples and FLOPs over the processes since the last call; each must call it."""
+        if distributed.world() == 1:
+            return
+        now = [*asdict(self.samples).values(), *asdict(self.flops).values(), self.flops_dense]
+        before = self.pooled or [0.0] * len(now)
+        added = distributed.total(*(a - b for a, b in zip(now, before, strict=True)))
+        self.pooled = [a + b for a, b in zip(added, before, strict=True)]
+        counts = len(fields(Samples))
+        self.counts = Samples(*map(round, self.pooled[:counts]))
+        self.flops = Flops(*self.pooled[counts:-1])
+        self.flops_dense = self.pooled[-1]
 
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
@@ -178,7 +194,9 @@ class Ledger:
         self.seconds = {"training": 0.0, "evaluation": 0.0, **state["seconds"]}
         self.phases = dict(state["phases"])
         self.flops_dense = state["flops_dense"]
-        self.uncounted = set(state["uncounted"])
+        self.uncounted, self.pooled = set(state["uncounted"]), []
+        if distributed.world() > 1:  # all counts so far are those of all processes
+            self.pooled = [*state["samples"].values(), *state["flops"].values(), self.flops_dense]
         if self.meter is not None and state.get("meter"):
             self.meter.load_state_dict(state["meter"])
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import RandomSampler, SequentialSampler
 
-from astkit import rng
+from astkit import distributed, rng
 from astkit.batch import Batch
-from astkit.datasets import BatchSource, prefetched
+from astkit.datasets import BatchSource, Loader, prefetched
 from astkit.gating import Policy, Selection
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import class_labels, plan_round
@@ -53,9 +54,11 @@ class Feed:
     An epoch consists of rounds; `plan` starts the next one, and `next` returns its batches. Rows
     that do not fill a batch at the end of a round come first in the next round of the same epoch.
     ``device`` and ``seed`` apply to loaders that draw from torch's default generator; with
-    ``prefetch``, a thread loads the next batches.
+    ``prefetch``, a thread loads the next batches. With several processes, each one is given its
+    share of the same batches; a DataLoader has to yield different rows in each process.
 
-    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected.
+    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected, or if all
+    processes would train on the same rows.
     """
 
     def __init__(
@@ -66,9 +69,9 @@ class Feed:
         seed: int,
         validation: BatchSource | None = None,
     ) -> None:
-        self.source: Any = source
+        self.source: Any = _divided(source)
         self.policy = policy if policy is not None and overrides(policy, "plan") else None
-        self.prefetch, self.round = False, Round()
+        self.prefetch, self.round, self.rows = False, Round(), 0
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
         self._drawn: Tensor | None = None  # state of the loader's generator before the epoch
@@ -100,11 +103,31 @@ class Feed:
         # by epoch gives a resumed epoch the same order
         (device, seed), epoch = self._key, position.epoch
         number = 0 if self._batches is None else position.batch
-        with rng.isolated(device, seed, "load", epoch, number):
+        with rng.isolated(device, seed, "load", epoch, number, *process_key()):
             if self._batches is None:
                 self._rewind_generator()
                 self._batches = self._begun(epoch, position.taken)
-            return next(self._batches, None)
+            batch = next(self._batches, None)
+        self.rows = self._rows_of(batch, position)
+        return batch
+
+    def _rows_of(self, batch: Batch | None, position: Position) -> int:
+        """Rows of a batch in all processes together."""
+        own = 0 if batch is None else batch.rows
+        if distributed.world() == 1:
+            return own
+        if isinstance(self.source, Loader):
+            size, planned = self.source.batch_size, self.round.rows
+            rows = self.source.num_samples if planned is None else len(planned)
+            return max(min(rows - position.taken * size, size), distributed.world())
+        rows, with_batch = map(int, distributed.total(own, batch is not None))
+        if 0 < with_batch < distributed.world():
+            raise RuntimeError(
+                f"{with_batch} of {distributed.world()} processes have a batch {position.batch} in"
+                f" epoch {position.epoch}: let the DataLoader yield equally many in each, such as"
+                " with sampler=DistributedSampler(data)"
+            )
+        return rows
 
     def _begun(self, epoch: int, taken: int) -> Iterator[Batch]:
         batches: Iterator[Batch] = self.source.batches(epoch, self.round.rows, taken)
@@ -215,8 +238,9 @@ class Feed:
         """Loss factor of each row of ``batch``, float32 ``[rows]``; ``None`` means 1."""
         if self.round.rows is None:
             return None
-        first = position.taken * (getattr(self.source, "batch_size", None) or batch.rows)
-        return self.round.scale[first : first + batch.rows]
+        size = getattr(self.source, "batch_size", None) or batch.rows
+        scale = self.round.scale[position.taken * size :][:size]
+        return scale[distributed.share(len(scale))]
 
     def of_epoch(self, position: Position) -> float:
         """Completed fraction of the current epoch, in [0, 1]; 0 if unknown."""
@@ -272,3 +296,25 @@ class Feed:
         planned = state["round"]
         numbers = {name: float(planned[name]) for name in ("lr_factor", "share")}  # or raises
         self.round = Round(**{**planned, **numbers})
+
+
+def process_key() -> tuple[int, ...]:
+    """Part of the key of random numbers that differ between the processes, such as dropout."""
+    return (distributed.rank(),) if distributed.rank() else ()
+
+
+def _divided(source: BatchSource) -> BatchSource:
+    """``source``, of which each process loads its share."""
+    if distributed.world() == 1:
+        return source
+    if isinstance(source, Loader):
+        return source.divided()
+    loader = getattr(source, "loader", None)
+    sampler = getattr(loader, "sampler", None)
+    if loader is None or isinstance(sampler, RandomSampler | SequentialSampler):
+        what = type(source if loader is None else loader).__name__
+        raise ValueError(
+            f"all {distributed.world()} processes would train on the same rows of the {what}: pass"
+            " the data set instead, with batch_size=..., or sampler=DistributedSampler(data)"
+        )
+    return source

@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout  # torch requires it
 
+from astkit import distributed
 from astkit.background import BackgroundWriter
 from astkit.trainers import state_file
 from astkit.trainers.state_file import DamagedError, Packed
@@ -33,7 +34,8 @@ class Checkpoints:
     Checkpoints are written after every ``every`` training batches, after each epoch, and when
     iteration over the run is stopped. The training thread copies the state; a background thread
     writes the file after all preceding metrics. A queued copy is replaced by the next one. During
-    training the folder is locked; other trainers raise ``ValueError``.
+    training the folder is locked; other trainers raise ``ValueError``. Of several processes, all
+    read the checkpoints, and process 0 writes them.
 
     Args:
         folder: used exclusively for these files; created if missing.
@@ -72,26 +74,33 @@ class Checkpoints:
         if the folder is in use.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        if distributed.rank() > 0:  # process 0 alone locks the folder
+            return self._found(resume)
         self._acquire()
         try:
             for torn in self.folder.glob(".*_step*"):  # left by a process killed while writing
                 torn.unlink()
-            paths = listed(self.folder)
-            self._number = 1 + max(map(_number, paths), default=0)
-            if paths and not resume:
-                raise ValueError(
-                    f"{self.folder} holds checkpoints of an earlier run: pass resume=True to"
-                    " continue it, or choose another folder"
-                )
-            return newest(self.folder) if paths else None
+            return self._found(resume)
         finally:
             self._lock.release()
+
+    def _found(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
+        paths = listed(self.folder)
+        self._number = 1 + max(map(_number, paths), default=0)
+        if paths and not resume:
+            raise ValueError(
+                f"{self.folder} holds checkpoints of an earlier run: pass resume=True to continue"
+                " it, or choose another folder"
+            )
+        return newest(self.folder) if paths else None
 
     def hold(self) -> None:
         """Lock the folder until `close`.
 
         Raises ``ValueError`` if another trainer uses the folder or has written to it since `open`.
         """
+        if distributed.rank() > 0:
+            return
         self._acquire()
         if max(map(_number, listed(self.folder)), default=0) >= self._number:
             self._lock.release()
@@ -115,8 +124,9 @@ class Checkpoints:
         return self.every is not None and step % self.every == 0
 
     def rested(self) -> bool:
-        """Whether the pause after the latest checkpoint is over."""
-        return time.monotonic() - self._last >= self.pause
+        """Whether the pause after the latest checkpoint is over, in all processes."""
+        over = time.monotonic() - self._last >= self.pause
+        return distributed.least(over) == [1.0] if self.pause else over
 
     def write(self, state: dict[str, Any], step: int, after: Sequence[BackgroundWriter]) -> None:
         """Copy ``state`` and queue it for writing once the writers in ``after`` have flushed.

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit import rng
+from astkit import distributed, rng
 from astkit.batch import Batch, count_rows
 from astkit.datasets import BatchSource, stratified
 from astkit.gating import evaluating, row_losses
@@ -61,7 +61,8 @@ class Evaluator:
     """Evaluates a learner's model; the time is measured separately from training.
 
     Computes the loss, the accuracy for integer labels, and ``metrics``: `Metric` objects, or
-    functions by name. ``cost``: returns FLOPs per sample of a batch.
+    functions by name. ``cost``: returns FLOPs per sample of a batch. Several processes evaluate a
+    share of each batch, with the buffers of process 0, and sum up their results.
 
     Attributes:
         rows: validation rows that are evaluated after each epoch; ``None`` for all.
@@ -86,6 +87,7 @@ class Evaluator:
         """Evaluate the next batch of ``source``; false at the end of the pass."""
         with self._evaluation():
             if self._batches is None:
+                distributed.same_buffers(self.learner.model)
                 self._batches = source.batches(0, self.rows, position.validated)
             batch = next(self._batches, None)
             if batch is None:
@@ -99,7 +101,7 @@ class Evaluator:
         """Metrics of the pass, prefixed with ``val_``; empty if there was no batch."""
         if self._sums is None:
             return {}
-        found = self._means(self._sums)
+        found = self._means(distributed.summed(self._sums))
         del found["samples"]
         interval = found.pop("accuracy_interval")
         if found["accuracy"] is None:
@@ -124,6 +126,7 @@ class Evaluator:
         """
         total: Tensor | None = None
         with self._evaluation():
+            distributed.same_buffers(self.learner.model)
             for batch in source.batches(0):
                 sums = self._of(batch)
                 total = sums if total is None else total.add_(sums)
@@ -131,22 +134,27 @@ class Evaluator:
             raise ValueError(
                 "the validation data gave no batch: lower batch_size or disable drop_last"
             )
-        return self._means(total)
+        return self._means(distributed.summed(total))
 
     def save(self, position: Position) -> None:
         """Store the current sums in ``position``, as plain numbers."""
-        position.sums = [] if self._sums is None else self._sums.tolist()
+        position.sums = [] if self._sums is None else distributed.summed(self._sums).tolist()
 
     def load(self, position: Position) -> None:
         """Restore the sums from ``position``."""
         self._batches, sums, device = None, position.sums, self.learner.device
         self._sums = torch.tensor(sums, dtype=_wide(device), device=device) if sums else None
+        if self._sums is not None and distributed.rank() > 0:
+            self._sums.zero_()  # process 0 holds those of all
 
     def _of(self, batch: Batch) -> Tensor:
         """Sums over the rows of a batch, ``[2 + metrics]``, for classes ``[3 + metrics]``.
 
         Rows, losses, metrics, correct predictions; float64 if the device supports it.
         """
+        rows = batch.rows
+        if distributed.world() > 1:
+            batch = batch.take(distributed.share(rows))
         learner, batch = self.learner, self._booked(batch)
         outputs = learner.outputs(batch.x, batch.y)
         values = [row_losses(learner.criterion, outputs, batch.y)]
@@ -154,7 +162,8 @@ class Evaluator:
         if (classes := class_outputs(outputs, batch.y)) is not None:
             values.append(classes[0].argmax(1) == classes[1])
         dtype = _wide(values[0].device)
-        return torch.stack([torch.ones_like(values[0]), *values]).to(dtype).sum(1)
+        sums = torch.stack([torch.ones_like(values[0]), *values]).to(dtype).sum(1)
+        return torch.zeros_like(sums) if distributed.repeats(rows) else sums
 
     def _means(self, sums: Tensor) -> dict[str, Any]:
         rows, loss, *values = sums.tolist()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
+from astkit import distributed
 from astkit.batch import Batch, call, count_rows, join, take_rows
 from astkit.gating import Criterion, Scored, cross_entropy_rows, row_losses, token_losses
 from astkit.gating.losses import reduced
@@ -46,14 +47,17 @@ class Learner:
     """Model, criterion, optimizer and precision, shared by all steps.
 
     Args:
-        model: called with a batch's inputs as `astkit.batch.call` does; moved to ``device``.
+        model: called with a batch's inputs as `astkit.batch.call` does; moved to ``device``. With
+            several processes: a DistributedDataParallel, or a model with ``fully_shard`` applied.
         config: learning rate, clipping, precision and so on; no "auto" values except ``fused``.
         criterion: ``(outputs, targets) -> [batch]``, one loss per row; see `Criterion`.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
         device: device of the model.
 
     Attributes:
-        forward: the model, or its compiled forward pass.
+        model: the model in training, without DistributedDataParallel.
+        forward: the training pass: the model as given, or compiled.
+        batch_rows: rows of the current batch in all processes; ``None`` for those of the batch.
         micro_batch: rows per forward pass; ``None`` for the whole batch.
         watching: whether to record correctness and confidence of the rows, for `take_watched`.
         base_lr: initial learning rate of each parameter group.
@@ -72,7 +76,10 @@ class Learner:
     ) -> None:
         self.device = torch.device(device)
         self.criterion = criterion
-        self.model = model.to(self.device)
+        distributed.check_model(model)
+        self._given = model.to(self.device)
+        self.model = distributed.unwrapped(self._given)
+        self.batch_rows: int | None = None
         fused = config.fused if config.fused != "auto" else self.device.type in _FUSED
         self.optimizer = optimizer or torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=fused
@@ -95,7 +102,14 @@ class Learner:
             if config.activation_checkpointing
             else nullcontext()
         )
-        self.forward = Compiled(self.model) if config.compile is True else self.model
+        self.forward = Compiled(self._given) if config.compile is True else self._given
+        # a pass without gradients does not need the wrapper, which exchanges buffers
+        self._scoring = self.forward if self._given is self.model else self.model
+        if config.micro_batch and distributed.world() > 1 and distributed.is_sharded(self.model):
+            raise ValueError(
+                f"micro_batch is {config.micro_batch}, but a model with fully_shard needs equally"
+                " many passes in every process: leave it None, or use DistributedDataParallel"
+            )
         self.micro_batch = config.micro_batch
         scaler = None
         if config.precision == "fp16":
@@ -161,6 +175,7 @@ class Learner:
                 weights per token.
             ledger: measures the time of forward, backward and optimizer separately.
             normaliser: divisor of the weighted sum of losses; by default the sum of the weights.
+                With several processes, whose gradients are averaged, its mean over them.
 
         Returns the losses ``[batch]`` before the step.
         """
@@ -179,8 +194,8 @@ class Learner:
     ) -> Tensor:
         """Accumulate the gradients of ``sum(weight * loss)``; returns the losses ``[batch]``.
 
-        After an out-of-memory error, the micro-batch is halved and the batch is retried. Raises
-        ``FloatingPointError`` for a non-finite loss.
+        After an out-of-memory error, the micro-batch is halved and the batch is retried, unless
+        there are several processes. Raises ``FloatingPointError`` for a non-finite loss.
         """
         ledger, rows = ledger or Ledger(), count_rows(y)
         if normaliser is None:
@@ -195,7 +210,8 @@ class Learner:
                     part = slice(first, min(first + size, rows))
                     total = 0.0 if first else normaliser  # added once, to avoid rounding
                     count = None if weight is None else weight[part]
-                    parts.append(self._part(*_rows(x, y, part, rows), count, total, ledger))
+                    with self._averaging(last=part.stop == rows):
+                        parts.append(self._part(*_rows(x, y, part, rows), count, total, ledger))
             return torch.cat(parts) if len(parts) != 1 else parts[0]
 
         return self._fitting(attempt, rows)
@@ -212,6 +228,10 @@ class Learner:
         """Finish a batch; step the optimizer if due."""
         with ledger.phase("optimizer"):
             self.updates.end_batch()
+
+    def _averaging(self, last: bool) -> AbstractContextManager[Any]:
+        """Average the gradients of the processes once per batch, after its ``last`` part."""
+        return nullcontext() if last or self._given is self.model else self._given.no_sync()  # type: ignore[operator]
 
     def _part(
         self, x: Any, y: Any, weight: Tensor | None, total: float | Tensor, ledger: Ledger
@@ -241,10 +261,10 @@ class Learner:
     def _in_parts(self, x: Any, y: Any) -> Any:
         rows = count_rows(x)
         if self.micro_batch is None or rows <= self.micro_batch:
-            return call(self.forward, x, y)
+            return call(self._scoring, x, y)
         firsts = range(0, rows, self.micro_batch)
         parts = (_rows(x, y, slice(first, first + self.micro_batch), rows) for first in firsts)
-        return join([call(self.forward, *part) for part in parts])
+        return join([call(self._scoring, *part) for part in parts])
 
     def _fitting(self, attempt: Callable[[], T], rows: int) -> T:
         """Call ``attempt``; halve the micro-batch and retry after out-of-memory errors."""
@@ -253,7 +273,7 @@ class Learner:
                 return attempt()
             except (RuntimeError, MemoryError) as error:
                 size = min(self.micro_batch or rows, rows)
-                if not out_of_memory(error) or size < 2:
+                if not out_of_memory(error) or size < 2 or distributed.world() > 1:
                     raise
             # outside the handler: the traceback references tensors that must be freed
             self.micro_batch = -(-size // 2)

@@ -9,11 +9,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from astkit import logs, rng
+from astkit import distributed, logs, rng
 from astkit.batch import Batch
 from astkit.profiling.flops import FlopsPerSample
+from astkit.trainers.autotune import open_choices
+from astkit.trainers.batch_order import process_key
 from astkit.trainers.policy_feedback import TrainingData
 from astkit.trainers.resume import Resumable
+from astkit.trainers.sample_by_sample import SampleStep
 from astkit.trainers.state import (
     Event,
     History,
@@ -33,6 +36,25 @@ class Loop(Resumable):
     stop at any record, and a new generator continues from there.
     """
 
+    def _open(self, resume: bool) -> None:
+        if distributed.world() > 1:
+            self._check_processes()
+        super()._open(resume)
+
+    def _check_processes(self) -> None:
+        """Raise ``ValueError`` for what each process would decide on its own."""
+        timed = {"precision", "channels_last"} & set(open_choices(self.config))
+        for found, what, remedy in (
+            (timed, f'{" and ".join(sorted(timed))} "auto"', "give a value"),
+            (self.switch is not None, "switch_off", "leave it out"),
+            (isinstance(self.step, SampleStep), "SampleStep", "use a GatedStep"),
+        ):
+            if found:
+                raise ValueError(
+                    f"{what} cannot be used in {distributed.world()} processes, which would do"
+                    f" different steps: {remedy}"
+                )
+
     def run(self) -> History:
         """Train until the budget is spent; returns the history.
 
@@ -49,6 +71,10 @@ class Loop(Resumable):
         (threads, allocator) remain active throughout. Raises `TimeIsUp` when the time budget of
         the process ends; the run is saved.
         """
+        with distributed.explained():
+            yield from self._steps()
+
+    def _steps(self) -> Generator[StepRecord]:
         if self.checkpoints is not None:
             self.checkpoints.hold()
         modes = [(module, module.training) for module in self.model.modules()]
@@ -60,7 +86,8 @@ class Loop(Resumable):
                 self._prepare()
                 yield from self._all_batches()
         except GeneratorExit:  # iteration was stopped between two batches
-            self._save()
+            if distributed.world() == 1:  # the other processes may not have stopped
+                self._save()
             raise
         finally:
             for module, training in modes:
@@ -108,11 +135,13 @@ class Loop(Resumable):
         cost = self._cost(batch)
         self.ledger.uncounted.update(cost.uncounted)
         self._spent()  # raises for a FLOPs budget with uncounted operations before weights change
-        dropout = (self.device, self.config.seed, "step", self.position.step)
-        with self.ledger.clock("training"), rng.isolated(*dropout):
+        key: tuple[int | str, ...] = ("step", self.position.step, *process_key())
+        dropout = rng.isolated(self.device, self.config.seed, *key)
+        with self.ledger.clock("training"), dropout:
             self.learner.set_lr(self.schedule(self.progress) * self.feed.round.lr_factor)
             weight = self.feed.weight(self.position, batch)
             self.learner.watching = self.visits.watching and self.selecting
+            self.learner.batch_rows = self.feed.rows
             step = self.step if self.selecting else DenseStep()
             result = step(self.learner, batch, weight, self.ledger)
             with self.ledger.phase("log"):
@@ -146,7 +175,9 @@ class Loop(Resumable):
                 self.feed.plan(self.position)
                 continue
             with self.ledger.clock("training"), self.ledger.phase("plan"):
-                self.ledger.counts.unloaded += self.feed.plan(self.position, not self.selecting)
+                self.visits.exchange()
+                unloaded = self.feed.plan(self.position, not self.selecting)
+                self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
             self._round_cost("plan")
 
     def _score_only(self) -> None:
@@ -155,7 +186,7 @@ class Loop(Resumable):
         rows, planned.score_only = planned.score_only, planned.score_only[:0]
         if not len(rows):
             return
-        batches = self.train.batches(self.position.epoch, rows)
+        batches = self.feed.source.batches(self.position.epoch, rows)
         while True:
             with self.ledger.clock("training"), self.ledger.phase("load"):
                 batch = next(batches, None)
@@ -208,7 +239,12 @@ class Loop(Resumable):
     def _spent(self) -> float:
         position = self.position
         epochs = position.epoch + self.feed.of_epoch(position)
-        return self.budget.spent(epochs, self.ledger, position.step)
+        if self.budget.flops:
+            self.ledger.pool()
+        spent = self.budget.spent(epochs, self.ledger, position.step)
+        if self.budget.seconds:  # each process has its own clock
+            spent = distributed.total(spent)[0] / distributed.world()
+        return spent
 
     def _book(self, batch: Batch, result: StepResult, cost: FlopsPerSample) -> None:
         computed, position = len(result.rows), self.position
@@ -255,6 +291,7 @@ class Loop(Resumable):
         with self.ledger.clock("training"), self.ledger.phase("optimizer"):
             self.learner.updates.flush()
             self.learner.updates.check()
+            self.visits.exchange()
         self.ledger.note(NOTHING, overflowed=self.learner.updates.take_lost())
         if whole:
             position.end_epoch()
@@ -271,6 +308,7 @@ class Loop(Resumable):
 
     def _close_epoch(self) -> None:
         position, ledger = self.position, self.ledger
+        ledger.pool()
         self._report(
             "epoch",
             {

@@ -149,7 +149,7 @@ class Parts:
         return GatedStep(self.policy) if chooses and self.policy is not None else DenseStep()
 
     def _cost(self, batch: Batch) -> FlopsPerSample:
-        return self.costs.of(batch, self.train.check_labels)
+        return self.costs.of(batch, self.feed.source.check_labels)
 
     def _book_helper(self, model: nn.Module, batch: Batch, trained: bool) -> None:
         self.ledger.note_helper(self.costs.of_helper(model, batch), batch.rows, trained)

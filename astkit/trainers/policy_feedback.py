@@ -7,22 +7,28 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from astkit import distributed
 from astkit.batch import Batch
 from astkit.datasets import BatchSource
 from astkit.gating import Policy, Scored
-from astkit.gating.policy import overrides, visit_of
+from astkit.gating.policy import overrides
+from astkit.gating.visits import Exchange, Visit, visit_of
 from astkit.trainers.learner import Learner
 from astkit.trainers.steps import StepResult
 
 
 class Visits:
-    """Calls ``Policy.observe`` for the rows that were trained on or scored."""
+    """Calls ``Policy.observe`` for the rows that were trained on or scored.
+
+    With several processes, this is done in `exchange`, for the rows of all of them.
+    """
 
     def __init__(self, policies: Iterable[Policy | None], learner: Learner) -> None:
         self.policies = [each for each in dict.fromkeys(policies) if each is not None]
         self.learner, self._observing = learner, self.overriding("observe")
         self.watching = any(policy.needs_outputs for policy in self._observing)
         learner.watching = self.watching
+        self._exchange = Exchange()
 
     def overriding(self, method: str) -> list[Policy]:
         """The policies that override ``method``."""
@@ -49,37 +55,51 @@ class Visits:
             kept = chosen.weight > 0
             rows, losses = rows[kept], losses[kept]
             watched = tuple(None if part is None else part[kept] for part in watched)  # type: ignore[assignment]
-        self._tell(batch.index, rows, losses, watched, trained=True)
+        visits = [self._visit(batch.index, rows, losses, watched, trained=True)]
         seen = result.seen
         if seen is not None and seen.known_losses is not None:
             rest = torch.ones(batch.rows, dtype=torch.bool)
             rest[rows.cpu()] = False
             only = rest.nonzero().squeeze(1).to(seen.known_losses.device)
             known = self._known(seen, only)
-            self._tell(batch.index, only, seen.known_losses[only], known, trained=False)
+            visits.append(self._visit(batch.index, only, seen.known_losses[only], known, False))
+        self._tell(visits)
 
     def scored(self, seen: Scored) -> None:
         """Report rows that are scored without training."""
         rows = torch.arange(seen.rows, device=seen.losses.device)
-        self._tell(seen.index, rows, seen.losses, self._known(seen, rows), trained=False)
+        self._tell([self._visit(seen.index, rows, seen.losses, self._known(seen, rows), False)])
+
+    def exchange(self) -> None:
+        """Report the visits of all processes since the last call; every process must call it."""
+        for visit in self._exchange.take():
+            self._report(visit)
 
     def _known(self, seen: Scored, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
         if not self.watching or seen.correct is None or seen.confidence is None:
             return None, None
         return seen.correct[rows], seen.confidence[rows]
 
-    def _tell(
+    def _visit(
         self,
         index: Tensor | None,
         rows: Tensor,
         losses: Tensor,
         known: tuple[Tensor | None, Tensor | None],
         trained: bool,
-    ) -> None:
-        if not len(rows):
-            return
+    ) -> Visit:
         samples = None if index is None else index[rows.to(index.device)]
-        visit = visit_of(samples, losses, known, trained)
+        return visit_of(samples, losses, known, trained)
+
+    def _tell(self, visits: list[Visit]) -> None:
+        visits = [visit for visit in visits if len(visit.losses)]
+        if distributed.world() > 1:
+            self._exchange.put(*visits)
+            return
+        for visit in visits:
+            self._report(visit)
+
+    def _report(self, visit: Visit) -> None:
         for policy in self._observing:
             policy.observe(visit)
 

@@ -10,8 +10,10 @@ from inspect import isroutine
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from astkit import distributed
 from astkit.datasets import BatchSource, Images
 from astkit.gating.sampler import class_labels
 from astkit.identity import configuration, tensor_hash
@@ -62,22 +64,28 @@ class Resumable(Parts):
         here = (position.step, position.epoch, position.phase, position.validated)
         if keeping is not None and here != self._saved:
             self._saved = here
+            self.visits.exchange()
+            self.ledger.pool()
             after = [each.sync() for each in self.observers if hasattr(each, "sync")]
             state = {
                 "identity": self._identity,
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "loop": self.state_dict(),
+                "model": distributed.whole(self.model.state_dict()),
+                "optimizer": distributed.whole(self.optimizer.state_dict()),
+                "loop": distributed.whole(self.state_dict()),
             }
-            keeping.write(state, position.step, after)
+            if distributed.rank() == 0:
+                keeping.write(state, position.step, after)
         return None if keeping is None else keeping.folder
 
     def _load(self, path: Path, state: dict[str, Any]) -> None:
         _compare(state["identity"], self._identity, path)
         try:
-            self.model.load_state_dict(state["model"])
+            own = self.model.state_dict()
+            self.model.load_state_dict(
+                {name: distributed.sharded_like(v, own[name]) for name, v in state["model"].items()}
+            )
             _check_optimizer(self.optimizer.state_dict(), state["optimizer"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.load_state_dict(_sharded(state["optimizer"], self.optimizer))
             self.load_state_dict(state["loop"])
             self.schedule(self.progress)  # raises for a position with wrong types
         except (
@@ -195,6 +203,19 @@ def data_identity(source: BatchSource) -> dict[str, Any]:
 
 def _sample_hash(rows: Tensor) -> str:
     return tensor_hash(rows[:: 1 + rows.nbytes // HASHED])
+
+
+def _sharded(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The optimizer's ``state`` with tensors sharded as their parameters are."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    entries = {
+        number: {
+            name: distributed.sharded_like(value, parameters[number])
+            for name, value in entry.items()
+        }
+        for number, entry in state["state"].items()
+    }
+    return {**state, "state": entries}
 
 
 def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from astkit import distributed
 from astkit.profiling.ledger import Ledger
 
 Schedule = Callable[[float], float]
@@ -88,7 +89,7 @@ class TimeIsUp(RuntimeError):  # noqa: N818 - not an error
 
 
 def time_is_up() -> bool:
-    """Whether the time budget of the process is spent, for example in hosted notebooks.
+    """Whether the time budget of a process is spent, for example in hosted notebooks.
 
     ``ASTKIT_TIME_BUDGET_H`` sets it in hours, counted from the import of ``astkit.trainers``.
     """
@@ -99,7 +100,7 @@ def time_is_up() -> bool:
         limit = float(hours) * 3600
     except ValueError:
         raise ValueError(f"{TIME_BUDGET} is {hours!r}: give hours, such as 8.5") from None
-    return limit > 0 and time.monotonic() - _BEGUN >= limit
+    return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from astkit import distributed
 from astkit.batch import Batch
 from astkit.gating import Gate, Policy, Scored, Selection
 from astkit.profiling.ledger import Ledger
@@ -30,15 +31,16 @@ class StepResult(NamedTuple):
     def padded(self) -> Tensor | None:
         """Number of padding rows in the selection, 0-dim; ``None`` without padding."""
         chosen = self.selection
-        fixed = chosen is not None and isinstance(chosen.rate, Tensor)  # decided on the device
-        return (chosen.weight == 0).sum() if fixed and chosen is not None else None
+        if chosen is None or not (isinstance(chosen.rate, Tensor) or distributed.world() > 1):
+            return None  # such a selection has no padding
+        return (chosen.weight == 0).sum()
 
     def metrics(self, due: bool) -> dict[str, Any]:
         """Loss, rate and threshold for the record; values on a device only when ``due``."""
         loss = None
         if due and len(self.losses):  # padding rows have weight 0 in the mean
             chosen = self.selection
-            loss = float(self.losses.mean() if chosen is None else chosen.mean(self.losses))
+            loss = float(self.losses.mean() if chosen is None else _mean(chosen, self.losses))
         padded = self.padded
         trained = len(self.rows) - (int(padded) if due and padded is not None else 0)
         found: dict[str, Any] = {"loss": loss, "trained": trained}
@@ -73,7 +75,8 @@ class DenseStep:
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        losses = learner.train(batch.x, batch.y, weight, ledger, normaliser=batch.rows)
+        rows = (learner.batch_rows or batch.rows) / distributed.world()
+        losses = learner.train(batch.x, batch.y, weight, ledger, normaliser=rows)
         return StepResult(torch.arange(len(losses)), losses)
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,6 +107,9 @@ class GatedStep:
                 found = gate.choose(seen)
                 chosen = Selection(torch.arange(batch.rows)) if found is None else found
                 chosen.check(batch.rows, gate)
+        several = distributed.world() > 1
+        if several and not len(chosen):
+            chosen = chosen.padded()
         scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
         if not len(chosen):
             learner.end_batch(ledger)
@@ -113,7 +119,8 @@ class GatedStep:
             counts, rows = chosen.weight, chosen.index.to(chosen.weight.device)
             if weight is not None:
                 counts = counts * weight.to(counts.device).index_select(0, rows)
-        losses = learner.train(part.x, part.y, counts, ledger, normaliser=chosen.total)
+        total = chosen.shared_total() if several else chosen.total
+        losses = learner.train(part.x, part.y, counts, ledger, normaliser=total)
         return StepResult(chosen.index, losses, *scoring)
 
     def steer(self, name: str, value: Any) -> None:
@@ -125,3 +132,8 @@ class GatedStep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.gate.load_state_dict(state["gate"])
+
+
+def _mean(chosen: Selection, losses: Tensor) -> Tensor:
+    """Mean loss over the selected rows of this process; NaN if all of them are padding."""
+    return (losses * chosen.weight).sum() / chosen.total

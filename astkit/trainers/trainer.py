@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from astkit import distributed
 from astkit.datasets import as_loader
 from astkit.trainers.loop import Loop
 
@@ -11,15 +12,19 @@ from astkit.trainers.loop import Loop
 class Trainer(Loop):
     """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
 
+    With several processes (torchrun), each runs the same script, and a run has the same steps as in
+    one process: see docs/distributed.md.
+
     Args:
-        model: called with the inputs of a batch, see `astkit.batch.call`.
+        model: called with the inputs of a batch, see `astkit.batch.call`; with several processes a
+            DistributedDataParallel, or a model with ``fully_shard`` applied.
         train: a data set, a `Loader`, or a torch DataLoader of batches of any structure.
         validation: likewise, evaluated after each epoch; ``None`` disables validation.
         policy: chooses the rows to train on: a `Policy`, its name, or ``{"name": ..., argument:
             value}``; by default all rows.
         epochs: iterations of the training data; shorthand for ``budget=Budget(epochs=...)``.
         budget: training budget.
-        batch_size: rows a batch; for data sets and a `Loader`.
+        batch_size: rows a batch, in all processes together; for data sets and a `Loader`.
         step: training step; by default chosen to fit the policy.
         config: learning rate, precision and so on.
         criterion: ``(outputs, targets)`` -> one loss per row; cross-entropy by default.
@@ -45,8 +50,13 @@ class Trainer(Loop):
         """Change a setting of the policy before the next batch; thread-safe.
 
         The change is recorded as an event, and the run is marked as steered.
-        Raises ``ValueError`` for a run without such settings.
+        Raises ``ValueError`` for a run without such settings, or in several processes.
         """
+        if distributed.world() > 1:
+            raise ValueError(
+                f"{name} cannot be changed while {distributed.world()} processes train, since they"
+                " would do so at different steps: pass replay=[Event(step, name, value)]"
+            )
         if not hasattr(self.step, "steer"):
             raise ValueError(
                 f"{type(self.step).__name__} has no setting {name!r} to steer: give the trainer a"

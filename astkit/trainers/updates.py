@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
+from astkit import distributed
+
 FIRST_SCALE = 2.0**9
 """Initial fp16 loss scale; torch uses 2**16 for means, but here losses are summed."""
 
@@ -18,7 +20,8 @@ class Updates:
     """Accumulates gradients of sums over rows; divides by the total weight before each step.
 
     Accumulation over batches of different sizes is equivalent to one large batch: the optimizer
-    receives the gradient of the weighted mean over all accumulated rows.
+    receives the gradient of the weighted mean over all accumulated rows. With several processes,
+    gradients and total are means over the processes, and so is their ratio.
 
     The mean gradient is clipped to ``clip_norm``; the optimizer steps every ``every`` batches. If
     the fp16 ``scaler`` skips a step after an overflow, the weights do not change.
@@ -132,7 +135,7 @@ class Updates:
         if self.scaler is not None:  # the scaler checks for overflow itself
             self._scaled_step(self.scaler)
             return
-        self._guard(norm, "gradient's norm")
+        self._guard(distributed.whole(norm), "gradient's norm")
         if self._broken is not None:
             self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
         self.optimizer.step()
@@ -155,9 +158,10 @@ class Updates:
             state["scaler"] = self.scaler.state_dict()
         if self._rows or self.pending:  # a batch without rows counts as well
             named = self.model.named_parameters()
-            gradients = {n: p.grad.detach().clone() for n, p in named if p.grad is not None}
+            scale = distributed.world()  # from means to sums over the processes
+            gradients = {n: p.grad.detach() * scale for n, p in named if p.grad is not None}
             state["waiting"] = {
-                "total": float(self._total),
+                "total": float(self._total) * scale,
                 "rows": self._rows,
                 "pending": self.pending,
                 "gradients": gradients,
@@ -172,11 +176,13 @@ class Updates:
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
         if waiting := state.get("waiting"):
-            self._total, self._rows = waiting["total"], waiting["rows"]
+            scale = distributed.world()
+            self._total, self._rows = waiting["total"] / scale, waiting["rows"]
             self.pending = waiting["pending"]
             for name, parameter in self.model.named_parameters():
                 if name in waiting["gradients"]:
-                    parameter.grad = waiting["gradients"][name].to(parameter).clone()
+                    gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)
+                    parameter.grad = distributed.sharded_like(gradient, parameter) / scale
 
 
 def _not_finite(what: str, value: str) -> FloatingPointError:
