@@ -8,7 +8,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full wheel lab lint clean
+.PHONY: help demo docs test test-full wheel lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -19,10 +19,14 @@ demo: $(READY) ## run notebook 01 and show its results
 test: lint ## lint, then the tests
 	@$(TOGETHER) && $(ALONE)
 
-test-full: lint ## lint, then all tests, which takes long; a summary goes to tests/benchmarks
+test-full: lint .venv/.integrations ## lint, then all tests, which takes long; a summary goes to tests/benchmarks
 	@export ASTKIT_FULL=1; failed=0; \
 	$(TOGETHER) --junitxml=out/full-1.xml || failed=1; $(ALONE) --junitxml=out/full-2.xml || failed=1; \
 	$(BIN)/python -m tests.benchmarks.full_run out/full-1.xml out/full-2.xml; exit $$failed
+
+docs: $(READY) ## build the site, which works offline, in out/site/html
+	@$(BIN)/sphinx-build -M html . out/site -c docs -q -W --keep-going
+	@echo "open out/site/html/index.html"
 
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
 	@rm -rf dist && $(BIN)/python -m build --installer uv
@@ -37,7 +41,7 @@ lint: $(READY) ## ruff and mypy
 	@$(BIN)/mypy
 
 clean: ## remove caches and executed notebooks; keeps .venv, data/ and runs/
-	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist out
+	@rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist docs/generated out
 	@find astkit notebooks tests \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamp makes a second call start at once; a newer pyproject.toml sets up again.
@@ -55,3 +59,8 @@ $(READY): pyproject.toml
 	  $(BIN)/python -m pip install --quiet --editable '.[dev]'; } || exit 1; \
 	touch $@; \
 	echo "set-up took $$(( $$(date +%s) - start )) s"
+
+.venv/.integrations: $(READY)
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev,integrations]' || \
+	  $(BIN)/python -m pip install --quiet --editable '.[dev,integrations]'
+	@touch $@

@@ -31,10 +31,11 @@ def pins(lines: list[str]) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-USER = sorted(EXTRAS.keys() - {"test", "dev"})
+DEV = ("docs", "test", "dev", "integrations")
+USER = sorted(EXTRAS.keys() - set(DEV))
 FILES = {
     "environment.yml": (pins(USED), [*requirements(), *requirements(*USER)]),
-    "environment-dev.yml": (pins(DEVELOP), requirements("test", "dev")),
+    "environment-dev.yml": (pins(DEVELOP), requirements(*DEV)),
 }
 
 

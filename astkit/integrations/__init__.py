@@ -26,8 +26,10 @@ def require(package: str) -> None:
 def saved(policy: Policy, sampler: PolicySampler | None, epoch_over: bool = False) -> State:
     """State of ``policy`` and of the current iteration of its sampler, for a checkpoint.
 
-    ``epoch_over``: whether the last batch of the iteration was trained on.
+    ``epoch_over``: whether the last batch of the iteration was trained on. Of several processes,
+    each must call this.
     """
+    policy.exchange()
     running = sampler is not None and policy.begun and not epoch_over
     iteration = sampler.iteration() if running and sampler is not None else None
     if policy.interrupted is not None:  # restored, and not continued yet

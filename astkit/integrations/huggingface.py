@@ -61,7 +61,8 @@ class PolicyTrainer(Trainer):
                 "compute_loss_func and label_smoothing_factor average over rows, but a policy needs"
                 " one loss per row: pass criterion=(outputs, batch) -> [rows]"
             )
-        self.policy, self.sampler, self.resumed_step = policy, None, 0
+        self.policy, self.resumed_step = policy, 0
+        self.sampler: PolicySampler | None = None
         self.labels_are_inputs = getattr(self.model.config, "is_encoder_decoder", False)
         named = type(self.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         causal = named or getattr(self.model, "loss_type", None) == "ForCausalLM"
@@ -95,8 +96,8 @@ class PolicyTrainer(Trainer):
         return DataLoader(_Stream(inner, sampler, skipped), batch_size=None, collate_fn=_same)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
-        stream = isinstance(dataloader.dataset, _Stream)
-        return len(self.sampler) if stream else super().num_examples(dataloader)
+        data = dataloader.dataset
+        return len(data.sampler) if isinstance(data, _Stream) else super().num_examples(dataloader)
 
     def compute_loss(
         self,
@@ -128,7 +129,8 @@ class PolicyTrainer(Trainer):
         if overrides(self.policy, "observe"):
             known = correctness(outputs, part) if self.policy.needs_outputs else (None, None)
             seen = None if index is None else index[chosen.index]
-            self.policy.observe(visit_of(seen, means, known, trained=True))
+            visit, exchange = visit_of(seen, means, known, trained=True), self.policy._exchange
+            (self.policy.observe if exchange is None else exchange.put)(visit)
         loss = loss.to(means.dtype)
         return (loss, outputs) if return_outputs else loss
 
@@ -179,11 +181,10 @@ class _Saving(TrainerCallback):
         self.trainer = trainer
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        held = saved(self.trainer.policy, self.trainer.sampler)
         if state.is_world_process_zero:
-            held = state_file.Packed(saved(self.trainer.policy, self.trainer.sampler))
-            state_file.write(
-                Path(args.output_dir) / f"checkpoint-{state.global_step}", "policy", held
-            )
+            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            state_file.write(folder, "policy", state_file.Packed(held))
 
 
 class _Stream(IterableDataset[Any]):
