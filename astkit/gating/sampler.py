@@ -153,17 +153,26 @@ class PolicySampler(Sampler[int]):
         self._used = torch.empty(0, dtype=torch.bool)
         self._next = 0  # the first row after the latest batch
         self._planned = 0  # rounds planned in this iteration
+        self._done = 0  # rows trained on before it was interrupted
 
     def iteration(self) -> dict[str, Any]:
-        """State of the current iteration: its rows, rounds, and the rows that are trained on."""
-        names = ("_rows", "_scale", "_real", "_next", "_planned", "lr_factor", "score_only")
-        return {name.strip("_"): getattr(self, name) for name in names}
+        """State of the current iteration: its rounds, and the rows of all processes that are left.
 
-    def _continue(self, state: Mapping[str, Any]) -> None:
-        self._rows, self._scale, self._real = state["rows"], state["scale"], state["real"]
-        self._next, self._planned = state["next"], state["planned"]
+        With several processes, each must call it.
+        """
+        world, left = distributed.world(), slice(self._next, None)
+        shares = distributed.gather(self._rows[left], self._scale[left])
+        rows, scale = (torch.stack(parts, 1).flatten() for parts in zip(*shares, strict=True))
+        real = (torch.arange(world) < (self._real[left, None] * world).round()).flatten()
+        beside = {name: getattr(self, name) for name in ("lr_factor", "score_only")}
+        done = world * (self._done + self._next)
+        planned = {"done": done, "planned": self._planned}
+        return {"rows": rows[real], "scale": scale[real], **planned, **beside}
+
+    def _continue(self, state: Mapping[str, Any]) -> list[int]:
+        self._planned, self._done = state["planned"], state["done"] // distributed.world()
         self.lr_factor, self.score_only = state["lr_factor"], state["score_only"]
-        self._used = torch.arange(len(self._rows)) < self._next
+        return self._draw(state["rows"], state["scale"])
 
     def __len__(self) -> int:
         """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
@@ -181,8 +190,7 @@ class PolicySampler(Sampler[int]):
         if state is None:
             self._begin()
         else:
-            self._continue(state)
-            yield from self._rows[self._next :].tolist()
+            yield from self._continue(state)
         epoch = policy.begun - 1
         order = rng.permutation(self.samples, policy.seed, "order", epoch)
         while self._planned < policy.rounds:
@@ -202,7 +210,7 @@ class PolicySampler(Sampler[int]):
             self.lr_factor = chosen.lr_factor
             self.score_only = order[:0] if chosen.score_only is None else chosen.score_only
             yield from self._draw(chosen.index, chosen.scale.float())
-        self._length = len(self._rows)
+        self._length = self._done + len(self._rows)
 
     def _draw(self, rows: Tensor, scale: Tensor) -> list[int]:
         """Append the share of this process in a plan; returns its rows."""
