@@ -199,6 +199,18 @@ def together(report: Report) -> Measured:
     return text, found["speed"]["n"]
 
 
+def gain(name: str, said: str) -> Reader:
+    """The ratio ``name`` of published.json."""
+
+    def read(report: Report) -> Measured:
+        found = next((each for each in report["figures"] if each["name"] == name), None)
+        if found is None:
+            raise LookupError(name)
+        return f"{_interval(found)} {said}, {device(report)}", found["n"]
+
+    return read
+
+
 def ratio(part: str, name: str, said: str) -> Reader:
     """A ratio of interleaved arms in a part of lattice.json."""
 
