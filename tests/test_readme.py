@@ -18,10 +18,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     path: path.read_text("utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 }
+
+
+def blocks(text: str) -> list[str]:
+    """The Python of a page."""
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
 BLOCKS = [
     (path.name, block)
     for path, text in PAGES.items()
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for block in blocks(text)
+    if "astkit.integrations" not in block  # see tests/integrations
 ]
 LONG = ("await ", "logic_trainer(")
 """Blocks that only a front end can run, or that train for minutes: their imports are tried."""
