@@ -1,0 +1,79 @@
+"""The examples of docs/loops.md run as they stand, and train as the kit's own loop does."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from astkit import RandomSubset, TrainConfig, Trainer
+from astkit.gating.infobatch import InfoBatch
+from astkit.integrations import require
+from tests.integrations.loops import assert_same
+from tests.test_readme import PAGES, blocks, surroundings
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the block that imports a package; returns its names, and the model before."""
+
+    def run(package: str, line: str) -> dict[str, Any]:
+        pytest.importorskip(package, reason=f"{package} is not installed")
+        monkeypatch.chdir(tmp_path)
+        (page,) = (text for path, text in PAGES.items() if path.name == "loops.md")
+        (source,) = (block for block in blocks(page) if line in block)
+        names = surroundings()
+        names["before"] = copy.deepcopy(names["model"])
+        exec(compile(source, package, "exec"), names)
+        return names
+
+    return run
+
+
+def own_loop(names: dict[str, Any], policy: Any) -> Any:
+    model = names["before"]
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    config = TrainConfig(schedule="constant", clip_norm=None)
+    options: dict[str, Any] = {"epochs": 4, "batch_size": 64, "device": "cpu"}
+    Trainer(
+        model, names["data"], policy=policy, optimizer=optimizer, config=config, **options
+    ).run()
+    return model
+
+
+def test_lightning(example: Any) -> None:
+    names = example("lightning", "import lightning.pytorch")
+    assert_same(names["model"], own_loop(names, InfoBatch()))
+    callback = names["PolicyCallback"](InfoBatch())
+    callback.load_state_dict(names["trainer"].callbacks[0].state_dict())
+    assert callback.policy.begun == 4
+    assert callback.policy.interrupted is None
+    assert torch.equal(callback.policy.losses, names["policy"].losses)
+
+
+def test_accelerate(example: Any) -> None:
+    names = example("accelerate", "import Accelerator")
+    assert_same(names["model"], own_loop(names, RandomSubset(0.25)))
+    policy = names["policy"]
+    policy.begun = 0
+    names["accelerator"].load_state("checkpoint")
+    assert (policy.begun, policy.interrupted) == (4, None)
+
+
+def test_transformers(example: Any) -> None:
+    names = example("transformers", "TrainingArguments")
+    trainer = names["trainer"]
+    assert (trainer.state.global_step, trainer.policy.batches) == (8, 8)
+    batch = {name: torch.stack([row[name] for row in names["texts"]]) for name in names["texts"][0]}
+    own = trainer.model.train()(**batch).loss
+    trainer.policy = RandomSubset(1.0)
+    found = trainer.compute_loss(trainer.model, batch)
+    assert found.item() == pytest.approx(own.item(), abs=1e-6)
+
+
+def test_a_missing_package_is_named_with_the_remedy() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"absent: pip install 'astkit\[integrations\]'$"):
+        require("absent")
