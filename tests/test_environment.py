@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -58,3 +60,11 @@ def test_conda_brings_a_python_that_the_project_accepts() -> None:
 
 def test_the_package_itself_is_installed_last() -> None:
     assert LAST == "-e ."
+
+
+def test_a_codespace_sets_up_what_make_does() -> None:
+    described = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    command = described["postCreateCommand"].split()
+    done = subprocess.run([*command, "--dry-run"], cwd=ROOT, capture_output=True, text=True)
+    assert command[0] == "make"
+    assert done.returncode == 0, done.stderr
