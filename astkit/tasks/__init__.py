@@ -13,6 +13,8 @@ from typing import Any
 from astkit.names import REGISTRIES, resolve
 from astkit.tasks.parts import Arguments
 
+__all__ = ["task"]
+
 
 def task(name: str, **options: Any) -> Arguments:
     """The task registered as ``name``; the data and the splits are the same in each call.

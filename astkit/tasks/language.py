@@ -18,7 +18,7 @@ from astkit.trainers import Budget, Metric, TrainConfig
 
 LENGTH, WIDTH, DEPTH = 64, 64, 4
 """Characters of a sequence; sizes of the transformer."""
-SEQUENCES, MOST = 1280, 256
+SEQUENCES, MOST = 960, 256
 """Sequences of the embedded text; largest number of different characters."""
 
 

@@ -59,7 +59,7 @@ def text() -> Arguments:
         "make_model": partial(Encoder, len(names)),
         "config": TrainConfig(lr=3e-3),
         "batch_size": 32,
-        "budget": Budget(epochs=3),
+        "budget": Budget(epochs=2),
     }
 
 

@@ -33,8 +33,8 @@ RESULTS = Path(__file__).with_name("tasks.json")
 NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "language")
 POLICIES = [{"name": "random", "rate": 0.5}, "infobatch", "auto"]
 ALL = (*NAMES, "learned", "tokens")
-LEARNED = {"dataset": "digits", "policies": ["cached_loss", "learned"], "budget": Budget(epochs=15)}
-REFERENCE, EPOCHS, SHARE = 448, 3, 0.6
+LEARNED = {"dataset": "digits", "policies": ["cached_loss", "learned"], "budget": Budget(epochs=10)}
+REFERENCE, EPOCHS, SHARE = 336, 3, 0.6
 """Sequences and epochs of the reference model of token selection; share of the tokens trained."""
 KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate", "worst_class")
 
@@ -110,29 +110,25 @@ def verdicts(part: dict[str, Any]) -> list[Verdict]:
     return judge(part["entries"], part["metric"], part["higher"])
 
 
-def table(report: dict[str, Any]) -> pd.DataFrame:
-    """A row per task and policy: value, difference to dense, outcome."""
+def table(report: dict[str, Any], costs: bool = False) -> pd.DataFrame:
+    """A row per task and policy: value, difference to dense, outcome; ``costs``: shares of them."""
     rows = []
     for name, part in report.items():
-        arms = by_arm(part["entries"])
+        arms, metric = by_arm(part["entries"]), part["metric"]
         judged = {each.policy: each for each in verdicts(part)}
         for policy in (DENSE, *judged):
             arm, found = arms[policy], judged.get(policy)
-            scale, _ = unit(part["metric"])
             value = mean_interval(run["value"] for run in arm.values()).mean
-            rows.append(
-                {
-                    "task": name,
-                    "metric": part["metric"],
-                    "policy": policy,
-                    "n": len(arm),
-                    "value": f"{value:.2%}" if scale > 1 else f"{value:.4f}",
-                    "minus dense": "" if found is None else amount(found.difference, ""),
-                    "outcome": "" if found is None else found.outcome,
+            row = {"task": name, "metric": metric, "policy": policy, "n": len(arm)}
+            row["value"] = f"{value:.2%}" if unit(metric)[0] > 1 else f"{value:.4f}"
+            if costs:
+                shares = {"FLOPs": found and found.flops, "seconds": found and found.seconds}
+                row |= {
+                    f"{key} / dense": of.text(".2f") if of else "" for key, of in shares.items()
                 }
-            )
-            if found is not None and scale > 1:
-                rows[-1]["minus dense"] = amount(found.difference, part["metric"])
+            gap = "" if found is None else amount(found.difference, metric)
+            row |= {"minus dense": gap.removesuffix(f" in {metric}").replace(f" in {metric}", "")}
+            rows.append({**row, "outcome": "" if found is None else found.outcome})
     return pd.DataFrame(rows).set_index("task")
 
 

@@ -49,7 +49,7 @@ def test_digits_are_compared_without_further_arguments(tmp_path, capsys):
     assert "gate(0.5)" in (tmp_path / "comparison.html").read_text()
 
 
-def test_the_defaults_are_three_policies_five_seeds_and_five_epochs(monkeypatch):
+def test_the_defaults_are_three_policies_five_seeds_and_the_tasks_epochs(monkeypatch, tmp_path):
     asked = {}
 
     def compare(**options):
@@ -63,6 +63,11 @@ def test_the_defaults_are_three_policies_five_seeds_and_five_epochs(monkeypatch)
     assert (asked.get("budget"), list(asked["seeds"]), asked["jobs"]) == (None, [*range(5)], 1)
     assert (asked["minutes"], asked["out"], asked["all_policies"]) == (None, None, False)
     assert len(asked["train"].data) > len(asked["validation"].data)
+    (tmp_path / "text.txt").write_text("to be or not to be " * 400)
+    with pytest.raises(SystemExit):
+        main(["compare", "--text", str(tmp_path / "text.txt"), "--epochs", "2"])
+    assert asked["train"].names == ("tokens", "labels")
+    assert asked["budget"].epochs == 2
 
 
 def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, capsys):
