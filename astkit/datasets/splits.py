@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from astkit.datasets.images import Images
 from astkit.datasets.sources import load
 from astkit.rng import permutation
 
-HASHED_ROWS = 1024  # images per chunk of the hash
-
 
 @dataclass(frozen=True, eq=False)
 class Splits:
@@ -23,10 +20,6 @@ class Splits:
     train: Images
     validation: Images
     test: Images
-
-    def hashes(self) -> dict[str, str]:
-        """Hexadecimal SHA-256 over images and labels of each part, to identify a result's data."""
-        return {part: _hash(images) for part, images in vars(self).items()}
 
 
 def split(
@@ -51,14 +44,6 @@ def split(
         held_out, train = carve(train, test, "test", seed)
     chosen, train = carve(train, validation, "validation", seed)
     return Splits(train, chosen, held_out)
-
-
-def _hash(data: Images) -> str:
-    digest = hashlib.sha256(str(list(data.images.shape)).encode())
-    for rows in data.images.split(HASHED_ROWS):  # mapped images need not fit into memory
-        digest.update(rows.contiguous().numpy().data)
-    digest.update(data.labels.contiguous().numpy().data)
-    return digest.hexdigest()
 
 
 def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor, Tensor]:

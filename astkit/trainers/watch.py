@@ -32,7 +32,7 @@ class Watch:
 
         trainer.step = watch = Watch(trainer.step)
         trainer.run()
-        plots.score_heatmap(watch.scores)
+        gate_plots.score_heatmap(watch.scores)
 
     Args:
         step: any step; without a gate, only classes are recorded.

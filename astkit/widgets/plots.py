@@ -21,13 +21,6 @@ from matplotlib.ticker import (
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
-from astkit.widgets.gate_plots import (
-    class_activation,
-    score_heatmap,
-    stability_bound,
-    step_response,
-    threshold_and_rate,
-)
 from astkit.widgets.style import (
     COLOURS,
     HATCHES,
@@ -40,19 +33,6 @@ from astkit.widgets.style import (
     picture,
     styled,
 )
-
-__all__ = [
-    "Picture",
-    "class_activation",
-    "cost_breakdown",
-    "phase_breakdown",
-    "score_heatmap",
-    "speed_bars",
-    "stability_bound",
-    "step_response",
-    "threshold_and_rate",
-    "training_curves",
-]
 
 
 @styled

@@ -122,7 +122,7 @@ from IPython.display import Markdown, display
 
 from astkit import Gate, Loader, models
 from astkit.datasets import Images
-from astkit.widgets import plots
+from astkit.widgets import gate_plots
 
 pixels = torch.arange(64 * 64).view(64, 1, 8, 8).mul(7).to(torch.uint8)
 part = Images(pixels, torch.arange(64) % 4, tuple("abcd"), "stripes")
@@ -134,7 +134,7 @@ for step, (_, x, y) in enumerate(Loader(part, 8).batches(0)):
     steps.append({"step": step, "rate": len(rows) / len(y), "threshold": sum(rows), "rows": rows})
 print(steps)
 """
-PICTURE = 'display(plots.threshold_and_rate(steps, rate), Markdown("**bold**"))'
+PICTURE = 'display(gate_plots.threshold_and_rate(steps, rate), Markdown("**bold**"))'
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from astkit.trainers import Watch
-from astkit.widgets import gate_plots, plots
+from astkit.widgets import gate_plots
 from tests.widgets.small import small_trainer
 
 
@@ -53,7 +53,7 @@ def legend(picture):
 
 def test_threshold_and_rate_draw_the_median_and_the_set_point(steps):
     later = steps.assign(threshold=steps["threshold"] * (1 + steps["seed"]))
-    picture = plots.threshold_and_rate(later, 0.1, window=3)
+    picture = gate_plots.threshold_and_rate(later, 0.1, window=3)
     rate, threshold = picture.axes
     assert list(threshold.lines[0].get_ydata()) == pytest.approx([3 / s for s in range(1, 61)])
     assert shade(threshold)[2] == pytest.approx((1.05, 1.95))  # 5 and 95 % between 1 and 2
@@ -72,7 +72,7 @@ def test_many_steps_of_many_runs_become_one_line_and_a_band():
     table = pd.DataFrame(
         {"step": np.tile(np.arange(2_000), 20), "seed": np.repeat(np.arange(20), 2_000)}
     ).assign(threshold=random.normal(5.0, 1.0, 40_000), rate=0.1)
-    axis = plots.threshold_and_rate(table, 0.1).axes[1]
+    axis = gate_plots.threshold_and_rate(table, 0.1).axes[1]
     (line,) = axis.lines
     assert len(line.get_xdata()) == gate_plots.POINTS
     assert np.abs(line.get_ydata() - 5.0).max() < 0.5
@@ -83,7 +83,7 @@ def test_many_steps_of_many_runs_become_one_line_and_a_band():
 
 def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
     moved = steps.assign(target_rate=np.where(steps["step"] < 30, 0.1, 0.25))
-    picture = plots.threshold_and_rate(moved, 0.7)  # the steps know better
+    picture = gate_plots.threshold_and_rate(moved, 0.7)  # the steps know better
     axis = picture.axes[0]
     line = axis.lines[-1]
     assert line.get_drawstyle() == "steps-post"
@@ -98,21 +98,21 @@ def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
 def test_a_set_point_is_needed_and_only_one(steps):
     for table in (steps, steps.assign(target_rate=None)):
         with pytest.raises(ValueError, match="pass the set point as target"):
-            plots.threshold_and_rate(table)
+            gate_plots.threshold_and_rate(table)
     with pytest.raises(ValueError, match="set point differs between runs"):
-        plots.threshold_and_rate(steps.assign(target_rate=0.1 + steps["seed"]))
+        gate_plots.threshold_and_rate(steps.assign(target_rate=0.1 + steps["seed"]))
 
 
 def test_a_threshold_without_end_does_not_hide_the_others(steps):
     steps["threshold"] = steps["threshold"].clip(1.0)
     steps.loc[3, "threshold"] = np.inf  # as where the quota of a batch is no row
-    axis = plots.threshold_and_rate(steps, 0.1).axes[1]
+    axis = gate_plots.threshold_and_rate(steps, 0.1).axes[1]
     assert axis.get_yscale() == "linear"
     assert np.isfinite(axis.get_ylim()).all()
 
 
 def test_responses_hold_medians_bands_set_point_and_shock(responses):
-    picture = plots.step_response(responses, shock=5)
+    picture = gate_plots.step_response(responses, shock=5)
     rate, threshold = picture.axes
     assert [line.get_label() for line in threshold.lines[:2]] == ["slow", "fast"]
     for line in rate.lines[:2]:
@@ -129,12 +129,12 @@ def test_responses_hold_medians_bands_set_point_and_shock(responses):
     assert legend(picture) == named
     # matplotlib calls every dash pattern of its own "--"
     assert len({str(line._unscaled_dash_pattern) for line in rate.lines[:2]}) == 2
-    named = plots.step_response(responses.assign(stream="a jump"))
+    named = gate_plots.step_response(responses.assign(stream="a jump"))
     assert named.get_suptitle() == "a jump: " + picture.get_suptitle()
 
 
 def test_responses_are_averaged_within_each_run_alone(responses):
-    rate = plots.step_response(responses, window=2).axes[0]
+    rate = gate_plots.step_response(responses, window=2).axes[0]
     wanted = [0.11, 0.11, 0.11, 0.11, 0.26, 0.26, 0.11, 0.11, 0.11, 0.11]
     for line in rate.lines[:2]:
         assert list(line.get_ydata()) == pytest.approx(wanted)
@@ -148,7 +148,7 @@ def test_a_loops_noise_is_drawn_beside_theory_and_bound():
         for b in (8, 64)
         for g, predicted in ((1.0, 1.5), (2.5, np.inf))
     ]
-    picture = plots.stability_bound(rows)
+    picture = gate_plots.stability_bound(rows)
     (axis,) = picture.axes
     assert [list(line.get_ydata()) for line in axis.lines[:4:2]] == [[1.0, 2.5], [2.0, 3.5]]
     assert list(axis.lines[4].get_ydata()) == [1.5]  # where the theory is finite
@@ -176,7 +176,7 @@ def scores(make, steps=range(1, 9), levels=LEVELS, threshold=0.8):
 
 
 def test_evenly_spread_scores_fill_their_cells_evenly():
-    shares, corners = heat(plots.score_heatmap(scores(lambda s, q: q - 0.5), bins=10))
+    shares, corners = heat(gate_plots.score_heatmap(scores(lambda s, q: q - 0.5), bins=10))
     assert shares.shape == (8, 10)
     assert np.allclose(shares, 0.1)
     assert np.allclose(corners[:, 0, 1], np.linspace(-0.5, 0.5, 11))
@@ -188,7 +188,7 @@ def test_cells_hold_the_share_of_the_scores_between_their_edges():
     batches = {s: np.sort(random.gamma(2.0, s, 200)) - 3 for s in range(1, 9)}
     levels = np.linspace(0, 1, 200)
     table = scores(lambda s, q: np.quantile(batches[s], q), levels=levels)
-    shares, corners = heat(plots.score_heatmap(table, bins=12))
+    shares, corners = heat(gate_plots.score_heatmap(table, bins=12))
     edges = corners[:, 0, 1]
     assert np.allclose(shares.sum(axis=1), 1.0)
     for step, batch in batches.items():
@@ -198,25 +198,25 @@ def test_cells_hold_the_share_of_the_scores_between_their_edges():
 
 def test_wide_positive_scores_have_a_logarithmic_axis_and_zeros_its_lowest_row():
     table = scores(lambda s, q: 0.0 if q < 0.25 else 10 ** (4 * q - 3))
-    picture = plots.score_heatmap(table, bins=10)
+    picture = gate_plots.score_heatmap(table, bins=10)
     shares, corners = heat(picture)
     assert picture.axes[0].get_yscale() == "log"
     assert np.allclose(np.diff(np.log(corners[:, 0, 1])), np.diff(np.log(corners[:2, 0, 1])))
     assert np.allclose(shares.sum(axis=1), 1.0)
     assert np.all(shares[:, 0] > 0.2)
     few = scores(lambda s, q: 10 ** (4 * q - 3), levels=(0, 0.5, 1))
-    shares, _ = heat(plots.score_heatmap(few, bins=8))
+    shares, _ = heat(gate_plots.score_heatmap(few, bins=8))
     assert np.allclose(shares[:, 1:], shares[0, 1], atol=1e-3)  # even in the logarithm
     for make in (lambda s, q: q, lambda s, q: 1 + q, lambda s, q: 100**q - 2):
-        assert plots.score_heatmap(scores(make)).axes[0].get_yscale() == "linear"
+        assert gate_plots.score_heatmap(scores(make)).axes[0].get_yscale() == "linear"
 
 
 def test_a_score_that_all_samples_share_fills_one_cell():
-    shares, _ = heat(plots.score_heatmap(scores(lambda s, q: 1.0 if s < 5 else 2.0), bins=4))
+    shares, _ = heat(gate_plots.score_heatmap(scores(lambda s, q: 1.0 if s < 5 else 2.0), bins=4))
     assert np.allclose(shares[:4], [1, 0, 0, 0])
     assert np.allclose(shares[4:], [0, 0, 0, 1])
     for value in (0.0, -7e9):
-        shares, corners = heat(plots.score_heatmap(scores(lambda s, q, v=value: v), bins=4))
+        shares, corners = heat(gate_plots.score_heatmap(scores(lambda s, q, v=value: v), bins=4))
         assert np.allclose(shares.sum(axis=1), 1)
         assert np.all(np.diff(corners[:, 0, 1]) > 0)
 
@@ -227,7 +227,7 @@ def test_many_steps_are_averaged_in_windows_and_seeds_too():
         for seed in (0, 1)
         for row in scores(lambda s, q, seed=seed: q + seed, steps=range(1, 41))
     ]
-    picture = plots.score_heatmap(rows, bins=4, columns=10)
+    picture = gate_plots.score_heatmap(rows, bins=4, columns=10)
     shares, corners = heat(picture)
     assert shares.shape == (10, 4)
     assert np.allclose(shares, 0.25)  # one seed holds the lower half, one the upper
@@ -239,14 +239,14 @@ def test_many_steps_are_averaged_in_windows_and_seeds_too():
 
 def test_the_threshold_is_drawn_over_the_scores_and_not_cut_off():
     table = [{**row, "threshold": 0.2 + row["step"] / 8} for row in scores(lambda s, q: q)]
-    axis, bar = plots.score_heatmap(table).axes
+    axis, bar = gate_plots.score_heatmap(table).axes
     assert list(axis.lines[0].get_ydata()) == pytest.approx([0.2 + s / 8 for s in range(1, 9)])
     assert axis.get_ylim()[1] > 1.2
-    far = plots.score_heatmap([{**row, "threshold": 1e9} for row in table]).axes[0]
+    far = gate_plots.score_heatmap([{**row, "threshold": 1e9} for row in table]).axes[0]
     assert far.get_ylim()[1] < 1.5  # a threshold far away does not hide the scores
     assert bar.get_ylabel() == "share of the batch in a cell"
     with pytest.raises(ValueError, match="at one level"):
-        plots.score_heatmap(scores(lambda s, q: q, levels=[0.5]))
+        gate_plots.score_heatmap(scores(lambda s, q: q, levels=[0.5]))
 
 
 def test_bars_hold_the_shares_of_the_classes_over_all_steps():
@@ -255,7 +255,7 @@ def test_bars_hold_the_shares_of_the_classes_over_all_steps():
         for step in range(1, 9)
         for label, active in enumerate((1, 1, 2) if step < 5 else (4, 0, 0))
     ]
-    picture = plots.class_activation(rows)
+    picture = gate_plots.class_activation(rows)
     (axis,) = picture.axes
     seen, active = ([bar.get_height() for bar in group] for group in axis.containers)
     assert seen == pytest.approx([1 / 6, 2 / 6, 3 / 6])
@@ -263,12 +263,12 @@ def test_bars_hold_the_shares_of_the_classes_over_all_steps():
     assert legend(picture) == {"samples seen", "active samples"}
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["0", "1", "2"]
     with pytest.raises(ValueError, match="no sample was active"):
-        plots.class_activation([{**row, "active": 0} for row in rows])
+        gate_plots.class_activation([{**row, "active": 0} for row in rows])
 
 
 def test_a_hundred_classes_stay_legible():
     rows = [{"class": c, "seen": 5, "active": 1 + c % 2} for c in range(100)]
-    picture = plots.class_activation(rows)
+    picture = gate_plots.class_activation(rows)
     assert len(picture.axes[0].get_xticks()) <= 25
     assert len(picture.axes[0].containers[0]) == 100
     assert picture.get_size_inches().max() <= 14
@@ -278,10 +278,10 @@ def test_a_watched_run_goes_into_the_pictures():
     trainer = small_trainer()
     trainer.step = watch = Watch(trainer.step)
     history = trainer.run()
-    axis = plots.score_heatmap(watch.scores).axes[0]
+    axis = gate_plots.score_heatmap(watch.scores).axes[0]
     thresholds = [step["threshold"] for step in history.steps]
     assert list(axis.lines[0].get_ydata()) == pytest.approx(thresholds)
-    for bars in plots.class_activation(watch.classes).axes[0].containers:
+    for bars in gate_plots.class_activation(watch.classes).axes[0].containers:
         assert sum(bar.get_height() for bar in bars) == pytest.approx(1)
-    rate = plots.threshold_and_rate(history.steps, window=1).axes[0]
+    rate = gate_plots.threshold_and_rate(history.steps, window=1).axes[0]
     assert list(rate.lines[0].get_ydata()) == [step["rate"] for step in history.steps]

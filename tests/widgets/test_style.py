@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from astkit.widgets import plots, style
+from astkit.widgets import gate_plots, style
 
 DARK = {
     **dict.fromkeys(("figure.facecolor", "savefig.facecolor", "axes.facecolor"), "black"),
@@ -86,7 +86,7 @@ def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest():
 
 
 def test_all_text_reads_on_the_background_that_it_brings():
-    picture = plots.threshold_and_rate(STEPS)
+    picture = gate_plots.threshold_and_rate(STEPS)
     picture.canvas.draw()
     texts = [text for text in picture.findobj(matplotlib.text.Text) if text.get_text()]
     assert len(texts) > 20
@@ -97,9 +97,9 @@ def test_all_text_reads_on_the_background_that_it_brings():
 
 
 def test_settings_of_others_change_nothing_and_stay():
-    plain = plots.threshold_and_rate(STEPS)._repr_png_()
+    plain = gate_plots.threshold_and_rate(STEPS)._repr_png_()
     with matplotlib.rc_context(DARK):
-        dark = plots.threshold_and_rate(STEPS)._repr_png_()
+        dark = gate_plots.threshold_and_rate(STEPS)._repr_png_()
         assert matplotlib.rcParams["text.color"] == "white"
     assert plain == dark
     corner = Image.open(io.BytesIO(plain)).convert("RGBA").getpixel((0, 0))
