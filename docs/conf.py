@@ -1,0 +1,60 @@
+"""Sphinx settings of the site; `make docs` builds it.
+
+The source folder is the repository, so that relative links are the same in a checkout and on the
+site. `site_pages` writes the pages that are made from code and results.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # nothing is trained here
+
+import site_pages  # noqa: E402
+
+import astkit  # noqa: E402
+
+project, author, version = "astkit", "The astkit authors", astkit.__version__
+copyright = f"{author}, Apache-2.0"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "notebooks/*.ipynb", "data/README.md", *site_pages.ROOT_PAGES]
+exclude_patterns = [".*", "astkit", "tests", "out", "runs", "dist", "build", "**/.ipynb*"]
+
+nb_execution_mode = "off"  # the committed outputs are shown
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence"]  # no dollarmath: a "$" is a dollar
+myst_heading_anchors = 3
+
+napoleon_use_ivar = True
+default_role = "py:obj"
+autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!astkit).*")]  # no inventories of other projects offline
+
+html_theme = "sphinx_book_theme"
+html_title = f"astkit {version}"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_theme_options = {"use_download_button": False, "use_fullscreen_button": False}
+
+
+def setup(app: Any) -> None:
+    """Write the generated pages before a build, and the address of the first page after it."""
+    app.connect("builder-inited", lambda app: site_pages.write(ROOT / "docs" / "generated"))
+    app.connect("build-finished", _first_page)
+
+
+def _first_page(app: Any, error: Exception | None) -> None:
+    target = f"{root_doc}.html"
+    link = f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">astkit</a>'
+    (Path(app.outdir) / "index.html").write_text(link, encoding="utf-8")

@@ -1,0 +1,208 @@
+"""Pages of the site that are made from the code, the committed results and the notebooks."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import inspect
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from astkit.names import PUBLIC, REGISTRIES, resolve
+from astkit.runs import comparison_page, verdict
+from astkit.runs.paired import DENSE
+from tests.benchmarks import policies_plan, policies_table
+from tests.benchmarks.figures import markdown
+from tests.benchmarks.surface import PACKAGES, summary
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+THUMBNAIL = (480, 480)  # pixels at most
+HOUSE: tuple[dict[str, str], ...] = (
+    {"cli": "commands"},
+    {"runs": "compare, sweep, report", "export": "one file for Kaggle"},
+    {"tasks": "models and data, by name"},
+    {"lattice": "energy flows", "logic_ca": "logic gates", "integrations": "others' loops"},
+    {"widgets": "plots, live steering"},
+    {"trainers": "run the passes"},
+    {"datasets": "bring the batches"},
+    {"gating": "decide what is trained on", "profiling": "count what it costs"},
+    {"ground": "names, files, random numbers, models"},
+)
+"""Parts of the package and their jobs; each imports from rows below its own only."""
+CARD = ("law", "source", "cost", "bias", "avoid")
+HEADS = ("Rule", "Source", "Cost of skipped samples", "Bias", "When not")
+
+
+def write(folder: Path) -> None:
+    """Write all pages below ``folder``; unchanged files keep their dates, others are removed."""
+    pages: dict[str, bytes] = {
+        f"reference/{name}.md": text.encode() for name, text in reference().items()
+    }
+    pages |= {f"policies/{name}.md": text.encode() for name, text in policies().items()}
+    pages |= {**gallery(), "house.html": house().encode()}
+    for path in folder.rglob("*.*"):
+        if path.relative_to(folder).as_posix() not in pages:
+            path.unlink()
+    for name, content in pages.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != content:
+            path.write_bytes(content)
+
+
+def names() -> dict[str, list[tuple[str, str, Any]]]:
+    """By section, as on docs/surface.md: name, path under which it is documented, object.
+
+    Each object has one path: ``astkit.X``, else that of its package, else that of its module.
+    """
+    root = importlib.import_module("astkit")
+    paths: dict[tuple[int, str], str] = {}
+    sections: dict[str, list[tuple[str, str, Any]]] = {}
+
+    def add(section: str, name: str, path: str, found: Any) -> None:
+        shown = paths.setdefault(
+            (id(found), path.rpartition(".")[2]), path
+        )  # aliases have their own
+        sections.setdefault(section, []).append((name, shown, found))
+
+    for name in sorted(PUBLIC):
+        add("astkit", name, f"astkit.{name}", getattr(root, name))
+    for package in PACKAGES:
+        module = importlib.import_module(f"astkit.{package}")
+        for name in sorted(set(getattr(module, "__all__", [])) - PUBLIC.keys()):
+            add(f"astkit.{package}", name, f"astkit.{package}.{name}", getattr(module, name))
+    for kind, table in REGISTRIES.items():
+        for name in sorted(table):
+            add(f"by name: {kind}", name, table[name].replace(":", "."), resolve(kind, name))
+    return sections
+
+
+def entry(path: str, found: Any) -> str:
+    """The directive that documents ``found``, for a Markdown page."""
+    kind = "class" if inspect.isclass(found) else "data"  # an alias of a type is callable
+    kind = "function" if inspect.isroutine(found) else kind
+    return f"```{{eval-rst}}\n.. auto{kind}:: {path}\n```\n"
+
+
+def reference() -> dict[str, str]:
+    """A page for each section: a table of its names, then their docstrings.
+
+    Policies are documented on their own pages.
+    """
+    written = {path for _, path, _ in names()["by name: policy"]}
+    pages = {"index": "# Reference\n\nEvery public name, by package and by the name it goes by.\n"}
+    for section, found in names().items():
+        rows = [f"| {{py:obj}}`{name} <{path}>` | {summary(item)} |" for name, path, item in found]
+        module = importlib.import_module(section) if section.startswith("astkit") else None
+        about = [inspect.cleandoc(module.__doc__ or "").split("\n")[0], ""] if module else []
+        lines = [f"# {section}", "", *about, "| name | what it is |", "| --- | --- |", *rows, ""]
+        for _, path, item in found:
+            if path not in written:
+                written.add(path)
+                lines.append(entry(path, item))
+        pages[section.replace("by name: ", "name_").replace(".", "_")] = "\n".join(lines)
+    pages["index"] += toctree(*list(pages)[1:])
+    return pages
+
+
+def toctree(*entries: str) -> str:
+    return "\n".join(["", "```{toctree}", *entries, "```", ""])
+
+
+def policies() -> dict[str, str]:
+    """A page for each policy: its card, what was measured, its class."""
+    results = policies_plan.read(ROOT / "tests" / "benchmarks" / "policies.json")
+    entries = policies_plan.current(results)
+    claims = policies_table.claims(entries)
+    pages = {}
+    for name, path, kind in names()["by name: policy"]:
+        card = zip(HEADS, CARD, strict=True)
+        lines = [
+            f"# {name}",
+            "",
+            summary(kind),
+            "",
+            f'By name: `Trainer(..., policy="{name}")`.',
+            "",
+        ]
+        lines += ["| | |", "| --- | --- |"]
+        escaped = {field: getattr(kind.card, field).replace("|", "\\|") for field in CARD}
+        lines += [f"| **{head}** | {escaped[field]} |" for head, field in card]
+        if name in claims.index:
+            claim = claims.loc[name]
+            lines += [f"| **Published** | {claim['claim']}; on {claim['on']} |"]
+        lines += ["", "## Measured", "", *measured(name, entries)]
+        lines += ["## Class", "", entry(path, kind)]
+        pages[name] = "\n".join(lines)
+    head = "# One page a policy\n\nRule, source, cost, results and class of each.\n"
+    return {"index": head + toctree(*pages), **pages}
+
+
+def measured(name: str, entries: list[policies_plan.Entry]) -> Iterator[str]:
+    """The rows of policy ``name`` and of its controls in docs/policies.md, and the verdicts."""
+    own = [e for e in entries if policies_plan.parsed(e["policy"])[0] == name]
+    tasks = policies_table.tasks(entries) if own else {}
+    found = False
+    for task, runs in tasks.items():
+        labels = {policies_table.label(e) for e in own}
+        if not any(run["policy"] in labels for run in runs):
+            continue
+        found = True
+        verdicts = verdict.judge(runs)
+        table = comparison_page.results(runs, verdicts, policies_table.heading_metric(task))
+        table = table.set_index("policy").drop(columns="seconds / dense")
+        kept = [p for p in table.index if p in labels or p.startswith((DENSE, "random"))]
+        yield f"### {task}\n\n{markdown(table.loc[kept])}\n"
+        yield from (f"{each.sentence}.\n" for each in verdicts if each.policy in labels)
+    if found:
+        yield (
+            "Conditions, and all policies beside each other: [Policies](../../policies.md). Written"
+            " by `python -m tests.benchmarks.policies` into"
+            " [policies.json](../../../tests/benchmarks/policies.json).\n"
+        )
+    else:
+        yield "Not measured yet: `python -m tests.benchmarks.policies` measures it.\n"
+
+
+def gallery() -> dict[str, bytes]:
+    """A page with the figures of every notebook as thumbnails, and the thumbnails."""
+    files: dict[str, bytes] = {}
+    lines = ["# Gallery", "", "Every notebook with the outputs of its committed run.", ""]
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        title = "".join(cells[0]["source"]).splitlines()[0].strip("# ")
+        target = f"/notebooks/{path.name}"
+        lines += [f"## [{path.name[:2]} · {title}]({target})", ""]
+        shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", []))
+        pictures = [data["image/png"] for data in shown if "image/png" in data]
+        for number, picture in enumerate(pictures, 1):
+            name = f"thumbnails/{path.stem}_{number}.png"
+            files[name] = thumbnail(base64.b64decode("".join(picture)))
+            lines += [":::{container} thumbnails"] if number == 1 else []
+            lines.append(f"[![figure {number} of {path.stem}]({name})]({target})")
+        lines += [":::", ""] if pictures else []
+    lines += ["```{toctree}", ":hidden:", ":glob:", "", "/notebooks/*", "```", ""]
+    return {**files, "gallery.md": "\n".join(lines).encode()}
+
+
+def thumbnail(png: bytes) -> bytes:
+    """``png`` with at most `THUMBNAIL` pixels."""
+    image, out = Image.open(io.BytesIO(png)), io.BytesIO()
+    image.thumbnail(THUMBNAIL)
+    image.save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
+def house() -> str:
+    """`HOUSE` as rows of boxes, in the colours of the page."""
+    rows = [
+        "".join(f"<div><b>{name}</b><br>{job}</div>" for name, job in row.items()) for row in HOUSE
+    ]
+    shown = "<p>↓</p>".join(f"<div>{row}</div>" for row in rows)
+    return f'<figure class="house">{shown}</figure>'

@@ -1,0 +1,203 @@
+"""The site: every page and public name has its place, examples run, the picture is true."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from astkit.lattice.config import LatticeConfig
+from astkit.names import REGISTRIES
+from astkit.profiling import EnergyMeter
+from astkit.trainers import GatedStep
+from astkit.widgets import gate_plots
+from tests.benchmarks import policies_plan, policies_table, surface
+from tests.test_readme import surroundings
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+DIRECTIVE = re.compile(r"\.\. auto(?:class|function|data):: (\S+)")
+LONG = ("await ", "logic_trainer(", "compare(")
+"""Examples that only a front end can run, that train for minutes, or that README has: compiled."""
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    """The module that writes pages, as docs/conf.py imports it."""
+    spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
+    assert spec is not None
+    assert spec.loader is not None
+    conf, before = importlib.util.module_from_spec(spec), [*sys.path]
+    try:
+        spec.loader.exec_module(conf)
+    finally:
+        sys.path[:] = before
+    return conf.site_pages
+
+
+@pytest.fixture(scope="module")
+def generated(site: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Text of each generated page. The second of two calls leaves the files as they are."""
+    folder = tmp_path_factory.mktemp("generated")
+    (folder / "left.md").write_text("of an earlier version")
+    site.write(folder)
+    dates = {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
+    site.write(folder)
+    assert dates == {path: path.stat().st_mtime_ns for path in folder.rglob("*.*")}
+    found = {path.relative_to(folder).as_posix(): path for path in dates}
+    assert "left.md" not in found
+    assert len([name for name in found if name.startswith("thumbnails/")]) > 10
+    return {name: path.read_text("utf-8") for name, path in found.items() if path.suffix != ".png"}
+
+
+def test_every_page_is_in_a_table_of_contents_and_every_entry_exists(
+    generated: dict[str, str],
+) -> None:
+    entries = set()
+    texts = {path.stem: path.read_text("utf-8") for path in DOCS.glob("*.md")}
+    texts |= {f"generated/{name.removesuffix('.md')}": text for name, text in generated.items()}
+    for page, text in texts.items():
+        for block in re.findall(r"```\{toctree\}\n(.*?)```", text, re.DOTALL):
+            for line in filter(None, block.splitlines()):
+                name = line if line.startswith("/") else f"{Path(page).parent}/{line}"
+                entries |= {name.removeprefix("./")} if line[0] not in ":S" else set()
+    pages = {path.stem for path in [*DOCS.glob("*.md"), *DOCS.glob("*.rst")]}
+    pages |= {f"generated/{name[:-3]}" for name in generated if name.endswith(".md")}
+    assert pages - entries == {"index"}
+    files = {name for name in entries - pages if not name.endswith("*")}
+    assert [name for name in files if not (ROOT / f"{name[1:]}.md").is_file()] == []
+
+
+def test_every_public_name_is_documented_once(generated: dict[str, str]) -> None:
+    texts = [*generated.values(), (DOCS / "types.rst").read_text("utf-8")]
+    described = Counter(DIRECTIVE.findall("\n".join(texts)))
+    assert [path for path, count in described.items() if count > 1] == []
+    objects = {path: pkgutil.resolve_name(path) for path in described}
+    linked = dict(re.findall(r"\{py:obj\}`(\S+) <(\S+)>`", "\n".join(texts)))
+    sections = re.split(r"^## ", surface.page(), flags=re.MULTILINE)[1:]
+    missing = []
+    for section in sections:
+        title, *lines = section.splitlines()
+        for name in re.findall(r'^\| `"?(\w+)"?` \|', "\n".join(lines), re.MULTILINE):
+            kind = title.removeprefix("by name: ")
+            path = REGISTRIES[kind][name] if kind != title else f"{title}:{name}"
+            found = pkgutil.resolve_name(path)
+            if not any(each is found for each in objects.values()) or name not in linked:
+                missing.append(f"{title}: {name}")
+    assert missing == []
+    assert set(linked.values()) <= described.keys()
+
+
+def test_a_policy_page_has_its_card_and_its_rows_of_the_table(generated: dict[str, str]) -> None:
+    results = policies_plan.read(ROOT / "tests" / "benchmarks" / "policies.json")
+    tables = policies_table.page(results).partition("## Accuracy at equal cost")[2]
+    for name, card in policies_table.cards().T.to_dict().items():
+        page = generated[f"policies/{name}.md"]
+        assert [text for text in card.values() if text not in page] == []
+        rows = re.findall(r"^\| .* points .*\|$", page, re.MULTILINE)
+        assert [row for row in rows if row not in tables] == []
+        assert ("Not measured yet" in page) == (f"\n| {name} | " not in tables.split("## Pub")[0])
+
+
+def test_examples_in_docstrings_run(
+    generated: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = []
+    for path in DIRECTIVE.findall("\n".join(generated.values())):
+        doc = inspect.getdoc(pkgutil.resolve_name(path)) or ""
+        for block in re.findall(r"::\n\n((?:    .*\n|\n)+)", f"{doc}\n"):
+            code = compile(textwrap.dedent(block), path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            if not any(mark in block for mark in LONG):
+                exec(code, example_names(path))
+            ran.append(path)
+    assert len(ran) > 5
+
+
+def example_names(path: str) -> dict[str, Any]:
+    """What the reader of the docstring of ``path`` has: README's names, and the object itself."""
+    names = surroundings()
+    x, y = next(iter(names["loader"]))
+    trainer = names["Trainer"](names["model"], names["train"], policy=names["Gate"](0.5), epochs=1)
+    assert isinstance(trainer.step, GatedStep)
+    name = path.rpartition(".")[2]
+    return {
+        **names,
+        name: pkgutil.resolve_name(path),
+        "data": DataLoader(names["data"], batch_size=16),
+        "x": torch.randn(2, 768) if name == "EnergyFlowLattice" else x,
+        "y": y,
+        "LatticeConfig": LatticeConfig,
+        "Budget": importlib.import_module("astkit").Budget,
+        "trainer": trainer,
+        "device": "cpu",
+        "meter": EnergyMeter("cpu"),
+        "step": lambda: None,
+        "train": (lambda: None) if name == "peak_memory" else names["train"],
+        "gate_plots": gate_plots,
+        "pandas": pd,
+        "pd": pd,
+    }
+
+
+def test_parts_import_only_from_rows_below(site: ModuleType) -> None:
+    rows = {name: number for number, row in enumerate(site.HOUSE) for name in row}
+    folders = {path.parent.name for path in (ROOT / "astkit").glob("*/__init__.py")}
+    assert rows.keys() == folders | {"ground"}
+    wrong = []
+    for part in folders:
+        for path in (ROOT / "astkit" / part).glob("*.py"):
+            for module in re.findall(r"^\s*from astkit\.(\w+)", path.read_text("utf-8"), re.M):
+                target = module if module in folders else "ground"
+                if target != part and rows[target] <= rows[part]:
+                    wrong.append(f"{part}/{path.name} imports from {target}")
+    assert wrong == []
+
+
+def test_external_links_are_well_formed() -> None:
+    files = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("astkit/**/*.py")]
+    wrong = []
+    for path in files:
+        for link in re.findall(r"\bhttps?:[^\s)>\]\"'`]*", path.read_text("utf-8")):
+            parts = urlsplit(link)
+            if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", parts.netloc) or parts.scheme != "https":
+                wrong.append(f"{path.name}: {link}")
+    assert wrong == []
+
+
+@pytest.mark.full
+def test_the_site_is_built_without_a_warning_and_works_offline(tmp_path: Path) -> None:
+    options = ["-M", "html", ROOT, tmp_path, "-c", DOCS, "-W", "-q"]
+    command = [sys.executable, "-m", "sphinx", *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    html = tmp_path / "html"
+    assert 'url=docs/index.html"' in (html / "index.html").read_text("utf-8")
+    remote = r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//[^"]+"'
+    pages = {path: path.read_text("utf-8") for path in html.glob("**/*.html")}
+    assert {
+        path.name: re.findall(remote, text)
+        for path, text in pages.items()
+        if re.search(remote, text)
+    } == {}
+    index = (html / "searchindex.js").read_text("utf-8")
+    assert "infobatch" in index
+    assert "notebooks/07_your_model" in index
+    assert len(list((html / "notebooks").glob("*.html"))) == len(
+        list(ROOT.glob("notebooks/*.ipynb"))
+    )
