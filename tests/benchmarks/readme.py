@@ -18,7 +18,7 @@ import pandas as pd
 from astkit import files
 from astkit.runs.intervals import split_error
 from astkit.stamp import describe
-from tests.benchmarks import figures, policies_plan, policies_table
+from tests.benchmarks import figures, optimal_rate, policies_plan, policies_table, tasks
 from tests.benchmarks.figures import markdown
 from tests.benchmarks.readings import difference
 
@@ -111,14 +111,18 @@ def _arms(results: list[Report], test_rows: int) -> pd.DataFrame:
     shown = {
         "n": arms.size().astype(str),
         "test accuracy": accuracy.map("{:.2%}".format),
-        "spread": spread.map("{:.2%}".format, na_action="ignore"),
+        "spread": spread.map(_percent),
         "test split ±": accuracy.map(lambda each: f"{split_error(each, test_rows):.2%}"),
-        "rate": means["rate"].map("{:.2%}".format, na_action="ignore"),
+        "rate": means["rate"].map(_percent),
         "samples trained": means["samples_trained"].map("{:,.0f}".format),
         "FLOPs / dense": (means["flops"] / dense["flops"]).map("{:.2f}".format),
         "seconds / dense": (means["seconds"] / dense["seconds"]).map("{:.2f}".format),
     }
-    return pd.DataFrame(shown).fillna("–")
+    return pd.DataFrame(shown)
+
+
+def _percent(share: float) -> str:
+    return "–" if pd.isna(share) else f"{share:.2%}"
 
 
 def benchmarks() -> str:
@@ -248,10 +252,50 @@ def _changes(run: str) -> str:
     return " (with changes)" if any(stamp["dirty"] for stamp in stamps) else ""
 
 
+def beyond_images() -> str:
+    """The policies on the tasks beyond images; the verdicts that are not "undecided" as a list."""
+    report = read(BENCHMARKS / "tasks.json")
+    parts = {name: report[name] for name in tasks.NAMES}
+    said = [
+        f"- {name}, {each.sentence}."
+        for name, part in parts.items()
+        for each in tasks.verdicts(part)
+        if each.outcome != "undecided"
+    ]
+    return "\n\n".join([markdown(tasks.table(parts)), "\n".join(said), _commits(parts)])
+
+
+def tokens() -> str:
+    """Token selection by the excess over a reference model."""
+    return _with_costs("tokens")
+
+
+def learned() -> str:
+    """Learned significance beside cached losses."""
+    return _with_costs("learned")
+
+
+def _with_costs(name: str) -> str:
+    part = {name: read(BENCHMARKS / "tasks.json")[name]}
+    return f"{markdown(tasks.table(part, costs=True))}\n\n{_commits(part)}"
+
+
+def optimal() -> str:
+    """Cost to reach an accuracy by keep fraction, and the fit of the cost model."""
+    report = read(BENCHMARKS / "optimal_rate.json")
+    return f"{markdown(optimal_rate.table(report))}\n\n{_commits(report)}"
+
+
+def _commits(parts: Report) -> str:
+    commits = sorted({str(part["stamp"]["commit"])[:8] for part in parts.values()})
+    return f"Commits: {', '.join(commits)}. {describe(list(parts.values())[-1]['stamp'])}"
+
+
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (pays, answers),
     "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
+    "docs/tasks.md": (beyond_images, tokens, learned, optimal),
 }
 TABLES = tuple(make for makes in FILES.values() for make in makes)
 

@@ -74,7 +74,7 @@ def test_the_committed_digits(table):
     seconds = mean(by["sample by sample, per sample", seed]["seconds"] for seed in seeds)
     epoch = row(table, "sample by sample, an epoch, CNN")["measured"]
     epochs = report["settings"]["epochs"]
-    assert epoch.startswith(f"{seconds / epochs:.3g} s, digits_cnn, digits, ")
+    assert epoch.startswith(f"{seconds / epochs:.3g} s, DigitsCNN, digits, ")
 
 
 def test_the_committed_run_with_the_originals_settings(table):
