@@ -33,8 +33,8 @@ def rank() -> int:
 def share(rows: int) -> slice:
     """The rows of a global batch that this process takes: consecutive, as equally many as possible.
 
-    Of fewer rows than processes, some are taken by several processes, as in torch's
-    DistributedSampler: each process has at least one row. An empty batch remains empty.
+    Of fewer rows than processes, some are taken by several of them, since every process has to take
+    part in each step; `repeats` tells which of these do not count. An empty batch remains empty.
     """
     first, last = rows * rank() // world(), rows * (rank() + 1) // world()
     if first == last and rows:
@@ -44,7 +44,7 @@ def share(rows: int) -> slice:
 
 
 def repeats(rows: int) -> bool:
-    """Whether the `share` of this process is that of another process."""
+    """Whether the `share` of this process repeats rows of another one, so that it has weight 0."""
     return rows * rank() // world() == rows * (rank() + 1) // world()
 
 

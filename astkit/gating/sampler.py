@@ -79,17 +79,19 @@ def plan_round(
 
 
 def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
-    """Class labels of a data set (``labels`` or ``targets``), int64 ``[samples]``, or ``None``.
+    """Class labels of a data set, int64 ``[samples]``, or ``None``.
 
-    ``samples``: by default the length of ``data``. Of a DataLoader, its data set counts.
+    The attribute ``labels`` or ``targets``; of a Hugging Face data set, an integer column of this
+    name or ``label``. ``samples``: by default the length of ``data``. Of a DataLoader, its data set
+    counts.
     """
     data = getattr(data, "dataset", data) if isinstance(data, DataLoader) else data
     if samples is None:
         samples = len(data) if hasattr(data, "__len__") else -1
     while hasattr(data, "indexed_data"):
         data = data.indexed_data
-    for name in ("labels", "targets"):
-        held = getattr(data, name, None)
+    for name in ("labels", "targets", "label"):
+        held = _column(data, name) if hasattr(data, "column_names") else getattr(data, name, None)
         if held is None or not hasattr(held, "__len__") or len(held) != samples:
             continue
         try:
@@ -101,6 +103,13 @@ def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
     return None
 
 
+def _column(data: Any, name: str) -> Any:
+    """Integer column of a Hugging Face data set; ``None`` if there is none."""
+    kind = getattr((data.features or {}).get(name), "dtype", "")
+    integers = isinstance(kind, str) and "int" in kind and hasattr(data, "__len__")
+    return data.with_format("numpy")[name][:] if integers else None  # without a transform
+
+
 class PolicySampler(Sampler[int]):
     """Yields the rows planned by ``policy``; one iteration is an epoch.
 
@@ -109,8 +118,8 @@ class PolicySampler(Sampler[int]):
     ``iteration()`` as well and assign it to ``policy.interrupted`` on resume: the next iteration
     continues after the last row passed to ``mean``.
 
-    With several processes, each plans the same rounds and yields every W-th row of them; if their
-    number does not divide by W, some processes yield one more row, with weight 0.
+    With several processes, each plans the same rounds and yields every W-th of their rows; if the
+    rows of an iteration do not divide by W, some processes yield one more row, with weight 0.
 
     Args:
         policy: a policy that overrides ``plan``.
@@ -127,7 +136,11 @@ class PolicySampler(Sampler[int]):
     """
 
     def __init__(self, policy: Planner, data: Any, epochs: float, validation: Any = None) -> None:
-        if not hasattr(data, "__len__") or not len(data):
+        try:
+            self.samples = len(data)
+        except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
+            self.samples = 0
+        if not self.samples:
             raise ValueError(
                 f"data is a {type(data).__name__} without rows or without a length, so no rows can"
                 " be selected before loading: pass a map-style data set, or use a policy that"
@@ -135,7 +148,7 @@ class PolicySampler(Sampler[int]):
             )
         if not epochs > 0:
             raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")
-        self.policy, self.epochs, self.samples = policy, epochs, len(data)
+        self.policy, self.epochs = policy, epochs
         self.labels = class_labels(data, self.samples)
         self.validation_labels = class_labels(validation)
         self.progress: Callable[[], float] | None = None
@@ -151,6 +164,7 @@ class PolicySampler(Sampler[int]):
         # fraction of the processes whose row at this place is not repeated
         self._real = torch.empty(0, dtype=torch.float64)
         self._used = torch.empty(0, dtype=torch.bool)
+        self._left, self._left_scale = self._rows, self._scale  # planned, and in no share yet
         self._next = 0  # the first row after the latest batch
         self._planned = 0  # rounds planned in this iteration
         self._done = 0  # rows trained on before it was interrupted
@@ -166,8 +180,9 @@ class PolicySampler(Sampler[int]):
         real = (torch.arange(world) < (self._real[left, None] * world).round()).flatten()
         beside = {name: getattr(self, name) for name in ("lr_factor", "score_only")}
         done = world * (self._done + self._next)
-        planned = {"done": done, "planned": self._planned}
-        return {"rows": rows[real], "scale": scale[real], **planned, **beside}
+        rows = torch.cat([rows[real], self._left])
+        scale = torch.cat([scale[real], self._left_scale])
+        return {"rows": rows, "scale": scale, "done": done, "planned": self._planned, **beside}
 
     def _continue(self, state: Mapping[str, Any]) -> list[int]:
         self._planned, self._done = state["planned"], state["done"] // distributed.world()
@@ -214,7 +229,11 @@ class PolicySampler(Sampler[int]):
 
     def _draw(self, rows: Tensor, scale: Tensor) -> list[int]:
         """Append the share of this process in a plan; returns its rows."""
-        world, planned = distributed.world(), len(rows)
+        world, last = distributed.world(), self._planned == self.policy.rounds
+        rows, scale = torch.cat([self._left, rows]), torch.cat([self._left_scale, scale])
+        planned = len(rows) if last else len(rows) // world * world
+        self._left, self._left_scale = rows[planned:], scale[planned:]
+        rows, scale = rows[:planned], scale[:planned]
         missing = -planned % world
         rows = torch.cat([rows, rows[:missing].repeat(world)[:missing]])
         scale = torch.cat([scale, torch.zeros(missing)])
@@ -254,19 +273,20 @@ class PolicySampler(Sampler[int]):
                 f"losses has shape {list(losses.shape)} and index {list(index.shape)}: pass one"
                 " loss and one index per row, from a criterion built with reduction='none'"
             )
-        return (losses * self.scale_of(index).to(losses.device)).sum() / len(index)
+        part = self._find(index.detach().cpu())
+        # not by scale_of: scales are float32, losses may be float64
+        return (losses * self._scale[part].to(losses.device)).sum() / float(self._real[part].sum())
 
     def scale_of(self, index: Tensor) -> Tensor:
         """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.
 
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
-        first = self._find(index.detach().cpu())
-        part = slice(first, first + len(index))
+        part = self._find(index.detach().cpu())
         return self._scale[part] * (len(index) / float(self._real[part].sum()))
 
-    def _find(self, index: Tensor) -> int:
-        """Position of the rows ``index`` among the drawn ones; marks them as used."""
+    def _find(self, index: Tensor) -> slice:
+        """Positions of the rows ``index`` among the drawn ones; marks them as used."""
         count = len(index)
 
         def fits(first: int) -> bool:
@@ -285,4 +305,4 @@ class PolicySampler(Sampler[int]):
             )
         self._next = first + count
         self._used[first : self._next] = True
-        return first
+        return slice(first, self._next)

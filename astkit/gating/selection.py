@@ -90,12 +90,9 @@ class Selection:
             )
         total = (losses * self.weight).sum()
         if distributed.world() > 1:
-            return total / max(self.shared_total(), 1e-30)  # 0 if no process selected a row
+            shared = distributed.total(float(self.total))[0] / distributed.world()
+            return total / max(shared, 1e-30)  # 0 if no process selected a row
         return total / self.total if len(self) else total
-
-    def shared_total(self) -> float:
-        """Mean of the normalisers over the processes."""
-        return distributed.total(float(self.total))[0] / distributed.world()
 
     def take(self, batch: Any) -> Any:
         """Selected rows of every tensor in ``batch``, a nested structure of tensors.

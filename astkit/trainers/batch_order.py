@@ -20,6 +20,9 @@ from astkit.gating.policy import overrides
 from astkit.gating.sampler import class_labels, plan_round
 from astkit.trainers.state import Position
 
+LOADER = "pass the data set instead, with batch_size=..., or an astkit Loader"
+STREAM = "use a policy that selects after scoring, such as Gate, or a data set with a length"
+
 
 def _none() -> Tensor:
     return torch.empty(0, dtype=torch.int64)
@@ -79,10 +82,12 @@ class Feed:
         self._validation_labels: Tensor | None = None
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
+                loader, remedy = f"a {type(source).__name__} loads all rows", LOADER
+                if getattr(source, "streamed", False):
+                    loader, remedy = "a stream can only be read in order", STREAM
                 raise ValueError(
-                    f"{type(self.policy).__name__} selects rows before loading, but a"
-                    f" {type(source).__name__} loads all rows: pass the data set instead,"
-                    " with batch_size=..., or an astkit Loader"
+                    f"{type(self.policy).__name__} selects rows before loading, but {loader}:"
+                    f" {remedy}"
                 )
             self._labels = class_labels(getattr(source, "data", None), source.num_samples)
             self._validation_labels = class_labels(
@@ -111,6 +116,11 @@ class Feed:
         self.rows = self._rows_of(batch, position)
         return batch
 
+    @property
+    def repeating(self) -> bool:
+        """Whether the rows of the latest batch only repeat those of another process."""
+        return isinstance(self.source, Loader) and distributed.repeats(self.rows)
+
     def _rows_of(self, batch: Batch | None, position: Position) -> int:
         """Rows of a batch in all processes together."""
         own = 0 if batch is None else batch.rows
@@ -119,7 +129,7 @@ class Feed:
         if isinstance(self.source, Loader):
             size, planned = self.source.batch_size, self.round.rows
             rows = self.source.num_samples if planned is None else len(planned)
-            return max(min(rows - position.taken * size, size), distributed.world())
+            return min(rows - position.taken * size, size)
         rows, with_batch = map(int, distributed.total(own, batch is not None))
         if 0 < with_batch < distributed.world():
             raise RuntimeError(
@@ -236,6 +246,8 @@ class Feed:
 
     def weight(self, position: Position, batch: Batch) -> Tensor | None:
         """Loss factor of each row of ``batch``, float32 ``[rows]``; ``None`` means 1."""
+        if self.repeating:
+            return torch.zeros(batch.rows)
         if self.round.rows is None:
             return None
         size = getattr(self.source, "batch_size", None) or batch.rows

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data.distributed import DistributedSampler
 
 from astkit import distributed, rng
 from astkit.batch import Batch, count_rows
@@ -87,6 +88,7 @@ class Evaluator:
         """Evaluate the next batch of ``source``; false at the end of the pass."""
         with self._evaluation():
             if self._batches is None:
+                self._check(source)
                 distributed.same_buffers(self.learner.model)
                 self._batches = source.batches(0, self.rows, position.validated)
             batch = next(self._batches, None)
@@ -125,6 +127,7 @@ class Evaluator:
         Raises ``ValueError`` if the source yields no batch.
         """
         total: Tensor | None = None
+        self._check(source)
         with self._evaluation():
             distributed.same_buffers(self.learner.model)
             for batch in source.batches(0):
@@ -135,6 +138,14 @@ class Evaluator:
                 "the validation data gave no batch: lower batch_size or disable drop_last"
             )
         return self._means(distributed.summed(total))
+
+    def _check(self, source: BatchSource) -> None:
+        sampler = getattr(getattr(source, "loader", None), "sampler", None)
+        if distributed.world() > 1 and isinstance(sampler, DistributedSampler):
+            raise ValueError(
+                "the validation data have a DistributedSampler, but the processes divide each batch"
+                " themselves: pass the data set, or a DataLoader without that sampler"
+            )
 
     def save(self, position: Position) -> None:
         """Store the current sums in ``position``, as plain numbers."""

@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import torch
+
 from astkit import distributed, logs, rng
 from astkit.batch import Batch
 from astkit.profiling.flops import FlopsPerSample
@@ -254,12 +256,12 @@ class Loop(Resumable):
             trained=computed,
             skipped=batch.rows - computed,
             overflowed=self.learner.updates.take_lost(),
-            padded=result.padded,
+            padded=torch.tensor(computed) if self.feed.repeating else result.padded,
         )
-        of_dense = batch.rows / self.feed.round.share
+        of_dense = 0 if self.feed.repeating else batch.rows / self.feed.round.share
         self.ledger.flops_dense += of_dense * (cost.forward + cost.backward)
         if self.selecting:
-            self.visits.trained(batch, result)
+            self.visits.trained(batch, result, self.feed.repeating)
         self.ledger.flops.helper += sum(each.take_flops() for each in self.visits.policies)
         position.step += 1
         position.batch += 1

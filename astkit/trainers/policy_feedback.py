@@ -44,10 +44,12 @@ class Visits:
                     " of indexed(data)"
                 )
 
-    def trained(self, batch: Batch, result: StepResult) -> None:
-        """Report a step on ``batch``."""
+    def trained(self, batch: Batch, result: StepResult, repeating: bool = False) -> None:
+        """Report a step on ``batch``, unless its rows only repeat those of another process."""
         if not self._observing:
             return
+        if repeating:
+            return self._tell([])
         watched = self.learner.take_watched()
         rows, losses = result.rows, result.losses
         chosen = result.selection

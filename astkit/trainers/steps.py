@@ -107,8 +107,7 @@ class GatedStep:
                 found = gate.choose(seen)
                 chosen = Selection(torch.arange(batch.rows)) if found is None else found
                 chosen.check(batch.rows, gate)
-        several = distributed.world() > 1
-        if several and not len(chosen):
+        if distributed.world() > 1 and not len(chosen):
             chosen = chosen.padded()
         scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
         if not len(chosen):
@@ -119,7 +118,10 @@ class GatedStep:
             counts, rows = chosen.weight, chosen.index.to(chosen.weight.device)
             if weight is not None:
                 counts = counts * weight.to(counts.device).index_select(0, rows)
-        total = chosen.shared_total() if several else chosen.total
+        total = chosen.total
+        if distributed.world() > 1:
+            repeated = weight is not None and not bool(weight.any())
+            total = distributed.total(0.0 if repeated else float(total))[0] / distributed.world()
         losses = learner.train(part.x, part.y, counts, ledger, normaliser=total)
         return StepResult(chosen.index, losses, *scoring)
 

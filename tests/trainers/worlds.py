@@ -8,14 +8,18 @@ import pickle
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
+
+from astkit import Gate, Selection, TrainConfig, Trainer, indexed
+from astkit import distributed as several
 
 SECONDS = 60.0  # before the processes of a test are ended
 
@@ -24,6 +28,9 @@ _context = multiprocessing.get_context("forkserver")
 _PRELOADED = ("tests.trainers.worlds", "astkit.trainers.trainer", "torch.distributed.fsdp")
 # DistributedDataParallel imports torch._dynamo, which takes seconds
 _context.set_forkserver_preload([*_PRELOADED, "torch._dynamo"])
+
+
+CRITERION = nn.CrossEntropyLoss(reduction="none")
 
 
 class Ended(Exception):  # noqa: N818 - not an error of this module
@@ -105,7 +112,9 @@ def numbers(rows: int = 96, dtype: torch.dtype = torch.float64, seed: int = 0) -
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, 8, generator=random, dtype=dtype)
     y = (x @ torch.randn(8, 10, generator=random, dtype=dtype)).argmax(1)
-    return TensorDataset(x, y)
+    data = TensorDataset(x, y)
+    data.labels = y  # type: ignore[attr-defined]
+    return data
 
 
 def network(dtype: torch.dtype = torch.float64, wrapped: bool = True, seed: int = 0) -> nn.Module:
@@ -118,6 +127,95 @@ def network(dtype: torch.dtype = torch.float64, wrapped: bool = True, seed: int 
     return model
 
 
+def joined(parts: Iterable[list[int]]) -> list[int]:
+    """The lists in one."""
+    return list(chain.from_iterable(parts))
+
+
 def flat(model: nn.Module) -> Tensor:
     """All parameters in one vector."""
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+class Recorder:
+    """Keeps the selections of a step, its rows of the data set, and the thresholds."""
+
+    def __init__(self, step: Any) -> None:
+        self.step, self.rows, self.seen = step, [], []
+
+    def __call__(self, learner: Any, batch: Any, weight: Any, ledger: Any) -> Any:
+        result = self.step(learner, batch, weight, ledger)
+        chosen = result.selection or Selection(result.rows)
+        self.rows.append(batch.index[result.rows].tolist())
+        self.seen.append((chosen.weight, float(chosen.total), chosen.threshold))
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["step"], name)
+
+
+def built(policy: Any, wrapped: bool = True, **options: Any) -> Trainer:
+    dtype = options.pop("dtype", torch.float64)
+    config = options.pop("config", TrainConfig())
+    options = {"epochs": 2, "batch_size": 24, **options}
+    validation = options.pop("validation", None)
+    model = options.pop("model", None) or network(dtype, wrapped)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+    data = numbers(96, dtype)
+    trainer = Trainer(
+        model, data, validation, policy=policy, optimizer=optimizer, config=config, **options
+    )
+    trainer.step = Recorder(trainer.step)
+    return trainer
+
+
+def trained(policy: Any, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    trainer = built(policy, **(options or {}))
+    history = trainer.run()
+    return {
+        "weights": flat(trainer.model),
+        "rows": trainer.step.rows,
+        "seen": trainer.step.seen,
+        "ledger": trainer.ledger.state_dict(),
+        "policy": None if trainer.policy is None else trainer.policy.state_dict(),
+        "validated": [epoch.get("val_loss") for epoch in history.epochs],
+        "spent": trainer.position.step,
+    }
+
+
+def looped(policy: Any, epochs: int = 3, state: Any = None) -> dict[str, Any]:
+    """A loop of the user's own: 24 rows a step in all processes together."""
+    model, data = network(), numbers(97)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    rows = []
+    if state is not None:
+        model.load_state_dict(state["model"])
+        policy.load_state_dict(state["policy"])
+    sampler = policy.sampler(data, epochs=3)
+    loader = DataLoader(indexed(data), batch_size=24 // several.world(), sampler=sampler)
+    for _ in range(epochs):
+        for index, (x, y) in loader:
+            outputs = model(x)
+            policy.mean(CRITERION(outputs, y), index, outputs, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            rows.append(index.tolist())
+    saved = {"model": model.state_dict(), "policy": policy.state_dict()}
+    return {"weights": flat(model), "rows": rows, "state": saved, "length": len(sampler)}
+
+
+def gated(gate: Gate, steps: int, shift: float = 0.0) -> dict[str, Any]:
+    """A loop of the user's own with a gate, without a `Trainer`."""
+    model, data = network(), numbers(96)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    thresholds, selected = [], 0
+    for step in range(steps):
+        mine = torch.arange(step % 4 * 24, step % 4 * 24 + 24)[several.share(24)]
+        x, y = data[mine]
+        chosen = gate(model, x + shift * several.rank(), y)
+        chosen.mean(CRITERION(model(x[chosen.index]), y[chosen.index])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        thresholds.append(gate.controller.state_dict()["value"])
+        selected += int((chosen.weight > 0).sum())
+    return {"weights": flat(model), "thresholds": thresholds, "selected": selected}
