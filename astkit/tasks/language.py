@@ -18,7 +18,7 @@ from astkit.trainers import Budget, Metric, TrainConfig
 
 LENGTH, WIDTH, DEPTH = 64, 64, 4
 """Characters of a sequence; sizes of the transformer."""
-SEQUENCES, MOST = 960, 256
+SEQUENCES, MOST = 480, 256
 """Sequences of the embedded text; largest number of different characters."""
 
 
@@ -56,7 +56,7 @@ def language(path: str | Path | None = None) -> Arguments:
         "make_model": partial(GPT, size),
         "metrics": Metric("nats per character", character_loss, higher_is_better=False),
         "config": TrainConfig(lr=3e-3),
-        "batch_size": 16,
+        "batch_size": 8,
         "budget": Budget(epochs=3),
     }
 

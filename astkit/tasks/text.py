@@ -14,7 +14,7 @@ from astkit.lattice.pairs import docs_pairs
 from astkit.tasks.parts import HELD, PARTS, WIDTH, Arguments, Block, Columns
 from astkit.trainers import Budget, TrainConfig
 
-WORDS, LENGTH = 8192, 64
+WORDS, LENGTH = 8192, 32
 """Hashed words; words of a text."""
 
 
@@ -59,7 +59,7 @@ def text() -> Arguments:
         "make_model": partial(Encoder, len(names)),
         "config": TrainConfig(lr=3e-3),
         "batch_size": 32,
-        "budget": Budget(epochs=2),
+        "budget": Budget(epochs=3),
     }
 
 

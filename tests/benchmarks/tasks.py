@@ -34,7 +34,7 @@ NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "lan
 POLICIES = [{"name": "random", "rate": 0.5}, "infobatch", "auto"]
 ALL = (*NAMES, "learned", "tokens")
 LEARNED = {"dataset": "digits", "policies": ["cached_loss", "learned"], "budget": Budget(epochs=10)}
-REFERENCE, EPOCHS, SHARE = 336, 3, 0.6
+REFERENCE, EPOCHS, SHARE = 168, 3, 0.6
 """Sequences and epochs of the reference model of token selection; share of the tokens trained."""
 KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate", "worst_class")
 
