@@ -5,7 +5,6 @@ from astkit.datasets.foreign import as_loader, indexed
 from astkit.datasets.images import Images
 from astkit.datasets.loaders import BatchSource, Loader
 from astkit.datasets.mapped import open_mapped, write_mapped
-from astkit.datasets.parquet import ParquetLoader
 from astkit.datasets.prefetch import prefetched
 from astkit.datasets.sources import load
 from astkit.datasets.splits import Splits, split, stratified
@@ -15,7 +14,6 @@ __all__ = [
     "BatchSource",
     "Images",
     "Loader",
-    "ParquetLoader",
     "Splits",
     "as_loader",
     "indexed",

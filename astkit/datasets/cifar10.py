@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from astkit.datasets.images import Images
-from astkit.datasets.parquet import ParquetImages, shard_files
+from astkit.datasets.parquet import image_rows, shard_files
 from astkit.datasets.sources import Parts, load_folders
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -161,14 +161,11 @@ def _read_parquet(folder: Path) -> Parts:
 
 
 def _shards(paths: list[Path]) -> Images:
-    data, parts = ParquetImages(paths), []
-    if len(data) > MOST_ROWS:
-        raise ValueError(f"{paths[0].parent} has {len(data)} rows, not {MOST_ROWS}; {AGAIN}.")
-    for row in range(len(data)):
-        picture, label = data[row]
+    parts = []
+    for picture, label, where in image_rows(paths, MOST_ROWS):
         if picture.shape != (3, 32, 32) or label not in range(len(CLASSES)):
             raise ValueError(
-                f"{data.where(row)} has shape {list(picture.shape)} and label {label}, not "
+                f"{where} has shape {list(picture.shape)} and label {label}, not "
                 f"[3, 32, 32] and 0 to 9, and so is not CIFAR-10; {AGAIN}."
             )
         parts.append((picture[None], torch.tensor([label])))

@@ -78,6 +78,11 @@ class ForeignLoader:
         self._indexed = isinstance(getattr(loader, "dataset", None), Indexed)
         self._outputs: int | None = None
 
+    @property
+    def streamed(self) -> bool:
+        """Whether the rows can only be read in order."""
+        return any(isinstance(part, IterableDataset) for part in _parts(self.loader))
+
     def to(self, device: torch.device | str) -> ForeignLoader:
         """Deliver batches on ``device`` from now on."""
         self.device = torch.device(device)
@@ -113,9 +118,7 @@ class ForeignLoader:
                 " dataset instead, with batch_size=..."
             )
         check_start(start)
-        sampler: Any = getattr(self.loader, "sampler", None)
-        if hasattr(sampler, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
-            sampler.set_epoch(epoch)
+        _set_epoch(self.loader, epoch)
         return self._deliver(start)
 
     def check_labels(self, num_outputs: int) -> None:
@@ -139,6 +142,25 @@ class ForeignLoader:
             )
 
 
+def _parts(loader: Any) -> Iterator[Any]:
+    """``loader``, its sampler and dataset, and the stages of a WebDataset pipeline."""
+    yield loader
+    inner = [getattr(loader, name, None) for name in ("sampler", "dataset")]
+    stages = getattr(loader, "pipeline", None)
+    for part in [*inner, *(stages if isinstance(stages, list) else [])]:
+        if part is not None:
+            yield from _parts(part)
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Select the order of ``epoch`` in parts whose order depends on it, such as a stream's."""
+    for part in _parts(loader):
+        if hasattr(part, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
+            part.set_epoch(epoch)
+        elif type(part).__name__ == "detshuffle":  # webdataset counts up when it starts
+            part.epoch = epoch - 1
+
+
 def as_loader(
     obj: Any,
     device: torch.device | str = "cpu",
@@ -150,7 +172,8 @@ def as_loader(
     """Convert ``obj`` to a source of batches on ``device``; ``obj`` is not modified.
 
     A `Loader` or another source of batches is returned unchanged, an iterable of batches is
-    wrapped, and a dataset is batched in ``batch_size`` (128) rows, shuffled with ``seed``.
+    wrapped, and a dataset is batched in ``batch_size`` (128) rows, shuffled with ``seed`` unless it
+    is an ``IterableDataset``.
 
     Raises ``ValueError`` for anything else, and for a loader with a policy's sampler.
     """
@@ -160,7 +183,10 @@ def as_loader(
             source = source.to(device)
         return resized(source, batch_size)
     if isinstance(obj, IterableDataset):
-        return ForeignLoader(DataLoader(obj, batch_size=batch_size or BATCH_SIZE), device)
+        stages: Any = getattr(obj, "pipeline", None) or [None]
+        if not isinstance(stages[0], DataLoader):  # of a WebLoader, which yields batches
+            obj = DataLoader(obj, batch_size=batch_size or BATCH_SIZE)
+        return resized(ForeignLoader(obj, device), batch_size)
     if isinstance(obj, Indexed):  # Loader provides row indices itself
         obj = obj.indexed_data
     if is_dataset(obj):

@@ -88,7 +88,7 @@ class Loader:
         self.seed = seed
         self.drop_last = drop_last
         self._augment = Augment(augment, pad, seed)
-        channels = data.shape[0] if isinstance(data, Images) else getattr(data, "channels", None)
+        channels = data.shape[0] if isinstance(data, Images) else None
         self._normalize = Normalize(normalize, channels)
         self._choose = partial(
             loader_settings,
