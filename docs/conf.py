@@ -28,17 +28,20 @@ exclude_patterns = [".*", "astkit", "tests", "out", "runs", "dist", "build", "**
 
 nb_execution_mode = "off"  # the committed outputs are shown
 nb_merge_streams = True
-myst_enable_extensions = ["colon_fence"]  # no dollarmath: a "$" is a dollar
+myst_enable_extensions = ["colon_fence", "fieldlist"]  # no dollarmath: a "$" is a dollar
 myst_heading_anchors = 3
 
 napoleon_use_ivar = True
 default_role = "py:obj"
 autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": True}
+autodoc_mock_imports = ["accelerate", "lightning", "transformers"]  # not needed to build the site
+autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!astkit).*")]  # no inventories of other projects offline
+# annotations may name internal types, and other projects have no inventories offline
+nitpick_ignore_regex = [("py:class", r".*"), ("py:.*", r"(?!astkit).*")]
 
 html_theme = "sphinx_book_theme"
 html_title = f"astkit {version}"

@@ -22,7 +22,7 @@ from tests.benchmarks.surface import PACKAGES, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
-THUMBNAIL = (480, 480)  # pixels at most
+THUMBNAIL = (800, 320)  # pixels at most
 HOUSE: tuple[dict[str, str], ...] = (
     {"cli": "commands"},
     {"runs": "compare, sweep, report", "export": "one file for Kaggle"},
@@ -35,8 +35,13 @@ HOUSE: tuple[dict[str, str], ...] = (
     {"ground": "names, files, random numbers, models"},
 )
 """Parts of the package and their jobs; each imports from rows below its own only."""
-CARD = ("law", "source", "cost", "bias", "avoid")
-HEADS = ("Rule", "Source", "Cost of skipped samples", "Bias", "When not")
+CARD = {
+    "Rule": "law",
+    "Source": "source",
+    "Cost of skipped samples": "cost",
+    "Bias": "bias",
+    "When not": "avoid",
+}
 
 
 def write(folder: Path) -> None:
@@ -83,6 +88,11 @@ def names() -> dict[str, list[tuple[str, str, Any]]]:
     return sections
 
 
+def line(found: Any) -> str:
+    """The first sentence of a docstring; an example below it does not show."""
+    return summary(found).replace("::", ".")
+
+
 def entry(path: str, found: Any) -> str:
     """The directive that documents ``found``, for a Markdown page."""
     kind = "class" if inspect.isclass(found) else "data"  # an alias of a type is callable
@@ -98,7 +108,7 @@ def reference() -> dict[str, str]:
     written = {path for _, path, _ in names()["by name: policy"]}
     pages = {"index": "# Reference\n\nEvery public name, by package and by the name it goes by.\n"}
     for section, found in names().items():
-        rows = [f"| {{py:obj}}`{name} <{path}>` | {summary(item)} |" for name, path, item in found]
+        rows = [f"| {{py:obj}}`{name} <{path}>` | {line(item)} |" for name, path, item in found]
         module = importlib.import_module(section) if section.startswith("astkit") else None
         about = [inspect.cleandoc(module.__doc__ or "").split("\n")[0], ""] if module else []
         lines = [f"# {section}", "", *about, "| name | what it is |", "| --- | --- |", *rows, ""]
@@ -122,21 +132,18 @@ def policies() -> dict[str, str]:
     claims = policies_table.claims(entries)
     pages = {}
     for name, path, kind in names()["by name: policy"]:
-        card = zip(HEADS, CARD, strict=True)
+        card = [(head, getattr(kind.card, field)) for head, field in CARD.items()]
+        if name in claims.index:
+            card.append(("Published", f"{claims.loc[name, 'claim']}; on {claims.loc[name, 'on']}"))
         lines = [
             f"# {name}",
             "",
-            summary(kind),
+            line(kind),
             "",
             f'By name: `Trainer(..., policy="{name}")`.',
             "",
         ]
-        lines += ["| | |", "| --- | --- |"]
-        escaped = {field: getattr(kind.card, field).replace("|", "\\|") for field in CARD}
-        lines += [f"| **{head}** | {escaped[field]} |" for head, field in card]
-        if name in claims.index:
-            claim = claims.loc[name]
-            lines += [f"| **Published** | {claim['claim']}; on {claim['on']} |"]
+        lines += [f":{head}: {text}" for head, text in card]
         lines += ["", "## Measured", "", *measured(name, entries)]
         lines += ["## Class", "", entry(path, kind)]
         pages[name] = "\n".join(lines)
@@ -178,7 +185,7 @@ def gallery() -> dict[str, bytes]:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         title = "".join(cells[0]["source"]).splitlines()[0].strip("# ")
         target = f"/notebooks/{path.name}"
-        lines += [f"## [{path.name[:2]} · {title}]({target})", ""]
+        lines += [f"## {path.name[:2]} · {title}", "", f"[Read the notebook]({target})", ""]
         shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", []))
         pictures = [data["image/png"] for data in shown if "image/png" in data]
         for number, picture in enumerate(pictures, 1):
