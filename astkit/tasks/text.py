@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from astkit.datasets import stratified
 from astkit.lattice.pairs import docs_pairs
-from astkit.tasks.parts import HELD, PARTS, WIDTH, Arguments, Block, Columns
+from astkit.tasks.parts import HELD, PARTS, Arguments, Block, Columns
 from astkit.trainers import Budget, TrainConfig
 
 WORDS, LENGTH = 8192, 32
@@ -21,7 +21,7 @@ WORDS, LENGTH = 8192, 32
 class Encoder(nn.Module):
     """A transformer over words, and a linear layer on their mean."""
 
-    def __init__(self, classes: int, width: int = WIDTH, depth: int = 1) -> None:
+    def __init__(self, classes: int, width: int = 32, depth: int = 1) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, width, padding_idx=0)
         self.places = nn.Embedding(LENGTH, width)
