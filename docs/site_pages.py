@@ -127,7 +127,7 @@ def toctree(*entries: str) -> str:
 
 def policies() -> dict[str, str]:
     """A page for each policy: its card, what was measured, its class."""
-    results = policies_plan.read(ROOT / "tests" / "benchmarks" / "policies.json")
+    results = policies_plan.read(policies_plan.RESULTS)
     entries = policies_plan.current(results)
     claims = policies_table.claims(entries)
     pages = {}
@@ -171,7 +171,7 @@ def measured(name: str, entries: list[policies_plan.Entry]) -> Iterator[str]:
         yield (
             "Conditions, and all policies beside each other: [Policies](../../policies.md). Written"
             " by `python -m tests.benchmarks.policies` into"
-            " [policies.json](../../../tests/benchmarks/policies.json).\n"
+            " [06_policies.json](../../../notebooks/results/06_policies.json).\n"
         )
     else:
         yield "Not measured yet: `python -m tests.benchmarks.policies` measures it.\n"

@@ -104,7 +104,7 @@ def test_every_public_name_is_documented_once(generated: dict[str, str]) -> None
 
 
 def test_a_policy_page_has_its_card_and_its_rows_of_the_table(generated: dict[str, str]) -> None:
-    results = policies_plan.read(ROOT / "tests" / "benchmarks" / "policies.json")
+    results = policies_plan.read(policies_plan.RESULTS)
     tables = policies_table.page(results).partition("## Accuracy at equal cost")[2]
     for name, card in policies_table.cards().T.to_dict().items():
         page = generated[f"policies/{name}.md"]

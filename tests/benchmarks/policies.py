@@ -1,4 +1,4 @@
-"""Compares the policies at equal cost: `python -m tests.benchmarks.policies` writes policies.json.
+"""Compares the policies at equal cost: `python -m tests.benchmarks.policies`; see `RESULTS`.
 
 Every run of a condition may spend the FLOPs of dense training at ``--epochs``, scoring and helper
 models included, with a schedule that ends where they are spent. Test data are scored once, at the
@@ -30,7 +30,7 @@ from tests.benchmarks.policies_run import DATA, execute, images
 from tests.benchmarks.policies_table import page
 
 HERE = Path(__file__).parent
-RESULTS, SEARCH = HERE / "policies.json", HERE / "policies_search.json"
+RESULTS, SEARCH = plans.RESULTS, HERE / "policies_search.json"
 PAGE = HERE.parents[1] / "docs" / "policies.md"
 EPOCHS = {"small": 40.0}  # of other conditions: 8
 POLL = 0.5  # seconds

@@ -32,6 +32,7 @@ from astkit.files import write_atomic
 from astkit.gating import Policy
 from astkit.names import resolve
 
+RESULTS = Path(__file__).parents[2] / "notebooks" / "results" / "06_policies.json"
 SEARCH_SEED = 100
 SEARCH_HOURS = 6.0
 SEARCH_EPOCHS = 5.0

@@ -57,7 +57,7 @@ def _stamps(content: Report) -> Iterator[Report]:
 
 def pays() -> str:
     """The policies against dense training at equal FLOPs, from `HEADLINE` seeds on."""
-    found = policies_plan.current(policies_plan.read(BENCHMARKS / "policies.json"))
+    found = policies_plan.current(policies_plan.read(policies_plan.RESULTS))
     entries = [entry for entry in found if entry["fraction"] == 1 and not entry["stamp"]["dirty"]]
     table = policies_table.overview(entries, HEADLINE)
     if table.empty:
