@@ -39,8 +39,9 @@ class Comparison:
     Attributes:
         entries: one mapping per arm and seed: ``policy`` ("dense", "random at 0.30", or the label
             of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
-            training (``None`` if arms ran in parallel), ``flops``, ``trained`` and ``scored``
-            (samples), ``rate`` (share trained on), ``worst_class`` (lowest recall, or ``None``),
+            training (``None`` if arms ran in parallel), ``joules`` (or ``None``, with
+            ``joules_reason``), ``flops``, ``trained`` and ``scored`` (samples), ``rate`` (share
+            trained on), ``worst_class`` (lowest recall, or ``None``),
             ``curve``: lists ``[FLOPs, seconds, validation value]``, and ``visits``, a file name.
         metric, higher: name of ``value``, and whether a higher one is better.
         notes: sentences on what was left out or could not be measured.
@@ -70,10 +71,12 @@ class Comparison:
         return "\n".join(f"{each.sentence}." for each in self.verdicts)
 
     def table(self) -> pd.DataFrame:
-        """One row per arm: number of seeds, and means over them."""
+        """One row per arm: number of seeds, and means over them; joules if they were measured."""
         import pandas as pd
 
         kept = ["value", "flops", "seconds", "trained", "scored", "rate", "worst_class"]
+        if any(entry.get("joules") is not None for entry in self.entries):
+            kept.insert(3, "joules")
         frame = pd.DataFrame(self.entries)
         frame[kept] = frame[kept].apply(pd.to_numeric)
         grouped = frame.groupby("policy", sort=False)

@@ -14,6 +14,7 @@ from astkit.batch import count_rows, tensors
 from astkit.gating import RandomSubset, as_policy
 from astkit.gating.losses import class_outputs
 from astkit.gating.policy import overrides
+from astkit.profiling import EnergyMeter
 from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
 from astkit.runs.record import read_json, write_json
 from astkit.runs.visits import Visits
@@ -149,6 +150,7 @@ def run_arm(
         observers=[curve, *observers],
         checkpoints=kept,
         resume=resumable,
+        meter=EnergyMeter(device),
     )
     failed = None
     try:
@@ -161,7 +163,7 @@ def run_arm(
         "policy": arm.label,
         "seed": arm.seed,
         **_cost(work),
-        **({} if timed else {"seconds": None}),
+        **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel arms"}),
         **(
             {"value": None, "worst_class": None, "failed": failed}
             if failed
@@ -181,8 +183,11 @@ def _cost(work: Trainer) -> Entry:
     passes = ledger.flops.forward + ledger.flops.backward
     offered = max(1, counts.trained + counts.skipped + counts.unloaded)
     rate = passes / ledger.flops_dense if ledger.flops_dense else counts.trained / offered
+    energy = ledger.energy()
     return {
         "seconds": ledger.seconds["training"],
+        "joules": energy.joules,
+        "joules_reason": energy.reason,
         "flops": ledger.flops.total,
         "trained": counts.trained,
         "scored": counts.scored,

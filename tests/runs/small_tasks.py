@@ -49,8 +49,9 @@ def run(**options: Any) -> Any:
 
 
 def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries without seconds."""
+    """Entries without seconds and joules."""
+    untimed = dict.fromkeys(("seconds", "joules", "joules_reason"))
     return [
-        {**e, "seconds": None, "curve": [[flops, value] for flops, _, value in e["curve"]]}
+        {**e, **untimed, "curve": [[flops, value] for flops, _, value in e["curve"]]}
         for e in entries
     ]

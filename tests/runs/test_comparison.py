@@ -63,6 +63,15 @@ def test_all_arms_of_a_seed_have_dense_flops_and_their_own_control(report):
         assert (entry["scored"] > 0) == (entry["policy"] == "gate(0.25)")
         assert 0 <= entry["worst_class"] <= entry["value"] <= 1
         assert entry["seconds"] > 0
+        assert (entry["joules"] is None) == bool(entry["joules_reason"])
+
+
+def test_joules_are_a_column_where_they_were_measured(report, monkeypatch):
+    measured = [{**entry, "joules": 2.0 + entry["seed"]} for entry in report.entries]
+    monkeypatch.setattr(report, "entries", measured)
+    assert report.table().loc["dense", "joules"] == 2.5
+    monkeypatch.setattr(report, "entries", [{**entry, "joules": None} for entry in measured])
+    assert "joules" not in report.table()
 
 
 def test_the_curve_follows_the_run_to_its_end(report):
