@@ -7,14 +7,18 @@ same command continues what was interrupted.
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
+import torch
 
-from astkit import Budget
-from astkit.gating import cross_entropy_rows
+from astkit import Budget, RunInfo, Visit
+from astkit.gating import CachedLoss, cross_entropy_rows
+from astkit.gating.learned import Learned
 from astkit.profiling import count_flops
 from astkit.runs.comparison import Comparison, compare
 from astkit.runs.comparison_arm import run_arm
@@ -28,6 +32,7 @@ from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.tasks.language import SEQUENCES, TokenSelection, sequences, with_reference
 from astkit.tasks.parts import PARTS, Columns
+from tests.benchmarks.measure import one_thread
 
 RESULTS = Path(__file__).with_name("tasks.json")
 NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "language")
@@ -51,6 +56,22 @@ def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
     )
     print(found, flush=True)
     return plain(found)
+
+
+def planning(rows: int = 50_000, rounds: int = 15) -> dict[str, Any]:
+    """Median CPU seconds of planning an epoch of ``rows`` samples, interleaved, on one thread."""
+    policies = {"learned": Learned(), "cached_loss": CachedLoss()}
+    taken: dict[str, list[float]] = {name: [] for name in policies}
+    with one_thread():
+        for epoch in range(rounds + 2):
+            for name, policy in policies.items():
+                run = RunInfo(rows, torch.arange(rows), epoch, 0, 0.5)
+                start = time.process_time()
+                chosen = policy.plan(run)
+                taken[name].append(time.process_time() - start)
+                policy.observe(Visit(chosen.index, torch.rand(len(chosen))))
+    found = {name: median(seconds[2:]) for name, seconds in taken.items()}
+    return {**found, "rows": rows, "n": rounds}
 
 
 def tokens(language: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -147,6 +168,7 @@ def main(arguments: list[str] | None = None) -> None:
             found = tokens(report["language"], options.folder / name)
         else:
             found = measure(name, options.seeds, options.jobs, options.folder)
+            found |= {"planning": planning()} if name == "learned" else {}
         write_json(options.out, {**report, name: found})
 
 
