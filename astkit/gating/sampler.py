@@ -235,7 +235,7 @@ class PolicySampler(Sampler[int]):
         self._left, self._left_scale = rows[planned:], scale[planned:]
         rows, scale = rows[:planned], scale[:planned]
         missing = -planned % world
-        rows = torch.cat([rows, rows[:missing].repeat(world)[:missing]])
+        rows = torch.cat([rows, rows[-1:].expand(missing)])
         scale = torch.cat([scale, torch.zeros(missing)])
         real = (torch.arange(len(rows)) < planned).double().view(len(rows) // world, world).mean(1)
         mine = slice(distributed.rank(), None, world)

@@ -163,10 +163,10 @@ class Evaluator:
 
         Rows, losses, metrics, correct predictions; float64 if the device supports it.
         """
-        rows = batch.rows
+        repeated = distributed.repeats(batch.rows)
         if distributed.world() > 1:
-            batch = batch.take(distributed.share(rows))
-        learner, batch = self.learner, self._booked(batch)
+            batch = batch.take(distributed.share(batch.rows))
+        learner, batch = self.learner, self._booked(batch, counted=not repeated)
         outputs = learner.outputs(batch.x, batch.y)
         values = [row_losses(learner.criterion, outputs, batch.y)]
         values += [each.rows(outputs, batch.y) for each in self.metrics]
@@ -174,7 +174,7 @@ class Evaluator:
             values.append(classes[0].argmax(1) == classes[1])
         dtype = _wide(values[0].device)
         sums = torch.stack([torch.ones_like(values[0]), *values]).to(dtype).sum(1)
-        return torch.zeros_like(sums) if distributed.repeats(rows) else sums
+        return torch.zeros_like(sums) if repeated else sums
 
     def _means(self, sums: Tensor) -> dict[str, Any]:
         rows, loss, *values = sums.tolist()
@@ -191,10 +191,10 @@ class Evaluator:
             **{name: value / rows for name, value in zip(names, values, strict=True)},
         }
 
-    def _booked(self, batch: Batch) -> Batch:
+    def _booked(self, batch: Batch, counted: bool = True) -> Batch:
         """Prepare a batch and count its cost."""
         batch = self.learner.prepare(batch)
-        self.ledger.note(self._cost(batch), evaluated=batch.rows)
+        self.ledger.note(self._cost(batch), evaluated=batch.rows if counted else 0)
         return batch
 
     @contextmanager

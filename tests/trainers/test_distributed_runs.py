@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
+import sys
 import time
 from itertools import islice
 from pathlib import Path
@@ -50,9 +52,19 @@ def resumed(folder: Path, policy: Any, options: dict[str, Any]) -> dict[str, Any
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("worlds", [(3, 1), (1, 3), (2, 3), (3, 3)])
-@pytest.mark.parametrize("policy", ["auto", "infobatch", "cached_loss", None])
-@pytest.mark.parametrize("steps", [7, 8])  # the second of them ends an epoch of 96 rows
+@pytest.mark.parametrize(
+    ("worlds", "policy", "steps"),
+    [
+        ((3, 1), "auto", 7),
+        ((1, 3), "auto", 8),  # 8 batches are two epochs
+        ((2, 3), "auto", 6),
+        ((3, 1), "infobatch", 8),
+        ((2, 3), "infobatch", 7),
+        ((1, 3), "cached_loss", 3),
+        ((3, 3), "cached_loss", 4),
+        ((3, 1), None, 6),
+    ],
+)
 def test_a_run_resumes_in_another_number_of_processes(
     worlds: tuple[int, int], policy: str | None, steps: int, tmp_path: Path
 ) -> None:
@@ -272,3 +284,30 @@ def test_what_processes_would_do_differently_is_refused() -> None:
     assert found[0] == found[1]
     for sentence, part in zip(found[0], expected, strict=True):
         assert part in sentence
+
+
+def script() -> str:
+    """The script of docs/distributed.md."""
+    return PAGE.read_text().partition("```python\n")[2].partition("```")[0]
+
+
+def test_the_script_of_the_page_is_short() -> None:
+    assert script().startswith("# train.py")
+    assert len(script().splitlines()) <= 30
+
+
+@pytest.mark.full
+def test_the_script_of_the_page_runs_with_torchrun(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    shown = []
+    for processes in ("2", "1"):  # the second resumes the completed run
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += [f"--nproc_per_node={processes}", "train.py"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    assert shown[0] == shown[1]
+    assert float(shown[0].split()[0]) > 0.5

@@ -146,7 +146,8 @@ class Recorder:
     def __call__(self, learner: Any, batch: Any, weight: Any, ledger: Any) -> Any:
         result = self.step(learner, batch, weight, ledger)
         chosen = result.selection or Selection(result.rows)
-        self.rows.append(batch.index[result.rows].tolist())
+        repeated = weight is not None and not weight.any()
+        self.rows.append([] if repeated else batch.index[result.rows].tolist())
         self.seen.append((chosen.weight, float(chosen.total), chosen.threshold))
         return result
 
@@ -154,17 +155,17 @@ class Recorder:
         return getattr(self.__dict__["step"], name)
 
 
-def built(policy: Any, wrapped: bool = True, **options: Any) -> Trainer:
-    dtype = options.pop("dtype", torch.float64)
+def built(policy: Any, data: Any = None, wrapped: bool = True, **options: Any) -> Trainer:
+    """A trainer of `network`, with SGD, whose steps are recorded."""
+    dtype = options.pop("dtype", torch.float64) if data is None else data.tensors[0].dtype
     config = options.pop("config", TrainConfig())
     options = {"epochs": 2, "batch_size": 24, **options}
     validation = options.pop("validation", None)
     model = options.pop("model", None) or network(dtype, wrapped)
     optimizer = torch.optim.SGD(model.parameters(), 1.0)
-    data = numbers(96, dtype)
-    trainer = Trainer(
-        model, data, validation, policy=policy, optimizer=optimizer, config=config, **options
-    )
+    data = data or numbers(96, dtype)
+    options |= {"policy": policy, "optimizer": optimizer, "config": config}
+    trainer = Trainer(model, data, validation, **options)
     trainer.step = Recorder(trainer.step)
     return trainer
 
