@@ -16,8 +16,11 @@ from typing import Any
 import pandas as pd
 
 from astkit import files
-from astkit.runs.intervals import split_error
+from astkit.runs.intervals import mean_interval, split_error
+from astkit.runs.paired import by_arm, differences
+from astkit.runs.verdict import amount
 from astkit.stamp import describe
+from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, policies_plan, policies_table, tasks
 from tests.benchmarks.figures import markdown
 from tests.benchmarks.readings import difference
@@ -247,6 +250,23 @@ def claims() -> str:
     return markdown(table)
 
 
+def distributed() -> str:
+    """Bytes that selection adds per step and process: counted, and by formula."""
+    report, rows = read(BENCHMARKS / "distributed.json"), {}
+    for found in report["figures"]:
+        row = rows.setdefault(found["policy"], {})
+        row[f"sent, N = {found['world']}"] = f"{found['counted']['sent']:,.0f}"
+        row[f"received, N = {found['world']}"] = (
+            f"{found['counted']['received']:,.0f} (formula {found['formula']['received']:,.0f})"
+        )
+    for name, row in rows.items():
+        for world in (8, 64, 1024):
+            received = bytes_added.formula(name, bytes_added.TYPICAL, world, 100)[1]
+            row[f"received by formula, N = {world:,}"] = f"{received:,.0f}"
+    table = pd.DataFrame(rows).T.rename_axis("bytes a step")
+    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
+
+
 def _changes(run: str) -> str:
     stamps = _stamps(json.loads((ROOT / run).read_text()))
     return " (with changes)" if any(stamp["dirty"] for stamp in stamps) else ""
@@ -255,7 +275,7 @@ def _changes(run: str) -> str:
 def beyond_images() -> str:
     """The policies on the tasks beyond images; the verdicts that are not "undecided" as a list."""
     report = read(BENCHMARKS / "tasks.json")
-    parts = {name: report[name] for name in tasks.NAMES}
+    parts = {name: report[name] for name in tasks.NAMES if name in report}
     said = [
         f"- {name}, {each.sentence}."
         for name, part in parts.items()
@@ -271,12 +291,24 @@ def tokens() -> str:
 
 
 def learned() -> str:
-    """Learned significance beside cached losses."""
-    return _with_costs("learned")
+    """Learned significance beside cached losses, and what planning costs."""
+    part = read(BENCHMARKS / "tasks.json")["learned"]
+    arms = by_arm(part["entries"])
+    gap = mean_interval(differences(arms["learned"], arms["cached_loss"], "value"))
+    cpu = part["planning"]
+    return (
+        f"{_with_costs('learned')}\n\nlearned minus cached_loss: {amount(gap, part['metric'])},"
+        f" n = {gap.n}. Planning an epoch of {cpu['rows']:,} samples takes"
+        f" {1000 * cpu['learned']:.0f} ms of CPU time, with cached_loss"
+        f" {1000 * cpu['cached_loss']:.0f} ms (medians, n = {cpu['n']}, one thread)."
+    )
 
 
 def _with_costs(name: str) -> str:
-    part = {name: read(BENCHMARKS / "tasks.json")[name]}
+    report = read(BENCHMARKS / "tasks.json")
+    if name not in report:
+        return "Not measured yet."
+    part = {name: report[name]}
     return f"{markdown(tasks.table(part, costs=True))}\n\n{_commits(part)}"
 
 
@@ -295,6 +327,7 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (pays, answers),
     "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
+    "docs/distributed.md": (distributed,),
     "docs/tasks.md": (beyond_images, tokens, learned, optimal),
 }
 TABLES = tuple(make for makes in FILES.values() for make in makes)

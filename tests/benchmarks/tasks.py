@@ -163,12 +163,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     for name in options.tasks:
-        report = read_json(options.out) if options.out.exists() else {}
         if name == "tokens":
-            found = tokens(report["language"], options.folder / name)
+            found = tokens(read_json(options.out)["language"], options.folder / name)
         else:
             found = measure(name, options.seeds, options.jobs, options.folder)
             found |= {"planning": planning()} if name == "learned" else {}
+        report = read_json(options.out) if options.out.exists() else {}
         write_json(options.out, {**report, name: found})
 
 

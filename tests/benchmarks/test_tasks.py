@@ -1,0 +1,79 @@
+"""The scripts that measure tasks and keep fractions: what they keep, fit and show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.benchmarks import optimal_rate, tasks
+
+FOUND = {path: json.loads(path.read_text()) for path in (tasks.RESULTS, optimal_rate.RESULTS)}
+
+
+def test_results_are_of_five_seeds_and_of_commits() -> None:
+    for path, report in FOUND.items():
+        known = set(tasks.ALL) if path == tasks.RESULTS else set(optimal_rate.GOALS)
+        assert set(report) <= known
+        for part in report.values():
+            assert part["stamp"]["commit"]
+            assert part["stamp"]["dirty"] is False
+            runs = part["runs"] if "runs" in part else part["entries"]
+            assert {run["seed"] for run in runs} == set(range(5))
+
+
+def test_each_task_has_all_policies_and_a_verdict() -> None:
+    report = FOUND[tasks.RESULTS]
+    for name in report.keys() & set(tasks.NAMES):
+        policies = [each.policy for each in tasks.verdicts(report[name])]
+        assert policies == ["random(0.5)", "infobatch", "auto"]
+    table = tasks.table(report, costs=True)
+    assert len(table) == sum(3 + (name in tasks.NAMES) for name in report)
+    assert (table["n"] == 5).all()
+    assert set(table["outcome"]) <= {"", "pays", "costs", "undecided"}
+    assert table.loc["learned", "policy"].tolist() == ["dense", "cached_loss", "learned"]
+
+
+def synthetic(a: float, b: float, scoring: float = 0.3) -> list[dict[str, Any]]:
+    """Runs of which the costs follow the model."""
+    runs = [
+        {"seed": seed, "rate": rate, "reached": True, "scoring": scoring, "flops": 1e9 * (1 + seed)}
+        for seed in range(2)
+        for rate in (None, *optimal_rate.RATES)
+    ]
+    for run in runs:
+        if run["rate"] is not None:
+            run["flops"] *= optimal_rate.model(run["rate"], scoring, (a, b))
+        run["cpu"] = run["flops"]
+    return runs
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.6, 0.1), (0.2, 0.5), (1.0, 0.01)])
+def test_the_fit_finds_the_parameters_and_the_least_cost(a: float, b: float) -> None:
+    runs = synthetic(a, b)
+    assert optimal_rate.fit(runs) == pytest.approx((a, b), rel=0.02, abs=0.002)
+    rates = np.linspace(optimal_rate.RATES[0], 1, 2000)
+    least = rates[optimal_rate.model(rates, 0.3, (a, b)).argmin()]
+    assert optimal_rate.optimum(0.3, (a, b)) == pytest.approx(least, abs=1e-3)
+
+
+def test_runs_that_do_not_reach_the_goal_are_counted_and_left_out() -> None:
+    runs = synthetic(0.6, 0.1)
+    runs[1]["reached"] = False  # the least rate with the first seed
+    assert len(optimal_rate.ratios(runs, "flops")[0.1]) == 1
+    row = optimal_rate.table({"digits": {"runs": runs}}).loc["digits"]
+    assert row["k = 0.1"] == "1 not reached"
+    assert row["k = 0.5"] == "0.64 [0.64, 0.64], CPU 0.64"
+    assert (row["a, b"], row["least at k"]) == ("0.60, 0.10", "0.22")
+    assert optimal_rate.plot({"digits": {"runs": synthetic(0.6, 0.1)}})[1:4] == b"PNG"
+
+
+@pytest.mark.full
+def test_a_run_ends_at_its_goal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(optimal_rate.GOALS, "series", optimal_rate.Goal(0.5, 1, 3e-3))
+    for rate in (None, 0.5):
+        run = optimal_rate.reach("series", rate, 0)
+        assert run["reached"]
+        assert (run["scored"] > 0) == (rate is not None)
