@@ -63,7 +63,8 @@ class PolicyTrainer(Trainer):
             )
         self.policy, self.resumed_step = policy, 0
         self.sampler: PolicySampler | None = None
-        self.labels_are_inputs = getattr(self.model.config, "is_encoder_decoder", False)
+        config = getattr(self.model, "config", None)
+        self.labels_are_inputs = getattr(config, "is_encoder_decoder", False)
         named = type(self.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
         causal = named or getattr(self.model, "loss_type", None) == "ForCausalLM"
         shifted = causal and not self.labels_are_inputs

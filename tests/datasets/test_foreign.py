@@ -5,6 +5,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
 from astkit.datasets.foreign import ForeignLoader, resized
 from astkit.gating import RandomSubset
+from astkit.trainers.batch_order import Feed
 
 X, Y = torch.randn(10, 3), torch.arange(10) % 3
 PAIRS = TensorDataset(X, Y)
@@ -15,6 +16,18 @@ class Endless(IterableDataset):
     def __iter__(self):
         while True:
             yield X[0], 1
+
+
+class Turned(IterableDataset):
+    """The rows, begun with another one in each epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return (PAIRS[(row + self.epoch) % 10] for row in range(10))
 
 
 def ordinary(data=PAIRS, **options):
@@ -155,3 +168,16 @@ def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():
         assert as_loader(data, batch_size=7, shuffle=False).order(0).tolist() == list(range(size))
     endless = as_loader(Endless(), batch_size=3)
     assert next(iter(endless.batches(0))).y.tolist() == [1, 1, 1]
+
+
+def test_a_stream_is_told_its_epoch_and_never_planned():
+    for source in (as_loader(Turned(), batch_size=5), as_loader(DataLoader(Turned(), 5))):
+        assert source.streamed
+        for epoch in (3, 0):
+            first = next(source.batches(epoch))
+            assert torch.equal(first.x, X[epoch : epoch + 5])
+        with pytest.raises(ValueError, match="RandomSubset selects rows before loading, but a str"):
+            Feed(source, RandomSubset(0.5), torch.device("cpu"), 0)
+    assert not as_loader(ordinary()).streamed
+    with pytest.raises(ValueError, match="ForeignLoader loads all rows: pass the data set instead"):
+        Feed(as_loader(ordinary()), RandomSubset(0.5), torch.device("cpu"), 0)
