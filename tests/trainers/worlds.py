@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from astkit import Gate, Selection, TrainConfig, Trainer, indexed
 from astkit import distributed as several
 
-SECONDS = 60.0  # before the processes of a test are ended
+SECONDS = 240.0  # before the processes of a test are ended
 
 # one server imports torch and the kit, and forks the processes of all tests
 _context = multiprocessing.get_context("forkserver")
