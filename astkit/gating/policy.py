@@ -183,8 +183,7 @@ class Policy:
                 f"{type(self).__name__} selects after scoring: call chosen = policy(model, x, y)"
                 " on each batch instead"
             )
-        self._sampler = PolicySampler(self, data, epochs, validation)
-        self._exchange = Exchange() if distributed.world() > 1 else None
+        self._sampler, self._exchange = PolicySampler(self, data, epochs, validation), None
         return self._sampler
 
     def mean(
@@ -226,6 +225,8 @@ class Policy:
 
         `PolicySampler` calls it before each plan, and ``mean`` after the last batch of an epoch.
         """
+        if self._exchange is None and distributed.world() > 1:
+            self._exchange = Exchange()
         for visit in [] if self._exchange is None else self._exchange.take():
             self.observe(visit)
 

@@ -202,6 +202,7 @@ class PolicySampler(Sampler[int]):
         policy = self.policy
         state, policy.interrupted = policy.interrupted, None
         self._forget()
+        policy.exchange()
         if state is None:
             self._begin()
         else:

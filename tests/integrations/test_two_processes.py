@@ -55,15 +55,14 @@ elif tool == "lightning":
             return policy.mean(rows_of(self.net(x), y), index)
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
-        def train_dataloader(self):  # after the processes know each other
-            sampler = policy.sampler(PAIRS, epochs=4)
-            return DataLoader(indexed(PAIRS), half, sampler=sampler)
 
+    # before the processes know each other
+    loader = DataLoader(indexed(PAIRS), half, sampler=policy.sampler(PAIRS, epochs=4))
     trainer = L.Trainer(
         accelerator="cpu", devices=2, strategy="ddp", max_epochs=4, use_distributed_sampler=False,
         logger=False, enable_progress_bar=False, enable_checkpointing=False,
         enable_model_summary=False, callbacks=[PolicyCallback(policy)])
-    trainer.fit(Classifier())
+    trainer.fit(Classifier(), loader)
     main = trainer.is_global_zero
 else:
     from accelerate import Accelerator
