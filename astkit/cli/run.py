@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -80,6 +81,10 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, signal.default_int_handler)
     try:
         yield
+    except KeyboardInterrupt:
+        for name in ("asyncio", "papermill"):  # they would report the kernel as dead
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
