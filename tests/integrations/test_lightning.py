@@ -91,11 +91,9 @@ def fit(policy: Policy, folder: Path, epochs: int = 4, seen: Any = None, **optio
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", ["dense", "random", "infobatch"])
 def test_a_policy_before_loading(name: str, workers: int, tmp_path: Path) -> None:
     model = fit(POLICIES[name](), tmp_path, workers=workers)
-    if name == "rounds":
-        return  # a batch is drawn ahead, so a round is planned a batch earlier
     assert_same(model.net, own_loop(POLICIES[name](), epochs=4))
     assert model.validated == 4 + 1  # an epoch each, and the sanity check
 
@@ -116,9 +114,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_pa
     whole = fit(POLICIES[name](), tmp_path, seen=rows, **options)
     again: list[list[int]] = []
     path = tmp_path / f"step={step}.ckpt"
-    if not path.exists():
-        assert len(rows) < step
-        return
+    if len(rows) < step:
+        pytest.skip("the run is shorter")
     resumed = fit(POLICIES[name](), tmp_path, seen=again, ckpt_path=path)
     assert again == rows[step:]
     assert_same(resumed.net, whole.net, atol=0)
