@@ -31,7 +31,7 @@ BLOCKS = [
     for block in blocks(text)
     if "astkit.integrations" not in block  # see tests/integrations
 ]
-LONG = ("await ", "logic_trainer(", "init_process_group(")
+LONG = ("await ", "logic_trainer(", "init_process_group(", "**task(")
 """Blocks that only a front end can run, or that train for minutes: their imports are tried."""
 
 
