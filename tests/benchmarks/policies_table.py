@@ -17,8 +17,8 @@ from tests.benchmarks.policies_plan import Entries, Entry, current, parsed
 HEAD = """# Policies
 
 A policy chooses the samples that are trained on. Each is one file in
-[astkit/gating](../astkit/gating/__init__.py), used by its name, as in `Trainer(..., policy="infobatch")`.
-Written by `python -m tests.benchmarks.policies --table`.
+[astkit/gating](../astkit/gating/__init__.py), used by its name, as in
+`Trainer(..., policy="infobatch")`. Written by `python -m tests.benchmarks.policies --table`.
 
 """
 RESULTS = """
