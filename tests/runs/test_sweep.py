@@ -227,6 +227,7 @@ def test_a_table_shows_what_varies():
     assert frame["error"].tolist() == ["", "ValueError: no", ""]
 
 
+@pytest.mark.full
 def test_an_interrupted_sweep_ends_its_processes_and_can_be_resumed(tmp_path):
     up, root = tmp_path / "up", tmp_path / "runs"
     wait = f"from pathlib import Path\nimport time\nif seed:\n    Path({str(up)!r}).touch()\n"
