@@ -48,6 +48,11 @@ PUBLISHED = {
 }
 """What the authors claim, and on what."""
 SHARES = ("start", "middle", "end")
+TESTS = {
+    "balanced": ", balanced",
+    "natural": ", natural test but balanced validation",
+    "accuracy": "",
+}
 Tasks = dict[str, list[Entry]]
 
 
@@ -83,14 +88,15 @@ def heading_metric(task: str) -> str:
 def tasks(entries: Sequence[Entry]) -> Tasks:
     """Entries as `astkit.runs.verdict` takes them, by condition, length and metric.
 
-    A long tail has two metrics, the balanced and the natural accuracy. Tasks without dense
+    A long tail has two metrics, the balanced and the natural accuracy; its validation data, whose
+    class shares policies may use, are balanced. Tasks without dense
     training are left out.
     """
     found: Tasks = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry["policy"] != DENSE):
         tail = entry["condition"].startswith("long_tail")
         for metric in ("balanced", "natural") if tail else ("accuracy",):
-            task = f"{entry['condition']}, {entry['epochs']:g} epochs" + f", {metric}" * tail
+            task = f"{entry['condition']}, {entry['epochs']:g} epochs" + TESTS[metric] * tail
             shown = {"policy": label(entry), "value": entry[metric], "worst_class": entry["worst"]}
             found[task].append({**entry, **shown, "seconds": None, "curve": []})
     full = {task: runs for task, runs in found.items() if runs[0]["policy"] == DENSE}
