@@ -30,4 +30,4 @@ def test_the_committed_counts_are_those_of_the_formula() -> None:
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("name", distributed.NAMES)
 def test_what_is_exchanged_is_counted(name: str, world: int) -> None:
-    check(distributed.measured(name, world, epochs=2))
+    check(distributed.measured(name, world))  # the first step exchanges more
