@@ -440,7 +440,7 @@ def other_table(rng: random.Random, content: bytes) -> bytes:
 def _read_parquet(folder: Path, path: Path) -> None:
     from astkit.datasets.parquet import image_rows, shard_files
 
-    for _ in image_rows(shard_files(folder, "train"), most=1000):
+    for _ in image_rows(shard_files(folder, "train") or [path], most=1000):
         pass
 
 

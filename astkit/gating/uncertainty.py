@@ -76,6 +76,11 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     """
     logits, labels = class_logits(outputs, count_rows(targets)), labels_of(targets)
     if labels.is_floating_point() and labels.shape == logits.shape:
+        if bool((labels < 0).any()):
+            raise ValueError(
+                "targets are negative, but this score takes float targets as class probabilities:"
+                " choose score='loss', or a policy that uses losses"
+            )
         shares = labels.to(logits.dtype)
     elif labels.is_floating_point() or labels.shape != logits.shape[:1]:
         raise ValueError(

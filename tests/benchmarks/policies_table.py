@@ -49,8 +49,8 @@ PUBLISHED = {
 """What the authors claim, and on what."""
 SHARES = ("start", "middle", "end")
 TESTS = {
-    "balanced": ", balanced",
-    "natural": ", natural test but balanced validation",
+    "balanced": ", balanced validation and test",
+    "natural": ", balanced validation, imbalanced test",
     "accuracy": "",
 }
 Tasks = dict[str, list[Entry]]
@@ -82,7 +82,7 @@ def page(entries: Entries) -> str:
 
 
 def heading_metric(task: str) -> str:
-    return "balanced accuracy" if task.endswith("balanced") else "accuracy"
+    return "balanced accuracy" if task.endswith(TESTS["balanced"]) else "accuracy"
 
 
 def tasks(entries: Sequence[Entry]) -> Tasks:
@@ -96,11 +96,20 @@ def tasks(entries: Sequence[Entry]) -> Tasks:
     for entry in sorted(entries, key=lambda entry: entry["policy"] != DENSE):
         tail = entry["condition"].startswith("long_tail")
         for metric in ("balanced", "natural") if tail else ("accuracy",):
-            task = f"{entry['condition']}, {entry['epochs']:g} epochs" + TESTS[metric] * tail
+            task = (
+                f"{in_words(entry['condition'])}, {entry['epochs']:g} epochs" + TESTS[metric] * tail
+            )
             shown = {"policy": label(entry), "value": entry[metric], "worst_class": entry["worst"]}
             found[task].append({**entry, **shown, "seconds": None, "curve": []})
     full = {task: runs for task, runs in found.items() if runs[0]["policy"] == DENSE}
     return dict(sorted(full.items()))
+
+
+def in_words(condition: str) -> str:
+    """ "wrong_labels:share=0.4" as "wrong labels (share 0.4)"."""
+    name, options = parsed(condition)
+    said = ", ".join(f"{option} {value}" for option, value in options.items())
+    return name.replace("_", " ") + f" ({said})" * bool(said)
 
 
 def label(entry: Entry) -> str:

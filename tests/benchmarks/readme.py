@@ -70,9 +70,10 @@ def pays() -> str:
     outcomes = [str(cell).rsplit(", ")[-1] for cell in cells if cell]
     counts = ", ".join(f"{outcomes.count(each)} {each}" for each in ("pays", "undecided", "costs"))
     return (
-        "Difference in test accuracy to dense training at equal FLOPs, on CIFAR-10 with a small"
-        f" convolutional network: {counts}. Intervals hold for all policies of a row together."
-        f"\n\n{markdown(table)}\n\nCommits: {', '.join(commits)}"
+        "Test accuracy minus that of dense training at equal FLOPs, on CIFAR-10 with a small"
+        f" convolutional network: {counts}. A policy pays, or costs, if its whole 95 % interval"
+        " over n seeds is above, or below, 0; intervals hold for all policies of a row together."
+        f"\n\n{markdown(table)}\n\nMeasured at {', '.join(commits)}."
     )
 
 

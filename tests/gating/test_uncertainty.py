@@ -153,3 +153,5 @@ def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
     for label in (5, -1, -100):
         with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
             gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
+    with pytest.raises(ValueError, match="targets are negative"):
+        gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)

@@ -190,7 +190,7 @@ def test_a_killed_comparison_ends_with_the_same_table(report, tmp_path, monkeypa
         if process == 0:
             run(out=tmp_path)
             os._exit(0)
-        time.sleep(randomly.uniform(0.3, 1.5))
+        time.sleep(randomly.uniform(0.1, 0.4))
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
     assert not (tmp_path / "comparison.json").exists()
