@@ -86,7 +86,8 @@ def test_notebooks_demo_and_compare_run_from_the_wheel(
     shipped = sorted(path.name for path in (tmp_path / "mine").glob("*.ipynb"))
     assert shipped == sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
     said = run(installed / "astkit", "demo", folder=tmp_path)
-    assert "What was done" in said
+    assert "gate(0.1)" in said
+    assert "complete" in said
     options = ("--dataset", "digits", "--epochs", "1", "--seeds", "2", "--policies", "infobatch")
     assert "infobatch" in run(installed / "astkit", "compare", *options, folder=tmp_path)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,18 @@ def findings(book: NotebookNode, cells: int) -> list[tuple[str, list[Any]]]:
     """Source and outputs of those of the last ``cells`` that show the same in every run."""
     code = [cell for cell in book.cells[-cells:] if cell.cell_type == "code"]
     kept = [cell for cell in code if MEASURED not in cell.metadata.get("tags", [])]
-    return [(cell.source, [_text(output) for output in cell.outputs]) for cell in kept]
+    return [(cell.source, _joined(map(_text, cell.outputs))) for cell in kept]
+
+
+def _joined(shown: Iterable[Any]) -> list[Any]:
+    """Outputs with the parts of a stream joined, which is split at any place."""
+    found: list[Any] = []
+    for each in shown:
+        if isinstance(each, str) and found and isinstance(found[-1], str):
+            found[-1] += each
+        else:
+            found.append(each)
+    return found
 
 
 def _text(output: NotebookNode) -> Any:
