@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -58,7 +59,6 @@ class Comparison:
         self.settings, self.stamp = dict(found["settings"]), dict(found["stamp"])
         self.train = train
         self._folder = folder  # of the visits
-        self._temporary: Any = None  # removed together with this object
 
     @cached_property
     def verdicts(self) -> list[verdict.Verdict]:
@@ -250,26 +250,31 @@ def compare(
     budget = given.pop("budget") or Budget(epochs=5)
     task = checked_task({**given, "device": device})
     plan = Plan(task, checked_policies(policies), budget, list(seeds), minutes, jobs)
-    with _opened(out) as (folder, temporary):
+    with _opened(out) as folder:
         found = plan.run(folder, resumable=out is not None, all_policies=all_policies)
         report = Comparison(found, folder / VISITS, task.train)
         report.save(folder / NAME)
-        report._temporary = temporary
+        if out is None:
+            weakref.finalize(report, shutil.rmtree, folder, ignore_errors=True)
         return report
 
 
 @contextmanager
-def _opened(out: str | Path | None) -> Iterator[tuple[Path, object]]:
-    """The locked folder of a comparison; a temporary one exists as long as the second object."""
+def _opened(out: str | Path | None) -> Iterator[Path]:
+    """The locked folder of a comparison; without ``out`` a temporary one, removed if it fails."""
     if out is None:
-        temporary = tempfile.TemporaryDirectory(prefix="astkit-")
-        yield Path(temporary.name), temporary
+        made = Path(tempfile.mkdtemp(prefix="astkit-"))
+        try:
+            yield made
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
         return
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", timeout=0):
-            yield folder, None
+            yield folder
     except Timeout as error:
         raise ValueError(
             f"out is {folder}, which another process is using: wait, or choose another folder"

@@ -142,7 +142,6 @@ def test_policy_objects_give_what_their_names_give_and_keep_no_memory(report):
     assert (gate.seen, memory.begun) == (0, 0)
     folder = again._folder
     assert folder.exists()
-    again._temporary.cleanup()
     assert not folder.exists()
 
 
