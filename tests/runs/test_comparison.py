@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -142,6 +143,8 @@ def test_policy_objects_give_what_their_names_give_and_keep_no_memory(report):
     assert (gate.seen, memory.begun) == (0, 0)
     folder = again._folder
     assert folder.exists()
+    del again
+    gc.collect()
     assert not folder.exists()
 
 
