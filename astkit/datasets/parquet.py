@@ -41,7 +41,8 @@ def image_rows(paths: Sequence[Path], most: int) -> Iterator[Row]:
             total += file.metadata.num_rows
     if not 0 < total <= most:
         raise ValueError(
-            f"{', '.join(map(str, paths[:3]))} has {total} rows, not 1 to {most}; {AGAIN}."
+            f"{', '.join(map(str, paths[:3])) or 'the folder'} has {total} rows, not 1 to {most};"
+            f" {AGAIN}."
         )
     number = 0
     for path in paths:
