@@ -13,7 +13,7 @@ from astkit.background import BackgroundError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-COMMANDS = ("demo", "notebooks", "compare", "run", "sweep", "report", "tune", "export")
+COMMANDS = ("demo", "notebooks", "compare", "run", "sweep", "report", "export")
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from astkit.export.imports import ALL, PACKAGE, TABLE, Import, Uses, read
 
 ROOT = Path(__file__).parents[2]  # parent folder of the package
-# packages of Kaggle's image; anywidget, optuna, papermill and NVML are not in all of its versions
+# packages of Kaggle's image; anywidget, papermill and NVML are not in all of its versions
 IMAGE = {"IPython", "PIL", "filelock", "ipywidgets", "matplotlib", "numpy", "pandas", "psutil"}
 IMAGE |= {"pyarrow", "safetensors", "scipy", "sklearn", "torch", "torchvision", "tqdm"}
 

@@ -6,7 +6,6 @@ Comparison of policies, `astkit.compare` (an arm is one policy, or a control, an
     comparison_plan.py   the order of the arms, resuming, processes
     comparison_arm.py    training of one arm; visits.py: the rows that it trains on
     pilot.py             what each policy can save on this machine
-    tuning.py            search of a gate's settings with Optuna
 Notebooks:
     parameters.py        read and check a notebook's parameters, and grids of them
     notebook.py          run one notebook in its run folder, with papermill

@@ -101,13 +101,13 @@ def test_wrong_options_are_refused(small: Path, capsys) -> None:
 
 def test_an_import_that_kaggle_does_not_have_is_refused(small: Path, capsys) -> None:
     book = nbformat.read(small, 4)
-    book.cells.append(new_code_cell("from astkit.runs import tuning"))
+    book.cells.append(new_code_cell("from astkit.runs import notebook"))
     nbformat.write(book, small)
     with pytest.raises(SystemExit) as caught:
         run(small)
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert "astkit.runs.tuning imports optuna" in said
+    assert "astkit.runs.notebook imports papermill" in said
     assert "Kaggle's image does not have" in said
 
 
