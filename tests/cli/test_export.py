@@ -107,7 +107,7 @@ def test_an_import_that_kaggle_does_not_have_is_refused(small: Path, capsys) -> 
         run(small)
     assert caught.value.code == 2
     said = capsys.readouterr().err
-    assert "astkit.runs.notebook imports papermill" in said
+    assert "astkit.runs.notebook imports nbformat" in said
     assert "Kaggle's image does not have" in said
 
 
