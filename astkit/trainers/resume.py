@@ -180,7 +180,7 @@ def _structure(model: nn.Module) -> str:
         (place, name, configuration(value))
         for place, module in model.named_modules()
         for name, value in vars(module).items()
-        if isroutine(value)  # such as activation functions
+        if callable(value) and isroutine(value)  # such as activation functions; callable is fast
     ]
     return hashlib.sha256(repr((str(model), shapes, functions)).encode()).hexdigest()[:16]
 

@@ -226,7 +226,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--epochs", type=float, default=3.0, help="of dense runs in a comparison")
+    parser.add_argument("--epochs", type=float, default=5.0, help="of dense runs in a comparison")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args(arguments)
     for part in options.parts:
