@@ -166,13 +166,11 @@ def _one_of_a_run(folder: Path) -> Path:
 
 
 def _report(folder: Path, path: Path) -> None:
-    from astkit.runs import report, tables
+    from astkit.runs import tables
 
     found = tables.collect(folder)
     if len(found.rows):
         tables.table(found)
-        if folder.name == "example" or _of(folder).random() < 0.02:  # a page takes long
-            report.page(folder)
 
 
 def _of(folder: Path) -> random.Random:

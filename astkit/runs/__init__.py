@@ -17,6 +17,5 @@ Results:
     verdict.py           pays, costs or undecided, with intervals over all policies together
     samples.py           which samples a run trains on; audit.py: finding wrong labels
     tables.py            tables of run folders
-    report.py            HTML page over run folders
     comparison_page.py   Markdown and HTML page on a comparison
 """

@@ -22,13 +22,11 @@ class Found(NamedTuple):
 
     ``runs``: one row per run, sorted by folder: name, seed, status, parameters that differ
     between runs, and the error, if any. ``rows``: measurements of complete runs, one row per unit,
-    with the same parameters. ``curves``: their recorded values per epoch. ``varied``:
-    names of those parameters, without seeds.
+    with the same parameters. ``varied``: names of those parameters, without seeds.
     """
 
     runs: pd.DataFrame
     rows: pd.DataFrame
-    curves: pd.DataFrame
     varied: list[str]
 
 
@@ -55,15 +53,14 @@ def collect(root: str | Path, name: str | None = None) -> Found:
         for key in dict.fromkeys(key for each in given for key in each)
         if key not in SEEDS and len({_short(each.get(key, NONE)) for each in given}) > 1
     ]
-    lines, rows, curves = [], [], []
+    lines, rows = [], []
     for run, config, result, why in runs:
         settings = {key: _short(config["parameters"].get(key, NONE)) for key in varied}
         line = {"run": run.folder.name, "name": config["name"], "seed": config["seed"]}
         lines.append({**line, **settings, "status": run.status, "why": why})
         if run.status == "complete":
             rows += [{**settings, **row} for row in flat(result.get("rows", ()))]
-            curves += [{**settings, **row} for row in flat(result.get("curves", ()))]
-    return Found(pd.DataFrame(lines + damaged), pd.DataFrame(rows), pd.DataFrame(curves), varied)
+    return Found(pd.DataFrame(lines + damaged), pd.DataFrame(rows), varied)
 
 
 def table(
@@ -106,24 +103,6 @@ def table(
             line |= {f"minus {control}": gap.mean, "from": gap.low, "to": gap.high}
         lines.append(line)
     return pd.DataFrame(lines).set_index(columns)
-
-
-def labelled(found: Found, by: Sequence[str] | None = None) -> pd.DataFrame:
-    """The curves with a column ``arm`` that contains the name of each curve's group.
-
-    For `astkit.widgets.plots.training_curves`, which plots means with a band over seeds.
-    """
-    if found.curves.empty:
-        raise ValueError("the runs recorded no curves: pass curves=... to the record's finish")
-    curves = found.curves.copy()
-    columns = [name for name in by if name in curves] if by else _groups(curves, found)
-    heads = [f"{column} " if column in found.varied else "" for column in columns]
-    parts = [
-        [f"{head}{value}" for value in curves[column]]
-        for head, column in zip(heads, columns, strict=True)
-    ]
-    curves["arm"] = [", ".join(words) for words in zip(*parts, strict=True)] or "all runs"
-    return curves
 
 
 def _rows(found: Found) -> pd.DataFrame:

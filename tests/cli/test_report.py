@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from astkit.cli import main
-from astkit.runs import report
 from astkit.runs.record import Record
 from tests.cli.refusals import refused
 from tests.runs.test_tables import made, root  # noqa: F401 (fixtures)
@@ -25,37 +22,6 @@ def test_counts_and_the_table_are_printed(root: Path, capsys) -> None:
     assert "minus dense" in text
 
 
-def test_a_page_is_written_with_the_same_groups(root: Path, tmp_path, capsys, monkeypatch) -> None:
-    asked = []
-    monkeypatch.setattr(report, "page", lambda *given, **more: asked.append((given, more)) or "<p>")
-    monkeypatch.chdir(tmp_path)
-    main(["report", str(root), "--format", "html", "--by", "arm", "--metric", "flops"])
-    main(["report", str(root), "-o", "page.html"])
-    assert capsys.readouterr().out == "report.html\npage.html\n"
-    assert Path("report.html").read_text() == Path("page.html").read_text() == "<p>"
-    assert asked[0] == ((root,), {"name": None, "metric": "flops", "by": ["arm"], "control": None})
-
-
-def test_a_page_goes_through_pipes_and_replaces_no_device_or_link(
-    root: Path, tmp_path, capsys, monkeypatch
-) -> None:
-    monkeypatch.setattr(report, "page", lambda *given, **more: "<p>")
-    for name in ("-", "/dev/stdout"):
-        main(["report", str(root), "-o", name])
-        assert capsys.readouterr().out == "<p>\n"
-    main(["report", str(root), "-o", "/dev/null"])
-    assert Path("/dev/null").is_char_device()
-    os.mkfifo(tmp_path / "pipe")
-    read = ThreadPoolExecutor(1).submit((tmp_path / "pipe").read_text)
-    main(["report", str(root), "-o", str(tmp_path / "pipe")])
-    assert read.result(10) == "<p>"
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for name in ("link", "."):
-        said = refused(capsys, "report", root, "-o", tmp_path / name)
-        assert "not a regular file, so it is not overwritten: choose another" in said
-    assert not (tmp_path / "elsewhere").exists()
-
-
 def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path, capsys) -> None:
     run = Record.create(tmp_path, "x", {"mode": "\x1b]0;title\x07"}, 0)
     run.finish([{"arm": "\x1b[2J", "seed": 0, "loss": 1.0}, {"arm": "b\x9b", "loss": 2.0}])
@@ -71,6 +37,6 @@ def test_it_refuses_in_one_sentence(root: Path, capsys) -> None:
     for arguments, sentence in (
         (["nowhere"], "nowhere contains no runs"),
         ([root, "--metric", "speed"], "metric is 'speed'"),
-        ([root, "--format", "html", "--control", "it"], "control is 'it'"),
+        ([root, "--control", "it", "--by", "arm"], "control is 'it'"),
     ):
         assert sentence in refused(capsys, "report", *arguments)

@@ -28,12 +28,7 @@ def make(root: Path, rate: float, seed: int, name: str = "01_gate") -> Record:
         {"arm": arm, "seed": seed, "test_accuracy": accuracy(rate, arm, seed), "flops": 5.0}
         for arm in ("dense", "gate")
     ]
-    curves = [
-        {**row, "epoch": epoch, "val_accuracy": 0.5 + epoch / 10, "val_loss": 1 / epoch}
-        for row in rows
-        for epoch in (1, 2, 3)
-    ]
-    run.finish(rows, curves)
+    run.finish(rows)
     return run
 
 
@@ -141,6 +136,40 @@ def test_runs_of_one_name(root: Path) -> None:
         tables.collect(root / "nowhere")
 
 
-def test_curves_are_labelled_by_their_group(root: Path) -> None:
-    curves = tables.labelled(tables.collect(root))
-    assert set(curves["arm"]) == {f"rate {r}, {a}" for r in (0.1, 0.5) for a in ("dense", "gate")}
+def test_runs_of_several_notebooks_make_one_table(root: Path) -> None:
+    for seed in (0, 1):
+        run = Record.create(root, "02_other", {"width": 3, "seed": seed}, seed)
+        run.finish([{"arm": a, "seed": seed, "test_accuracy": 0.5} for a in ("dense", "gate")])
+    table = tables.table(tables.collect(root))
+    assert table.loc[("–", "–", 3, "gate"), "minus dense"] == 0
+    assert {(0.1, 2, "–", "dense"), (0.5, 2, "–", "gate")} <= set(table.index)
+
+
+def test_damaged_folders_are_listed_and_cost_no_other(root: Path) -> None:
+    sound = tables.table(tables.collect(root))
+    rows = ("[1]", "{", "[" * 100_000, '{"rows": 3}', '{"rows": [3]}', '{"curves": {"a": 1}}')
+    files = {
+        **{("result.json", content): None for content in rows},
+        **{("config.json", content): None for content in (*rows[:3], "{}", '{"name": 3}')},
+        ("config.json", '{"name": "a", "seed": "b", "parameters": {}}'): None,
+        ("error.json", "[3]"): None,
+        ("stale.json", "3"): None,
+    }
+    for number, (name, content) in enumerate(files):
+        damaged = make(root, 0.1, 100 + number)
+        (damaged.folder / name).write_text(content)
+    found = tables.collect(root)
+    listed = found.runs[found.runs["status"] == "damaged"]
+    assert len(listed) == len(files)
+    assert listed["why"].str.contains(r"\.json is damaged \(").all()
+    assert tables.table(found).equals(sound)
+
+
+def test_rows_of_odd_values_are_reported_or_refused(tmp_path: Path) -> None:
+    run = Record.create(tmp_path, "x", {})
+    for rows in ([{"arm": "a"}], [{}], [{"loss": [1]}], [{"loss": "high"}]):
+        run.write("result.json", {"rows": rows})
+        with pytest.raises(ValueError, match=r"no complete run has (rows|a column of numbers)"):
+            tables.table(tables.collect(tmp_path))
+    run.write("result.json", {"rows": [{"arm": {"a": 1}, "loss": 1.0}, {"loss": 2.0}]})
+    assert tables.table(tables.collect(tmp_path))["loss"].tolist() == [1.5]
