@@ -35,12 +35,16 @@ def planned(chosen: Selection | None, samples: int = N) -> tuple[list[int], list
 
 
 def follow(policy: Policy, losses: Tensor, batch: int = N) -> list[Any]:
-    """What the policy plans in each epoch, told the losses of what it chose in batches."""
+    """What the policy plans in each epoch, told the losses of what it chose in batches.
+
+    A sample is correct if its class has more than half of the probability, ``exp(-loss)``.
+    """
     found = []
     for epoch, values in enumerate(losses):
         found.append(planned(policy.plan(info(epoch, epochs=len(losses)))))
         for rows in torch.tensor(found[-1][0]).split(batch):
-            policy.observe(Visit(rows, values[rows]))
+            shares = (-values[rows]).exp()
+            policy.observe(Visit(rows, values[rows], shares > 0.5, shares, trained=True))
     return found
 
 
