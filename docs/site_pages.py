@@ -18,7 +18,7 @@ from astkit.runs import comparison_page, verdict
 from astkit.runs.paired import DENSE
 from tests.benchmarks import policies_plan, policies_table
 from tests.benchmarks.figures import markdown
-from tests.benchmarks.surface import PACKAGES, summary
+from tests.benchmarks.surface import PACKAGES, exported, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
@@ -80,7 +80,7 @@ def names() -> dict[str, list[tuple[str, str, Any]]]:
         add("astkit", name, f"astkit.{name}", getattr(root, name))
     for package in PACKAGES:
         module = importlib.import_module(f"astkit.{package}")
-        for name in sorted(set(getattr(module, "__all__", [])) - PUBLIC.keys()):
+        for name in sorted(set(exported(package)) - PUBLIC.keys()):
             add(f"astkit.{package}", name, f"astkit.{package}.{name}", getattr(module, name))
     for kind, table in REGISTRIES.items():
         for name in sorted(table):

@@ -89,8 +89,7 @@ def test_every_public_name_is_documented_once(generated: dict[str, str]) -> None
     linked = dict(re.findall(r"\{py:obj\}`(\S+) <(\S+)>`", "\n".join(texts)))
     public = {f"astkit.{name}": name for name in PUBLIC}
     for package in surface.PACKAGES:
-        module = importlib.import_module(f"astkit.{package}")
-        public |= {f"astkit.{package}.{name}": name for name in getattr(module, "__all__", [])}
+        public |= {f"astkit.{package}.{name}": name for name in surface.exported(package)}
     for table in REGISTRIES.values():
         public |= {path: name for name, path in table.items()}
     missing = [

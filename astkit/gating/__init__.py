@@ -1,97 +1,49 @@
 """Sample selection: scores, controllers, gates and policies."""
 
-from astkit.gating.bls import BatchLossScore
-from astkit.gating.cached_loss import CachedLoss
-from astkit.gating.class_balanced import ClassBalanced
-from astkit.gating.combine import WeightedSum, named_score
-from astkit.gating.controllers import Controller, TopK
-from astkit.gating.device import DeviceGate
-from astkit.gating.el2n_static import StaticEL2N
-from astkit.gating.gate import Gate
-from astkit.gating.gradnorm_is import GradNormIS
-from astkit.gating.infobatch import InfoBatch
-from astkit.gating.kakurenbo import Kakurenbo
-from astkit.gating.losses import (
-    Criterion,
-    check_labels,
-    cross_entropy_rows,
-    row_losses,
-    token_losses,
-)
-from astkit.gating.origin import OriginPI
-from astkit.gating.policy import Cost, Policy, PolicyCard, Visit, as_policy
-from astkit.gating.proxy_topk import ProxyTopK
-from astkit.gating.random_subset import RandomSubset
-from astkit.gating.rcap import RCAP
-from astkit.gating.repb import RePB
-from astkit.gating.rho import Rho
-from astkit.gating.sample_memory import EL2N
-from astkit.gating.sampler import RunInfo
-from astkit.gating.scored import Scored, ScoredBatches, evaluating
-from astkit.gating.selection import Selection
-from astkit.gating.selective_backprop import SelectiveBackprop
-from astkit.gating.seta import SeTa
-from astkit.gating.significance import (
-    ContextScore,
-    Loss,
-    LossAndContrast,
-    LossContrastConstant,
-    RelativeScore,
-    Score,
-)
-from astkit.gating.tracking import (
-    LogIntegral,
-    QuantileEMA,
-    density,
-    log_density,
-)
-
-__all__ = [
-    "EL2N",
-    "RCAP",
-    "BatchLossScore",
-    "CachedLoss",
-    "ClassBalanced",
-    "ContextScore",
-    "Controller",
-    "Cost",
-    "Criterion",
-    "DeviceGate",
-    "Gate",
-    "GradNormIS",
-    "InfoBatch",
-    "Kakurenbo",
-    "LogIntegral",
-    "Loss",
-    "LossAndContrast",
-    "LossContrastConstant",
-    "OriginPI",
-    "Policy",
-    "PolicyCard",
-    "ProxyTopK",
-    "QuantileEMA",
-    "RandomSubset",
-    "RePB",
-    "RelativeScore",
-    "Rho",
-    "RunInfo",
-    "Score",
-    "Scored",
-    "ScoredBatches",
-    "SeTa",
-    "Selection",
-    "SelectiveBackprop",
-    "StaticEL2N",
-    "TopK",
-    "Visit",
-    "WeightedSum",
-    "as_policy",
-    "check_labels",
-    "cross_entropy_rows",
-    "density",
-    "evaluating",
-    "log_density",
-    "named_score",
-    "row_losses",
-    "token_losses",
-]
+from astkit.gating.bls import BatchLossScore as BatchLossScore
+from astkit.gating.cached_loss import CachedLoss as CachedLoss
+from astkit.gating.class_balanced import ClassBalanced as ClassBalanced
+from astkit.gating.combine import WeightedSum as WeightedSum
+from astkit.gating.combine import named_score as named_score
+from astkit.gating.controllers import Controller as Controller
+from astkit.gating.controllers import TopK as TopK
+from astkit.gating.device import DeviceGate as DeviceGate
+from astkit.gating.el2n_static import StaticEL2N as StaticEL2N
+from astkit.gating.gate import Gate as Gate
+from astkit.gating.gradnorm_is import GradNormIS as GradNormIS
+from astkit.gating.infobatch import InfoBatch as InfoBatch
+from astkit.gating.kakurenbo import Kakurenbo as Kakurenbo
+from astkit.gating.losses import Criterion as Criterion
+from astkit.gating.losses import check_labels as check_labels
+from astkit.gating.losses import cross_entropy_rows as cross_entropy_rows
+from astkit.gating.losses import row_losses as row_losses
+from astkit.gating.losses import token_losses as token_losses
+from astkit.gating.origin import OriginPI as OriginPI
+from astkit.gating.policy import Cost as Cost
+from astkit.gating.policy import Policy as Policy
+from astkit.gating.policy import PolicyCard as PolicyCard
+from astkit.gating.policy import Visit as Visit
+from astkit.gating.policy import as_policy as as_policy
+from astkit.gating.proxy_topk import ProxyTopK as ProxyTopK
+from astkit.gating.random_subset import RandomSubset as RandomSubset
+from astkit.gating.rcap import RCAP as RCAP
+from astkit.gating.repb import RePB as RePB
+from astkit.gating.rho import Rho as Rho
+from astkit.gating.sample_memory import EL2N as EL2N
+from astkit.gating.sampler import RunInfo as RunInfo
+from astkit.gating.scored import Scored as Scored
+from astkit.gating.scored import ScoredBatches as ScoredBatches
+from astkit.gating.scored import evaluating as evaluating
+from astkit.gating.selection import Selection as Selection
+from astkit.gating.selective_backprop import SelectiveBackprop as SelectiveBackprop
+from astkit.gating.seta import SeTa as SeTa
+from astkit.gating.significance import ContextScore as ContextScore
+from astkit.gating.significance import Loss as Loss
+from astkit.gating.significance import LossAndContrast as LossAndContrast
+from astkit.gating.significance import LossContrastConstant as LossContrastConstant
+from astkit.gating.significance import RelativeScore as RelativeScore
+from astkit.gating.significance import Score as Score
+from astkit.gating.tracking import LogIntegral as LogIntegral
+from astkit.gating.tracking import QuantileEMA as QuantileEMA
+from astkit.gating.tracking import density as density
+from astkit.gating.tracking import log_density as log_density

@@ -13,43 +13,23 @@ metrics_file: JSONL metrics. watch: records scores and classes per batch.
 resume: state of a run. checkpoint: checkpoint folder. state_file: checkpoint file format.
 """
 
-from astkit.trainers.checkpoint import Checkpoints
-from astkit.trainers.config import TrainConfig
-from astkit.trainers.dropin import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
-from astkit.trainers.evaluator import Metric
-from astkit.trainers.learner import Learner, choose_device
-from astkit.trainers.metrics_file import MetricsFile
-from astkit.trainers.progress import Progress
-from astkit.trainers.sample_by_sample import SampleStep
-from astkit.trainers.state import (
-    Budget,
-    Event,
-    Observer,
-    TimeIsUp,
-)
-from astkit.trainers.steps import DenseStep, GatedStep, Step, StepResult
-from astkit.trainers.trainer import Trainer
-from astkit.trainers.watch import Watch
-
-__all__ = [
-    "AdaptiveSparseTrainer",
-    "Budget",
-    "Checkpoints",
-    "DenseStep",
-    "Event",
-    "GatedStep",
-    "Learner",
-    "Metric",
-    "MetricsFile",
-    "Observer",
-    "Progress",
-    "SampleAdaptiveSparseTrainer",
-    "SampleStep",
-    "Step",
-    "StepResult",
-    "TimeIsUp",
-    "TrainConfig",
-    "Trainer",
-    "Watch",
-    "choose_device",
-]
+from astkit.trainers.checkpoint import Checkpoints as Checkpoints
+from astkit.trainers.config import TrainConfig as TrainConfig
+from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
+from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
+from astkit.trainers.evaluator import Metric as Metric
+from astkit.trainers.learner import Learner as Learner
+from astkit.trainers.learner import choose_device as choose_device
+from astkit.trainers.metrics_file import MetricsFile as MetricsFile
+from astkit.trainers.progress import Progress as Progress
+from astkit.trainers.sample_by_sample import SampleStep as SampleStep
+from astkit.trainers.state import Budget as Budget
+from astkit.trainers.state import Event as Event
+from astkit.trainers.state import Observer as Observer
+from astkit.trainers.state import TimeIsUp as TimeIsUp
+from astkit.trainers.steps import DenseStep as DenseStep
+from astkit.trainers.steps import GatedStep as GatedStep
+from astkit.trainers.steps import Step as Step
+from astkit.trainers.steps import StepResult as StepResult
+from astkit.trainers.trainer import Trainer as Trainer
+from astkit.trainers.watch import Watch as Watch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+from inspect import ismodule
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def used(name: str, texts: dict[str, str], own: str) -> list[str]:
     return [*places, *(["by name"] if name in known else [])]
 
 
+def exported(package: str) -> list[str]:
+    """The names that a part of astkit exports: those of its ``__init__``, without modules."""
+    held = vars(importlib.import_module(f"astkit.{package}"))
+    return sorted(name for name, each in held.items() if name[0] != "_" and not ismodule(each))
+
+
 def rows() -> dict[str, list[tuple[str, str, list[str]]]]:
     """Sections of the page: name, one line, where it is used."""
     texts = sources()
@@ -58,11 +65,10 @@ def rows() -> dict[str, list[tuple[str, str, list[str]]]]:
     }
     for package in PACKAGES:
         module = importlib.import_module(f"astkit.{package}")
-        names = [name for name in getattr(module, "__all__", []) if name not in PUBLIC]
+        names = [name for name in exported(package) if name not in PUBLIC]
         if names:
             sections[f"astkit.{package}"] = [
-                (name, summary(getattr(module, name)), used(name, texts, package))
-                for name in sorted(names)
+                (name, summary(getattr(module, name)), used(name, texts, package)) for name in names
             ]
     for kind, table in REGISTRIES.items():
         sections[f"by name: {kind}"] = [
