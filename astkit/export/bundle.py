@@ -11,8 +11,7 @@ from nbformat import NotebookNode
 
 from astkit import __version__
 from astkit.export import cells
-from astkit.export.closure import ROOT, closure
-from astkit.export.imports import PACKAGE
+from astkit.export.closure import PACKAGE, ROOT, closure
 from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0

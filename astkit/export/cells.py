@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
+from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
 PARAMETERS, INJECTED = "parameters", "injected-parameters"  # papermill's tags
 BUDGET = "time_budget_h"
 BUDGET_LINE = f"{BUDGET} = 0  # hours after which runs are saved and ended; 0 sets no limit"
+
+_SHELL = re.compile(r"get_ipython\(\)\.(system|getoutput)\(")  # as IPython writes ! and !!
 
 
 class Parts(NamedTuple):
@@ -70,38 +74,29 @@ def literals(parameters: str) -> dict[str, Any]:
 
 
 def plain(body: list[NotebookNode], first: int) -> dict[str, str]:
-    """Label (counted from ``first``) to Python source per code cell; magics become comments.
+    """Label (counted from ``first``) to Python source per code cell; magics become calls.
 
     Raises ``ValueError`` for a cell with a shell command or another language, or with invalid
     syntax.
     """
-    sources = {}
-    for number, cell in enumerate((c for c in body if c.cell_type == "code"), first):
-        label = f"code cell {number}"
-        sources[label] = _plain(cell.source, label)
-    return sources
+    codes = (cell.source for cell in body if cell.cell_type == "code")
+    labels = {f"code cell {number}": source for number, source in enumerate(codes, first)}
+    return {label: _plain(source, label) for label, source in labels.items()}
 
 
 def _plain(source: str, label: str) -> str:
+    try:
+        code = TransformerManager().transform_cell(source)
+        ast.parse(code)
+    except SyntaxError as error:
+        raise ValueError(f"{label} is not Python: {error.msg} (line {error.lineno})") from None
     if source.lstrip().startswith("%%"):
         raise ValueError(
             f"{label} is a {source.split()[0]} cell, which cannot be exported: write it in Python"
         )
-    lines = source.splitlines()
-    try:
-        ast.parse(source)
-    except SyntaxError:  # possibly a magic; a % at the start of a continued line parses
-        if any(line.lstrip().startswith("!") for line in lines):
-            raise ValueError(
-                f"{label} runs a shell command (!), which cannot be exported: remove it"
-            ) from None
-        lines = [f"# {line}" if line.lstrip().startswith("%") else line for line in lines]
-        source = "\n".join(lines)
-    try:
-        ast.parse(source)
-    except SyntaxError as error:
-        raise ValueError(f"{label} is not Python: {error.msg} (line {error.lineno})") from None
-    return source
+    if _SHELL.search(code) and not _SHELL.search(source):
+        raise ValueError(f"{label} runs a shell command (!), which cannot be exported: remove it")
+    return code
 
 
 def override(values: dict[str, Any]) -> str:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from astkit.export.imports import ALL, PACKAGE, TABLE, Import, Uses, read
+from astkit.names import PUBLIC, REGISTRIES
 
+PACKAGE, TABLE = "astkit", "astkit.names"
 ROOT = Path(__file__).parents[2]  # parent folder of the package
 # packages of Kaggle's image; anywidget, papermill and NVML are not in all of its versions
 IMAGE = {"IPython", "PIL", "filelock", "ipywidgets", "matplotlib", "numpy", "pandas", "psutil"}
 IMAGE |= {"pyarrow", "safetensors", "scipy", "sklearn", "torch", "torchvision", "tqdm"}
+
+_TYPING = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+_LOOK_UPS = {"resolve", "REGISTRIES"}  # of the table: they can name any registered object
+
+
+class Import(NamedTuple):
+    """One import: its module, the names taken from it, its line, and whether it is optional."""
+
+    module: str
+    names: tuple[str, ...]
+    line: int
+    optional: bool
 
 
 def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
@@ -23,7 +36,24 @@ def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
     packages and the table of names. Raises ``ValueError`` for an import not found in Python,
     Kaggle's image or the package, unless it is optional or only required by an optional one.
     """
-    return _Closure(root, cells).sources()
+    texts: dict[str, str] = {}
+    required: set[str] = set()  # reached without an optional import
+    waiting = [(label, source, True) for label, source in cells.items()]
+    while waiting:
+        label, source, needed = waiting.pop()
+        for each in imports(source, label):
+            must = needed and not each.optional
+            for module in _modules(each, root):
+                path = _path(module, root)
+                if path is None and must:
+                    _check_image(each, module, label, root)
+                name = module if path is None else path.relative_to(root).as_posix()
+                if path is None or name in required or (name in texts and not must):
+                    continue
+                texts[name] = path.read_text(encoding="utf-8")
+                required |= {name} if must else set()
+                waiting.append((module, texts[name], must))
+    return dict(sorted(texts.items()))
 
 
 def has(module: str) -> bool:
@@ -32,81 +62,82 @@ def has(module: str) -> bool:
     return top in IMAGE or top in sys.stdlib_module_names
 
 
-class _Closure:
-    def __init__(self, root: Path, cells: Mapping[str, str]) -> None:
-        self.root = root
-        self.tables = _tables(root)
-        self.found: dict[str, Path] = {}
-        self.required: set[str] = set()  # reached without an optional import
-        self.waiting: list[tuple[str, str, bool]] = []
-        for label, source in cells.items():
-            self._follow(read(source, label), label, True)
-        while self.waiting:
-            self._visit(*self.waiting.pop())
+def imports(source: str, label: str) -> list[Import]:
+    """Imports of ``source``; use of the package's attributes counts as import of their names.
 
-    def sources(self) -> dict[str, str]:
-        texts = {path: path.read_text(encoding="utf-8") for path in sorted(self.found.values())}
-        return {path.relative_to(self.root).as_posix(): text for path, text in texts.items()}
-
-    def _visit(self, module: str, why: str, required: bool) -> None:
-        if module in self.required or (module in self.found and not required):
-            return
-        path = self._path(module)
-        if path is None and not required:
-            return
-        if path is None:
-            raise ValueError(f"{why} imports {module}, which {self.root / PACKAGE} does not have")
-        self.found[module] = path
-        if required:
-            self.required.add(module)
-        if module in (PACKAGE, TABLE):  # they import by table; used entries are followed
-            self._want([TABLE], module, required)
-            return
-        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        self._follow(read(path.read_text(encoding="utf-8"), module, package), module, required)
-
-    def _follow(self, uses: Uses, label: str, required: bool) -> None:
-        for each in uses.imports:
-            if each.module.partition(".")[0] == PACKAGE:
-                self._want(self._modules(each), label, required and not each.optional)
-            elif required and not each.optional and not has(each.module):
+    Imports within functions and other blocks are optional, those under ``if TYPE_CHECKING`` do not
+    count. Raises ``ValueError`` for a relative import, with ``label`` in its message.
+    """
+    nodes = list(_nodes(ast.parse(source)))
+    found, kits = [], set()  # kits: names bound to the package
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found.append(Import(alias.name, (), node.lineno, node.col_offset > 0))
+                if alias.name == PACKAGE or (not alias.asname and _top(alias.name) == PACKAGE):
+                    kits.add(alias.asname or PACKAGE)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level or node.module is None:
                 raise ValueError(
-                    f"{label} imports {each.module} (line {each.line}), which Kaggle's image does"
-                    " not have: remove what needs it, or import it within try ... except"
-                    " ImportError"
+                    f"{label} has a relative import (line {node.lineno}): write the full name"
                 )
-        public, registries = self.tables
-        for name, module in public.items():
-            if uses.public & {name, ALL}:
-                self._want([module], label, required)
-        for kind, table in registries.items():
-            if uses.kinds & {kind, ALL}:
-                self._want([entry.partition(":")[0] for entry in table.values()], label, required)
-        if uses.kinds:
-            self._want([TABLE], label, required)
+            names = tuple(alias.name for alias in node.names)
+            found.append(Import(node.module, names, node.lineno, node.col_offset > 0))
+    used = [node for node in nodes if isinstance(node, ast.Attribute) and _is(node.value, kits)]
+    # used otherwise than by attribute: names unknown from the source
+    unknown = sum(_is(node, kits) for node in nodes) > len(used)
+    names = tuple(PUBLIC) if unknown else tuple(node.attr for node in used)
+    return [*found, Import(PACKAGE, names, 0, False)] if names else found
 
-    def _modules(self, each: Import) -> Iterable[str]:
-        yield each.module
+
+def _is(node: ast.AST, names: set[str]) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Each node, parents first, without those under ``if TYPE_CHECKING``."""
+    yield node
+    typing = isinstance(node, ast.If) and ast.unparse(node.test) in _TYPING
+    for child in node.orelse if isinstance(node, ast.If) and typing else ast.iter_child_nodes(node):
+        yield from _nodes(child)
+
+
+def _modules(each: Import, root: Path) -> Iterator[str]:
+    """Modules that an import loads, parents included."""
+    loaded = [each.module]
+    if _top(each.module) == PACKAGE:
         # a name may be a module, or an attribute of a module
-        inner = (f"{each.module}.{name}" for name in each.names)
-        yield from (module for module in inner if self._path(module) is not None)
-
-    def _want(self, modules: Iterable[str], why: str, required: bool) -> None:
-        for module in modules:
-            parts = module.split(".")
-            parents = [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-            self.waiting += [(parent, why, required) for parent in parents]
-
-    def _path(self, module: str) -> Path | None:
-        base = self.root.joinpath(*module.split("."))
-        places = (base / "__init__.py", base.with_name(f"{base.name}.py"))
-        return next((path for path in places if path.is_file()), None)
+        inner = [f"{each.module}.{name}" for name in each.names]
+        loaded += [module for module in inner if _path(module, root) is not None]
+        if each.module == PACKAGE:
+            loaded += [PUBLIC[name] for name in each.names if name in PUBLIC]
+        looked_up = not each.names or _LOOK_UPS & {*each.names}
+        if TABLE in inner or (each.module == TABLE and looked_up):
+            entries = (entry for table in REGISTRIES.values() for entry in table.values())
+            loaded += [TABLE, *(entry.partition(":")[0] for entry in entries)]
+    for module in loaded:
+        parts = module.split(".")
+        yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _tables(root: Path) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """PUBLIC and REGISTRIES of astkit.names, parsed as literals."""
-    values: dict[str, Any] = {}
-    for node in ast.parse((root / PACKAGE / "names.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value:
-            values[node.target.id] = ast.literal_eval(node.value)
-    return values["PUBLIC"], values["REGISTRIES"]
+def _check_image(each: Import, module: str, label: str, root: Path) -> None:
+    if _top(module) == PACKAGE:
+        raise ValueError(f"{label} imports {module}, which {root / PACKAGE} does not have")
+    if not has(module):
+        raise ValueError(
+            f"{label} imports {each.module} (line {each.line}), which Kaggle's image does not have:"
+            " remove what needs it, or import it within try ... except ImportError"
+        )
+
+
+def _path(module: str, root: Path) -> Path | None:
+    """File of a module of the package; ``None`` for others."""
+    if _top(module) != PACKAGE:
+        return None
+    base = root.joinpath(*module.split("."))
+    places = (base / "__init__.py", base.with_name(f"{base.name}.py"))
+    return next((path for path in places if path.is_file()), None)
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]

@@ -7,7 +7,6 @@ import hashlib
 import io
 import re
 import tarfile
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 from astkit import __version__
 from astkit.export import cells
 from astkit.export.bundle import START, VERIFY, Bundle
-from astkit.export.imports import PACKAGE
+from astkit.export.closure import PACKAGE
 
 # a folded cell, for JupyterLab and for Kaggle
 FOLDED = {
@@ -73,8 +72,8 @@ def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> No
         "language_info": {"name": "python"},
         PACKAGE: {"version": __version__, "source": made.source, "commit": made.commit},
     }
-    for cell, each in zip(written, _ids(written), strict=True):
-        cell.id = each
+    for number, cell in enumerate(written):  # random ids would change the file's bytes
+        cell.id = f"cell-{number}"
     book = new_notebook(cells=written, metadata=metadata)
     nbformat.validate(book)
     return book
@@ -107,7 +106,7 @@ def _package(made: Bundle, readable: bool, installed: bool) -> Iterator[Notebook
 def packed(files: Mapping[str, bytes]) -> str:
     """An archive of ``files`` (contents by name) as `astkit.export.verify.unpack` reads it."""
     content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:xz", preset=9) as archive:
+    with tarfile.open(fileobj=content, mode="w:bz2") as archive:
         for name, each in sorted(files.items()):
             entry = tarfile.TarInfo(name)
             entry.size = len(each)
@@ -139,14 +138,3 @@ def _stripped(cell: NotebookNode) -> NotebookNode:
     make = {"code": new_code_cell, "raw": new_raw_cell}.get(cell.cell_type, new_markdown_cell)
     tags = cell.metadata.get("tags")
     return make(cell.source, metadata={"tags": tags} if tags else {})
-
-
-def _ids(written: list[NotebookNode]) -> list[str]:
-    """Ids derived from the content, so that equal sources give equal bytes."""
-    seen: Counter[str] = Counter()
-    ids = []
-    for cell in written:
-        digest = hashlib.sha256(f"{cell.cell_type}\0{cell.source}".encode()).hexdigest()[:12]
-        seen[digest] += 1
-        ids.append(digest if seen[digest] == 1 else f"{digest}-{seen[digest]}")
-    return ids

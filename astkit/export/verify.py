@@ -26,9 +26,9 @@ def make_folder(folder: Path, *inner: str) -> None:
 
 
 def unpack(packed: str) -> None:
-    """Write the files of ``packed``, a tar.xz archive in base 85, into the current folder."""
+    """Write the files of ``packed``, a tar.bz2 archive in base 85, into the current folder."""
     content = io.BytesIO(base64.b85decode(packed))
-    with tarfile.open(fileobj=content, mode="r:xz") as archive:
+    with tarfile.open(fileobj=content, mode="r:bz2") as archive:
         archive.extractall(".", filter="data")
 
 

@@ -12,35 +12,38 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from astkit.export.closure import IMAGE, ROOT, closure, has
+from astkit.export import closure as module
+from astkit.export.closure import IMAGE, ROOT, closure, has, imports
 from astkit.names import PUBLIC, REGISTRIES
 
-NAMES = """
-PUBLIC: dict[str, str] = {"Gate": "astkit.gating.gate", "Board": "astkit.board"}
-REGISTRIES: dict[str, dict[str, str]] = {
-    "score": {"loss": "astkit.gating.scores:Loss"},
-    "model": {"cnn": "astkit.models:CNN"},
+TABLES = {
+    "PUBLIC": {"Gate": "astkit.gating.gate", "Board": "astkit.board"},
+    "REGISTRIES": {
+        "score": {"loss": "astkit.gating.scores:Loss"},
+        "model": {"cnn": "astkit.models:CNN"},
+    },
 }
-"""
 SOURCES = {
     "__init__.py": "from importlib import import_module\nfrom astkit.names import PUBLIC",
-    "names.py": NAMES,
+    "names.py": "",
     "alone.py": "",
     "board.py": "import anywidget",
     "later.py": "def f():\n    from astkit import alone",
     "typed.py": "if TYPE_CHECKING:\n    from astkit.board import Board",
     "models.py": "import torch.nn",
     "degrading.py": "try:\n    from astkit import board\nexcept ImportError:\n    board = None",
-    "gating/__init__.py": "from .gate import Gate",
+    "gating/__init__.py": "from astkit.gating.gate import Gate",
     "gating/gate.py": "from astkit.names import resolve\nresolve('score', name)",
     "gating/scores.py": "import numpy",
 }
 BASE = {"__init__.py", "names.py"}
-GATING = BASE | {"gating/__init__.py", "gating/gate.py", "gating/scores.py"}
+NAMED = BASE | {"gating/__init__.py", "gating/gate.py", "gating/scores.py", "models.py"}
 
 
 @pytest.fixture
-def kit(tmp_path: Path) -> Path:
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, table in TABLES.items():
+        monkeypatch.setattr(module, name, table)
     for name, text in SOURCES.items():
         path = tmp_path / "astkit" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,11 +67,14 @@ def test_the_closure_is_exact(needed) -> None:
         ("from astkit import later", BASE | {"alone.py", "later.py"}),
         ("import astkit.typed", BASE | {"typed.py"}),
         ("from astkit import models", BASE | {"models.py"}),
-        ("from astkit.gating import scores", GATING),  # the __init__ imports the gate
-        ("from astkit import Gate", GATING),
-        ("import astkit\nastkit.Gate", GATING),
-        ("from astkit.names import REGISTRIES\nREGISTRIES['model']", BASE | {"models.py"}),
-        ("from astkit import names", GATING | {"models.py"}),
+        ("from astkit.names import PUBLIC", BASE),
+        # whoever looks a name up may find any of them
+        ("from astkit.gating import scores", NAMED),  # the __init__ imports the gate
+        ("from astkit import Gate", NAMED),
+        ("import astkit\nastkit.Gate", NAMED),
+        ("from astkit.names import REGISTRIES", NAMED),
+        ("from astkit import names", NAMED),
+        ("import astkit.names", NAMED),
         ("from astkit import degrading", BASE | {"degrading.py", "board.py"}),
     ):
         assert needed(cell) == modules, cell
@@ -83,6 +89,7 @@ def test_what_is_not_there_is_refused(needed) -> None:
         ("from astkit import degrading, board", r"^astkit.board imports anywidget"),
         ("from astkit import board, degrading", r"^astkit.board imports anywidget"),
         ("import astkit.nothing", r"^cell 1 imports astkit.nothing, which .* does not have"),
+        ("import os\nfrom . import a", r"^cell 1 has a relative import \(line 2\): write the full"),
     ):
         with pytest.raises(ValueError, match=message):
             needed(cell)
@@ -97,6 +104,35 @@ def test_the_image_has_the_packages_requirements_and_python_itself() -> None:
 
 def test_what_may_fail_may_be_absent(needed) -> None:
     assert needed("try:\n    import optuna, astkit.nothing\nexcept ImportError: ...") == BASE
+
+
+def test_imports_are_found_where_they_are() -> None:
+    for source, expected in (
+        ("import os.path as p", [("os.path", (), 1, False)]),
+        ("import a, b", [("a", (), 1, False), ("b", (), 1, False)]),
+        ("from a.b import c, d as e", [("a.b", ("c", "d"), 1, False)]),
+        # within a block it may be absent
+        ("def f():\n    import a", [("a", (), 2, True)]),
+        ("class C:\n    async def f(self):\n        import a", [("a", (), 3, True)]),
+        ("try: import a\nexcept ImportError: import b", [("a", (), 1, True), ("b", (), 2, True)]),
+        ("if TYPE_CHECKING:\n    import a\nelse:\n    import b", [("b", (), 4, True)]),
+        ("if typing.TYPE_CHECKING:\n    import a", []),
+        ("text = 'import a'", []),
+    ):
+        assert imports(source, "cell 1") == expected, source
+
+
+def test_attributes_of_the_package_are_imports() -> None:
+    for source, names in (
+        ("import astkit\nastkit.Gate(0.1)", ("Gate",)),
+        ("import astkit as kit\nkit.Gate, kit.Loader", ("Gate", "Loader")),
+        ("import astkit.files\nastkit.Gate", ("Gate",)),
+        ("import astkit\ngetattr(astkit, name)", tuple(PUBLIC)),
+        ("import astkit.files as f\nf.Gate", ()),
+        ("import other\nother.Gate", ()),
+    ):
+        found = {each.module: each.names for each in imports(source, "cell 1")}
+        assert found.get("astkit", ()) == names, source
 
 
 @pytest.mark.full
