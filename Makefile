@@ -8,7 +8,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs tables test test-full wheel lab lint clean
+.PHONY: help demo docs pages test test-full wheel lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -28,9 +28,8 @@ docs: $(READY) ## build the site, which works offline, in out/site/html
 	@$(BIN)/sphinx-build -M html . out/site -c docs -q -W --keep-going
 	@echo "open out/site/html/index.html"
 
-tables: $(READY) ## write the tables of README and docs anew, from code and committed results
+pages: $(READY) ## write docs/policies.md and docs/surface.md anew
 	@$(BIN)/python -m tests.benchmarks.policies --table
-	@$(BIN)/python -m tests.benchmarks.readme
 	@$(BIN)/python -m tests.benchmarks.surface
 
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
