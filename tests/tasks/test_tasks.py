@@ -36,7 +36,7 @@ RESULTS = ROOT / "tests" / "benchmarks" / "tasks.json"
 SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
 CLASSES = {"imbalanced": 2, "series": 4, "sound": 6, "text": 3}
 TASKS = {name: task(name) for name in NAMES}
-NEED_CLASSES = {"class_balanced", "el2n_static", "gradnorm_is", "kakurenbo", "rcap"}
+NEED_CLASSES = {"class_balanced", "gradnorm_is", "kakurenbo"}
 
 
 def trainer(name: str, policy: Any = None, **budget: Any) -> Any:
