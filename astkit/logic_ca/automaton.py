@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from astkit import rng
+from astkit.identity import tensor_hash
 from astkit.logic_ca import gates
 from astkit.logic_ca.config import LogicCAConfig
 from astkit.logic_ca.fused import gate_stack, plain_stack
@@ -75,8 +76,9 @@ class LogicCA(nn.Module):
 
     @property
     def wiring_hash(self) -> str:
-        """SHA-256 of the wiring."""
-        return gates.wiring_hash([*self.kernel_wires, *self.update_wires])
+        """Hash of the wiring, see `astkit.identity.tensor_hash`."""
+        tables = (*self.kernel_wires, *self.update_wires)
+        return tensor_hash(torch.cat([table.flatten() for table in tables]))
 
     def forward(
         self,

@@ -8,8 +8,6 @@ al., "Differentiable Logic Cellular Automata", 2025, and its notebook
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from itertools import chain, islice
 
 import torch
@@ -89,12 +87,3 @@ def first_kernel(generator: torch.Generator) -> Tensor:
     order = torch.randperm(len(NEIGHBOURS), generator=generator)
     a = torch.tensor(NEIGHBOURS)[order]
     return torch.stack([a, torch.full_like(a, CENTRE)])
-
-
-def wiring_hash(tables: Iterable[Tensor]) -> str:
-    """Hexadecimal SHA-256 of wiring tables ``[2, gates]`` in order."""
-    digest = hashlib.sha256()
-    for table in tables:
-        digest.update(f"{tuple(table.shape)}".encode())
-        digest.update(table.cpu().to(torch.int64).contiguous().numpy().astype("<i8").tobytes())
-    return digest.hexdigest()

@@ -193,17 +193,6 @@ def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Te
     return alive
 
 
-def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10) -> Tensor:
-    """The same with a new random square of ``size`` x ``size`` cells in every step."""
-    numbers = torch.arange(steps)
-    tops = rng.uniform(numbers, seed, "damage", "row") * (height - size + 1)
-    lefts = rng.uniform(numbers, seed, "damage", "column") * (width - size + 1)
-    alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
-    for t, (top, left) in enumerate(zip(tops.int().tolist(), lefts.int().tolist(), strict=True)):
-        alive[t, :, :, top : top + size, left : left + size] = False
-    return alive
-
-
 class RandomBits:
     """Batches of random bits in all channels; the target is the checkerboard.
 

@@ -36,7 +36,6 @@ from astkit.logic_ca.tasks import (
     fire_masks,
     game_of_life,
     life_step,
-    random_damage,
 )
 from astkit.logic_ca.training import SETTINGS, logic_trainer
 from astkit.stamp import describe, stamp
@@ -48,6 +47,17 @@ LARGE, LARGE_STEPS = 128, 100  # of Life
 SCALE = 4
 STORM, STORM_STEPS, PIECE = 64, 4000, 100
 STORM_RATE = 0.6
+
+
+def random_damage(height: int, width: int, steps: int, seed: int, size: int = 10) -> Tensor:
+    """As `damage`, with a new random square of ``size`` x ``size`` cells in every step."""
+    numbers = torch.arange(steps)
+    tops = rng.uniform(numbers, seed, "damage", "row") * (height - size + 1)
+    lefts = rng.uniform(numbers, seed, "damage", "column") * (width - size + 1)
+    alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
+    for t, (top, left) in enumerate(zip(tops.int().tolist(), lefts.int().tolist(), strict=True)):
+        alive[t, :, :, top : top + size, left : left + size] = False
+    return alive
 
 
 def game_of_life_paper() -> Task:

@@ -30,9 +30,10 @@ from astkit.runs.record import read_json, write_json
 from astkit.runs.verdict import Verdict, amount, judge, unit
 from astkit.stamp import stamp
 from astkit.tasks import task
-from astkit.tasks.language import SEQUENCES, TokenSelection, sequences, with_reference
+from astkit.tasks.language import SEQUENCES, sequences
 from astkit.tasks.parts import PARTS, Columns
 from tests.benchmarks.measure import one_thread
+from tests.benchmarks.token_selection import TokenSelection, with_reference
 
 RESULTS = Path(__file__).with_name("tasks.json")
 NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "language")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from astkit import rng
 from astkit.logic_ca import gates, tasks
 from astkit.logic_ca.automaton import LogicCA
-from astkit.logic_ca.gates import first_kernel, unique_pairs, wiring_hash
+from astkit.logic_ca.gates import first_kernel, unique_pairs
 from tests.logic_ca.reference import OPERATIONS
 
 
@@ -81,9 +81,3 @@ def test_in_each_task_all_inputs_are_read() -> None:
         for table, count in zip([*model.kernel_wires, *model.update_wires], inputs, strict=True):
             assert len(set(pairs_of(table))) == table.shape[1]
             assert set(table.flatten().tolist()) == set(range(count))
-
-
-def test_the_hash_is_that_of_the_wiring() -> None:
-    tables = [unique_pairs(7, 10, rng.generator(seed)) for seed in (1, 2)]
-    assert wiring_hash(tables) == wiring_hash([table.clone() for table in tables])
-    assert wiring_hash(tables[::-1]) != wiring_hash(tables)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from astkit.logic_ca import tasks
 from astkit.logic_ca.tasks import Task, fire_masks, hard_gates, life_step, life_table
+from tests.benchmarks.logic_ca_training import random_damage
 
 
 def test_on_a_torus_of_three_all_other_cells_are_neighbours() -> None:
@@ -98,7 +99,7 @@ def test_damage_is_a_square_of_twenty_and_heals_or_does_not() -> None:
     assert [int((~cells).sum()) for cells in held] == [400] * 4 + [0] * 4
     assert not held[0, 0, 0, 22:42, 22:42].any()
     assert (~tasks.damage(64, 64, steps=8, held=8)).sum() == 8 * 400
-    random = tasks.random_damage(20, 30, steps=50, seed=1)
+    random = random_damage(20, 30, steps=50, seed=1)
     assert (~random).flatten(1).sum(1).tolist() == [100] * 50
     assert len(torch.unique(random, dim=0)) > 40
 
