@@ -8,6 +8,7 @@ from astkit.gating.combine import named_score as named_score
 from astkit.gating.controllers import Controller as Controller
 from astkit.gating.controllers import TopK as TopK
 from astkit.gating.device import DeviceGate as DeviceGate
+from astkit.gating.el2n_static import StaticEL2N as StaticEL2N
 from astkit.gating.gate import Gate as Gate
 from astkit.gating.gradnorm_is import GradNormIS as GradNormIS
 from astkit.gating.infobatch import InfoBatch as InfoBatch
@@ -25,6 +26,8 @@ from astkit.gating.policy import Visit as Visit
 from astkit.gating.policy import as_policy as as_policy
 from astkit.gating.proxy_topk import ProxyTopK as ProxyTopK
 from astkit.gating.random_subset import RandomSubset as RandomSubset
+from astkit.gating.rcap import RCAP as RCAP
+from astkit.gating.repb import RePB as RePB
 from astkit.gating.rho import Rho as Rho
 from astkit.gating.sample_memory import EL2N as EL2N
 from astkit.gating.sampler import RunInfo as RunInfo

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
+from astkit.gating.helper_models import by_sample, choice, isolated, train_models
 from astkit.gating.last_loss import check_count
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.sample_memory import sample_index
@@ -60,24 +61,17 @@ class Rho(Policy):
             second = rng.uniform(index, self.seed, "rho") < 0.5
             return (second == bool(k)).nonzero().squeeze(1)
 
-        device = torch.accelerator.current_accelerator(check_available=True) or "cpu"
-        with rng.isolated(device, self.seed, "rho"):
+        with isolated(self.seed, "rho"):
             models = [make_model(), make_model()]
-            optimizers = [torch.optim.AdamW(model.parameters(), self.lr) for model in models]
-            for _ in range(self.epochs):
-                for batch in data:
-                    for k, model in enumerate(models):
-                        part = batch.take(half(batch, k))
-                        if part.rows > 1:  # BatchNorm cannot train on one
-                            part.train(model, optimizers[k])
+            train_models(models, data, self.epochs, self.lr, half)
             parts = []
             for batch in data:
                 for k, model in enumerate(models):
                     part = batch.take(half(batch, 1 - k))
                     if part.rows:
-                        parts.append((part.index.cpu(), part.losses_of(model).double().cpu()))
-        index, losses = (torch.cat(column) for column in zip(*parts, strict=True))
-        self.held = (index.bincount(losses) / index.bincount()).float()
+                        parts.append((part.index, part.losses_of(model)))
+        total, visits = by_sample(parts)
+        self.held = (total / visits).float()
 
     def choose(self, batch: Scored) -> Selection:
         if self.held is None:
@@ -90,4 +84,4 @@ class Rho(Policy):
         held = self.held[index.clamp_max(len(self.held) - 1)].where(known, torch.nan)
         excess = (batch.losses.cpu() - held).nan_to_num(nan=0.0)
         best = excess.topk(max(1, round(self.rate * batch.rows))).indices
-        return batch.select(best)
+        return choice(batch, best)

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from astkit import models
 from astkit.datasets import Images, Loader
 from astkit.gating import Gate, Policy, as_policy
+from astkit.gating.el2n_static import StaticEL2N
 from astkit.gating.gradnorm_is import GradNormIS
 from astkit.gating.policy import overrides
 from astkit.gating.proxy_topk import ProxyTopK
@@ -47,8 +48,15 @@ KEPT = (0.5, 0.25, 0.1)
 CONFIG = TrainConfig(lr=1e-12, weight_decay=0.0, metrics_every=100)  # weights that stay: equal work
 
 
+class ScoredEL2N(StaticEL2N):
+    """With scores at hand: training the helper models is no part of an epoch."""
+
+    def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
+        self.scores = torch.arange(data.samples, dtype=torch.float32)
+
+
 class HeldRho(Rho):
-    """With losses of the helper models at hand: training them is no part of an epoch."""
+    """With losses of the helper models at hand."""
 
     def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
         self.held = torch.zeros(data.samples)
@@ -69,7 +77,9 @@ def policies(kept: float) -> dict[str, Policy]:
         "cached_loss": {"rate": kept},
         "learned": {"rate": kept},
         "class_balanced": {"rate": kept},
+        "rcap": {"rate": kept},
         "infobatch": {"r": 1 - kept, "delta": 1.0},
+        "repb": {"r": 1 - kept},
         "kakurenbo": {"hidden": 1 - kept, "confidence": 0.0},
         "proxy_topk": {"rate": kept},
         "selective_backprop": {"rate": kept, "start": 0.0, "end": 1.0, "interrupt": 0},
@@ -78,6 +88,7 @@ def policies(kept: float) -> dict[str, Policy]:
     return {
         **{name: policy for name, policy in made.items() if policy is not None},
         "gate": Gate(kept, "loss", "top_k"),
+        "el2n_static": ScoredEL2N(kept),
         "gradnorm_is": AlwaysImportance(kept),
         "rho": HeldRho(kept),
     }

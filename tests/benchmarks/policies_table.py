@@ -38,6 +38,7 @@ PUBLISHED = {
         "ResNets, CIFAR-10/100, 200 epochs; ResNet-50, ImageNet, 90",
     ),
     "bls": ("20-50 % pruned without loss", "14 data sets, 18 networks"),
+    "repb": ("30 % pruned at full accuracy", "16 data sets, 17 networks"),
     "seta": ("up to 50 % of the cost saved", "abstract only"),
     "kakurenbo": ("22 % of the time, -0.4 points", "ImageNet, several networks; abstract only"),
     "selective_backprop": ("up to 3.5 x to a target error", "CIFAR-10/100, SVHN"),

@@ -91,7 +91,7 @@ def test_search_runs_read_no_test_image_and_class_weights_change_the_result(tmp_
 
 
 def test_helper_models_that_cost_more_than_the_budget_are_refused(tmp_path: Path) -> None:
-    run = replace(RUN, policy="rho:epochs=3")
+    run = replace(RUN, policy="el2n_static:runs=3")
     with pytest.raises(ValueError, match=r"times the budget, since its helper models .* epochs$"):
         policies_run.execute(run, tmp_path)
 
@@ -291,7 +291,7 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_every_policy_can_be_compared(tmp_path: Path) -> None:
     for name in sorted(REGISTRIES["policy"]):
-        policy = {"random": "random:rate=0.5"}.get(name, name)
+        policy = {"random": "random:rate=0.5", "el2n_static": "el2n_static:runs=1"}.get(name, name)
         run = replace(RUN, policy=policy, epochs=3.0)
         found = policies_run.execute(run, tmp_path)
         assert 1 <= found["flops"] / found["budget_flops"] < 1.05, name

@@ -17,6 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from astkit.datasets import indexed
 from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
 from astkit.gating.infobatch import InfoBatch
+from astkit.gating.repb import RePB
 from astkit.trainers import TrainConfig, Trainer
 
 N = 50
@@ -165,7 +166,7 @@ def test_every_kind_of_loader_trains_as_the_plain_one(name: str) -> None:
     assert len(rows[0]) < 4 * -(-N // 8)  # something was dropped
 
 
-@pytest.mark.parametrize(("kind", "options"), [(InfoBatch, {}), (Rounds, WORKERS)])
+@pytest.mark.parametrize(("kind", "options"), [(InfoBatch, {}), (RePB, {}), (Rounds, WORKERS)])
 def test_ten_rounds_an_epoch(kind: Any, options: dict[str, Any]) -> None:
     policy, seen = kind(), []
     policy.rounds = 10

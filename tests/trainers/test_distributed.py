@@ -17,7 +17,7 @@ from astkit.gating import CachedLoss, DeviceGate, InfoBatch, ProxyTopK
 from tests.trainers.worlds import gated, in_world, joined, looped, network, numbers, trained
 
 CRITERION = nn.CrossEntropyLoss(reduction="none")
-PLANNING = ("auto", "cached_loss", "infobatch", "kakurenbo", "seta")
+PLANNING = ("auto", "cached_loss", "infobatch", "kakurenbo", "rcap", "repb", "seta")
 CHOOSING = ("gradnorm_is", "proxy_topk", "rho", "selective_backprop")
 
 

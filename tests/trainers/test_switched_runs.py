@@ -212,7 +212,7 @@ def test_a_replayed_run_makes_the_same_choices_on_any_clock(make, kind):
 
 @pytest.mark.parametrize(
     "policy",
-    ["cached_loss", "infobatch", "kakurenbo", "seta", "selective_backprop"],
+    ["cached_loss", "infobatch", "kakurenbo", "repb", "seta", "selective_backprop"],
 )
 def test_policies_of_the_field_can_be_changed_at_any_step(make, policy, monkeypatch):
     following = {"start": "on", "on": "off", "off": "probe selection", "probe selection": "on"}

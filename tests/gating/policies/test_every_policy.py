@@ -30,12 +30,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "selective_backprop": {"start": 0.25},
     "gradnorm_is": {"every": 2},
     "rho": {"rate": 0.5, "epochs": 1},
+    "el2n_static": {"runs": 1},
     "cached_loss": {"guard": 0.8},
 }
 NAMES = list(REGISTRIES["policy"])
-PRUNING = ("infobatch", "seta")
-RATED = ("random", "cached_loss", "class_balanced", "selective_backprop", "gradnorm_is", "rho")
-RATED += ("proxy_topk", "learned")
+PRUNING = ("infobatch", "seta", "repb")
+RATED = ("random", "cached_loss", "class_balanced", "rcap", "selective_backprop", "gradnorm_is")
+RATED += ("rho", "el2n_static", "proxy_topk", "learned")
 
 
 class Labelled(TensorDataset):
@@ -208,6 +209,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("kakurenbo", {"hidden": 1}, "hidden is 1: give a number of 0 or more and below 1$"),
     ("kakurenbo", {"confidence": 1.5}, "confidence is 1.5: give a number of 0 or more and at most"),
     ("cached_loss", {"guard": 0}, "guard is 0: give a number above 0"),
+    ("rcap", {"beta": 0}, "beta is 0: give a temperature above 0"),
     ("bls", {"alpha": 1}, "alpha is 1: give"),
     ("selective_backprop", {"start": -1}, "start is -1: give"),
     ("selective_backprop", {"end": 2}, "end is 2: give"),
@@ -215,6 +217,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gradnorm_is", {"every": 0}, "every is 0: give a whole number of 1 or more"),
     ("gradnorm_is", {"momentum": 1}, "momentum is 1: give"),
     ("rho", {"epochs": 0}, "epochs is 0: give"),
+    ("el2n_static", {"runs": 0.5}, "runs is 0.5: give"),
+    ("el2n_static", {"epochs": 0}, "epochs is 0: give"),
     ("proxy_topk", {"every": 0}, "every is 0: give"),
 ]
 
@@ -225,9 +229,14 @@ def test_impossible_arguments_are_refused() -> None:
             as_policy({"name": name, **options})
 
 
+def test_cards_say_what_was_reconstructed() -> None:
+    for name in ("repb", "rcap"):
+        assert policy_of(name).card.source.startswith("reconstructed from")
+
+
 # --- time ------------------------------------------------------------------------------------
 
-UNSORTED = ("random", "bls", "infobatch", "selective_backprop")
+UNSORTED = ("random", "bls", "el2n_static", "infobatch", "repb", "selective_backprop")
 MILLION = 1_000_000
 
 
@@ -238,6 +247,8 @@ def test_a_million_samples_are_planned_in_time(name: str) -> None:
     policy, seconds = policy_of(name), []
     rows = torch.randperm(MILLION, generator=torch.Generator().manual_seed(0))
     losses, labels = torch.rand(MILLION), rows % 10
+    if hasattr(policy, "scores"):
+        policy.scores = losses
     policy.plan(RunInfo(MILLION, rows, 0, 0, 0.0, labels))
     right = torch.ones(MILLION, dtype=torch.bool)
     policy.observe(Visit(torch.arange(MILLION), losses, right, torch.ones(MILLION)))

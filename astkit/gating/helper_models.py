@@ -1,0 +1,66 @@
+"""Helpers for policies that train their own models or select rows of a loaded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astkit import rng
+from astkit.batch import tensors
+from astkit.gating.scored import Scored
+from astkit.gating.selection import Selection
+
+
+def isolated(*key: int | str) -> AbstractContextManager[None]:
+    """`rng.isolated` on the CPU and, if available, the accelerator."""
+    return rng.isolated(torch.accelerator.current_accelerator(check_available=True) or "cpu", *key)
+
+
+def train_models(
+    models: list[nn.Module],
+    data: Iterable[Scored],
+    epochs: int,
+    lr: float,
+    rows_of: Callable[[Scored, int], Tensor] | None = None,
+) -> None:
+    """Train ``models`` with AdamW; model k trains on the rows ``rows_of(batch, k)`` of each batch.
+
+    Parts with fewer than two rows are skipped, since BatchNorm cannot train on them.
+    """
+    optimizers = [torch.optim.AdamW(model.parameters(), lr) for model in models]
+    for _ in range(epochs):
+        for batch in data:
+            for k, model in enumerate(models):
+                part = batch if rows_of is None else batch.take(rows_of(batch, k))
+                if part.rows > 1:
+                    part.train(model, optimizers[k])
+
+
+def by_sample(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Per-sample sum and count of values, from pairs of index ``[n]`` and values ``[n]``."""
+    index = torch.cat([each.cpu() for each, _ in parts])
+    values = torch.cat([each.detach().double().cpu() for _, each in parts])
+    return index.bincount(values), index.bincount()
+
+
+def device_of(batch: Scored) -> torch.device:
+    """Device of the inputs of ``batch``."""
+    return next(tensors(batch.inputs)).device
+
+
+def choice(
+    batch: Scored, rows: Tensor, weight: Tensor | None = None, normaliser: Any = None
+) -> Selection:
+    """A `Selection` of ``rows`` of ``batch``, on its device."""
+    device = device_of(batch)
+    return Selection(
+        rows.to(device),
+        None if weight is None else weight.float().to(device),  # type: ignore[arg-type]
+        normaliser,
+        candidates=batch.rows,
+        rate=len(rows) / batch.rows,
+    )
