@@ -1,4 +1,4 @@
-"""The task that all arms of `astkit.compare` share, and their policies by label."""
+"""The task that all arms of `astkit.compare` share, and their policies by label; both checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
 from astkit.identity import configuration
 from astkit.names import REGISTRIES
+from astkit.tasks.parts import PARTS
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
+from astkit.trainers.evaluator import as_metrics
 from astkit.trainers.resume import data_identity
 
 Chosen = Policy | Mapping[str, Any]
@@ -187,3 +189,57 @@ def _given(policy: Policy) -> dict[str, Any]:
     now = configuration(held)
     kinds = {k: type(v).__name__ for k, v in held.items() if now[k] != other.get(k)}
     return {**{k: v for k, v in kinds.items() if k != "seed"}, **plain}
+
+
+def checked_policies(policies: Any) -> dict[str, Chosen]:
+    """The policies by label, without "dense"; raises ``ValueError`` for invalid ones."""
+    one = isinstance(policies, str | Mapping | Policy)
+    every = [policies] if one else list(policies or [])
+    found: dict[str, Chosen] = {}
+    for each in every:
+        if each == DENSE:  # always trained
+            continue
+        label = label_of(each)
+        if label in found:
+            raise ValueError(f"policies holds {label} twice: give each policy other arguments")
+        found[label] = {"name": each} if isinstance(each, str) else each
+    if not found:
+        raise ValueError(
+            f"policies is {policies!r}: name at least one beside dense, such as 'infobatch'"
+        )
+    return found
+
+
+def checked_task(given: Mapping[str, Any]) -> Task:
+    """The `Task` with the fields ``given``, those that are not ``None``.
+
+    Raises ``ValueError`` for missing data and arguments that do not fit together.
+    """
+    for part in PARTS:
+        if given[part] is None:
+            raise ValueError(f"{part} is missing: pass data for it")
+    named = {name: value for name, value in given.items() if value is not None}
+    metrics = as_metrics(given["metrics"])
+    found = Task(**{**named, "make_model": given["make_model"], "metrics": metrics})
+    _check_model(found)
+    return found
+
+
+def _check_model(task: Task) -> None:
+    make = task.make_model
+    if isinstance(make, nn.Module) or not callable(make):
+        raise ValueError(
+            f"make_model is a {type(make).__name__}: pass a function without arguments that returns"
+            " a new model"
+        )
+    one, other = task.model(0), task.model(0)
+    if not isinstance(one, nn.Module):
+        raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
+    if one is other:
+        raise ValueError("make_model returns the same model twice: build a new one in each call")
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    if not all(first.equal(second) for first, second in pairs):
+        raise ValueError(
+            "make_model returns different weights for the same seed: draw them with torch's default"
+            " generator only"
+        )

@@ -55,7 +55,21 @@ class Metric:
         return values.flatten(1).float().mean(1) if values.ndim > 1 else values
 
 
-Metrics = Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | None
+Metrics = Mapping[str, Callable[[Any, Any], Tensor]] | Sequence[Metric] | Metric | None
+
+
+def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
+    """`Metric` objects of functions by name; raises ``ValueError`` for anything else."""
+    if isinstance(metrics, Mapping):
+        metrics = [Metric(name, function) for name, function in metrics.items()]
+    found = (metrics,) if isinstance(metrics, Metric) else tuple(metrics or ())
+    for each in found:
+        if not isinstance(each, Metric):
+            raise ValueError(
+                f"metrics holds a {type(each).__name__}: give functions (outputs, targets) ->"
+                " [rows] by name, or Metric objects"
+            )
+    return found
 
 
 class Evaluator:
@@ -77,9 +91,7 @@ class Evaluator:
         metrics: Metrics = None,
     ) -> None:
         self.learner, self.ledger, self._cost = learner, ledger, cost
-        if isinstance(metrics, Mapping):
-            metrics = [Metric(name, function) for name, function in metrics.items()]
-        self.metrics = tuple(metrics or ())
+        self.metrics = as_metrics(metrics)
         self.rows: Tensor | None = None
         self._batches: Iterator[Batch] | None = None
         self._sums: Tensor | None = None  # of the current pass, on the device

@@ -22,8 +22,7 @@ from astkit.gating.learned import Learned
 from astkit.profiling import count_flops
 from astkit.runs.comparison import Comparison, compare
 from astkit.runs.comparison_arm import run_arm
-from astkit.runs.comparison_checks import checked_task
-from astkit.runs.comparison_task import Arm
+from astkit.runs.comparison_task import Arm, checked_task
 from astkit.runs.intervals import mean_interval
 from astkit.runs.paired import DENSE, by_arm
 from astkit.runs.record import read_json, write_json
@@ -39,7 +38,7 @@ RESULTS = Path(__file__).with_name("tasks.json")
 NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "language")
 POLICIES = [{"name": "random", "rate": 0.5}, "infobatch", "auto"]
 ALL = (*NAMES, "learned", "tokens")
-LEARNED = {"dataset": "digits", "policies": ["cached_loss", "learned"], "budget": Budget(epochs=10)}
+LEARNED = {"policies": ["cached_loss", "learned"], "budget": Budget(epochs=10)}
 REFERENCE, EPOCHS, SHARE = 168, 3, 0.6
 """Sequences and epochs of the reference model of token selection; share of the tokens trained."""
 KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rate", "worst_class")
@@ -48,7 +47,11 @@ KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rat
 def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
     """Entries of the arms of one task, or of "learned", with metric and stamp."""
     found = compare(
-        **(LEARNED if name == "learned" else {**task(name), "policies": POLICIES}),
+        **(
+            {**task("digits"), **LEARNED}
+            if name == "learned"
+            else {**task(name), "policies": POLICIES}
+        ),
         seeds=range(seeds),
         jobs=jobs,
         out=folder / name,

@@ -25,7 +25,7 @@ from astkit.gating import as_policy
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import class_labels
 from astkit.names import REGISTRIES
-from astkit.runs.comparison_checks import checked_task, with_task
+from astkit.runs.comparison_task import checked_task
 from astkit.tasks import series, sound, task, text
 from astkit.tasks.language import LENGTH, language
 from astkit.trainers import GatedStep, TrainConfig
@@ -37,7 +37,7 @@ RESULTS = ROOT / "tests" / "benchmarks" / "tasks.json"
 SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
 CLASSES = {"imbalanced": 2, "series": 4, "sound": 6, "text": 3}
 TASKS = {name: task(name) for name in NAMES}
-NEED_CLASSES = {"class_balanced", "gradnorm_is", "kakurenbo"}
+NEED_CLASSES = {"class_balanced", "el2n_static", "gradnorm_is", "kakurenbo", "rcap"}
 
 
 def trainer(name: str, policy: Any = None, **budget: Any) -> Any:
