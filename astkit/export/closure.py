@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
     packages and the table of names. Raises ``ValueError`` for an import not found in Python,
     Kaggle's image or the package, unless it is optional or only required by an optional one.
     """
-    texts: dict[str, str] = {}
+    found: dict[str, Path] = {}
     required: set[str] = set()  # reached without an optional import
     waiting = [(label, source, True) for label, source in cells.items()]
     while waiting:
@@ -44,16 +45,16 @@ def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
         for each in imports(source, label):
             must = needed and not each.optional
             for module in _modules(each, root):
-                path = _path(module, root)
-                if path is None and must:
-                    _check_image(each, module, label, root)
-                name = module if path is None else path.relative_to(root).as_posix()
-                if path is None or name in required or (name in texts and not must):
+                if module in required or (module in found and not must):
                     continue
-                texts[name] = path.read_text(encoding="utf-8")
-                required |= {name} if must else set()
-                waiting.append((module, texts[name], must))
-    return dict(sorted(texts.items()))
+                if path := _path(module, root):
+                    found[module] = path
+                    required |= {module} if must else set()
+                    waiting.append((module, path.read_text(encoding="utf-8"), must))
+                elif must:
+                    _check_image(each, module, label, root)
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(found.values())}
+    return {path.relative_to(root).as_posix(): text for path, text in texts.items()}
 
 
 def has(module: str) -> bool:
@@ -62,6 +63,7 @@ def has(module: str) -> bool:
     return top in IMAGE or top in sys.stdlib_module_names
 
 
+@cache  # the modules of a second notebook are mostly those of the first
 def imports(source: str, label: str) -> list[Import]:
     """Imports of ``source``; use of the package's attributes counts as import of their names.
 

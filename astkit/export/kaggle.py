@@ -56,7 +56,7 @@ def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
     Raises ``ValueError`` for a title or a dataset that Kaggle would reject, and for a dataset that
     the notebook does not use.
     """
-    if kernel.datasets and not _uses_data(made):
+    if kernel.datasets and not reads_data(made):
         raise ValueError(
             f"dataset is {kernel.datasets[0]!r}, but {made.name} reads no dataset: leave it out, or"
             " give the notebook a parameter `dataset` or read from /kaggle/input"
@@ -71,7 +71,8 @@ def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
     return write_atomic(folder / code_file, notebook.text(made, kernel.readable, kernel.wheel))
 
 
-def _uses_data(made: Bundle) -> bool:
+def reads_data(made: Bundle) -> bool:
+    """Whether the notebook has a parameter ``dataset`` or reads from ``/kaggle/input``."""
     read = any("/kaggle/input" in cell.source for cell in made.body)
     return read or "dataset" in literals(made.parameters)
 

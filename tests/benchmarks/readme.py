@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import pandas as pd
 
 from astkit import files
+from astkit.export import kaggle, notebook
+from astkit.export.bundle import bundle
 from astkit.runs.intervals import mean_interval, split_error
 from astkit.runs.paired import by_arm, differences
 from astkit.runs.verdict import amount
@@ -88,6 +91,29 @@ def answers() -> str:
         title = cells[0]["source"][0].strip("# \n")
         rows[f"[{path.name[:2]}](notebooks/{path.name}) {title}"] = {
             "its answer": " ".join(answer.strip().strip("*").split())
+        }
+    return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
+
+
+@cache
+def exports() -> str:
+    """Cells and size of each notebook's export; a size in docs stays while it is 10 kB off at most.
+
+    The package's size changes with every commit.
+    """
+    written = re.findall(
+        r"\| \[(\d+)\].*? \| \d+ \| (\d+) \|", (ROOT / "docs/kaggle.md").read_text()
+    )
+    rows = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        made = bundle(path)
+        text = notebook.text(made)
+        size, before = len(text) / 1e3, int(dict(written).get(path.name[:2], -100))
+        rows[f"[{path.name[:2]}](../notebooks/{path.name})"] = {
+            "cells": len(json.loads(text)["cells"]),
+            "kB": before if abs(size - before) <= 10 else 10 * round(size / 10),
+            "takes along": ", ".join(made.files) or "–",
+            "`--dataset`": "CIFAR-10" if kaggle.reads_data(made) else "–",
         }
     return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
 
@@ -331,6 +357,7 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
+    "docs/kaggle.md": (exports,),
     "docs/tasks.md": (beyond_images, tokens, learned, optimal),
 }
 TABLES = tuple(make for makes in FILES.values() for make in makes)
