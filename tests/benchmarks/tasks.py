@@ -46,12 +46,9 @@ KEPT = ("policy", "seed", "value", "flops", "seconds", "trained", "scored", "rat
 
 def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
     """Entries of the arms of one task, or of "learned", with metric and stamp."""
+    given = LEARNED if name == "learned" else {"policies": POLICIES}
     found = compare(
-        **(
-            {**task("digits"), **LEARNED}
-            if name == "learned"
-            else {**task(name), "policies": POLICIES}
-        ),
+        **{**task("digits" if name == "learned" else name), **given},
         seeds=range(seeds),
         jobs=jobs,
         out=folder / name,
