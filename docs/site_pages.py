@@ -7,9 +7,12 @@ import importlib
 import inspect
 import io
 import json
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from PIL import Image
 
@@ -23,6 +26,10 @@ from tests.benchmarks.surface import PACKAGES, exported, summary
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 THUMBNAIL = (800, 320)  # pixels at most
+IMAGES = ("image/png", "image/gif")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REPOSITORY: str | None = PROJECT.get("urls", {}).get("Repository")
+"""Address of the published repository, of which all links to it are made; ``None`` without one."""
 HOUSE: tuple[dict[str, str], ...] = (
     {"cli": "commands"},
     {"runs": "compare, sweep, report", "export": "one file for Kaggle"},
@@ -177,30 +184,72 @@ def measured(name: str, entries: list[policies_plan.Entry]) -> Iterator[str]:
         yield "Not measured yet: `python -m tests.benchmarks.policies` measures it.\n"
 
 
-def gallery() -> dict[str, bytes]:
-    """A page with the figures of every notebook as thumbnails, and the thumbnails."""
-    files: dict[str, bytes] = {}
-    lines = ["# Gallery", "", "Every notebook with the outputs of its committed run.", ""]
+def launchers(notebook: str, repository: str | None) -> dict[str, str]:
+    """Addresses that open ``notebook``, a path in ``repository``, by the name of the service.
+
+    Empty without a repository. Raises ``ValueError`` for one that is not on GitHub.
+    """
+    if repository is None:
+        return {}
+    found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", repository)
+    if not found:
+        raise ValueError(
+            f"Repository is {repository!r} in pyproject.toml: give https://github.com/OWNER/NAME"
+        )
+    name, file = found[1], f"{found[1]}/blob/main/{notebook}"
+    return {
+        "Codespaces": f"https://codespaces.new/{name}",
+        "Binder": f"https://mybinder.org/v2/gh/{name}/main?urlpath={quote(f'lab/tree/{notebook}')}",
+        "Colab": f"https://colab.research.google.com/github/{file}",
+        "Kaggle": f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}",
+    }
+
+
+def figures() -> Iterator[tuple[Path, str, list[bytes]]]:
+    """Path, heading and pictures of every notebook, and of every page of docs with a picture."""
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         title = "".join(cells[0]["source"]).splitlines()[0].strip("# ")
-        target = f"/notebooks/{path.name}"
-        lines += [f"## {path.name[:2]} · {title}", "", f"[Read the notebook]({target})", ""]
-        shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", []))
-        pictures = [data["image/png"] for data in shown if "image/png" in data]
+        outputs = [out.get("data", {}) for cell in cells for out in cell.get("outputs", [])]
+        codes = [data[kind] for data in outputs for kind in data if kind in IMAGES]
+        yield path, f"{path.name[:2]} · {title}", [base64.b64decode("".join(c)) for c in codes]
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(r"!\[[^]\n]*\]\((\S+)\)", text)
+        if names:
+            yield (
+                path,
+                text.splitlines()[0].strip("# "),
+                [(path.parent / name).read_bytes() for name in names],
+            )
+
+
+def gallery(repository: str | None = REPOSITORY) -> dict[str, bytes]:
+    """A page with all figures of notebooks and docs as thumbnails, and the thumbnails.
+
+    With the address of a ``repository``, each notebook has links that open it in the cloud.
+    """
+    files: dict[str, bytes] = {}
+    lines = ["# Gallery", "", "Every notebook with the outputs of its committed run.", ""]
+    for path, heading, pictures in figures():
+        file, notebook = path.relative_to(ROOT).as_posix(), path.suffix == ".ipynb"
+        links = {f"Read the {'notebook' if notebook else 'page'}": f"/{file}"}
+        links |= launchers(file, repository) if notebook else {}
+        lines += [f"## {heading}", ""]
+        lines += [" · ".join(f"[{text}]({link})" for text, link in links.items()), ""]
         for number, picture in enumerate(pictures, 1):
             name = f"thumbnails/{path.stem}_{number}.png"
-            files[name] = thumbnail(base64.b64decode("".join(picture)))
+            files[name] = thumbnail(picture)
             lines += [":::{container} thumbnails"] if number == 1 else []
-            lines.append(f"[![figure {number} of {path.stem}]({name})]({target})")
+            lines.append(f"[![figure {number} of {path.stem}]({name})](/{file})")
         lines += [":::", ""] if pictures else []
     lines += ["```{toctree}", ":hidden:", ":glob:", "", "/notebooks/*", "```", ""]
     return {**files, "gallery.md": "\n".join(lines).encode()}
 
 
-def thumbnail(png: bytes) -> bytes:
-    """``png`` with at most `THUMBNAIL` pixels."""
-    image, out = Image.open(io.BytesIO(png)), io.BytesIO()
+def thumbnail(picture: bytes) -> bytes:
+    """The first frame of ``picture`` as PNG, with at most `THUMBNAIL` pixels."""
+    image, out = Image.open(io.BytesIO(picture)), io.BytesIO()
     image.thumbnail(THUMBNAIL)
     image.save(out, "PNG", optimize=True)
     return out.getvalue()

@@ -7,18 +7,22 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
 from collections import Counter
+from html import unescape
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pandas as pd
 import pytest
 import torch
+import yaml
+from playwright.sync_api import sync_playwright
 from torch.utils.data import DataLoader
 
 from astkit.lattice.config import LatticeConfig
@@ -31,6 +35,7 @@ from tests.test_readme import surroundings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
+NOTEBOOKS = [*ROOT.glob("notebooks/*.ipynb")]
 DIRECTIVE = re.compile(r"\.\. auto(?:class|function|data):: (\S+)")
 LONG = ("await ", "logic_trainer(", "compare(")
 """Examples that only a front end can run, that train for minutes, or that README has: compiled."""
@@ -178,29 +183,103 @@ def test_external_links_are_well_formed() -> None:
     assert wrong == []
 
 
-@pytest.mark.full
-def test_the_site_is_built_without_a_warning_and_works_offline(
-    site: ModuleType, tmp_path: Path
+ADDRESS = "https://github.com/OWNER/NAME"
+
+
+def test_a_notebook_opens_in_the_cloud(site: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    links = site.launchers("notebooks/07_your_model.ipynb", ADDRESS)
+    assert links == site.launchers("notebooks/07_your_model.ipynb", f"{ADDRESS}.git")
+    file = "OWNER/NAME/blob/main/notebooks/07_your_model.ipynb"
+    assert links == {
+        "Codespaces": "https://codespaces.new/OWNER/NAME",
+        "Binder": "https://mybinder.org/v2/gh/OWNER/NAME/main"
+        "?urlpath=lab/tree/notebooks/07_your_model.ipynb",
+        "Colab": f"https://colab.research.google.com/github/{file}",
+        "Kaggle": f"https://kaggle.com/kernels/welcome?src=https://github.com/{file}",
+    }
+    monkeypatch.setattr(site, "thumbnail", bytes)
+    page = site.gallery(ADDRESS)["gallery.md"].decode()
+    shown = re.findall(r"\(https://\S+/(notebooks/\S+\.ipynb)\)", page)
+    assert Counter(shown) == {f"notebooks/{path.name}": 3 for path in NOTEBOOKS}
+    with pytest.raises(ValueError, match=r"Repository is 'https://example.org/a' in pyproject"):
+        site.launchers("notebooks/07_your_model.ipynb", "https://example.org/a")
+
+
+def test_links_to_the_cloud_need_the_address_of_the_project(
+    site: ModuleType, generated: dict[str, str]
 ) -> None:
-    options = ["-M", "html", ROOT, tmp_path, "-c", DOCS, "-W", "-q"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8")).get("repository-code")
+    assert cited == site.REPOSITORY  # stated in both, or in neither
+    services = r"mybinder\.org|codespaces\.new|colab\.research|kernels/welcome"
+    texts = [path.read_text("utf-8") for path in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]]
+    assert [text for text in texts if re.search(services, text)] == []
+    assert bool(re.search(services, generated["gallery.md"])) == bool(site.REPOSITORY)
+
+
+def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
+    shown = Counter(re.findall(r"thumbnails/(\w+)_\d+\.png\)\]", generated["gallery.md"]))
+    figures = Counter(
+        {
+            path.stem: len(re.findall(r'"image/(?:png|gif)":', path.read_text("utf-8")))
+            for path in NOTEBOOKS
+        }
+    )
+    figures += Counter({"steering": 1, "tasks": 1})
+    assert shown == +figures
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the site, built as by `make docs`; its pages are read by the tests below."""
+    folder = tmp_path_factory.mktemp("site")
+    options = ["-M", "html", ROOT, folder, "-c", DOCS, "-W", "-q"]
     command = [sys.executable, "-m", "sphinx", *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    html = tmp_path / "html"
-    assert 'url=docs/index.html"' in (html / "index.html").read_text("utf-8")
-    remote = r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//[^"]+"'
-    pages = {path: path.read_text("utf-8") for path in html.glob("**/*.html")}
-    assert {
-        path.name: re.findall(remote, text)
-        for path, text in pages.items()
-        if re.search(remote, text)
-    } == {}
-    index = (html / "searchindex.js").read_text("utf-8")
-    assert "infobatch" in index
-    assert "notebooks/07_your_model" in index
-    assert len(list((html / "notebooks").glob("*.html"))) == len(
-        list(ROOT.glob("notebooks/*.ipynb"))
-    )
+    return folder / "html"
+
+
+@pytest.mark.full
+def test_the_site_is_built_without_a_warning(site: ModuleType, built: Path) -> None:
+    assert 'url=docs/index.html"' in (built / "index.html").read_text("utf-8")
+    names = {path.stem for path in (built / "notebooks").glob("*.html")}
+    assert names == {path.stem for path in NOTEBOOKS}
     dates = {path: path.stat().st_mtime_ns for path in DOCS.glob("generated/**/*.*")}
     site.write(DOCS / "generated")  # what has not changed is not built again
     assert dates == {path: path.stat().st_mtime_ns for path in DOCS.glob("generated/**/*.*")}
+
+
+@pytest.mark.full
+def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(built: Path) -> None:
+    files = [path for path in built.rglob("*.html") if "_static" not in path.parts]
+    pages = {path: path.read_text("utf-8") for path in files}
+    ids = {path: set(re.findall(r'\sid="([^"]+)"', text)) for path, text in pages.items()}
+    wrong = []
+    for path, text in pages.items():
+        for tag, link in re.findall(r'<([a-z]+)\s[^>]*?(?:href|src)="([^"]*)"', text):
+            parts = urlsplit(unescape(link))
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if parts.netloc:
+                dead = tag in ("script", "link", "img")
+            elif parts.scheme:  # such as data:
+                dead = False
+            else:
+                known = ids.get(target, {parts.fragment})
+                dead = not target.exists() or not {parts.fragment} <= {"", *known}
+            wrong += [f"{path.relative_to(built)}: {link}"] if dead else []
+    assert len(pages) > 50
+    assert wrong == []
+
+
+@pytest.mark.full
+def test_the_search_works_offline(built: Path) -> None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    if chromium is None:
+        pytest.skip("no chromium here: install Debian's chromium, or Google Chrome, to run this")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_context(offline=True).new_page()
+        for query, expected in (("InfoBatch", "policies/infobatch"), ("diabetes", "notebooks/07")):
+            page.goto(f"{(built / 'search.html').as_uri()}?q={query}")
+            page.wait_for_selector(f"ul.search a[href*='{expected}']", timeout=60_000)
+        browser.close()

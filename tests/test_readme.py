@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from astkit import Budget, Gate, Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {
-    path: path.read_text("utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-}
+FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"]
+PAGES = {path: path.read_text("utf-8") for path in FILES}
 
 
 def blocks(text: str) -> list[str]:
