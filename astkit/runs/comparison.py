@@ -21,7 +21,7 @@ from astkit.runs import verdict, visits
 from astkit.runs.audit import Audit, audit
 from astkit.runs.comparison_arm import VISITS, Entry
 from astkit.runs.comparison_plan import Plan
-from astkit.runs.comparison_task import Chosen, checked_policies, checked_task
+from astkit.runs.comparison_task import Chosen, checked_policies, checked_task, with_task
 from astkit.runs.pilot import Pilot
 from astkit.runs.record import read_json, write_json
 from astkit.runs.samples import Samples, together
@@ -174,12 +174,13 @@ class Comparison:
 
 
 def compare(
-    make_model: Callable[[], nn.Module],
-    train: Any,
-    validation: Any,
-    test: Any,
+    make_model: Callable[[], nn.Module] | None = None,
+    train: Any = None,
+    validation: Any = None,
+    test: Any = None,
     *,
     policies: Sequence[str | Chosen] | str | Chosen,
+    dataset: str | None = None,
     budget: Budget | None = None,
     seeds: Iterable[int] = range(5),
     minutes: float | None = None,
@@ -210,6 +211,8 @@ def compare(
             selectable: a map-style data set, a `Loader`, or a DataLoader without its own sampler.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each arm
             uses a copy.
+        dataset: name of a task in place of the data, such as "digits" or "language", see
+            `astkit.tasks`; it supplies the other arguments too, where they are not given.
         budget: of dense training, in epochs, steps or FLOPs; 5 epochs by default. If FLOPs cannot
             be counted, the other arms train for dense's seconds.
         seeds: at least 2 for an interval, 5 for a table.
@@ -242,8 +245,11 @@ def compare(
         "batch_size": batch_size,
         "make_optimizer": make_optimizer,
         "device": device,
+        "budget": budget,
     }
-    task, budget = checked_task(given), budget or Budget(epochs=5)
+    given = given if dataset is None else with_task(dataset, given)
+    budget = given.pop("budget") or Budget(epochs=5)
+    task = checked_task(given)
     plan = Plan(task, checked_policies(policies), budget, list(seeds), minutes, jobs)
     with _opened(out) as folder:
         found = plan.run(folder, resumable=out is not None, all_policies=all_policies)

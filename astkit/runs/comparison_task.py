@@ -19,6 +19,7 @@ from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
 from astkit.identity import configuration
 from astkit.names import REGISTRIES
+from astkit.tasks import task
 from astkit.tasks.parts import PARTS
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
 from astkit.trainers.evaluator import as_metrics
@@ -217,12 +218,24 @@ def checked_task(given: Mapping[str, Any]) -> Task:
     """
     for part in PARTS:
         if given[part] is None:
-            raise ValueError(f"{part} is missing: pass data for it")
+            raise ValueError(f"{part} is missing: pass data for it, or dataset='digits'")
     named = {name: value for name, value in given.items() if value is not None}
     metrics = as_metrics(given["metrics"])
     found = Task(**{**named, "make_model": given["make_model"], "metrics": metrics})
     _check_model(found)
     return found
+
+
+def with_task(dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments ``given``, those that are ``None`` from the task ``dataset``.
+
+    Raises ``ValueError`` for an unknown task, and if data are given too.
+    """
+    for part in PARTS:
+        if given[part] is not None:
+            raise ValueError(f"dataset is {dataset!r}, but {part} is given too: pass only one")
+    known = task(dataset)
+    return {name: known.get(name) if value is None else value for name, value in given.items()}
 
 
 def _check_model(task: Task) -> None:

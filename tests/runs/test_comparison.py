@@ -341,7 +341,8 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
         ({"make_model": lambda: 3}, "make_model returns a int: return a torch module"),
         ({"make_model": lambda: model}, "make_model returns the same model twice: build a new"),
         ({"make_model": _counting()}, "make_model returns different weights for the same seed"),
-        ({"test": None}, "test is missing: pass data for it"),
+        ({"test": None}, "test is missing: pass data for it, or dataset='digits'"),
+        ({"dataset": "digits"}, "dataset is 'digits', but train is given too: pass only one"),
         ({"metrics": [squared_error]}, "metrics holds a function: give functions (outputs,"),
         ({"train": DataLoader(Stream(), 16)}, "train is a DataLoader that loads all rows in its"),
         ({"criterion": nn.CrossEntropyLoss()}, "the criterion returned shape [] for"),
@@ -353,6 +354,9 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
         text = str(caught.value)
         assert text.startswith(sentence), text
         assert "\n" not in text
+    parts = dict.fromkeys(("train", "validation", "test"))
+    with pytest.raises(ValueError, match="dataset is 'mnist': choose one of digits, cifar10"):
+        run(**parts, dataset="mnist")
     with comparison_lock(tmp_path), pytest.raises(ValueError, match="another process is using"):
         run(out=tmp_path)
 
