@@ -25,10 +25,10 @@ from astkit.gating import as_policy
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import class_labels
 from astkit.names import REGISTRIES
-from astkit.runs.comparison_task import checked_task
+from astkit.runs.comparison_task import checked_task, with_task
 from astkit.tasks import series, sound, task, text
 from astkit.tasks.language import LENGTH, language
-from astkit.trainers import GatedStep
+from astkit.trainers import GatedStep, TrainConfig
 from tests.benchmarks.tasks import NAMES
 from tests.benchmarks.token_selection import TokenSelection, with_reference
 
@@ -81,6 +81,17 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
             task(**options)
     with pytest.raises(FileNotFoundError):
         task("language", path=tmp_path / "none.txt")
+
+
+def test_what_a_comparison_is_not_given_comes_from_its_task() -> None:
+    names = ("make_model", "train", "validation", "test", "criterion", "metrics", "budget")
+    own = TrainConfig(lr=0.5)
+    found = with_task("forecast", {**dict.fromkeys(names), "config": own, "batch_size": None})
+    known = TASKS["forecast"]
+    assert found["config"] is own
+    assert found["criterion"] is known["criterion"]
+    assert (found["budget"], found["batch_size"]) == (known["budget"], 32)
+    assert len(found["train"]) == len(known["train"])
 
 
 def test_the_language_model_is_causal_and_its_labels_are_the_next_characters() -> None:
