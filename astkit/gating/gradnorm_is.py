@@ -6,7 +6,6 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.helper_models import choice
 from astkit.gating.last_loss import check_count, check_share
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.scored import Scored
@@ -66,6 +65,6 @@ class GradNormIS(Policy):
             tau = float((n * p.square().sum()).sqrt())
             self.tau = self.momentum * self.tau + (1 - self.momentum) * tau
         if not on:
-            return choice(batch, torch.randperm(n, generator=random)[:count])
+            return batch.select(torch.randperm(n, generator=random)[:count])
         drawn = torch.multinomial(p, count, replacement=True, generator=random)
-        return choice(batch, drawn, 1 / (n * p[drawn]), normaliser=count)
+        return batch.select(drawn, 1 / (n * p[drawn]), normaliser=count)

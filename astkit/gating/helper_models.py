@@ -1,18 +1,15 @@
-"""Helpers for policies that train their own models or select rows of a loaded batch."""
+"""Helpers for policies that train their own models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.batch import tensors
 from astkit.gating.scored import Scored
-from astkit.gating.selection import Selection
 
 
 def isolated(*key: int | str) -> AbstractContextManager[None]:
@@ -45,22 +42,3 @@ def by_sample(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     index = torch.cat([each.cpu() for each, _ in parts])
     values = torch.cat([each.detach().double().cpu() for _, each in parts])
     return index.bincount(values), index.bincount()
-
-
-def device_of(batch: Scored) -> torch.device:
-    """Device of the inputs of ``batch``."""
-    return next(tensors(batch.inputs)).device
-
-
-def choice(
-    batch: Scored, rows: Tensor, weight: Tensor | None = None, normaliser: Any = None
-) -> Selection:
-    """A `Selection` of ``rows`` of ``batch``, on its device."""
-    device = device_of(batch)
-    return Selection(
-        rows.to(device),
-        None if weight is None else weight.float().to(device),  # type: ignore[arg-type]
-        normaliser,
-        candidates=batch.rows,
-        rate=len(rows) / batch.rows,
-    )

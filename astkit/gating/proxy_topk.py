@@ -11,7 +11,6 @@ from torch import nn
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.helper_models import choice, device_of
 from astkit.gating.last_loss import check_count
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.scored import Scored
@@ -72,15 +71,15 @@ class ProxyTopK(Policy):
         number, self.batches = self.batches, self.batches + 1
         best = batch.losses_of(model).topk(max(1, round(self.rate * batch.rows))).indices
         if number % self.every == 0:
-            with rng.isolated(device_of(batch), self.seed, "proxy_topk", number):
+            with rng.isolated(batch.device, self.seed, "proxy_topk", number):
                 batch.take(best).train(model, optimizer)
-        return choice(batch, best, normaliser=batch.rows)
+        return batch.select(best, normaliser=batch.rows)
 
     def _helper(self, batch: Scored) -> tuple[nn.Module, torch.optim.Optimizer]:
         if self._model is None or self._optimizer is None:
             source = self.proxy if self.proxy is not None else batch.model
             assert source is not None
-            self._model = copy.deepcopy(source).to(device_of(batch))
+            self._model = copy.deepcopy(source).to(batch.device)
             self._optimizer = torch.optim.AdamW(self._model.parameters(), self.lr)
             if self._saved is not None:
                 self._model.load_state_dict(self._saved["model"])

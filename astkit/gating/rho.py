@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.helper_models import by_sample, choice, isolated, train_models
+from astkit.gating.helper_models import by_sample, isolated, train_models
 from astkit.gating.last_loss import check_count
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.sample_memory import sample_index
@@ -84,4 +84,4 @@ class Rho(Policy):
         held = self.held[index.clamp_max(len(self.held) - 1)].where(known, torch.nan)
         excess = (batch.losses.cpu() - held).nan_to_num(nan=0.0)
         best = excess.topk(max(1, round(self.rate * batch.rows))).indices
-        return choice(batch, best)
+        return batch.select(best)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from astkit import rng
 from astkit.batch import Batch, as_batch, call, tensors
 from astkit.gating.losses import Criterion, class_outputs, cross_entropy_rows, row_losses
+from astkit.gating.selection import Selection
 
 Forward = Callable[[nn.Module, Batch], Any]
 
@@ -84,6 +85,11 @@ class Scored:
         return self.batch.rows
 
     @property
+    def device(self) -> torch.device:
+        """Device of the inputs; the CPU without tensors."""
+        return next((tensor.device for tensor in tensors(self.inputs)), torch.device("cpu"))
+
+    @property
     def outputs(self) -> Any:
         """The model's outputs."""
         if self._outputs is None:
@@ -120,9 +126,21 @@ class Scored:
         hooks: dict[str, Any] = {"run": self._run, "book": self._book}
         return Scored(None, y, x, index, self.model, criterion=self.criterion, **hooks)
 
+    def select(
+        self, rows: Tensor, weight: Tensor | None = None, normaliser: float | None = None
+    ) -> Selection:
+        """A `Selection` of ``rows`` of the batch, on its device."""
+        return Selection(
+            rows.to(self.device),
+            None if weight is None else weight.float().to(self.device),  # type: ignore[arg-type]
+            normaliser,
+            candidates=self.rows,
+            rate=len(rows) / self.rows,
+        )
+
     def forward(self, model: nn.Module) -> Any:
         """Outputs of a second model, in eval mode without gradients."""
-        outputs = self._pass(_placed(model, self.inputs))
+        outputs = self._pass(self._placed(model))
         if self._book is not None:
             self._book(model, self.batch, False)
         return outputs
@@ -133,7 +151,7 @@ class Scored:
 
     def train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
         """Train a second model for one step; returns its losses before the step, ``[rows]``."""
-        _placed(model, self.inputs).train()
+        self._placed(model).train()
         losses = row_losses(self.criterion, call(model, self.inputs, self.targets), self.targets)
         optimizer.zero_grad(set_to_none=True)
         losses.mean().backward()
@@ -145,7 +163,7 @@ class Scored:
     @contextmanager
     def scoring(self) -> Iterator[None]:
         """Run a block in eval mode without gradients; restore module modes and the RNG state."""
-        with evaluating(self.model, _device(self.inputs)):
+        with evaluating(self.model, self.device):
             self._scoring = True
             try:
                 yield
@@ -155,8 +173,15 @@ class Scored:
     def _pass(self, model: nn.Module) -> Any:
         if self._scoring and model is self.model:
             return self._run(model, self.batch)
-        with evaluating(model, _device(self.inputs)):
+        with evaluating(model, self.device):
             return self._run(model, self.batch)
+
+    def _placed(self, model: nn.Module) -> nn.Module:
+        """``model``, moved to the device of the inputs."""
+        device = self.device
+        if any(parameter.device != device for parameter in model.parameters()):
+            model.to(device)
+        return model
 
 
 class ScoredBatches:
@@ -198,15 +223,3 @@ def correctness(outputs: Any, targets: Any) -> tuple[Tensor | None, Tensor | Non
 
 def _run(model: nn.Module, batch: Batch) -> Any:
     return call(model, batch.x, batch.y)
-
-
-def _device(inputs: Any) -> torch.device:
-    return next((tensor.device for tensor in tensors(inputs)), torch.device("cpu"))
-
-
-def _placed(model: nn.Module, inputs: Any) -> nn.Module:
-    """``model``, moved to the device of the inputs."""
-    device = _device(inputs)
-    if any(parameter.device != device for parameter in model.parameters()):
-        model.to(device)
-    return model

@@ -6,7 +6,6 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.helper_models import choice
 from astkit.gating.last_loss import check_count, check_share, draw_weighted
 from astkit.gating.policy import Cost, Policy, PolicyCard
 from astkit.gating.sampler import RunInfo
@@ -81,7 +80,7 @@ class SelectiveBackprop(Policy):
         random = rng.generator(self.seed, "selective_backprop", self.draws)
         count = max(1, int(self.rate * batch.rows))
         drawn = draw_weighted(percentile ** (1 / self.rate - 1), count, random)
-        return choice(batch, order[drawn])
+        return batch.select(order[drawn])
 
     def _selecting(self) -> bool:
         if self.start > 0 or self.end < 1:
