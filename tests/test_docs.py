@@ -235,7 +235,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["-M", "html", ROOT, folder, "-c", DOCS, "-W", "-q"]
     command = [sys.executable, "-m", "sphinx", *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert done.stdout + done.stderr == ""
+    assert done.returncode == 0
     return folder / "html"
 
 

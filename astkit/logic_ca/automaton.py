@@ -76,7 +76,7 @@ class LogicCA(nn.Module):
 
     @property
     def wiring_hash(self) -> str:
-        """Hash of the wiring, see `astkit.identity.tensor_hash`."""
+        """Hash of the wiring, see ``astkit.identity.tensor_hash``."""
         tables = (*self.kernel_wires, *self.update_wires)
         return tensor_hash(torch.cat([table.flatten() for table in tables]))
 
