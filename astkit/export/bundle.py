@@ -16,8 +16,8 @@ from astkit.source import git, hash_of
 
 _GIT_SECONDS = 60.0
 # names that the export defines
-TAKEN = {"Path", "SOURCE", "UNKNOWN", "VALUES", "base64", "begin", "hashlib", "importlib", "io"}
-TAKEN |= {"install", "make_folder", "os", "shutil", "subprocess", "sys", "tarfile", "unpack", "use"}
+TAKEN = {"Path", "base64", "begin", "hashlib", "importlib", "io", "install", "make_folder", "os"}
+TAKEN |= {"shutil", "subprocess", "sys", "tarfile", "unpack", "use"}
 LARGEST = 1e6  # bytes of the files that parameters name
 # follows the check
 START = f"from astkit.export.start import begin\n\nbegin({cells.BUDGET})"
@@ -28,10 +28,11 @@ VERIFY = (Path(__file__).parent / "verify.py").read_text(encoding="utf-8").parti
 class Bundle:
     """A notebook and everything it needs, in the order of writing.
 
-    ``values`` replace parameters; ``modules`` maps paths below the package's parent to sources;
-    ``files`` are those that parameters name, by name in the current folder; ``source`` is the
-    SHA-256 of the modules as in ``astkit.stamp.source_hash``; ``commit`` the last commit that
-    changed any of them, ``None`` outside a checkout or if files differ from it.
+    ``parameters`` is a cell's source, with ``values`` in it; ``modules`` maps paths below the
+    package's parent to sources; ``files`` are those that parameters name, by name in the current
+    folder; ``source`` is the SHA-256 of the modules as in ``astkit.stamp.source_hash``; ``commit``
+    the last commit that changed any of them, ``None`` outside a checkout or if files differ from
+    it.
     """
 
     name: str
@@ -62,14 +63,15 @@ def bundle(path: Path, values: dict[str, Any] | None = None) -> Bundle:
     known = cells.literals(parts.parameters.source)
     cells.check_values(values or {}, known)
     files = _files(known | (values or {}), path)
+    values = (values or {}) | {name: each.name for name, each in files.items()}
     modules = closure({"the start": START, **cells.plain(parts.body, parts.first)})
     if taken := known.keys() & TAKEN:
         raise ValueError(f"the parameter {min(taken)!r} has a name that the export uses: rename it")
     return Bundle(
         name=path.stem,
         head=parts.head,
-        parameters=parts.parameters.source,
-        values={**(values or {}), **{name: each.name for name, each in files.items()}},
+        parameters=cells.replaced(parts.parameters.source, values),
+        values=values,
         modules=modules,
         files={each.name: each.read_bytes() for each in files.values()},
         source=source_hash(modules),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-PARAMETERS, INJECTED = "parameters", "injected-parameters"  # papermill's tags
+PARAMETERS = "parameters"  # papermill's tag
 BUDGET = "time_budget_h"
 BUDGET_LINE = f"{BUDGET} = 0  # hours after which runs are saved and ended; 0 sets no limit"
 
@@ -62,14 +63,35 @@ def open_notebook(path: Path) -> Parts:
 def literals(parameters: str) -> dict[str, Any]:
     """Values of the names assigned in a parameters cell; ``None`` for what is not a literal."""
     found: dict[str, Any] = {}
+    for name, node in _assigned(parameters):
+        try:
+            found[name] = ast.literal_eval(node)
+        except ValueError:
+            found[name] = None
+    return found
+
+
+def replaced(parameters: str, values: dict[str, Any]) -> str:
+    """Source of a parameters cell with ``values`` in the place of its own; comments stay."""
+    code = parameters.encode()  # columns of the syntax tree count bytes
+    starts = [0, *accumulate(len(line) for line in code.splitlines(keepends=True))]
+    for name, node in reversed(_assigned(parameters)):
+        if name in values:
+            start = starts[node.lineno - 1] + node.col_offset
+            end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+            code = code[:start] + repr(values[name]).encode() + code[end:]
+    return code.decode()
+
+
+def _assigned(parameters: str) -> list[tuple[str, ast.expr]]:
+    found = []
     for node in ast.parse(parameters).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-            try:
-                value = ast.literal_eval(node.value) if node.value else None
-            except ValueError:
-                value = None
-            found |= {target.id: value for target in targets if isinstance(target, ast.Name)}
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                found.append((name, value))
     return found
 
 
@@ -97,19 +119,6 @@ def _plain(source: str, label: str) -> str:
     if _SHELL.search(code) and not _SHELL.search(source):
         raise ValueError(f"{label} runs a shell command (!), which cannot be exported: remove it")
     return code
-
-
-def override(values: dict[str, Any]) -> str:
-    """Source of the cell whose ``VALUES`` replace parameters of the cell above it."""
-    rows = "".join(f"    {name!r}: {value!r},\n" for name, value in values.items())
-    return f"VALUES = {{\n{rows}}}\n{_APPLY}"
-
-
-_APPLY = """
-UNKNOWN = sorted(VALUES.keys() - globals().keys())
-if UNKNOWN:
-    raise ValueError(f"VALUES has {UNKNOWN}, which the cell above does not have")
-globals().update(VALUES)"""
 
 
 def check_values(values: dict[str, Any], known: Collection[str]) -> None:

@@ -111,9 +111,8 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
 
 def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
     """Summary of the written files and the next steps, in a few lines."""
-    values = literals(made.parameters) | made.values
-    cifar = values.get("dataset") == "cifar10"
-    name = kernel.user == NOBODY and f'replace {NOBODY} in "id" by your Kaggle name, or pass --user'
+    cifar = literals(made.parameters).get("dataset") == "cifar10"
+    name = kernel.user == NOBODY and f"replace {NOBODY} by your Kaggle name, or pass --user"
     data = cifar and not kernel.datasets
     add = data and "add a dataset that contains CIFAR-10: --dataset OWNER/SLUG"
     fast = cifar and not kernel.gpu and "CIFAR-10 trains faster on a GPU: pass --gpu"
@@ -121,9 +120,14 @@ def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
     steps = [
         step for step in (name, add, fast, wheel, f"kaggle kernels push -p {path.parent}") if step
     ]
+    source = kernel.wheel.name if kernel.wheel else f"{len(made.modules)} modules, {made.stamp}"
+    values = ", ".join(f"{name} = {value!r}" for name, value in made.values.items())
+    datasets = ", ".join(kernel.datasets)
     lines = [
-        f"{path}: {len(made.modules)} modules, {path.stat().st_size / 1e3:.0f} kB, {made.stamp}",
-        f"{path.parent / METADATA}: GPU {'on' if kernel.gpu else 'off'}, internet off",
+        f"{path}: {path.stat().st_size / 1e3:.0f} kB, {source}",
+        *([f"parameters set: {values}"] if values else []),
+        f"{path.parent / METADATA}: GPU {'on' if kernel.gpu else 'off'}, internet off"
+        + (f", datasets {datasets}" if datasets else ""),
         *(f"{number}. {step}" for number, step in enumerate(steps, 1)),
     ]
     return "\n".join(lines)

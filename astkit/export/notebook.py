@@ -31,18 +31,14 @@ CHARACTERS = 1000  # of a line of the archive
 
 _SETTINGS = """## Settings
 
-Meanings and defaults, then the values that replace some of them. Below them a folded cell holds the
-part of astkit that the notebook needs ({count} modules of {stamp}), so it needs neither an
-installation nor the internet. The modules are verified before they are imported."""
+Kaggle passes no parameters: change values in the next cell. The folded cell below it holds the
+{count} modules that the notebook needs of {stamp}, so that neither an
+installation nor the internet is required. They are verified before they are imported."""
 
 _SETTINGS_WHEEL = """## Settings
 
-Meanings and defaults, then the values that replace some of them. astkit is installed from {name}
-in an attached dataset, without the internet."""
-
-_VALUES = """\
-# Kaggle passes no parameters: what is written here replaces the values above.
-# papermill replaces this cell by its own parameters."""
+Kaggle passes no parameters: change values in the next cell. astkit is installed from {name} in an
+attached dataset; the internet is not required."""
 
 
 def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> NotebookNode:
@@ -51,9 +47,8 @@ def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> No
     The modules are a compressed archive in one cell; with ``readable`` each is a cell of its own;
     with ``wheel`` there are none, and the wheel is installed from a dataset.
     """
-    values = f"{_VALUES}\n{cells.override(made.values)}"
     settings = _SETTINGS.format(stamp=made.stamp, count=len(made.modules))
-    start = f'SOURCE = "{made.source}"  # SHA-256 over the modules\nuse(Path("{PACKAGE}"), SOURCE)'
+    start = f'use(Path("{PACKAGE}"), "{made.source}")  # SHA-256 over the modules'
     if wheel is not None:
         settings = _SETTINGS_WHEEL.format(name=wheel.name)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
@@ -62,7 +57,6 @@ def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> No
         *map(_stripped, made.head),
         new_markdown_cell(settings),
         new_code_cell(made.parameters, metadata={"tags": [cells.PARAMETERS]}),
-        new_code_cell(values, metadata={"tags": [cells.INJECTED]}),
         *_package(made, readable, wheel is not None),
         new_code_cell(f"{start}\n{START}", metadata=IGNORED),
         *map(_stripped, made.body),

@@ -82,24 +82,19 @@ def test_what_is_not_python_is_refused() -> None:
             cells.plain([new_code_cell(source)], 1)
 
 
-def applied(source: str, **values: object) -> dict[str, object]:
-    space = dict(values)
-    exec(source, space)
-    return {name: space[name] for name in values}
-
-
-def test_values_replace_parameters() -> None:
+def test_values_replace_parameters_and_comments_stay() -> None:
+    source = "epochs: int = 1  # passés\nname = 'ä'; root = ''\n"
+    source += "seeds = [\n    0,  # one\n]  # runs\na = b = 1"
     values = {"epochs": 40, "name": "it's", "seeds": [0, 1], "root": None}
-    before = {"epochs": 1, "name": "", "seeds": [], "root": ""}
-    cells.check_values(values, set(before))
-    assert applied(cells.override(values), **before) == values
-    assert applied(cells.override({}), **before) == before
-
-
-def test_values_edited_to_something_unknown_are_refused_when_they_are_used() -> None:
-    source = cells.override({"epochs": 4})
-    with pytest.raises(ValueError, match=r"VALUES has \['epoch'\], which the cell above"):
-        applied(source.replace("'epochs'", "'epoch'"), epochs=1)
+    assert cells.literals(source) == {"epochs": 1, "name": "ä", "root": "", "seeds": [0]}
+    cells.check_values(values, set(cells.literals(source)))
+    assert cells.replaced(source, {}) == source
+    assert cells.replaced(source, values).splitlines() == [
+        "epochs: int = 40  # passés",
+        'name = "it\'s"; root = None',
+        "seeds = [0, 1]  # runs",
+        "a = b = 1",
+    ]
 
 
 def test_impossible_values_are_refused() -> None:

@@ -72,8 +72,8 @@ def test_the_summary_says_what_was_made_and_what_is_left(tmp_path: Path) -> None
     made = make(tmp_path)
     path = write(made, Kernel(), tmp_path / "out")
     first, second, *steps = summary(made, Kernel(), path).splitlines()
-    assert first.startswith(f"{path}: {len(made.modules)} modules, ")
-    assert made.source[:8] in first
+    assert first.startswith(f"{path}: ")
+    assert first.endswith(f" kB, {len(made.modules)} modules, {made.stamp}")
     assert second.endswith("GPU off, internet off")
     assert [step[:6] for step in steps] == ["1. rep", "2. kag"]
     assert summary(made, Kernel("me"), path).endswith(f"\n1. kaggle kernels push -p {path.parent}")
@@ -84,6 +84,11 @@ def test_the_summary_suggests_what_cifar10_needs(tmp_path: Path) -> None:
     said = summary(made, kernel, write(made, kernel, tmp_path / "out"))
     assert "--dataset OWNER/SLUG" in said
     assert "pass --gpu" in said
+    assert "parameters set: dataset = 'cifar10'\n" in said
+    assert "internet off, datasets" not in said
+    kernel = Kernel("me", datasets=["a/b", "c/d"], gpu=True)
+    said = summary(made, kernel, write(made, kernel, tmp_path / "out"))
+    assert "GPU on, internet off, datasets a/b, c/d\n1. kaggle kernels push" in said
 
 
 def test_a_dataset_that_is_not_read_is_refused(tmp_path: Path) -> None:
@@ -109,7 +114,9 @@ def test_a_wheel_is_a_dataset(tmp_path: Path) -> None:
     assert (path.parent / "dataset" / wheel.name).read_bytes() == b"wheel"
     values = json.loads((path.parent / "kernel-metadata.json").read_text())
     assert values["dataset_sources"] == ["me/astkit-wheel"]
-    assert f"kaggle datasets create -p {path.parent / 'dataset'}" in summary(made, kernel, path)
+    said = summary(made, kernel, path)
+    assert f"kaggle datasets create -p {path.parent / 'dataset'}" in said
+    assert said.splitlines()[0].endswith(f" kB, {wheel.name}")
     code = "".join(cell.source for cell in nbformat.read(path, 4).cells)
     assert 'install("astkit-1-py3-none-any.whl", ' in code
-    assert "SOURCE" not in code
+    assert "use(Path" not in code

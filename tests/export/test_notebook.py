@@ -49,11 +49,12 @@ def test_the_order_is_settings_package_start_notebook(made: Bundle) -> None:
     book = notebook.build(made)
     heads = [source.splitlines()[0] for source in sources(book, "markdown")]
     assert heads == ["# Does it?", "## Settings"]
-    values, replaced, package, start, *body = sources(book)
-    assert values.startswith("rate = 0.1  # a share\ntime_budget_h = 0")
-    assert "VALUES = {\n    'rate': 0.9,\n}" in replaced
+    values, package, start, *body = sources(book)
+    assert values.startswith("rate = 0.9  # a share\ntime_budget_h = 0")
     assert package.startswith(f"# {made.stamp}\nimport base64")
-    assert start.splitlines()[1] == 'use(Path("astkit"), SOURCE)'
+    assert (
+        start.splitlines()[0] == f'use(Path("astkit"), "{made.source}")  # SHA-256 over the modules'
+    )
     assert body == ["from astkit import files", "1", "1"]
 
 
@@ -63,7 +64,7 @@ def test_readable_has_a_cell_for_each_module(made: Bundle) -> None:
     assert written == list(made.modules)
     assert "astkit/files.py" in written
     assert "astkit/gating/gate.py" not in written
-    assert "unpack(" not in code[2].partition("\n\n\nmake_folder")[2]
+    assert "unpack(" not in code[1].partition("\n\n\nmake_folder")[2]
 
 
 def test_neither_outputs_nor_traces_of_a_run_are_left(made: Bundle) -> None:
@@ -82,7 +83,6 @@ def test_papermill_finds_the_parameters_and_replaces_the_values(
     assert set(papermill.inspect_notebook(path)) == {"rate", "time_budget_h"}
     loaded = papermill.iorw.load_notebook_node(str(path))
     book = papermill.parameterize.parameterize_notebook(loaded, {"rate": 0.3})
-    assert "VALUES" not in "".join(sources(book))
     space: dict[str, object] = {}
     exec("\n".join(sources(book)[:2]), space)
     assert space["rate"] == 0.3
@@ -133,7 +133,7 @@ def test_the_commit_is_in_the_stamp(small: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_parameter_that_the_export_would_replace_is_refused(small: Path) -> None:
     book = nbformat.read(small, 4)
-    defined = {"VALUES", "UNKNOWN", "SOURCE"}
+    defined = set()
     for node in ast.parse(f"{bundles.VERIFY}\n{bundles.START}").body:
         defined |= {each.name for each in getattr(node, "names", [node]) if hasattr(each, "name")}
     assert defined == bundles.TAKEN
@@ -186,7 +186,7 @@ def test_odd_lines_are_written_as_they_are_or_refused(lines: list[str]) -> None:
 
 def test_an_export_never_overwrites_a_package(made: Bundle, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    package = sources(notebook.build(made))[2]
+    package = sources(notebook.build(made))[1]
     (tmp_path / "astkit").mkdir()
     (tmp_path / "astkit" / "mine.py").touch()
     with pytest.raises(RuntimeError, match="astkit/ exists and would"):
@@ -216,7 +216,7 @@ def test_files_that_parameters_name_are_taken_along(
         folder = tmp_path / str(readable)
         folder.mkdir()
         monkeypatch.chdir(folder)
-        exec(sources(notebook.build(made, readable))[2], {})
+        exec(sources(notebook.build(made, readable))[1], {})
         assert (folder / "table.bin").read_bytes() == b'\xff\x00{}"'
     (tmp_path / "found" / "table.bin").write_bytes(bytes(1_000_001))
     with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):

@@ -89,7 +89,7 @@ def test_every_notebook_can_be_exported() -> None:
         made = bundle(path)
         text = notebook.text(made)
         count = len(json.loads(text)["cells"])
-        assert count == len(made.head) + len(made.body) + 5
+        assert count == len(made.head) + len(made.body) + 4
         assert len(text) < 300_000
         assert count <= 45 or not path.name.startswith("01")
 
