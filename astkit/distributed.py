@@ -30,6 +30,11 @@ def rank() -> int:
     return dist.get_rank() if world() > 1 else 0
 
 
+def key() -> tuple[int, ...]:
+    """Part of the key of random numbers that differ between the processes, such as dropout."""
+    return (rank(),) if rank() else ()
+
+
 def share(rows: int) -> slice:
     """The rows of a global batch that this process takes: consecutive, as equally many as possible.
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
+from astkit import distributed
 from astkit.batch import Batch, as_batch
 from astkit.datasets.images import Images
 from astkit.datasets.loaders import BatchSource, Loader, check_labels_of, check_start
@@ -218,4 +219,21 @@ def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
             " leave batch_size None, or pass the dataset itself"
         )
     source.batch_size = batch_size
+    return source
+
+
+def divided(source: BatchSource) -> BatchSource:
+    """``source``, of which each process loads its share; ``ValueError`` if all load the same."""
+    if distributed.world() == 1:
+        return source
+    if isinstance(source, Loader):
+        return source.divided()
+    loader = getattr(source, "loader", None)
+    sampler = getattr(loader, "sampler", None)
+    if loader is None or isinstance(sampler, RandomSampler | SequentialSampler):
+        what = type(source if loader is None else loader).__name__
+        raise ValueError(
+            f"all {distributed.world()} processes would train on the same rows of the {what}: pass"
+            " the data set instead, with batch_size=..., or sampler=DistributedSampler(data)"
+        )
     return source

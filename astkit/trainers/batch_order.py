@@ -10,22 +10,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import RandomSampler, SequentialSampler
 
 from astkit import distributed, rng
 from astkit.batch import Batch
 from astkit.datasets import BatchSource, Loader, prefetched
-from astkit.gating import Policy, Selection
+from astkit.datasets.foreign import divided
+from astkit.gating import Policy
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import class_labels, plan_round
 from astkit.trainers.state import Position
 
 LOADER = "pass the data set instead, with batch_size=..., or an astkit Loader"
 STREAM = "use a policy that selects after scoring, such as Gate, or a data set with a length"
-
-
-def _none() -> Tensor:
-    return torch.empty(0, dtype=torch.int64)
 
 
 @dataclass
@@ -43,9 +39,9 @@ class Round:
 
     rows: Tensor | None = None
     scale: Tensor = field(default_factory=lambda: torch.empty(0))
-    left: Tensor = field(default_factory=_none)
+    left: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     left_scale: Tensor = field(default_factory=lambda: torch.empty(0))
-    score_only: Tensor = field(default_factory=_none)
+    score_only: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     lr_factor: float = 1.0
     share: float = 1.0
     candidates: int = 0
@@ -72,7 +68,7 @@ class Feed:
         seed: int,
         validation: BatchSource | None = None,
     ) -> None:
-        self.source: Any = _divided(source)
+        self.source: Any = divided(source)
         self.policy = policy if policy is not None and overrides(policy, "plan") else None
         self.prefetch, self.round, self.rows = False, Round(), 0
         self._key = (device, seed)
@@ -108,9 +104,11 @@ class Feed:
         # by epoch gives a resumed epoch the same order
         (device, seed), epoch = self._key, position.epoch
         number = 0 if self._batches is None else position.batch
-        with rng.isolated(device, seed, "load", epoch, number, *process_key()):
+        with rng.isolated(device, seed, "load", epoch, number, *distributed.key()):
             if self._batches is None:
-                self._rewind_generator()
+                if self._generator is not None:  # to its state before the epoch
+                    self._drawn = self._generator_state()
+                    self._generator.set_state(self._drawn)
                 self._batches = self._begun(epoch, position.taken)
             batch = next(self._batches, None)
         self.rows = self._rows_of(batch, position)
@@ -181,9 +179,8 @@ class Feed:
         self._batches = None
         if self.policy is None:
             return 0
-        chosen, candidates = self._chosen(position, dense)
-        self.round = self._opened(chosen, candidates, last=position.round == self.rounds)
-        return max(0, candidates - len(chosen))
+        chosen = self._plan(position, dense)
+        return max(0, self.round.candidates - chosen)
 
     def replan(self, position: Position, dense: bool) -> int:
         """Plan the rest of the round again, with the policy or ``dense``.
@@ -194,14 +191,13 @@ class Feed:
             return 0
         done, before = position.taken / self._batches_in_round(), self.round.share
         self._batches, self.round = None, Round()
-        chosen, candidates = self._chosen(position, dense)
-        self.round = self._opened(chosen, candidates, last=position.round == self.rounds)
+        self._plan(position, dense)
         position.taken = int(done * self._batches_in_round() + 1e-9)
         more = min(1.0, before) - min(1.0, self.round.share)
-        return round((1 - done) * candidates * more)
+        return round((1 - done) * self.round.candidates * more)
 
-    def _chosen(self, position: Position, dense: bool) -> tuple[Selection, int]:
-        """The plan of the round that ``position`` is in, and the number of its candidates."""
+    def _plan(self, position: Position, dense: bool) -> int:
+        """Plan the round that ``position`` is in; returns the number of rows chosen."""
         assert self.policy is not None
         number, order = position.round - 1, self.source.order(position.epoch)
         chosen = plan_round(
@@ -216,23 +212,22 @@ class Feed:
             dense=dense,
         )
         candidates = len(order) * (number + 1) // self.rounds - len(order) * number // self.rounds
-        return chosen, candidates
-
-    def _opened(self, chosen: Selection, candidates: int, last: bool) -> Round:
         rows = torch.cat([self.round.left, chosen.index])
         scale = torch.cat([self.round.left_scale, chosen.scale.float()])
         size = getattr(self.source, "batch_size", None)
+        last = position.round == self.rounds
         whole = len(rows) if last or not size else len(rows) // size * size
-        return Round(
+        self.round = Round(
             rows[:whole],
             scale[:whole],
             rows[whole:],
             scale[whole:],
-            _none() if chosen.score_only is None else chosen.score_only,
+            rows[:0] if chosen.score_only is None else chosen.score_only,
             chosen.lr_factor,
             len(chosen) / max(1, candidates) or 1.0,  # of rows left by the plan before
             candidates,
         )
+        return len(chosen)
 
     def peek(self) -> Batch:
         """A batch of the training data, loaded without calling the policy."""
@@ -287,12 +282,6 @@ class Feed:
         """The generator of a torch DataLoader, if it has one."""
         return getattr(getattr(self.source, "loader", None), "generator", None)
 
-    def _rewind_generator(self) -> None:
-        """Reset the loader's generator to its state before the epoch."""
-        if self._generator is not None:
-            self._drawn = self._generator_state()
-            self._generator.set_state(self._drawn)
-
     def _generator_state(self) -> Any:
         if self._drawn is not None or self._generator is None:
             return self._drawn
@@ -308,25 +297,3 @@ class Feed:
         planned = state["round"]
         numbers = {name: float(planned[name]) for name in ("lr_factor", "share")}  # or raises
         self.round = Round(**{**planned, **numbers})
-
-
-def process_key() -> tuple[int, ...]:
-    """Part of the key of random numbers that differ between the processes, such as dropout."""
-    return (distributed.rank(),) if distributed.rank() else ()
-
-
-def _divided(source: BatchSource) -> BatchSource:
-    """``source``, of which each process loads its share."""
-    if distributed.world() == 1:
-        return source
-    if isinstance(source, Loader):
-        return source.divided()
-    loader = getattr(source, "loader", None)
-    sampler = getattr(loader, "sampler", None)
-    if loader is None or isinstance(sampler, RandomSampler | SequentialSampler):
-        what = type(source if loader is None else loader).__name__
-        raise ValueError(
-            f"all {distributed.world()} processes would train on the same rows of the {what}: pass"
-            " the data set instead, with batch_size=..., or sampler=DistributedSampler(data)"
-        )
-    return source

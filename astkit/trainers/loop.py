@@ -14,21 +14,10 @@ import torch
 from astkit import distributed, logs, rng
 from astkit.batch import Batch
 from astkit.profiling.flops import FlopsPerSample
-from astkit.trainers.autotune import open_choices
-from astkit.trainers.batch_order import process_key
 from astkit.trainers.policy_feedback import TrainingData
 from astkit.trainers.resume import Resumable
-from astkit.trainers.sample_by_sample import SampleStep
-from astkit.trainers.state import (
-    Event,
-    History,
-    StepRecord,
-    TimeIsUp,
-    time_is_up,
-)
+from astkit.trainers.state import Event, History, StepRecord, TimeIsUp, time_is_up
 from astkit.trainers.steps import DenseStep, StepResult
-
-NOTHING = FlopsPerSample(0.0, 0.0)
 
 
 class Loop(Resumable):
@@ -37,25 +26,6 @@ class Loop(Resumable):
     All state is stored in attributes, none in the generator returned by ``steps``: iteration may
     stop at any record, and a new generator continues from there.
     """
-
-    def _open(self, resume: bool) -> None:
-        if distributed.world() > 1:
-            self._check_processes()
-        super()._open(resume)
-
-    def _check_processes(self) -> None:
-        """Raise ``ValueError`` for what each process would decide on its own."""
-        timed = {"precision", "channels_last"} & set(open_choices(self.config))
-        for found, what, remedy in (
-            (timed, f'{" and ".join(sorted(timed))} "auto"', "give a value"),
-            (self.switch is not None, "switch_off", "leave it out"),
-            (isinstance(self.step, SampleStep), "SampleStep", "use a GatedStep"),
-        ):
-            if found:
-                raise ValueError(
-                    f"{what} cannot be used in {distributed.world()} processes, which would do"
-                    f" different steps: {remedy}"
-                )
 
     def run(self) -> History:
         """Train until the budget is spent; returns the history.
@@ -137,7 +107,7 @@ class Loop(Resumable):
         cost = self._cost(batch)
         self.ledger.uncounted.update(cost.uncounted)
         self._spent()  # raises for a FLOPs budget with uncounted operations before weights change
-        key: tuple[int | str, ...] = ("step", self.position.step, *process_key())
+        key: tuple[int | str, ...] = ("step", self.position.step, *distributed.key())
         dropout = rng.isolated(self.device, self.config.seed, *key)
         with self.ledger.clock("training"), dropout:
             self.learner.set_lr(self.schedule(self.progress) * self.feed.round.lr_factor)
@@ -294,7 +264,7 @@ class Loop(Resumable):
             self.learner.updates.flush()
             self.learner.updates.check()
             self.visits.exchange()
-        self.ledger.note(NOTHING, overflowed=self.learner.updates.take_lost())
+        self.ledger.note(FlopsPerSample(0.0, 0.0), overflowed=self.learner.updates.take_lost())
         if whole:
             position.end_epoch()
         self.feed.end_epoch()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from astkit import logs
+from astkit import distributed, logs
 from astkit.batch import Batch
 from astkit.datasets import BatchSource, as_loader
 from astkit.datasets.foreign import is_dataset
@@ -21,7 +21,7 @@ from astkit.profiling import EnergyMeter
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.profiling.throughput import Throughput
-from astkit.trainers.autotune import SettingsInUse
+from astkit.trainers.autotune import SettingsInUse, open_choices
 from astkit.trainers.batch_order import Feed
 from astkit.trainers.checkpoint import Checkpoints
 from astkit.trainers.config import TrainConfig
@@ -29,15 +29,8 @@ from astkit.trainers.costs import Costs, CostsMaker
 from astkit.trainers.evaluator import Evaluator, EvaluatorMaker, Metrics, sampled_rows
 from astkit.trainers.learner import Learner, choose_device
 from astkit.trainers.policy_feedback import Visits
-from astkit.trainers.state import (
-    SCHEDULES,
-    Budget,
-    Event,
-    History,
-    Observer,
-    Position,
-    Steering,
-)
+from astkit.trainers.sample_by_sample import SampleStep
+from astkit.trainers.state import SCHEDULES, Budget, Event, History, Observer, Position, Steering
 from astkit.trainers.steps import DenseStep, GatedStep, Step
 from astkit.trainers.switching import Switch
 
@@ -106,10 +99,26 @@ class Parts:
         if isinstance(checkpoints, str | os.PathLike):
             checkpoints = Checkpoints(checkpoints)
         self.checkpoints = checkpoints
+        if distributed.world() > 1:
+            self._check_processes()
         self._open(resume)
 
     def _open(self, resume: bool) -> None:
         """Continue from the newest checkpoint if requested; see `Resumable`."""
+
+    def _check_processes(self) -> None:
+        """Raise ``ValueError`` for what each process would decide on its own."""
+        timed = {"precision", "channels_last"} & set(open_choices(self.config))
+        for found, what, remedy in (
+            (timed, f'{" and ".join(sorted(timed))} "auto"', "give a value"),
+            (self.switch is not None, "switch_off", "leave it out"),
+            (isinstance(self.step, SampleStep), "SampleStep", "use a GatedStep"),
+        ):
+            if found:
+                raise ValueError(
+                    f"{what} cannot be used in {distributed.world()} processes, which would do"
+                    f" different steps: {remedy}"
+                )
 
     @property
     def model(self) -> nn.Module:
