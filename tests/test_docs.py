@@ -228,6 +228,20 @@ def test_every_figure_has_a_thumbnail(generated: dict[str, str]) -> None:
     assert shown == +figures
 
 
+def test_every_measured_table_has_its_command() -> None:
+    known = {f"tests.benchmarks.{path.stem}" for path in (ROOT / "tests/benchmarks").glob("*.py")}
+    wrong = []
+    for path in DOCS.glob("*.md"):
+        text = path.read_text("utf-8")
+        for name in re.findall(r"<!-- (?!end)(\w+) -->", text):
+            section = re.split(r"\n#+ ", text.split(f"<!-- {name} -->")[0])[-1]
+            own = section.split("<!-- end -->")[-1]
+            modules = set(re.findall(r"`python -m (\S+?)[ `]", own))
+            commands = modules or re.findall(r"`astkit \w+|^    astkit \w+", own, re.MULTILINE)
+            wrong += [] if commands and modules <= known else [name]
+    assert wrong == []
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the site, built as by `make docs`; its pages are read by the tests below."""
