@@ -67,4 +67,6 @@ def test_a_codespace_sets_up_what_make_does() -> None:
     command = described["postCreateCommand"].split()
     done = subprocess.run([*command, "--dry-run"], cwd=ROOT, capture_output=True, text=True)
     assert command[0] == "make"
+    assert described["postCreateCommand"] in (ROOT / "docs" / "launch.md").read_text()
+    assert described["image"].rpartition(":")[2] == CONDA[0].removeprefix("python=")
     assert done.returncode == 0, done.stderr
