@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from torch.utils.data import DataLoader, Sampler
 
 from astkit import distributed, rng
 from astkit.gating.selection import Selection
+
+if TYPE_CHECKING:
+    from astkit.gating.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -39,22 +42,8 @@ class RunInfo:
     validation_labels: Tensor | None = None
 
 
-class Planner(Protocol):
-    """Interface of a `Policy` as used by the sampler."""
-
-    rounds: int
-    seed: int
-    begun: int
-    interrupted: Mapping[str, Any] | None
-    sized: bool
-
-    def plan(self, run: RunInfo) -> Selection | None: ...
-    def exchange(self) -> None: ...
-    def expected_rows(self, samples: int) -> int: ...
-
-
 def plan_round(
-    policy: Planner,
+    policy: Policy,
     order: Tensor,
     samples: int,
     labels: Tensor | None = None,
@@ -135,7 +124,7 @@ class PolicySampler(Sampler[int]):
     Raises ``ValueError`` for data without a length.
     """
 
-    def __init__(self, policy: Planner, data: Any, epochs: float, validation: Any = None) -> None:
+    def __init__(self, policy: Policy, data: Any, epochs: float, validation: Any = None) -> None:
         try:
             self.samples = len(data)
         except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
@@ -184,11 +173,6 @@ class PolicySampler(Sampler[int]):
         scale = torch.cat([scale[real], self._left_scale])
         return {"rows": rows, "scale": scale, "done": done, "planned": self._planned, **beside}
 
-    def _continue(self, state: Mapping[str, Any]) -> list[int]:
-        self._planned, self._done = state["planned"], state["done"] // distributed.world()
-        self.lr_factor, self.score_only = state["lr_factor"], state["score_only"]
-        return self._draw(state["rows"], state["scale"])
-
     def __len__(self) -> int:
         """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
 
@@ -206,7 +190,9 @@ class PolicySampler(Sampler[int]):
         if state is None:
             self._begin()
         else:
-            yield from self._continue(state)
+            self._planned, self._done = state["planned"], state["done"] // distributed.world()
+            self.lr_factor, self.score_only = state["lr_factor"], state["score_only"]
+            yield from self._draw(state["rows"], state["scale"])
         epoch = policy.begun - 1
         order = rng.permutation(self.samples, policy.seed, "order", epoch)
         while self._planned < policy.rounds:
