@@ -20,13 +20,17 @@ from astkit.export import cells
 from astkit.export.bundle import START, VERIFY, Bundle
 from astkit.export.closure import PACKAGE
 
-# a folded cell, for JupyterLab and for Kaggle
+# folded cells, for JupyterLab and for Kaggle; of the start, the output is shown
 FOLDED = {
     "jupyter": {"source_hidden": True, "outputs_hidden": True},
     "_kg_hide-input": True,
     "_kg_hide-output": True,
 }
-IGNORED = {"tags": ["nbval-ignore-output"]}
+STARTED = {
+    "jupyter": {"source_hidden": True},
+    "_kg_hide-input": True,
+    "tags": ["nbval-ignore-output"],
+}
 CHARACTERS = 1000  # of a line of the archive
 
 _SETTINGS = """## Settings
@@ -48,17 +52,17 @@ def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> No
     with ``wheel`` there are none, and the wheel is installed from a dataset.
     """
     settings = _SETTINGS.format(stamp=made.stamp, count=len(made.modules))
-    start = f'use(Path("{PACKAGE}"), "{made.source}")  # SHA-256 over the modules'
+    start = f'# SHA-256 over the modules\nuse(Path("{PACKAGE}"), "{made.source}")'
     if wheel is not None:
         settings = _SETTINGS_WHEEL.format(name=wheel.name)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        start = f'install("{wheel.name}", "{digest}")  # its SHA-256'
+        start = f'# SHA-256 of the wheel\ninstall("{wheel.name}", "{digest}")'
     written = [
         *map(_stripped, made.head),
         new_markdown_cell(settings),
         new_code_cell(made.parameters, metadata={"tags": [cells.PARAMETERS]}),
         *_package(made, readable, wheel is not None),
-        new_code_cell(f"{start}\n{START}", metadata=IGNORED),
+        new_code_cell(f"{start}\n{START}", metadata=STARTED),
         *map(_stripped, made.body),
     ]
     metadata: dict[str, Any] = {

@@ -52,9 +52,9 @@ def test_the_order_is_settings_package_start_notebook(made: Bundle) -> None:
     values, package, start, *body = sources(book)
     assert values.startswith("rate = 0.9  # a share\ntime_budget_h = 0")
     assert package.startswith(f"# {made.stamp}\nimport base64")
-    assert (
-        start.splitlines()[0] == f'use(Path("astkit"), "{made.source}")  # SHA-256 over the modules'
-    )
+    assert start.splitlines()[1] == f'use(Path("astkit"), "{made.source}")'
+    folded = [cell.metadata["jupyter"] for cell in book.cells if "jupyter" in cell.metadata]
+    assert folded == [{"source_hidden": True, "outputs_hidden": True}, {"source_hidden": True}]
     assert body == ["from astkit import files", "1", "1"]
 
 
