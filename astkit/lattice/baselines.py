@@ -6,7 +6,7 @@ ordered by their cosine to the prediction.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,10 +37,6 @@ class Retrieval:
     top1: float
     top5: float
     mrr: float
-
-    def to_dict(self) -> dict[str, float]:
-        """The fields as plain values."""
-        return asdict(self)
 
 
 def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:

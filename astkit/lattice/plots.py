@@ -23,9 +23,7 @@ _COLOURS = "cividis"  # colour-blind safe
 
 
 @torch.no_grad()
-def flow_table(
-    model: EnergyFlowLattice, x: Tensor, *, adaptive: bool = True
-) -> tuple[LatticeOutput, pd.DataFrame]:
+def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.DataFrame]:
     """Run ``x [batch, dim]`` without gradients; returns the output, and a row per step and flow.
 
     Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, ``x``, ``y``, ``z`` in
@@ -39,7 +37,7 @@ def flow_table(
         numbers = torch.stack([torch.full_like(slot, step), slot // each, slot % each], 1)
         parts.append(torch.cat([numbers.to(flows.place.dtype), flows.place], 1).cpu())
 
-    output = model(x, adaptive=adaptive, observer=keep)
+    output = model(x, observer=keep)
     names = ["step", "sample", "slot", "x", "y", "z", "energy"]
     table = pd.DataFrame(torch.cat(parts).numpy(), columns=names)
     return output, table.astype(dict.fromkeys(names[:3], int))

@@ -7,7 +7,7 @@ pass are those of `retrieval`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -150,7 +150,7 @@ class RetrievalEvaluator(Evaluator):
                 losses.append(learner.criterion(outputs, batch.y))
                 predicted.append(outputs[:, : self._dim])
                 targets.append(batch.y[:, : self._dim])
-            metrics = retrieval(torch.cat(predicted), torch.cat(targets)).to_dict()
+            metrics = asdict(retrieval(torch.cat(predicted), torch.cat(targets)))
         del metrics["samples"]
         loss = float(torch.cat(losses).double().mean())
         return {"val_loss": loss} | {f"val_{name}": value for name, value in metrics.items()}

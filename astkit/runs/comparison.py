@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from filelock import FileLock, Timeout
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from astkit.files import write_atomic
 from astkit.gating import Criterion
-from astkit.runs import verdict, visits
+from astkit.runs import verdict
 from astkit.runs.audit import Audit, audit
 from astkit.runs.comparison_arm import VISITS, Entry
 from astkit.runs.comparison_plan import Plan
@@ -91,7 +92,7 @@ class Comparison:
         """
         for entry in self.entries:
             if (entry["policy"], entry["seed"]) == (policy, seed):
-                return visits.read(self._folder / Path(entry["visits"]).name)
+                return load_file(self._folder / Path(entry["visits"]).name)
         known = sorted({(entry["policy"], entry["seed"]) for entry in self.entries})
         raise ValueError(f"no arm {policy!r} with seed {seed}: choose one of {known}")
 

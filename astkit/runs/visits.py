@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from astkit.batch import Batch
@@ -75,8 +75,3 @@ class Visits:
         self.step.load_state_dict(state["step"])
         self.trained.copy_(state["trained"])
         self.losses.copy_(state["losses"])
-
-
-def read(path: Path) -> dict[str, Tensor]:
-    """``trained`` and ``losses`` from a file written by ``Visits.save``."""
-    return load_file(path)

@@ -88,14 +88,7 @@ class Resumable(Parts):
             self.optimizer.load_state_dict(_sharded(state["optimizer"], self.optimizer))
             self.load_state_dict(state["loop"])
             self.schedule(self.progress)  # raises for a position with wrong types
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as e:
+        except Exception as e:
             what = f"{type(e).__name__}: {e}".splitlines()[-1].strip()
             raise ValueError(
                 f"{path} does not hold the state of this run ({what}): remove it, or choose another"

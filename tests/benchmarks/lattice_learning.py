@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -177,7 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.arms and options.out.exists():
         content = json.loads(options.out.read_text())
     content["pairs"] = {"train": len(docs.train), "validation": len(docs.validation)}
-    content["baselines"] = {name: found.to_dict() for name, found in baselines(docs).items()}
+    content["baselines"] = {name: asdict(found) for name, found in baselines(docs).items()}
     wanted = (*ARMS, *(ABLATION if options.ablation or options.arms else ()))
     for arm in wanted:
         if options.arms and arm.name not in options.arms:
