@@ -44,6 +44,8 @@ _SETTINGS_WHEEL = """## Settings
 Kaggle passes no parameters: change values in the next cell. astkit is installed from {name} in an
 attached dataset; the internet is not required."""
 
+_CHECKS = f"# verify {PACKAGE} by its SHA-256, then check torch and the GPU"
+
 
 def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> NotebookNode:
     """The exported notebook: settings, the package, start, and the original cells.
@@ -52,17 +54,17 @@ def build(made: Bundle, readable: bool = False, wheel: Path | None = None) -> No
     with ``wheel`` there are none, and the wheel is installed from a dataset.
     """
     settings = _SETTINGS.format(stamp=made.stamp, count=len(made.modules))
-    start = f'# SHA-256 over the modules\nuse(Path("{PACKAGE}"), "{made.source}")'
+    start = f'use(Path("{PACKAGE}"), "{made.source}")'
     if wheel is not None:
         settings = _SETTINGS_WHEEL.format(name=wheel.name)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        start = f'# SHA-256 of the wheel\ninstall("{wheel.name}", "{digest}")'
+        start = f'install("{wheel.name}", "{digest}")'
     written = [
         *map(_stripped, made.head),
         new_markdown_cell(settings),
         new_code_cell(made.parameters, metadata={"tags": [cells.PARAMETERS]}),
         *_package(made, readable, wheel is not None),
-        new_code_cell(f"{start}\n{START}", metadata=STARTED),
+        new_code_cell(f"{_CHECKS}\n{start}\n{START}", metadata=STARTED),
         *map(_stripped, made.body),
     ]
     metadata: dict[str, Any] = {
