@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit.batch import Batch
-from astkit.gating import Gate, Policy, Scored, Selection
+from astkit.gating import Policy, Scored
 from astkit.gating.policy import overrides
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.evaluation import GateCosts, LogicEvaluator
@@ -25,6 +25,7 @@ from astkit.logic_ca.tasks import Task
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import Budget, StepResult, TrainConfig, Trainer
 from astkit.trainers.learner import Learner
+from astkit.trainers.steps import selected
 
 CLIP = 100.0
 """Largest magnitude of an element of the gradient."""
@@ -110,15 +111,8 @@ class GatedLogicStep(LogicStep):
             criterion=learner.criterion,
             run=lambda model, part: model(part.x, self.task.steps, masks, hard),
         )
-        gate, scores = self.gate, None
-        with ledger.phase("score"), denormals_flushed():
-            if isinstance(gate, Gate):
-                scores = gate.scores(seen)
-                found: Selection | None = gate.select(scores)
-            else:
-                found = gate.choose(seen)
-        chosen = Selection(torch.arange(batch.rows)) if found is None else found
-        chosen.check(batch.rows, gate)
+        with denormals_flushed():
+            chosen, scores = selected(self.gate, seen, ledger)
         scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
         if not len(chosen):
             return StepResult(chosen.index, torch.empty(0), *scoring)

@@ -30,9 +30,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
     """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU."""
     if str(device) != "auto":
         return torch.device(device)
-    if torch.accelerator.is_available():
-        return torch.accelerator.current_accelerator() or torch.device("cpu")
-    return torch.device("cpu")
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -95,18 +95,8 @@ class GatedStep:
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        gate, seen = self.gate, learner.scored(batch)
-        scores = None
-        if isinstance(gate, Gate):
-            with ledger.phase("score"):
-                scores = gate.scores(seen)
-            with ledger.phase("gate"):
-                chosen = gate.select(scores)
-        else:
-            with ledger.phase("score"):
-                found = gate.choose(seen)
-                chosen = Selection(torch.arange(batch.rows)) if found is None else found
-                chosen.check(batch.rows, gate)
+        seen = learner.scored(batch)
+        chosen, scores = selected(self.gate, seen, ledger)
         if distributed.world() > 1 and not len(chosen):
             chosen = chosen.padded()
         scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
@@ -134,6 +124,19 @@ class GatedStep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.gate.load_state_dict(state["gate"])
+
+
+def selected(gate: Policy, seen: Scored, ledger: Ledger) -> tuple[Selection, Tensor | None]:
+    """Rows of a batch selected by ``gate``, and the scores of a `Gate`."""
+    if isinstance(gate, Gate):
+        with ledger.phase("score"):
+            scores = gate.scores(seen)
+        with ledger.phase("gate"):
+            return gate.select(scores), scores
+    with ledger.phase("score"):
+        found = gate.choose(seen)
+        chosen = Selection(torch.arange(seen.rows)) if found is None else found
+        return chosen.check(seen.rows, gate), None
 
 
 def _mean(chosen: Selection, losses: Tensor) -> Tensor:

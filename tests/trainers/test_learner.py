@@ -160,9 +160,9 @@ def test_weighted_rows_and_tokens_are_divided_by_the_normaliser(micro_batch):
 
 @pytest.mark.parametrize(("found", "expected"), [("xpu", "xpu"), (None, "cpu")])
 def test_auto_takes_the_accelerator_that_torch_sees(monkeypatch, found, expected):
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: found is not None)
+    available = {True: found and torch.device(found), False: torch.device("xpu")}
     monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda: found and torch.device(found)
+        torch.accelerator, "current_accelerator", lambda check_available: available[check_available]
     )
     assert choose_device() == choose_device("auto") == torch.device(expected)
     assert choose_device("cpu") == torch.device("cpu")
