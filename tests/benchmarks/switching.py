@@ -1,10 +1,10 @@
 """What a policy that loses costs with `switch_off`: `python -m tests.benchmarks.switching`.
 
-Whole runs of the digits CNN, interleaved in one process on one CPU thread: dense training, two
-policies made to lose and one that pays, all with ``TrainConfig(switch_off=True)`` and the same
-number of offered rows. A run of the dense arm takes about ``--seconds``. What is compared are CPU
-seconds, which other processes disturb less; the switch itself decides by elapsed ones. Writes
-switching.json.
+Whole runs of the digits CNN in one process on one CPU thread: dense training, two policies made to
+lose and one that pays, all with ``TrainConfig(switch_off=True)`` and the same number of offered
+rows. The runs of a round advance in short turns, so that all meet the same speed of the machine. A
+dense run takes about ``--seconds``. What is compared are CPU seconds, which other processes disturb
+less; the switch itself decides by elapsed ones. Writes switching.json.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
+from statistics import median
 
-from astkit import models
+from astkit import models, rng
 from astkit.gating import Gate, Policy, RandomSubset, Visit
-from astkit.profiling import interleaved
 from astkit.trainers import TrainConfig, Trainer
 from tests.benchmarks.measure import Figure, digits_loader, figure, line, one_thread, record
 
 RESULTS = Path(__file__).with_name("switching.json")
-ROUNDS, SECONDS = 11, 60.0
+ROUNDS, SECONDS, TURN = 11, 60.0, 200  # steps
 BOUND = 1.02
 
 
@@ -39,46 +40,58 @@ class SlowFeedback(RandomSubset):
             pass
 
 
-def trained(policy: Policy | None, epochs: float) -> Trainer:
-    """A run from its first to its last step."""
+def new(policy: Policy | None, epochs: float) -> Trainer:
+    """A run before its first step."""
     loader = digits_loader()
     model = models.build("digits_cnn", loader.data.shape, loader.data.num_classes)
     config = TrainConfig(switch_off=True, metrics_every=100)
-    run = Trainer(model, loader, policy=policy, epochs=epochs, config=config, device="cpu")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* is switched off")
-        run.run()
-    return run
+    return Trainer(model, loader, policy=policy, epochs=epochs, config=config, device="cpu")
+
+
+def in_turns(runs: dict[str, Trainer], key: int) -> dict[str, float]:
+    """CPU seconds of whole runs, which advance by `TURN` steps each, in a new order each turn."""
+    seconds = dict.fromkeys(runs, 0.0)
+    active = {name: run.steps() for name, run in runs.items()}
+    for turn in count():
+        names = list(active)
+        for place in rng.permutation(len(names), 0, "order", key, turn).tolist():
+            steps, begin = active[names[place]], time.process_time()
+            done = sum(1 for _ in islice(steps, TURN))
+            seconds[names[place]] += time.process_time() - begin
+            if done < TURN:
+                del active[names[place]]
+        if not active:
+            return seconds
+    raise AssertionError
 
 
 def measured(rounds: int, seconds: float) -> Iterator[Figure]:
-    """Seconds of each policy's runs over those of dense training, with the last state of each."""
-    trained(None, 2)
-    begin = time.perf_counter()
-    trial = trained(None, 20)
-    epoch = (time.perf_counter() - begin) / 20
+    """CPU seconds of each policy's runs over those of dense training, and what was decided."""
+    trial, begin = new(None, 20), time.process_time()
+    trial.run()
+    epoch = (time.process_time() - begin) / 20
     epochs, step = seconds / epoch, 20 * epoch / trial.position.step
-    policies: dict[str, Callable[[], Policy | None]] = {
-        "dense": lambda: None,
-        "gate at rate 0.9": lambda: Gate(0.9, "loss"),
-        "slow feedback": lambda: SlowFeedback(2 * step),
-        "random at rate 0.25": lambda: RandomSubset(0.25),
-    }
-    ends: dict[str, list[Trainer]] = {name: [] for name in policies}
-
-    def arm(name: str) -> Callable[[], None]:
-        return lambda: ends[name].append(trained(policies[name](), epochs))
-
-    arms = {name: arm(name) for name in policies}
-    times = interleaved(arms, rounds=rounds, warmup=0, clock=time.process_time)
-    dense = times.seconds["dense"]
-    for name in [name for name in policies if name != "dense"]:
-        switches = [run.switch for run in ends[name] if run.switch is not None]
+    times: list[dict[str, float]] = []
+    ends: list[dict[str, Trainer]] = []
+    for number in range(rounds):
+        policies: dict[str, Policy | None] = {
+            "dense": None,
+            "gate at rate 0.9": Gate(0.9, "loss"),
+            "slow feedback": SlowFeedback(2 * step),
+            "random at rate 0.25": RandomSubset(0.25),
+        }
+        ends.append({name: new(policy, epochs) for name, policy in policies.items()})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* is switched off")
+            times.append(in_turns(ends[-1], number))
+    for name in [name for name in ends[0] if name != "dense"]:
+        runs = [each[name] for each in ends]
+        switches = [run.switch for run in runs if run.switch is not None]
         assert len(switches) == rounds
         pays = name.startswith("random")
         yield figure(
             f"{name} / dense, CPU seconds of a run",
-            [own / other for own, other in zip(times.seconds[name], dense, strict=True)],
+            [each[name] / each["dense"] for each in times],
             "at most",
             None if pays else BOUND,
             f"whole runs of {epochs:.1f} epochs, digits_cnn, batch 128, switch_off=True",
@@ -86,10 +99,10 @@ def measured(rounds: int, seconds: float) -> Iterator[Figure]:
             ended=[switch.switched for switch in switches],
             probed=[
                 switch.probed / run.ledger.seconds["training"]
-                for switch, run in zip(switches, ends[name], strict=True)
+                for switch, run in zip(switches, runs, strict=True)
             ],
-            seconds=times.median(name),
-            seconds_dense=times.median("dense"),
+            seconds=median(each[name] for each in times),
+            seconds_dense=median(each["dense"] for each in times),
         )
 
 
