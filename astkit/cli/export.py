@@ -37,10 +37,18 @@ def add(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("notebook", type=Path)
-    command.add_argument("-o", "--out", type=Path, required=True, metavar="DIR")
+    command.add_argument(
+        "-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the files"
+    )
     settings = command.add_argument_group("settings of the run")
     settings.add_argument(
-        "-p", dest="parameters", action="append", default=[], metavar="NAME=VALUE", type=_pair
+        "-p",
+        dest="parameters",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        type=_pair,
+        help="a parameter; may be repeated",
     )
     settings.add_argument(
         "-t", "--time-budget-h", type=float, metavar="HOURS", help="save and exit after HOURS"
@@ -48,7 +56,9 @@ def add(commands: Commands) -> None:
     kernel = command.add_argument_group("at Kaggle")
     kernel.add_argument("--user", help="Kaggle user name (default: KAGGLE_USERNAME)")
     kernel.add_argument("--title", default="", help="default: from the notebook's name")
-    kernel.add_argument("--dataset", action="append", default=[], metavar="OWNER/SLUG")
+    kernel.add_argument(
+        "--dataset", action="append", default=[], metavar="OWNER/SLUG", help="attach a dataset"
+    )
     kernel.add_argument("--gpu", action="store_true", help="run on a T4")
     package = kernel.add_mutually_exclusive_group()
     package.add_argument("--readable", action="store_true", help="one cell per module")
@@ -80,12 +90,12 @@ def _run(options: argparse.Namespace) -> None:
 def _values(options: argparse.Namespace) -> dict[str, Any]:
     from astkit.export.cells import literals, open_notebook
 
-    values, known = (
-        dict(options.parameters),
-        literals(open_notebook(options.notebook).parameters.source),
-    )
+    values = dict(options.parameters)
+    known = literals(open_notebook(options.notebook).parameters.source)
     if options.dataset and "dataset" in known:
         values.setdefault("dataset", "cifar10")
+        if values["dataset"] == "digits":
+            raise ValueError("dataset=digits needs no attached dataset: leave out --dataset or -p")
     if options.time_budget_h is not None:
         values["time_budget_h"] = options.time_budget_h
         if "out" in known:

@@ -91,7 +91,12 @@ def test_wrong_options_are_refused(small: Path, capsys) -> None:
         (["--title", "abc"], "title is 'abc'"),
         (["--dataset", "a/b"], "dataset is 'a/b', but 01_small reads no dataset"),
         (["--wheel", "none.whl"], "there is no wheel none.whl"),
+        (["--dataset", "a/b", "-p", "dataset=digits"], "dataset=digits needs no attached dataset"),
     ):
+        if "dataset=digits" in options:
+            book = nbformat.read(small, 4)
+            book.cells[0].source += "\ndataset = 'digits'"
+            nbformat.write(book, small)
         with pytest.raises(SystemExit) as caught:
             run(small, *options)
         assert caught.value.code == 2
