@@ -29,6 +29,7 @@ BLOCKS = [
     for path, text in PAGES.items()
     for block in blocks(text)
     if "astkit.integrations" not in block  # see tests/integrations
+    if "cifar10" not in block  # needs a download
 ]
 LONG = ("await ", "logic_trainer(", "init_process_group(", "**task(")
 """Blocks that only a front end can run, or that train for minutes: their imports are tried."""
