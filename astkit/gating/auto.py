@@ -29,7 +29,8 @@ class Auto(LastLoss):
     as many steps as in dense training. The first one uses each sample once.
 
     - *Difficulty*: b = 1/2 in runs of up to `SHORT` epochs, and falls linearly to 0 at `LONG`. The
-      length of the run is estimated from the budget spent so far.
+      length of the run is estimated from the budget spent so far. With repeated samples it is that
+      in epochs of the distinct ones.
     - *Trust*, the probability that the label is right: ``max(LEAST, 1 - e / C * exp(loss))`` for C
       classes if a fraction e of the labels is replaced by random ones. By Bayes' rule, since the
       model then gives a label the probability ``exp(-loss) = (1 - e) * q + e / C``, where q is that
@@ -54,6 +55,7 @@ class Auto(LastLoss):
     )
     rounds = 4
     needs_outputs = True
+    needs_distinct = True
     state = ("losses", "confidence", "correct")
     confidence: Tensor | None = None
     correct: Tensor | None = None
@@ -71,6 +73,7 @@ class Auto(LastLoss):
         if known.float().mean() < 0.9:
             return None
         length = (run.epoch + run.round / self.rounds) / max(run.progress, 1e-9)
+        length *= run.samples / (run.distinct or run.samples)
         b = 0.5 * min(1.0, max(0.0, (LONG - length) / (LONG - SHORT)))
         weight = self.losses.clamp_min(0) ** b * self.trust(run) ** POWER
         weight[~known] = 1e30  # not seen yet: first

@@ -65,6 +65,7 @@ class Policy:
             iteration of the loader.
         needs_index: whether the policy keeps per-sample state, which requires indices in the data.
         needs_outputs: whether ``observe`` needs ``correct`` and ``confidence``.
+        needs_distinct: whether ``plan`` needs the number of different rows of the data.
         state: names of the attributes to save: tensors, numbers, strings or ``None``.
         cost: selection cost.
         card: description of the policy.
@@ -79,6 +80,7 @@ class Policy:
     rounds: int = 1
     needs_index: bool = False
     needs_outputs: bool = False
+    needs_distinct: bool = False
     state: ClassVar[tuple[str, ...]] = ()
     cost: Cost = Cost()
     card: ClassVar[PolicyCard]

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Sampler
 
 from astkit import distributed, rng
+from astkit.gating.data_facts import class_labels as class_labels  # conditions import it here
+from astkit.gating.data_facts import distinct_rows
 from astkit.gating.selection import Selection
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class RunInfo:
         labels: int64 ``[samples]`` if the data set has class labels, else ``None``.
         seed: random seed of the policy; combine with epoch and round.
         validation_labels: int64, those of the validation data if known, else ``None``.
+        distinct: number of different rows of the data set, where known and
+            ``Policy.needs_distinct``, else ``None``.
     """
 
     samples: int
@@ -40,6 +44,7 @@ class RunInfo:
     labels: Tensor | None = None
     seed: int = 0
     validation_labels: Tensor | None = None
+    distinct: int | None = None
 
 
 def plan_round(
@@ -52,6 +57,7 @@ def plan_round(
     number: int,
     progress: float,
     validation_labels: Tensor | None = None,
+    distinct: int | None = None,
     dense: bool = False,
 ) -> Selection:
     """Selection of round ``number`` of an epoch with the shuffled candidates ``order``.
@@ -60,43 +66,12 @@ def plan_round(
     """
     first, last = (len(order) * each // policy.rounds for each in (number, number + 1))
     rows = order[first:last]
-    run = RunInfo(samples, rows, epoch, number, progress, labels, policy.seed, validation_labels)
+    known = (labels, policy.seed, validation_labels, distinct)
+    run = RunInfo(samples, rows, epoch, number, progress, *known)
     chosen = None if dense else policy.plan(run)
     if chosen is None:
         return Selection(rows, candidates=len(rows))
     return chosen.check(samples, policy)
-
-
-def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
-    """Class labels of a data set, int64 ``[samples]``, or ``None``.
-
-    The attribute ``labels`` or ``targets``; of a Hugging Face data set, an integer column of this
-    name or ``label``. ``samples``: by default the length of ``data``. Of a DataLoader, its data set
-    counts.
-    """
-    data = getattr(data, "dataset", data) if isinstance(data, DataLoader) else data
-    if samples is None:
-        samples = len(data) if hasattr(data, "__len__") else -1
-    while hasattr(data, "indexed_data"):
-        data = data.indexed_data
-    for name in ("labels", "targets", "label"):
-        held = _column(data, name) if hasattr(data, "column_names") else getattr(data, name, None)
-        if held is None or not hasattr(held, "__len__") or len(held) != samples:
-            continue
-        try:
-            labels = torch.as_tensor(held)
-        except (TypeError, ValueError, RuntimeError):
-            continue
-        if labels.ndim == 1 and not labels.is_floating_point():
-            return labels.cpu().long()
-    return None
-
-
-def _column(data: Any, name: str) -> Any:
-    """Integer column of a Hugging Face data set; ``None`` if there is none."""
-    kind = getattr((data.features or {}).get(name), "dtype", "")
-    integers = isinstance(kind, str) and "int" in kind and hasattr(data, "__len__")
-    return data.with_format("numpy")[name][:] if integers else None  # without a transform
 
 
 class PolicySampler(Sampler[int]):
@@ -140,6 +115,7 @@ class PolicySampler(Sampler[int]):
         self.policy, self.epochs = policy, epochs
         self.labels = class_labels(data, self.samples)
         self.validation_labels = class_labels(validation)
+        self.distinct = distinct_rows(policy, data)
         self.progress: Callable[[], float] | None = None
         self._length = -(-policy.expected_rows(self.samples) // distributed.world())
         self._forget()
@@ -208,6 +184,7 @@ class PolicySampler(Sampler[int]):
                 number=number,
                 progress=min(1.0, spent if self.progress is None else self.progress()),
                 validation_labels=self.validation_labels,
+                distinct=self.distinct,
             )
             self.lr_factor = chosen.lr_factor
             self.score_only = order[:0] if chosen.score_only is None else chosen.score_only

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from astkit.datasets import Loader
 from astkit.files import write_atomic
-from astkit.gating.sampler import class_labels
+from astkit.gating.data_facts import class_labels
 from astkit.runs.audit import by_loss, check_visits
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from astkit.batch import Batch
 from astkit.datasets import BatchSource, Loader, prefetched
 from astkit.datasets.foreign import divided
 from astkit.gating import Policy
+from astkit.gating.data_facts import class_labels, distinct_rows
 from astkit.gating.policy import overrides
-from astkit.gating.sampler import class_labels, plan_round
+from astkit.gating.sampler import plan_round
 from astkit.trainers.state import Position
 
 LOADER = "pass the data set instead, with batch_size=..., or an astkit Loader"
@@ -74,8 +75,7 @@ class Feed:
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
         self._drawn: Tensor | None = None  # state of the loader's generator before the epoch
-        self._labels: Tensor | None = None
-        self._validation_labels: Tensor | None = None
+        self._known: dict[str, Any] = {}  # of the data, for the policy
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
                 loader, remedy = f"a {type(source).__name__} loads all rows", LOADER
@@ -85,10 +85,13 @@ class Feed:
                     f"{type(self.policy).__name__} selects rows before loading, but {loader}:"
                     f" {remedy}"
                 )
-            self._labels = class_labels(getattr(source, "data", None), source.num_samples)
-            self._validation_labels = class_labels(
-                getattr(validation, "data", getattr(validation, "loader", None))
-            )
+            data = getattr(source, "data", None)
+            held = getattr(validation, "data", getattr(validation, "loader", None))
+            self._known = {
+                "labels": class_labels(data, source.num_samples),
+                "validation_labels": class_labels(held),
+                "distinct": distinct_rows(self.policy, data),
+            }
 
     @property
     def rounds(self) -> int:
@@ -207,8 +210,7 @@ class Feed:
             epoch=position.epoch,
             number=number,
             progress=position.spent,
-            labels=self._labels,
-            validation_labels=self._validation_labels,
+            **self._known,
             dense=dense,
         )
         candidates = len(order) * (number + 1) // self.rounds - len(order) * number // self.rounds

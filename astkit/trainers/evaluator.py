@@ -20,8 +20,8 @@ from astkit import distributed, rng
 from astkit.batch import Batch, count_rows
 from astkit.datasets import BatchSource, stratified
 from astkit.gating import evaluating, row_losses
+from astkit.gating.data_facts import class_labels
 from astkit.gating.losses import class_outputs
-from astkit.gating.sampler import class_labels
 from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner

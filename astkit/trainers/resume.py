@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from astkit import distributed
 from astkit.datasets import BatchSource, Images
-from astkit.gating.sampler import class_labels
+from astkit.gating.data_facts import class_labels
 from astkit.identity import configuration, tensor_hash
 from astkit.trainers.learner import Learner
 from astkit.trainers.parts import Parts

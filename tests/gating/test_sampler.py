@@ -17,7 +17,8 @@ from torch.utils.data import BatchSampler, Sampler
 
 from astkit.datasets import indexed
 from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
-from astkit.gating.sampler import class_labels, plan_round
+from astkit.gating.data_facts import class_labels
+from astkit.gating.sampler import plan_round
 
 
 class Kept(Policy):

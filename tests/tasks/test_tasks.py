@@ -22,8 +22,8 @@ from astkit import Budget, rng
 from astkit.batch import call
 from astkit.datasets import as_loader
 from astkit.gating import as_policy
+from astkit.gating.data_facts import class_labels
 from astkit.gating.policy import overrides
-from astkit.gating.sampler import class_labels
 from astkit.names import REGISTRIES
 from astkit.runs.comparison_task import checked_task, with_task
 from astkit.tasks import series, sound, task, text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from scipy import stats
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit.gating import Policy, RunInfo, Visit
+from astkit.datasets import indexed
+from astkit.gating import CachedLoss, Policy, RunInfo, Selection, Visit
 from astkit.gating.auto import Auto, class_shift, largest_remainder
+from astkit.gating.data_facts import distinct_rows
 from astkit.trainers import Trainer
 
 N, PLANS = 12, 1200
@@ -91,6 +94,36 @@ def test_the_preference_ends_with_the_length_of_the_run() -> None:
         assert close(found / PLANS, expected([x ** (0.5 * factor) for x in LOSSES.tolist()]))
     assert policy.plan(info(2, 24)) is None
     assert policy.plan(info(30, 48)) is None
+
+
+def test_the_length_of_a_run_counts_distinct_samples() -> None:
+    policy = told(None)
+    assert policy.plan(info(4, 8, distinct=4)) is None  # 24 epochs of four samples
+    longer = [loss ** (1 / 3) for loss in LOSSES.tolist()]  # 16 epochs of six
+    assert close(shares(policy, distinct=6), expected(longer))
+    assert not close(shares(policy), expected(longer))
+
+
+def test_repeated_rows_are_counted_where_the_data_are_in_memory() -> None:
+    x = torch.rand(4, 3, 2, 2).repeat(3, 1, 1, 1)
+    data = TensorDataset(x, LABELS)
+    images = SimpleNamespace(images=x.to(torch.bfloat16))
+    for held in (data, indexed(data), DataLoader(data, 2), images):
+        assert distinct_rows(Auto(), held) == 4
+    for other in (None, [1, 2], SimpleNamespace(images=[1])):
+        assert distinct_rows(Auto(), other) is None
+    assert distinct_rows(CachedLoss(), data) is None  # does not need it
+    found: list[int | None] = []
+
+    class Noting(Auto):
+        def plan(self, run: RunInfo) -> Selection | None:
+            found.append(run.distinct)
+            return super().plan(run)
+
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4))
+    Trainer(model, data, policy=Noting(), epochs=1, batch_size=4, device="cpu").run()
+    list(Noting().sampler(data, 1))
+    assert found == [4] * 8
 
 
 def test_labels_that_contradict_a_confident_model_are_trusted_less() -> None:
