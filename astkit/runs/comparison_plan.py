@@ -153,7 +153,7 @@ class Plan:
                 del self.policies[label]
                 self._say(
                     f"{label} is left out, since it saves no time here whatever its accuracy:"
-                    f" {prediction.measured}; all_policies=True trains it"
+                    f" {prediction.measured}; all_policies=True, or --all, trains it"
                 )
         if not self.policies:
             raise ValueError("no policy is left to compare: " + "; ".join(self.notes))
