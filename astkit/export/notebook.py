@@ -114,22 +114,8 @@ def packed(files: Mapping[str, bytes]) -> str:
     return base64.b85encode(content.getvalue()).decode()
 
 
-def _check_fits(name: str, text: str) -> None:
-    """Reject text that a ``%%writefile`` cell would change; IPython adds the last newline."""
-    if "\r" in text or (text and not re.search(r"[^\n]\n\Z", text)):
-        raise ValueError(f"{name} must end in one newline and have no carriage returns")
-    # IPython removes text that looks like a prompt: these anywhere, the others at the top
-    prompt = re.search(r"^\s*>>>|\A\s*(\.\.\.|In \[)", text, re.MULTILINE)
-    if prompt:
-        raise ValueError(
-            f"{name} has a line that begins with {prompt[0].strip()!r}, which IPython would change"
-            " as it writes the module: rephrase it"
-        )
-
-
 def _module(name: str, source: str) -> NotebookNode:
-    _check_fits(name, source)
-    # IPython appends a newline to the file, so the cell has none
+    # IPython appends a newline to the file, so the cell has none; the start verifies what it wrote
     return new_code_cell(f"%%writefile {name}\n{source}".rstrip("\n"), metadata=FOLDED)
 
 
