@@ -86,7 +86,7 @@ def test_kaggles_options_go_into_the_metadata(small: Path, monkeypatch) -> None:
 
 def test_wrong_options_are_refused(small: Path, capsys) -> None:
     for options, message in (
-        (["-p", "rat=1"], "'rat', which is not a parameter of the notebook"),
+        (["-p", "rat=1"], "'rat' is not a parameter of the notebook"),
         (["-p", "rate"], "give NAME=VALUE"),
         (["--title", "abc"], "title is 'abc'"),
         (["--dataset", "a/b"], "dataset is 'a/b', but 01_small reads no dataset"),

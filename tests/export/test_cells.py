@@ -99,7 +99,7 @@ def test_values_replace_parameters_and_comments_stay() -> None:
 
 def test_impossible_values_are_refused() -> None:
     for values, message in (
-        ({"epoch": 1}, "'epoch', which is not a parameter of the notebook: choose from epochs"),
+        ({"epoch": 1}, "^'epoch' is not a parameter of the notebook: choose from epochs"),
         ({"epochs": float("nan")}, "epochs is nan: pass a number"),
         ({"epochs": Path()}, "epochs is .*: pass a number"),
     ):
