@@ -126,7 +126,8 @@ def check_values(values: dict[str, Any], known: Collection[str]) -> None:
     for name, value in values.items():
         if name not in known:
             raise ValueError(
-                f"{name!r} is not a parameter of the notebook: choose from {', '.join(sorted(known))}"
+                f"{name!r} is not a parameter of the notebook: choose from"
+                f" {', '.join(sorted(known))}"
             )
         try:
             same = ast.literal_eval(repr(value)) == value
