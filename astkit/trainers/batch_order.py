@@ -180,10 +180,7 @@ class Feed:
         """
         position.round, position.taken = position.round + 1, 0
         self._batches = None
-        if self.policy is None:
-            return 0
-        chosen = self._plan(position, dense)
-        return max(0, self.round.candidates - chosen)
+        return 0 if self.policy is None else self._plan(position, dense)
 
     def replan(self, position: Position, dense: bool) -> int:
         """Plan the rest of the round again, with the policy or ``dense``.
@@ -200,7 +197,7 @@ class Feed:
         return round((1 - done) * self.round.candidates * more)
 
     def _plan(self, position: Position, dense: bool) -> int:
-        """Plan the round that ``position`` is in; returns the number of rows chosen."""
+        """Plan the round that ``position`` is in; returns the number of candidates skipped."""
         assert self.policy is not None
         number, order = position.round - 1, self.source.order(position.epoch)
         chosen = plan_round(
@@ -229,7 +226,7 @@ class Feed:
             len(chosen) / max(1, candidates) or 1.0,  # of rows left by the plan before
             candidates,
         )
-        return len(chosen)
+        return max(0, candidates - len(chosen))
 
     def peek(self) -> Batch:
         """A batch of the training data, loaded without calling the policy."""
