@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from astkit.datasets import Loader
 from astkit.files import write_atomic
+from astkit.gating.controllers import check_rate
 from astkit.gating.data_facts import class_labels
 from astkit.runs.audit import by_loss, check_visits
 
@@ -129,6 +130,23 @@ class Samples:
             "persistently high loss": self.likely_mislabelled,
             "newly learned": self.newly_learned,
         }
+
+    def overlap(self, other: Samples, share: float = 0.1) -> float:
+        """Jaccard index of the most selected rows of two runs on the same data, in [0, 1].
+
+        The rows are the first ``share`` of ``most_selected``; two random choices of that size have
+        an index of about ``share / (2 - share)``. Raises ``ValueError`` for different data, or a
+        share outside (0, 1].
+        """
+        check_rate("share", share)
+        if len(other.total) != len(self.total):
+            raise ValueError(
+                f"other has {len(other.total)} rows, but this run {len(self.total)}: compare runs"
+                " on the same training data"
+            )
+        number = max(1, round(share * len(self.total)))
+        first, second = (set(each.most_selected[:number].tolist()) for each in (self, other))
+        return len(first & second) / max(1, len(first | second))
 
     def class_shares(self) -> pd.DataFrame:
         """Share of each class in all rows, and in those trained on in each part of the budget.

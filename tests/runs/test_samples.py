@@ -83,6 +83,15 @@ def test_a_loss_is_high_beyond_a_uniform_guess_and_the_fences_of_tukey():
     assert len(groups["most selected"]) == len(groups["least selected"]) == 0  # all equally often
 
 
+def test_overlap_is_the_jaccard_index_of_the_most_selected():
+    counts = torch.arange(20, 0, -1, dtype=torch.int32).expand(8, 20)
+    losses = torch.zeros(20)
+    first, shifted = Samples(counts, losses), Samples(counts.roll(2, 1), losses)
+    assert first.overlap(first) == 1
+    assert first.overlap(shifted, share=0.2) == pytest.approx(2 / 6)
+    assert first.overlap(shifted, share=0.1) == 0
+
+
 def test_class_shares_sum_over_the_rows_of_a_class(trained, images):
     shares = Samples(trained, LOSSES, images).class_shares()
     assert list(shares.columns) == ["cat", "<dog>", "cow"]
@@ -211,6 +220,10 @@ def test_wrong_arguments_give_one_sentence(trained, images):
         "data has 5 rows, but trained counts 6": lambda: Samples(trained, LOSSES, [0] * 5),
         "labels has shape [5]": lambda: Samples(trained, LOSSES, labels=LABELS[:5]),
         "no class labels: pass labels": samples.class_shares,
+        "share is 0, but a rate is a share": lambda: samples.overlap(samples, 0),
+        "other has 3 rows, but this run 6": lambda: samples.overlap(
+            Samples(trained[:, :3], LOSSES[:3])
+        ),
         "marks 0 rows: pass a bool tensor of shape [6]": lambda: audit(trained, LOSSES, wrong),
         "wrong is torch.int64 of shape [6]": lambda: audit(trained, LOSSES, LABELS),
         "wrong is torch.bool of shape [5]": lambda: audit(trained, LOSSES, marked[1:]),
