@@ -76,6 +76,7 @@ def pays() -> str:
         "Test accuracy minus that of dense training at equal FLOPs, on CIFAR-10 with a small"
         f" convolutional network: {counts}. A policy pays, or costs, if its whole 95 % interval"
         " over n seeds is above, or below, 0; intervals hold for all policies of a row together."
+        " Empty: not measured."
         f"\n\n{markdown(table)}\n\nMeasured at {', '.join(commits)}."
     )
 
