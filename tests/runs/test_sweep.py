@@ -45,7 +45,7 @@ def in_this_process(request, monkeypatch):
             return 2, "astkit: it is locked by another process"
         return int(done.status == "failed"), ""
 
-    if "full" not in request.keywords and "processes" not in request.node.name:
+    if not request.node.get_closest_marker("full") and "processes" not in request.node.name:
         monkeypatch.setattr(sweep, "_process", run)
 
 
