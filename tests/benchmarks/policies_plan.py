@@ -12,9 +12,9 @@ With 40 % wrong labels the same trials chose the same settings for dense trainin
 There the exponent of the trust of `auto` was chosen, 4 of 1, 2, 4 and 8, with seeds 100 and 101,
 after two runs of the table with exponent 1 had shown no gain; all its runs were then repeated.
 
-That `auto` counts distinct samples came later, after it had cost 0.4 points on duplicates. Its
-entries on the other conditions were kept under the new code, since their seeds 0 were run again
-and gave the same numbers.
+That `auto` counts distinct samples came later, after it had cost accuracy on duplicates with these
+very seeds. Its entries on the other conditions were kept under the new code, since their seeds 0
+were run again and gave the same numbers.
 """
 
 from __future__ import annotations
