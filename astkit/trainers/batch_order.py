@@ -31,7 +31,7 @@ class Round:
 
     Attributes:
         rows: planned rows, int64; ``None`` for the loader's order.
-        scale: factor on the loss of each row, float32.
+        scale: factor on the loss of each row, float32; ``None`` if all are 1.
         left, left_scale: rows that did not fill a batch; they come first in the next round.
         score_only: rows to score at the end of the round, int64.
         lr_factor: learning rate factor.
@@ -39,7 +39,7 @@ class Round:
     """
 
     rows: Tensor | None = None
-    scale: Tensor = field(default_factory=lambda: torch.empty(0))
+    scale: Tensor | None = None
     left: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     left_scale: Tensor = field(default_factory=lambda: torch.empty(0))
     score_only: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -199,6 +199,9 @@ class Feed:
     def _plan(self, position: Position, dense: bool) -> int:
         """Plan the round that ``position`` is in; returns the number of candidates skipped."""
         assert self.policy is not None
+        if dense and self.rounds == 1:  # such a run costs what one without a policy costs
+            self.round = Round(candidates=self.source.num_samples)
+            return 0
         number, order = position.round - 1, self.source.order(position.epoch)
         chosen = plan_round(
             self.policy,
@@ -218,7 +221,7 @@ class Feed:
         whole = len(rows) if last or not size else len(rows) // size * size
         self.round = Round(
             rows[:whole],
-            scale[:whole],
+            scale[:whole] if bool((scale != 1).any()) else None,
             rows[whole:],
             scale[whole:],
             rows[:0] if chosen.score_only is None else chosen.score_only,
@@ -242,7 +245,7 @@ class Feed:
         """Loss factor of each row of ``batch``, float32 ``[rows]``; ``None`` means 1."""
         if self.repeating:
             return torch.zeros(batch.rows)
-        if self.round.rows is None:
+        if self.round.scale is None:
             return None
         size = getattr(self.source, "batch_size", None) or batch.rows
         scale = self.round.scale[position.taken * size :][:size]

@@ -36,6 +36,7 @@ class Switch:
         mark: training seconds at the latest booking.
         probed: seconds of the probes after the first.
         planning: seconds of the latest plan.
+        price: expected seconds of the next probe.
         told: whether the warning was given.
         per_row: seconds per candidate of planning, and of scoring at the end of a round.
         times: seconds per offered row of the latest timed steps.
@@ -50,6 +51,7 @@ class Switch:
     mark: float = 0.0
     probed: float = 0.0
     planning: float = 0.0
+    price: float = 0.0
     told: bool = False
     per_row: dict[str, float] = field(default_factory=dict)
     times: dict[str, list[float]] = field(default_factory=lambda: {"dense": [], "selection": []})
@@ -105,6 +107,10 @@ class Switch:
         if timed >= PROBE:
             self.times[kind] = self.times[kind][-timed:]  # none from before this mode
         self.mode, self.since = event.value, 0
+        other = "dense" if self.selecting else "selection"
+        if self.times[other]:
+            self.price = (WARMUP + PROBE) * median(self.times[other]) * self.rows[other]
+            self.price += 0.0 if self.selecting else self.planning
         if event.name == "selection":
             self.switched = event.value
         if event.value == "off" and not self.told:
@@ -128,20 +134,16 @@ class Switch:
             if self.since < WARMUP + WINDOW:
                 return None
             if self.mode == "off":
-                price = self._price("selection") + self.planning
-                return "probe selection" if price <= allowed else None
+                return "probe selection" if self.price <= allowed else None
             if median(selection) > median(dense):
                 return "off"
-            return "probe dense" if may_probe and self._price("dense") <= allowed else None
+            return "probe dense" if may_probe and self.price <= allowed else None
         if not complete and not (self.probing and allowed < 0):
             return None
         if self.mode == "probe selection":
             pays = complete and median(selection[-PROBE:]) <= median(dense)
             return "on" if pays else "off"
         return "on"
-
-    def _price(self, kind: str) -> float:
-        return (WARMUP + PROBE) * median(self.times[kind]) * self.rows[kind]
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain values."""
