@@ -35,7 +35,7 @@ from filelock import FileLock
 
 from astkit.files import write_atomic
 from astkit.gating import Policy
-from astkit.names import resolve
+from astkit.names import REGISTRIES, resolve
 
 RESULTS = Path(__file__).parents[2] / "notebooks" / "results" / "06_policies.json"
 SEARCH_SEED = 100
@@ -54,7 +54,10 @@ DEFINING = (
     "astkit.datasets.augment",
 )
 EPOCH_SECONDS, START_SECONDS = 25.0, 20.0  # of 50,000 rows on one core, and of a process
-ROWS = {"long_tail": 12_406, "small": 8000}
+ROWS = {"long_tail": 12_406, "natural_tail": 12_406, "small": 8000}
+REGISTRIES["condition"].setdefault("natural_tail", REGISTRIES["condition"]["long_tail"])
+"""A long tail whose validation data have its class shares: all that a policy may use of them, and
+no news to it, so the run has none."""
 
 Entry = dict[str, Any]
 Entries = dict[str, Entry]

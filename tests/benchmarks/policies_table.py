@@ -49,10 +49,13 @@ PUBLISHED = {
 """What the authors claim, and on what."""
 SHARES = ("start", "middle", "end")
 TESTS = {
-    "balanced": ", balanced validation and test",
-    "natural": ", balanced validation, imbalanced test",
-    "accuracy": "",
+    "long_tail": {
+        "balanced": ", balanced validation and test",
+        "natural": ", balanced validation, imbalanced test",
+    },
+    "natural_tail": {"natural": ", imbalanced validation and test"},
 }
+"""Metrics of conditions that have other ones than the accuracy."""
 Tasks = dict[str, list[Entry]]
 
 
@@ -82,23 +85,20 @@ def page(entries: Entries) -> str:
 
 
 def heading_metric(task: str) -> str:
-    return "balanced accuracy" if task.endswith(TESTS["balanced"]) else "accuracy"
+    return "balanced accuracy" if task.endswith(TESTS["long_tail"]["balanced"]) else "accuracy"
 
 
 def tasks(entries: Sequence[Entry]) -> Tasks:
     """Entries as `astkit.runs.verdict` takes them, by condition, length and metric.
 
-    A long tail has two metrics, the balanced and the natural accuracy; its validation data, whose
-    class shares policies may use, are balanced. Tasks without dense
-    training are left out.
+    Policies may use the class shares of the validation data; those of a long tail are balanced, or
+    as imbalanced as the training data. Tasks without dense training are left out.
     """
     found: Tasks = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry["policy"] != DENSE):
-        tail = entry["condition"].startswith("long_tail")
-        for metric in ("balanced", "natural") if tail else ("accuracy",):
-            task = (
-                f"{in_words(entry['condition'])}, {entry['epochs']:g} epochs" + TESTS[metric] * tail
-            )
+        tests = TESTS.get(parsed(entry["condition"])[0], {"accuracy": ""})
+        for metric, said in tests.items():
+            task = f"{in_words(entry['condition'])}, {entry['epochs']:g} epochs{said}"
             shown = {"policy": label(entry), "value": entry[metric], "worst_class": entry["worst"]}
             found[task].append({**entry, **shown, "seconds": None, "curve": []})
     full = {task: runs for task, runs in found.items() if runs[0]["policy"] == DENSE}
@@ -109,7 +109,8 @@ def in_words(condition: str) -> str:
     """ "wrong_labels:share=0.4" as "wrong labels (share 0.4)"."""
     name, options = parsed(condition)
     said = ", ".join(f"{option} {value}" for option, value in options.items())
-    return name.replace("_", " ") + f" ({said})" * bool(said)
+    words = name.replace("natural", "long").replace("_", " ")
+    return words + f" ({said})" * bool(said)
 
 
 def label(entry: Entry) -> str:
