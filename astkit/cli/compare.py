@@ -10,7 +10,7 @@ from typing import Any
 from astkit.cli import Commands, say
 from astkit.names import REGISTRIES
 
-POLICIES = ["infobatch", "cached_loss", "gate:target_rate=0.25"]
+POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
 def add(commands: Commands) -> None:

@@ -180,7 +180,7 @@ def compare(
     validation: Any = None,
     test: Any = None,
     *,
-    policies: Sequence[str | Chosen] | str | Chosen,
+    policies: Sequence[str | Chosen] | str | Chosen = "auto",
     dataset: str | None = None,
     budget: Budget | None = None,
     seeds: Iterable[int] = range(5),

@@ -76,7 +76,8 @@ def pays() -> str:
         "Test accuracy minus that of dense training at equal FLOPs, on CIFAR-10 with a small"
         f" convolutional network: {counts}. A policy pays, or costs, if its whole 95 % interval"
         " over n seeds is above, or below, 0; intervals hold for all policies of a row together."
-        " Empty: not measured."
+        " Empty: not measured. `auto` was changed twice after results with these seeds had been"
+        " seen, so its rows on duplicates and wrong labels are no independent test."
         f"\n\n{markdown(table)}\n\nMeasured at {', '.join(commits)}."
     )
 

@@ -59,7 +59,7 @@ def test_the_defaults_are_three_policies_five_seeds_and_the_tasks_epochs(monkeyp
     monkeypatch.setattr("astkit.runs.comparison.compare", compare)
     with pytest.raises(SystemExit):
         main(["compare"])
-    assert [each["name"] for each in asked["policies"]] == ["infobatch", "cached_loss", "gate"]
+    assert [each["name"] for each in asked["policies"]] == ["auto", "cached_loss", "infobatch"]
     assert (asked.get("budget"), list(asked["seeds"]), asked["jobs"]) == (None, [*range(5)], 1)
     assert (asked["minutes"], asked["out"], asked["all_policies"]) == (None, None, False)
     assert len(asked["train"].data) > len(asked["validation"].data)
