@@ -172,14 +172,15 @@ class Plan:
         # a control for each policy takes as long as dense
         labels = [*self.policies, *[DENSE] * (len(self.policies) + 1)]
         once = sum(measured.arm_seconds(label, self.budget, held) for label in labels) / self.jobs
+        arms = f"{len(labels)} arms"  # a policy that trains on all rows has no control
         if self.minutes is None:
             known = sum(seed in self.seeds for label, seed in self.entries)
             share = 1 - known / (len(labels) * len(self.seeds))
             left = duration(max(0.0, share) * once * len(self.seeds))
-            print(f"compare: {len(labels)} arms for each of {len(self.seeds)} seeds, about {left}")
+            print(f"compare: at most {arms} for each of {len(self.seeds)} seeds, about {left}")
         else:
             fit = max(1, int(self.minutes * 60 / max(once, 1e-9)))
-            print(f"compare: about {fit} seeds of {len(labels)} arms in {self.minutes:g} minutes")
+            print(f"compare: about {fit} seeds of at most {arms} in {self.minutes:g} minutes")
 
     def groups(self, start: float) -> Iterator[list[int]]:
         """Seeds that are trained together: one after the other, or as many as there are jobs."""
