@@ -68,6 +68,7 @@ def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
         if key:
             seed = derive(*key)
             torch.default_generator.manual_seed(seed)
-            if devices:
-                torch.get_device_module(device).manual_seed(seed)
+            if devices:  # a device module seeds its current device
+                with torch.accelerator.device_index(device.index):
+                    torch.get_device_module(device).manual_seed(seed)
         yield

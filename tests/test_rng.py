@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -146,6 +148,32 @@ def test_an_isolated_block_without_a_key_starts_from_where_things_are() -> None:
     with isolated("cpu"):
         inside = torch.rand(4)
     assert torch.rand(4).equal(inside)
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cuda"])
+def test_an_isolated_block_seeds_the_gpu_it_names_and_restores_it(monkeypatch, device) -> None:
+    named, current = torch.device(device).index or 0, [0]
+    seeds = {0: 10, 1: 11}
+
+    def number(place: torch.device) -> int:
+        return current[0] if place.index is None else place.index
+
+    @contextmanager
+    def device_index(index: int | None) -> Iterator[None]:
+        before, current[0] = current[0], current[0] if index is None else index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.accelerator, "device_index", device_index)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeds.update({current[0]: seed}))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda place: seeds[number(place)])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda seed, place: seeds.update({number(place): seed})
+    )
+    with isolated(device, 3):
+        assert seeds == {0: 10, 1: 11, named: derive(3)}
+        assert current == [0]
+    assert seeds == {0: 10, 1: 11}
 
 
 def test_an_isolated_block_that_fails_puts_the_generators_back() -> None:
