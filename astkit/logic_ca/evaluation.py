@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from astkit.batch import Batch
 from astkit.datasets import BatchSource
@@ -42,8 +43,17 @@ class GateCosts(Costs):
 
     def of(self, batch: Batch, check_all: object) -> FlopsPerSample:
         """The cost of a sample of ``batch``."""
+        return self._by_formula(self._task.config, batch)
+
+    def of_helper(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
+        """The cost of a sample of ``batch`` in a helper model; of automata by formula too."""
+        if isinstance(model, LogicCA):
+            return self._by_formula(model.config, batch)
+        return super().of_helper(model, batch)
+
+    def _by_formula(self, config: LogicCAConfig, batch: Batch) -> FlopsPerSample:
         height, width = batch.x.shape[2:]
-        return gate_flops(self._task.config, height, width, self._task.steps)
+        return gate_flops(config, height, width, self._task.steps)
 
 
 class LogicEvaluator(Evaluator):

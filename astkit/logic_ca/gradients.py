@@ -60,9 +60,19 @@ def gradients(
     ``ValueError`` for an unknown ``parallel``, an invalid chunk size, or no samples.
     """
     _check(len(x), parallel, chunk_size, recompute)
+    named = dict(model.named_parameters())
     with denormals_flushed():
         if parallel == "vmap":
-            losses, each = _per_sample(model, x, targets, steps, masks, hard, chunk_size)
+
+            def of_one(values: Gradients, x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+                fires = None if mask is None else mask[:, None]
+                args = (x[None], steps, fires, hard)
+                states = functional_call(model, values, args, {"fused": False})
+                return first_channel_loss(states, y[None])[0]
+
+            where = (None, 0, 0, None if masks is None else 1)
+            mapped = vmap(grad_and_value(of_one), in_dims=where, chunk_size=chunk_size)
+            each, losses = mapped({n: p.detach() for n, p in named.items()}, x, targets, masks)
             count = torch.ones_like(losses) if weight is None else weight.to(losses)
             return losses, {name: torch.tensordot(count, g, 1) for name, g in each.items()}
 
@@ -73,7 +83,6 @@ def gradients(
             total = found.sum() if weight is None else (found * weight[rows]).sum()
             return found.detach(), torch.autograd.grad(total, list(named.values()))
 
-        named = dict(model.named_parameters())
         size = {"batch": len(x), "loop": 1}.get(parallel, chunk_size or 1)
         first, *others = (slice(start, start + size) for start in range(0, len(x), size))
         losses, summed = part(first)
@@ -84,34 +93,13 @@ def gradients(
         return losses, dict(zip(named, summed, strict=True))
 
 
-def _per_sample(
-    model: LogicCA,
-    x: Tensor,
-    targets: Tensor,
-    steps: int,
-    masks: Tensor | None,
-    hard: bool | Tensor,
-    chunk_size: int | None,
-) -> tuple[Tensor, Gradients]:
-    """Losses ``[batch]`` and, by name, the gradient of each sample's ``[batch, *parameter]``."""
-
-    def of_one(weights: Gradients, x: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
-        fires = None if mask is None else mask[:, None]
-        states = functional_call(model, weights, (x[None], steps, fires, hard), {"fused": False})
-        return first_channel_loss(states, target[None])[0]
-
-    where = (None, 0, 0, None if masks is None else 1)
-    mapped = vmap(grad_and_value(of_one), in_dims=where, chunk_size=chunk_size)
-    each, losses = mapped({n: p.detach() for n, p in model.named_parameters()}, x, targets, masks)
-    return losses, each
-
-
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
     """Flush denormal numbers (below 1e-38 in float32) to 0 in a context, if the CPU supports it.
 
     New gates pass their first inputs through, so gradients of the others decay to denormals
-    within a few layers, which are slow on a CPU. Other devices are not affected.
+    within a few layers, which are slow on a CPU. Applies to the calling thread only: the other
+    threads among which torch divides large operations, and other devices, are not affected.
     """
     before = bool((torch.tensor([1e-39]) * 1.0).item() == 0.0)  # torch has no getter
     torch.set_flush_denormal(True)

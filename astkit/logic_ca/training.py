@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from astkit.batch import Batch
+from astkit import distributed
+from astkit.batch import Batch, call
 from astkit.gating import Policy, Scored
 from astkit.gating.policy import overrides
 from astkit.logic_ca.automaton import LogicCA
@@ -42,95 +43,75 @@ class LogicStep:
     Args:
         task: task that defines steps and masks.
         seed: seed of masks and hard gates.
+        gate: a policy, such as a `Gate`, that selects samples after a scoring rollout; by default
+            all are trained on.
         ways: parallel, chunk_size and recompute; see `gradients`.
     """
 
-    def __init__(self, task: Task, seed: int = 0, **ways: Any) -> None:
-        self.task, self.seed, self.ways = task, seed, ways
+    def __init__(self, task: Task, seed: int = 0, gate: Policy | None = None, **ways: Any) -> None:
+        self.task, self.seed, self.gate, self.ways = task, seed, gate, ways
         self.iteration = 0
+        if gate is not None:  # otherwise the trainer refuses to steer
+            self.steer = gate.steer
 
     def __call__(
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
-        masks, hard = self._draw(batch, ledger)
-        losses = self._train(learner, batch, masks, hard, weight, ledger)
-        return StepResult(torch.arange(len(losses)), losses)
-
-    def _draw(self, batch: Batch, ledger: Ledger) -> tuple[Tensor | None, Tensor | Literal[False]]:
-        """Fire masks of the samples, and the hard gates."""
-        device = batch.x.device
-        with ledger.phase("load"):
-            masks = self.task.masks(batch.index, self.seed, self.iteration)
-            hard = self.task.hard(self.seed, self.iteration)
+        if self.gate is None:
+            return self.dense(learner, batch, weight, ledger)
+        seen = self.scored(learner, batch)
+        chosen, scores = selected(self.gate, seen, ledger)
+        scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
+        if not len(chosen):
             self.iteration += 1
-            moved = None if masks is None else masks.to(device)
-            return moved, hard if hard is False else hard.to(device)
+            return StepResult(chosen.index, torch.empty(0), *scoring)
+        counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
+        trained = self.dense(learner, batch.take(chosen.index), counts, ledger)
+        return StepResult(chosen.index, trained.losses, *scoring)
 
-    def _train(
-        self,
-        learner: Learner,
-        batch: Batch,
-        masks: Tensor | None,
-        hard: Tensor | Literal[False],
-        weight: Tensor | None,
-        ledger: Ledger,
-    ) -> Tensor:
+    def dense(
+        self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
+    ) -> StepResult:
+        """Train on all samples of ``batch``, as the loop does while selection is switched off."""
         model: Any = learner.model
+        with ledger.phase("load"):
+            masks, hard = self._drawn(batch)
+            self.iteration += 1
         ways = {"hard": hard, "weight": weight, **self.ways}
         with ledger.phase("gradients"):
             losses, found = gradients(model, batch.x, batch.y, self.task.steps, masks, **ways)
         with ledger.phase("optimizer"):
             apply_gradients(model, learner.optimizer, found)
             learner.updates.steps += 1
-        return losses
+        return StepResult(torch.arange(len(losses)), losses)
+
+    def scored(self, learner: Learner, batch: Batch) -> Scored:
+        """``batch`` as a `Scored` of rollouts with the masks and hard gates of this iteration."""
+        parts = (None, batch.y, batch.x, batch.index, learner.model)
+        hooks: dict[str, Any] = {"run": self._rollout, "book": learner.book}
+        return Scored(*parts, criterion=learner.criterion, **hooks)
+
+    def _rollout(self, model: nn.Module, part: Batch) -> Any:
+        if not isinstance(model, LogicCA):  # a helper model
+            return call(model, part.x, part.y)
+        with denormals_flushed():
+            return model(part.x, self.task.steps, *self._drawn(part))
+
+    def _drawn(self, part: Batch) -> tuple[Tensor | None, Tensor | Literal[False]]:
+        """Fire masks of the samples, and the hard gates."""
+        masks = self.task.masks(part.index, self.seed, self.iteration)
+        hard = self.task.hard(self.seed, self.iteration)
+        moved = None if masks is None else masks.to(part.x.device)
+        return moved, hard if hard is False else hard.to(part.x.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"iteration": self.iteration}
+        gate = {} if self.gate is None else {"gate": self.gate.state_dict()}
+        return {"iteration": self.iteration, **gate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.iteration = state["iteration"]
-
-
-class GatedLogicStep(LogicStep):
-    """Trains on the samples selected by a policy, such as a `Gate`, after a scoring rollout."""
-
-    def __init__(self, task: Task, gate: Policy, seed: int = 0, **ways: Any) -> None:
-        super().__init__(task, seed, **ways)
-        self.gate = gate
-
-    def __call__(
-        self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
-    ) -> StepResult:
-        masks, hard = self._draw(batch, ledger)
-        seen = Scored(
-            None,
-            batch.y,
-            batch.x,
-            batch.index,
-            learner.model,
-            criterion=learner.criterion,
-            run=lambda model, part: model(part.x, self.task.steps, masks, hard),
-        )
-        with denormals_flushed():
-            chosen, scores = selected(self.gate, seen, ledger)
-        scoring = (batch.rows if seen.read else 0, chosen, scores, seen)
-        if not len(chosen):
-            return StepResult(chosen.index, torch.empty(0), *scoring)
-        counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
-        fires = None if masks is None else masks[:, chosen.index]
-        losses = self._train(learner, batch.take(chosen.index), fires, hard, counts, ledger)
-        return StepResult(chosen.index, losses, *scoring)
-
-    def steer(self, name: str, value: Any) -> None:
-        """Change a setting of the policy; see `Gate.steer`."""
-        self.gate.steer(name, value)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "gate": self.gate.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.gate.load_state_dict(state["gate"])
+        if self.gate is not None:
+            self.gate.load_state_dict(state["gate"])
 
 
 def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, found: Gradients) -> None:
@@ -172,7 +153,8 @@ def logic_trainer(
     Args:
         task: task to train on.
         seed: seed of wiring, order of samples, and masks.
-        iterations: number of batches; by default the task's.
+        iterations: the budget is as many passes over the samples as this number of batches takes,
+            by default the task's; a policy that selects before loading takes fewer batches.
         parallel, chunk_size, recompute: see `gradients`.
         policy: selects samples before loading or, such as a `Gate`, from each batch.
         settings: learning rate, weight decay, schedule; by default `SETTINGS` with the task's
@@ -181,10 +163,11 @@ def logic_trainer(
         trainer: other arguments of `Trainer`, such as budget (instead of iterations), device,
             checkpoints, resume.
 
-    Raises ``ValueError`` for unsupported settings, or both iterations and a budget.
+    Raises ``ValueError`` for unsupported settings, policies with helper models, several processes,
+    or both iterations and a budget.
     """
     settings = settings or replace(SETTINGS, weight_decay=task.weight_decay)
-    _check(settings)
+    _check(settings, policy)
     model = model or LogicCA(replace(task.config, seed=seed))
     source = task.source(seed)
     if "budget" in trainer and iterations is not None:
@@ -192,15 +175,12 @@ def logic_trainer(
     # half a batch less than a whole number, so that rounding cannot add a batch
     passes = ((iterations or task.iterations) - 0.5) / len(source)
     ways: dict[str, Any] = {"parallel": parallel, "chunk_size": chunk_size, "recompute": recompute}
-    if policy is not None and overrides(policy, "choose"):
-        step: LogicStep = GatedLogicStep(task, policy, seed, **ways)
-    else:
-        step = LogicStep(task, seed, **ways)
+    gate = policy if policy is not None and overrides(policy, "choose") else None
     return Trainer(
         model,
         source,
         policy=policy,
-        step=step,
+        step=LogicStep(task, seed, gate, **ways),
         config=replace(settings, seed=seed),
         criterion=first_channel_loss,
         optimizer=_optimizer(model, settings),
@@ -215,7 +195,17 @@ def _optimizer(model: LogicCA, settings: TrainConfig) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), eps=1e-8, **given)
 
 
-def _check(settings: TrainConfig) -> None:
+def _check(settings: TrainConfig, policy: Policy | None) -> None:
+    if (processes := distributed.world()) > 1:
+        raise ValueError(
+            f"{processes} processes train an automaton, but its step does not average gradients:"
+            " use one process"
+        )
+    if policy is not None and (overrides(policy, "prepare") or policy.cost.helpers):
+        raise ValueError(
+            f"policy is {type(policy).__name__}, which trains helper models, but these would not be"
+            " given the task's steps and masks: use a policy without them, such as Gate"
+        )
     fixed = {
         "clip_norm": None,
         "precision": "fp32",

@@ -114,7 +114,9 @@ class Loop(Resumable):
             weight = self.feed.weight(self.position, batch)
             self.learner.watching = self.visits.watching and self.selecting
             self.learner.batch_rows = self.feed.rows
-            step = self.step if self.selecting else DenseStep()
+            step = self.step
+            if not self.selecting and getattr(step, "gate", None) is not None:
+                step = getattr(step, "dense", DenseStep())  # without its selection
             result = step(self.learner, batch, weight, self.ledger)
             with self.ledger.phase("log"):
                 self._book(batch, result, cost)
@@ -159,6 +161,7 @@ class Loop(Resumable):
         if not len(rows):
             return
         batches = self.feed.source.batches(self.position.epoch, rows)
+        scored = getattr(self.step, "scored", type(self.learner).scored)  # a step has its own
         while True:
             with self.ledger.clock("training"), self.ledger.phase("load"):
                 batch = next(batches, None)
@@ -166,7 +169,7 @@ class Loop(Resumable):
                 break
             cost = self._cost(batch)
             with self.ledger.clock("training"), self.ledger.phase("score"):
-                self.visits.scored(self.learner.scored(self.learner.prepare(batch)))
+                self.visits.scored(scored(self.learner, self.learner.prepare(batch)))
                 self.ledger.note(cost, scored=batch.rows)
         self._round_cost("score")
 

@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from astkit.gating import Gate, RandomSubset
+from astkit import distributed
+from astkit.gating import Gate, Policy, RandomSubset, Selection
+from astkit.gating.proxy_topk import ProxyTopK
+from astkit.gating.rho import Rho
 from astkit.logic_ca import tasks, training
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.config import LogicCAConfig
-from astkit.logic_ca.evaluation import EVALUATION, evaluate
+from astkit.logic_ca.evaluation import EVALUATION, evaluate, gate_flops
 from astkit.logic_ca.gradients import first_channel_loss, gradients
 from astkit.logic_ca.training import apply_gradients, logic_trainer
 from astkit.trainers import Budget, Checkpoints, TrainConfig, Trainer
@@ -188,6 +191,62 @@ def test_a_policy_chooses_before_loading() -> None:
     assert trainer.ledger.samples.unloaded == 2 * 384
 
 
+@pytest.mark.parametrize("policy", [RandomSubset(0.5), Gate(0.5, criterion=first_channel_loss)])
+def test_while_a_policy_is_switched_off_the_task_is_the_same(policy: Policy) -> None:
+    off = replace(training.SETTINGS, switch_off=True)
+    trainer, dense = cpu(HARDENED, policy=policy, settings=off), cpu(HARDENED)
+    trainer.run()  # as short as the first probe, which is dense
+    dense.run()
+    assert not trainer.selecting
+    assert torch.equal(weights(trainer), weights(dense))
+
+
+class Looks(Policy):
+    """Scores two rows of each batch by the model, and all by a helper."""
+
+    def __init__(self) -> None:
+        self.helper = LogicCA(replace(LIFE.config, seed=7))
+
+    def choose(self, batch: Any) -> None:
+        rows = torch.tensor([2, 0])
+        torch.testing.assert_close(batch.take(rows).losses, batch.losses[rows])
+        if batch.inputs.shape[1] == 1:
+            batch.forward(self.helper)
+
+
+def test_a_policy_scores_some_rows_with_the_masks_of_these_rows() -> None:
+    cpu(HARDENED, policy=Looks(), iterations=2).run()
+
+
+def test_a_policys_helper_is_booked_with_its_gates() -> None:
+    trainer = cpu(LIFE, policy=Looks(), iterations=2)
+    trainer.run()
+    assert trainer.ledger.flops.helper == 2 * 20 * gate_flops(LIFE.config, 3, 3, 1).forward
+
+
+def test_rows_that_are_only_scored_are_rolled_out_as_those_trained_on() -> None:
+    seen = []
+
+    class Part(Policy):
+        def plan(self, run: Any) -> Selection:
+            return Selection(run.rows[:6], score_only=run.rows[6:9])
+
+        def observe(self, visit: Any) -> None:
+            seen.extend([] if visit.trained else [visit])
+
+    trainer = cpu(HARDENED, policy=Part(), budget=Budget(epochs=1.5))
+    steps = trainer.steps()
+    next(steps), next(steps)
+    model, index = trainer.model, torch.arange(6, 9)
+    batch = HARDENED.source(0).grids(index)  # type: ignore[attr-defined]
+    with torch.no_grad():
+        states = model(batch.x, 4, HARDENED.masks(index, 0, 2), HARDENED.hard(0, 2))
+    next(steps)
+    (visit,) = seen
+    assert visit.index.tolist() == [6, 7, 8]
+    torch.testing.assert_close(visit.losses, first_channel_loss(states, batch.y))
+
+
 @pytest.mark.full
 def test_the_small_checkerboard_learns() -> None:
     """A smoke test on one seed, which decides how soon it is learnt."""
@@ -208,3 +267,14 @@ def test_wrong_arguments_are_refused() -> None:
             logic_trainer(LIFE, settings=settings)
     with pytest.raises(ValueError, match="iterations is 5, but a budget is given too"):
         logic_trainer(LIFE, iterations=5, budget=Budget(epochs=1))
+    for policy in (Rho(), ProxyTopK()):
+        with pytest.raises(ValueError, match=f"{type(policy).__name__}, which trains helper"):
+            logic_trainer(LIFE, policy=policy)
+    with pytest.raises(ValueError, match="LogicStep has no setting 'target_rate' to steer"):
+        cpu(LIFE).steer("target_rate", 0.5)
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    with pytest.raises(ValueError, match="2 processes train an automaton, but its step does not"):
+        logic_trainer(LIFE)
