@@ -21,7 +21,7 @@ from astkit.runs import comparison_page, verdict
 from astkit.runs.paired import DENSE
 from tests.benchmarks import policies_plan, policies_table
 from tests.benchmarks.figures import markdown
-from tests.benchmarks.surface import PACKAGES, exported, summary
+from tests.benchmarks.surface import PACKAGES, alias, exported, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOT_PAGES = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
@@ -115,7 +115,11 @@ def reference() -> dict[str, str]:
     written = {path for _, path, _ in names()["by name: policy"]}
     pages = {"index": "# Reference\n\nEvery public name, by package and by the name it goes by.\n"}
     for section, found in names().items():
-        rows = [f"| {{py:obj}}`{name} <{path}>` | {line(item)} |" for name, path, item in found]
+        package = section.removeprefix("astkit.")
+        rows = [
+            f"| {{py:obj}}`{name} <{path}>` | {line(item) or alias(package, name)} |"
+            for name, path, item in found
+        ]
         module = importlib.import_module(section) if section.startswith("astkit") else None
         about = [inspect.cleandoc(module.__doc__ or "").split("\n")[0], ""] if module else []
         lines = [f"# {section}", "", *about, "| name | what it is |", "| --- | --- |", *rows, ""]

@@ -19,6 +19,7 @@ from astkit.gating.losses import Criterion, cross_entropy_rows, row_losses
 from astkit.gating.scored import Scored
 
 Score = Callable[[Any, Any, Any], Tensor]
+"""``(outputs, targets, inputs)`` -> one number per row ``[rows]``; higher means more important."""
 
 
 class Loss:

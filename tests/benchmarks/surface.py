@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import re
 from inspect import ismodule
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +19,68 @@ PAGE = ROOT / "docs" / "surface.md"
 PACKAGES = ("gating", "trainers", "profiling", "datasets", "widgets", "lattice", "logic_ca", "runs")
 
 
-def sources() -> dict[str, str]:
-    """Texts that may use a name: notebooks by number, README and docs, folders, benchmarks."""
+def sources() -> dict[str, set[str]]:
+    """Names of astkit's in code: notebooks by number, README and docs, folders, benchmarks."""
     texts = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         code = ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-        texts[f"notebook {path.name[:2]}"] = "\n".join(code)
+        texts[f"notebook {path.name[:2]}"] = imported("\n".join(code))
     pages = [ROOT / "README.md", *(path for path in (ROOT / "docs").glob("*.md") if path != PAGE)]
-    texts["README, docs"] = "\n".join(path.read_text(encoding="utf-8") for path in sorted(pages))
+    shown = "\n".join(path.read_text(encoding="utf-8") for path in sorted(pages))
+    blocks = re.findall(r"```python\n(.*?)```", shown, re.DOTALL)
+    inline = " ".join(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", shown, flags=re.DOTALL)))
+    words = re.findall(r"[A-Z]\w+|\w+_\w+|(?<=astkit\.)\w+", inline)  # plain "load" may be no name
+    texts["README, docs"] = {f"astkit.{word}" for word in words}.union(*map(imported, blocks))
     folders = sorted(path.parent for path in (ROOT / "astkit").glob("*/__init__.py"))
     for folder in [*folders, ROOT / "tests" / "benchmarks"]:
         files = (path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py")
-        texts[folder.name] = "\n".join(path.read_text(encoding="utf-8") for path in files)
+        found = (imported(path.read_text(encoding="utf-8")) for path in files)
+        texts[folder.name] = set().union(*found)
     return texts
+
+
+def imported(code: str) -> set[str]:
+    """What Python code imports from astkit, or takes from a module of it, by its full name."""
+    tree = compile(code, "", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    bound, found = {"astkit": "astkit"}, set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            bound |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, _, rest = ast.unparse(node).partition(".")
+            found.add(f"{bound.get(first)}.{rest}")
+    return {name for name in found | {*bound.values()} if name.startswith("astkit.")}
 
 
 def summary(value: Any) -> str:
     """The first sentence of a docstring, on one line."""
-    text = " ".join((getattr(value, "__doc__", "") or "").split("\n\n")[0].split())
-    return text.replace("|", "\\|")
+    return _line(getattr(value, "__doc__", ""))
 
 
-def used(name: str, texts: dict[str, str], own: str) -> list[str]:
-    """The places that name ``name``, its own folder left out; what has a name is found by it."""
-    pattern = re.compile(rf"\b{re.escape(name)}\b")
-    places = [place for place, text in texts.items() if place != own and pattern.search(text)]
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def alias(package: str, name: str) -> str:
+    """The text below an assignment to ``name`` in a module of ``package``, on one line."""
+    for path in (ROOT / "astkit" / package).glob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for node, below in pairwise(body):
+            named = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+            if named and isinstance(below, ast.Expr):
+                return _line(ast.literal_eval(below.value))
+    return ""
+
+
+def used(name: str, value: Any, texts: dict[str, set[str]], own: str) -> list[str]:
+    """The places that use ``name``, its own folder left out; what has a name is found by it."""
+    module = getattr(value, "__module__", "").replace(".", r"\.")
+    full = re.compile(rf"(astkit|astkit\.{own}|astkit\.{own}\.\w+|{module})\.{name}")
+    places = [
+        place for place, names in texts.items() if place != own and any(map(full.fullmatch, names))
+    ]
     known = {target.split(":")[1] for table in REGISTRIES.values() for target in table.values()}
     return [*places, *(["by name"] if name in known else [])]
 
@@ -55,21 +93,22 @@ def exported(package: str) -> list[str]:
 
 def rows() -> dict[str, list[tuple[str, str, list[str]]]]:
     """Sections of the page: name, one line, where it is used."""
-    texts = sources()
-    root = importlib.import_module("astkit")
-    sections = {
-        "astkit": [
-            (name, summary(getattr(root, name)), used(name, texts, PUBLIC[name].split(".")[1]))
-            for name in sorted(PUBLIC)
+    texts, sections = sources(), {}
+    owners = {name: module.split(".")[1] for name, module in PUBLIC.items()}
+    for package in ("", *PACKAGES):
+        section = f"astkit.{package}".strip(".")
+        names = sorted({*exported(package)} - PUBLIC.keys()) if package else sorted(PUBLIC)
+        values = {name: getattr(importlib.import_module(section), name) for name in names}
+        found = [
+            (
+                name,
+                summary(value) or alias(package, name),
+                used(name, value, texts, owners.get(name, package)),
+            )
+            for name, value in values.items()
         ]
-    }
-    for package in PACKAGES:
-        module = importlib.import_module(f"astkit.{package}")
-        names = [name for name in exported(package) if name not in PUBLIC]
-        if names:
-            sections[f"astkit.{package}"] = [
-                (name, summary(getattr(module, name)), used(name, texts, package)) for name in names
-            ]
+        if found:
+            sections[section] = found
     for kind, table in REGISTRIES.items():
         sections[f"by name: {kind}"] = [
             (f'"{name}"', summary(resolve(kind, name)), [table[name].replace(":", ".")])

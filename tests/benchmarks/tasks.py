@@ -23,8 +23,8 @@ from astkit.profiling import count_flops
 from astkit.runs.comparison import Comparison, compare
 from astkit.runs.comparison_arm import run_arm
 from astkit.runs.comparison_task import Arm, checked_task
-from astkit.runs.intervals import mean_interval
-from astkit.runs.paired import DENSE, by_arm
+from astkit.runs.intervals import Interval, mean_interval
+from astkit.runs.paired import DENSE, by_arm, is_control
 from astkit.runs.record import read_json, write_json
 from astkit.runs.verdict import Verdict, amount, judge, unit
 from astkit.stamp import stamp
@@ -133,12 +133,16 @@ def verdicts(part: dict[str, Any]) -> list[Verdict]:
 
 
 def table(report: dict[str, Any], costs: bool = False) -> pd.DataFrame:
-    """A row per task and policy: value, difference to dense, outcome; ``costs``: shares of them."""
+    """A row per task and policy: value, difference to dense, outcome.
+
+    ``costs``: also shares of dense's costs, and the random control with the difference to it.
+    """
     rows = []
     for name, part in report.items():
         arms, metric = by_arm(part["entries"]), part["metric"]
         judged = {each.policy: each for each in verdicts(part)}
-        for policy in (DENSE, *judged):
+        controls = [arm for arm in arms if is_control(arm)] if costs else [DENSE]
+        for policy in (*controls, *judged):
             arm, found = arms[policy], judged.get(policy)
             value = mean_interval(run["value"] for run in arm.values()).mean
             row = {"task": name, "metric": metric, "policy": policy, "n": len(arm)}
@@ -148,10 +152,16 @@ def table(report: dict[str, Any], costs: bool = False) -> pd.DataFrame:
                 row |= {
                     f"{key} / dense": of.text(".2f") if of else "" for key, of in shares.items()
                 }
-            gap = "" if found is None else amount(found.difference, metric)
-            row |= {"minus dense": gap.removesuffix(f" in {metric}").replace(f" in {metric}", "")}
+            gaps = {"dense": found and found.difference, "random": found and found.to_random}
+            row |= {f"minus {of}": difference(gap, metric) for of, gap in gaps.items()}
             rows.append({**row, "outcome": "" if found is None else found.outcome})
-    return pd.DataFrame(rows).set_index("task")
+    shown = pd.DataFrame(rows).set_index("task")
+    return shown.loc[:, (shown != "").any()] if costs else shown.drop(columns="minus random")
+
+
+def difference(gap: Interval | None, metric: str) -> str:
+    """A difference without the name of its metric, which has a column of its own."""
+    return amount(gap, metric).replace(f" in {metric}", "") if gap else ""
 
 
 def main(arguments: list[str] | None = None) -> None:

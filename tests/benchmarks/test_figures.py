@@ -39,7 +39,7 @@ def lay(tmp_path):
 
 def test_the_table_has_a_line_for_each_figure_in_the_order_of_the_features(table):
     assert list(table.index) == sorted(table.index)
-    assert list(table.columns) == ["claim", "origin", "measured", "n", "run"]
+    assert list(table.columns) == ["claim", "origin", "measured", "n", "run", "other conditions"]
     assert len(table) == len(figures.FIGURES)
     assert table["origin"].map(bool).all()
     assert table[["claim", "origin"]].map(len).max().max() <= 42
