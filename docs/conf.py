@@ -7,6 +7,7 @@ site. `site_pages` writes the pages that are made from code and results.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ nitpicky = True
 # annotations may name internal types, and other projects have no inventories offline
 nitpick_ignore_regex = [("py:class", r".*"), ("py:.*", r"(?!astkit).*")]
 
+# a page's directives are comments on GitHub, which would show them as code
+ON_SITE = re.compile(r"(?s)(?:<!-- on GitHub -->(?:(?!<!--).)*)?<!-- on the site\n(.*?)\n-->")
+
 html_theme = "sphinx_book_theme"
 html_title = f"astkit {version}"
 html_static_path = ["static"]
@@ -54,7 +58,13 @@ html_theme_options = {"use_download_button": False, "use_fullscreen_button": Fal
 def setup(app: Any) -> None:
     """Write the generated pages before a build, and the address of the first page after it."""
     app.connect("builder-inited", lambda app: site_pages.write(ROOT / "docs" / "generated"))
+    app.connect("source-read", _uncommented)
     app.connect("build-finished", _first_page)
+
+
+def _uncommented(app: Any, name: str, source: list[str]) -> None:
+    """Take the directives of a page out of its comments."""
+    source[0] = ON_SITE.sub(r"\1", source[0])
 
 
 def _first_page(app: Any, error: Exception | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import astkit
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -51,6 +54,13 @@ def test_requirements_are_pinned_within_their_ranges(name: str) -> None:
         if (pin := pinned[canonicalize_name(requirement.name)]) not in requirement.specifier
     ]
     assert not wrong
+
+
+def test_the_citation_and_the_changelog_name_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert cited == newest[1] == astkit.__version__
 
 
 def test_conda_brings_a_python_that_the_project_accepts() -> None:
