@@ -142,7 +142,7 @@ class QuantileEMA(ScaleFree):
     alpha: float = checked("above 0 and at most 1", "0.2 averages over about 10 batches")
     card = Card(
         law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
-        good_for="fastest recovery after a jump, at any target; no gain depends on the density",
+        good_for="fast recovery after a jump; no gain depends on the density",
         stability=(
             "stable for every alpha in (0, 1]: an average of the past without feedback, its only"
             " root is 1 - alpha; the rate's standard deviation is sqrt(1 + alpha / (2 - alpha))"
