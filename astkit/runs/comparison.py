@@ -7,6 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,9 +43,10 @@ class Comparison:
         entries: one mapping per arm and seed: ``policy`` ("dense", "random at 0.30", or the label
             of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
             training (``None`` if arms ran in parallel), ``joules`` (or ``None``, with
-            ``joules_reason``), ``flops``, ``trained`` and ``scored`` (samples), ``rate`` (share
-            trained on), ``worst_class`` (lowest recall, or ``None``),
-            ``curve``: lists ``[FLOPs, seconds, validation value]``, and ``visits``, a file name.
+            ``joules_reason``), ``flops`` (``None`` if they cannot be counted), ``trained`` and
+            ``scored`` (samples), ``rate`` (share trained on), ``worst_class`` (lowest recall, or
+            ``None``), ``curve``: lists ``[FLOPs, seconds, validation value]``, and ``visits``, a
+            file name.
         metric, higher: name of ``value``, and whether a higher one is better.
         notes: sentences on what was left out or could not be measured.
         pilot: the measurements before the comparison, or ``None``.
@@ -125,7 +127,7 @@ class Comparison:
         """Verdicts and table."""
         from astkit.runs import comparison_page
 
-        return comparison_page.markdown(self.entries, self.verdicts, self.notes, self.metric)
+        return comparison_page.markdown(self)
 
     def to_html(self, path: str | Path) -> Path:
         """Write a page with verdicts, table and figures; it needs no other files."""
@@ -134,7 +136,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         from astkit.runs import comparison_page
 
-        return comparison_page.html(self.entries, self.verdicts, self.notes, self.metric)
+        return comparison_page.html(self)
 
     def __repr__(self) -> str:
         return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
@@ -148,7 +150,7 @@ class Comparison:
                 folder.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(self._folder / name, folder / name)
         names = ("entries", "metric", "higher", "notes", "settings", "stamp")
-        measured = None if self.pilot is None else self.pilot.to_dict()
+        measured = None if self.pilot is None else asdict(self.pilot)
         return write_json(path, {**{k: getattr(self, k) for k in names}, "pilot": measured})
 
     @classmethod

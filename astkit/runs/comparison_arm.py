@@ -14,7 +14,7 @@ from astkit.batch import count_rows, tensors
 from astkit.gating import RandomSubset, as_policy
 from astkit.gating.losses import class_outputs
 from astkit.gating.policy import overrides
-from astkit.profiling import EnergyMeter
+from astkit.profiling import EnergyMeter, Ledger
 from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
 from astkit.runs.record import read_json, write_json
 from astkit.runs.visits import Visits
@@ -43,12 +43,12 @@ class Curve:
     """An observer that validates at `POINTS` equal fractions of the budget and at its end.
 
     Attributes:
-        points: lists ``[FLOPs, training seconds, value]``.
+        points: lists ``[FLOPs, training seconds, value]``; FLOPs are ``None`` if not countable.
     """
 
-    def __init__(self, measure: Callable[[], list[float]]) -> None:
+    def __init__(self, measure: Callable[[], list[float | None]]) -> None:
         self.measure = measure
-        self.points: list[list[float]] = []
+        self.points: list[list[float | None]] = []
         self.reached = 0
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
@@ -134,10 +134,9 @@ def run_arm(
     rows = selectable(task.train, arm.seed).num_samples or 0
     device = choose_device(task.device)
 
-    def measure() -> list[float]:
-        ledger = work.ledger
+    def measure() -> list[float | None]:
         value = value_of(work.evaluate(held), task.metrics)[0]
-        return [ledger.flops.total, ledger.seconds["training"], value]
+        return [_flops(work.ledger), work.ledger.seconds["training"], value]
 
     curve, visits = Curve(measure), Visits(step, rows, lambda: work.progress, device)
     saved = folder / "checkpoints" / arm.name
@@ -178,17 +177,22 @@ def run_arm(
     return read_json(path)
 
 
+def _flops(ledger: Ledger) -> float | None:
+    return None if ledger.uncounted else ledger.flops.total
+
+
 def _cost(work: Trainer) -> Entry:
     ledger, counts = work.ledger, work.ledger.samples
     passes = ledger.flops.forward + ledger.flops.backward
     offered = max(1, counts.trained + counts.skipped + counts.unloaded)
-    rate = passes / ledger.flops_dense if ledger.flops_dense else counts.trained / offered
+    counted = ledger.flops_dense and not ledger.uncounted
+    rate = passes / ledger.flops_dense if counted else counts.trained / offered
     energy = ledger.energy()
     return {
         "seconds": ledger.seconds["training"],
         "joules": energy.joules,
         "joules_reason": energy.reason,
-        "flops": ledger.flops.total,
+        "flops": _flops(ledger),
         "trained": counts.trained,
         "scored": counts.scored,
         "rate": min(1.0, rate),

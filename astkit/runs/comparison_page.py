@@ -1,7 +1,7 @@
 """Page on a comparison: verdicts, tables and figures, as Markdown or HTML. Needs pandas.
 
 ``entries`` are those of `astkit.runs.paired`, ``verdicts`` those of `astkit.runs.verdict.judge`,
-``notes`` sentences to print below, and ``metric`` is the name of the entries' ``value``.
+and ``metric`` is the name of the entries' ``value``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from astkit.runs.paired import COSTS, DENSE, Arm, Entry, by_arm, finite, known, 
 from astkit.runs.verdict import Verdict, amount, unit
 
 if TYPE_CHECKING:
+    from astkit.runs.comparison import Comparison
     from astkit.widgets.style import Picture
 
 _PAGE = """<!doctype html>
@@ -41,31 +42,29 @@ _REACH = "Cost of reaching dense's final validation value, as a share of dense's
 _NONE = "–"
 
 
-def markdown(
-    entries: Sequence[Entry], verdicts: Sequence[Verdict], notes: Sequence[str], metric: str
-) -> str:
+def markdown(report: Comparison) -> str:
     """Verdicts, tables and notes as Markdown, without figures."""
+    verdicts = report.verdicts
     parts = [f"## {_TITLE}", "\n".join(f"- {_plain(each.sentence)}." for each in verdicts)]
-    parts += [_rows(results(entries, verdicts, metric))]
+    parts += [_rows(results(report.entries, verdicts, report.metric))]
     if verdicts:
         parts += [_REACH, _rows(reaching(verdicts)), _legend(verdicts)]
-    return "\n\n".join([*parts, *map(_plain, notes)]) + "\n"
+    return "\n\n".join([*parts, *map(_plain, report.notes)]) + "\n"
 
 
-def html(
-    entries: Sequence[Entry], verdicts: Sequence[Verdict], notes: Sequence[str], metric: str
-) -> str:
+def html(report: Comparison) -> str:
     """A page that needs no other files, with figures; notebooks can display it in a cell."""
+    verdicts = report.verdicts
     said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in verdicts)
     parts = [f"<h2>{_TITLE}</h2>", f"<ul>{said}</ul>"]
-    parts += [results(entries, verdicts, metric).to_html(index=False)]
+    parts += [results(report.entries, verdicts, report.metric).to_html(index=False)]
     if verdicts:
         parts += [f"<p>{escape(_REACH)}</p>", reaching(verdicts).to_html(index=False)]
         parts += [f"<p>{escape(_legend(verdicts))}</p>"]
-    for alt, figure in pictures(entries, verdicts).items():
+    for alt, figure in pictures(report.entries, verdicts).items():
         png = base64.b64encode(figure.png()).decode()
         parts.append(f'<p><img alt="{escape(alt)}" src="data:image/png;base64,{png}"></p>')
-    parts += [f"<p>{escape(note)}</p>" for note in notes]
+    parts += [f"<p>{escape(note)}</p>" for note in report.notes]
     return _PAGE.format(body="\n".join(parts))
 
 

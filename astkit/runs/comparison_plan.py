@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ class Plan:
             "metric": entries[0]["metric"],
             "higher": entries[0]["higher"],
             "notes": self.notes,
-            "pilot": measured.to_dict(),
+            "pilot": asdict(measured),
             "settings": settings,
             "stamp": stamp(),
         }
@@ -136,7 +136,7 @@ class Plan:
 
     def _read(self) -> None:
         for path in sorted((self.folder / "entries").glob("*.json")):
-            entry = read_json(path, policy=str, seed=int, flops=float, rate=float)
+            entry = read_json(path, policy=str, seed=int, rate=float)
             self.entries[entry["policy"], entry["seed"]] = entry
 
     def _pilot(self, all_policies: bool) -> pilot.Pilot:
@@ -146,7 +146,7 @@ class Plan:
         found = pilot.Pilot.from_dict(kept) if kept else None
         if found is None or any(found.of(label) is None for label in self.policies):
             found = pilot.measure(self.task, self.policies, self.first, self._steps())
-            write_json(path, found.to_dict())
+            write_json(path, asdict(found))
         for label in [] if all_policies else list(self.policies):
             prediction = found.of(label)
             if prediction is not None and not prediction.pays:

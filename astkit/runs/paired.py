@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -59,26 +59,31 @@ def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
     return found
 
 
-def finite(value: float | None) -> bool:
+def finite(value: float | None) -> TypeGuard[float]:
     """Whether there is a number that is neither infinite nor NaN."""
     return value is not None and math.isfinite(value)
 
 
 def differences(arm: Arm, control: Arm, key: str) -> list[float]:
     """``key`` of the arm minus that of the control, for the seeds at which both are finite."""
-    pairs = [(run[key], control[seed][key]) for seed, run in arm.items() if seed in control]
+    pairs = [(run[key], other[key]) for run, other in _pairs(arm, control)]
     return [value - other for value, other in pairs if finite(value) and finite(other)]
+
+
+def _pairs(arm: Arm, control: Arm) -> list[tuple[Entry, Entry]]:
+    """Entries of the arm and of the control, for the seeds at which both values are finite."""
+    pairs = [(run, control[seed]) for seed, run in arm.items() if seed in control]
+    return [pair for pair in pairs if all(finite(run["value"]) for run in pair)]
 
 
 def known(values: Sequence[float | None]) -> list[float]:
     """The finite values."""
-    return [value for value in values if value is not None and math.isfinite(value)]
+    return list(filter(finite, values))
 
 
 def ratios(arm: Arm, control: Arm, key: str) -> list[float | None]:
-    """``key`` as a share of the control's, for the seeds of both; None where it is unknown."""
-    pairs = [(run[key], control[seed][key]) for seed, run in arm.items() if seed in control]
-    return [share(value, other) for value, other in pairs]
+    """``key`` as a share of the control's, by seed as in `differences`; None if unknown."""
+    return [share(run[key], other[key]) for run, other in _pairs(arm, control)]
 
 
 def share(cost: float | None, whole: float | None) -> float | None:
@@ -94,12 +99,16 @@ def reach(arm: Arm, dense: Arm, key: str, higher: bool) -> list[float | None]:
     ``key``: "flops" or "seconds". None for a seed at which it is not reached or not known.
     """
     place, found = list(COSTS).index(key), list[float | None]()
-    for run, control in ((run, dense[seed]) for seed, run in arm.items() if seed in dense):
-        shown = run["curve"] and control["curve"] and finite(run[key])
-        points = [(point[place], point[2]) for point in run["curve"]] if shown else []
-        cost = reached_at(points, control["curve"][-1][2], higher) if points else None
+    for run, control in _pairs(arm, dense):
+        target, known = _last(control), finite(run[key])
+        points = [(p[place], p[2] if finite(p[2]) else math.nan) for p in run["curve"] if known]
+        cost = reached_at(points, target, higher) if finite(target) else None
         found.append(share(cost, control[key]))
     return found
+
+
+def _last(run: Entry) -> float | None:
+    return run["curve"][-1][2] if run["curve"] else None
 
 
 def reached_at(
@@ -127,11 +136,10 @@ def at_equal_seconds(arm: Arm, dense: Arm) -> list[float | None]:
     A run that is shorter than dense counts with its final value.
     """
     found = list[float | None]()
-    for run, control in ((run, dense[seed]) for seed, run in arm.items() if seed in dense):
-        if run["curve"] and control["curve"] and finite(run["seconds"]) and control["seconds"]:
-            _, seconds, values = np.array(run["curve"], dtype=float).T
+    for run, control in _pairs(arm, dense):
+        target, value = _last(control), None
+        if run["curve"] and finite(run["seconds"]) and control["seconds"]:
+            _, seconds, values = np.array(run["curve"], dtype=float).T  # None becomes NaN
             value = float(np.interp(control["seconds"], seconds, values))
-            found.append(value - control["curve"][-1][2])
-        else:
-            found.append(None)
+        found.append(value - target if finite(value) and finite(target) else None)
     return found

@@ -19,7 +19,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -112,13 +112,9 @@ class Pilot:
         evaluation = self.seconds["score"] * held_rows / self.batch
         return self.seconds["start"] + batches * self.seconds["dense"] * slower + evaluation
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for `from_dict`."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Pilot:
-        """The pilot that `to_dict` described."""
+        """The pilot of which ``dataclasses.asdict`` gave ``values``."""
         made = tuple(Prediction(**each) for each in values["predictions"])
         return cls(**{**values, "predictions": made})
 

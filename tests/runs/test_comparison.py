@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import random
 import signal
@@ -274,6 +275,12 @@ def test_uncountable_flops_give_equal_seconds():
     dense, *others = report.entries
     assert dense["uncounted"]
     assert all(entry["seconds"] >= dense["seconds"] for entry in others)
+    for entry in report.entries:  # of what was counted, the sum would be too low
+        assert entry["flops"] is None
+        assert {point[0] for point in entry["curve"]} == {None}
+    assert report.verdicts[0].flops is None
+    assert math.isnan(report.table().loc["dense", "flops"])
+    assert "at the same budget" in report.to_markdown() + report._repr_html_()
 
 
 def test_helper_models_that_cost_more_than_the_budget_are_told():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from astkit.runs import comparison_page
+from astkit.runs.comparison import Comparison
+from astkit.runs.record import read_json, write_json
 from astkit.runs.verdict import judge
 from tests.runs.test_verdict import CLEAR, NOISY, entries
 
@@ -20,6 +24,14 @@ HOSTILE = "gate(<b>|*a*|$x$</b>)"
 def rows() -> list[dict[str, Any]]:
     gaps = {"infobatch": NOISY, HOSTILE: CLEAR, "random at 0.30": NOISY[::-1]}
     return [{**row, "rate": 0.3} if row["policy"] != "dense" else row for row in entries(gaps)]
+
+
+def report(
+    rows: list[dict[str, Any]], notes: list[str], metric: str = "accuracy", higher: bool = True
+) -> Comparison:
+    """A comparison with these entries."""
+    found = {"entries": rows, "notes": notes, "metric": metric, "higher": higher}
+    return Comparison({**found, "pilot": None, "settings": {}, "stamp": {}}, Path())
 
 
 class Tags(HTMLParser):
@@ -54,7 +66,7 @@ def row_of(markdown: str, policy: str) -> str:
 
 def test_the_tables_hold_every_arm_and_its_numbers(rows) -> None:
     verdicts = judge(rows)
-    said = comparison_page.markdown(rows, verdicts, ["one note"], "accuracy")
+    said = report(rows, ["one note"]).to_markdown()
     assert [f"- {each.sentence}." in said for each in verdicts] == [True, False]  # one is escaped
     assert (
         row_of(said, "dense") == "| dense | 5 | 85.00% | – | 1.00 | 1.00 | 1,000 | 1.00 | 75.00% |"
@@ -73,15 +85,15 @@ def test_the_tables_hold_every_arm_and_its_numbers(rows) -> None:
 
 
 def test_names_cannot_break_the_page(rows) -> None:
-    verdicts = judge(rows)
-    page = Tags(comparison_page.html(rows, verdicts, ["<i>a note"], "accuracy"))
+    hostile = report(rows, ["<i>a note"])
+    page = Tags(hostile._repr_html_())
     assert "b" not in page.seen
     assert "i" not in page.seen
     assert page.text.count(HOSTILE) == 3  # a sentence and two rows
     assert "<i>a note" in page.text
     assert page.seen.count("img") == 2
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
-    lines = comparison_page.markdown(rows, verdicts, [], "accuracy").splitlines()
+    lines = hostile.to_markdown().splitlines()
     tables = [line.replace("\\|", "") for line in lines if line.startswith("|")]
     assert [line.count("|") for line in tables] == [10] * 6 + [8] * 4
     assert r"gate(\<b>\|\*a\*\|$x$\</b>)" in "\n".join(lines)
@@ -91,14 +103,25 @@ def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
     lost = {"seconds": None, "flops": None, "worst_class": None, "curve": []}
     rows = [{**row, **lost, "value": 1.2} for row in entries({"x": NOISY})]
     rows[-1]["value"] = math.nan
-    verdicts = judge(rows, "loss", False)
-    said = comparison_page.markdown(rows, verdicts, [], "loss")
+    lossy = report(rows, [], "loss", higher=False)
+    said = lossy.to_markdown()
     assert row_of(said, "x") == "| x | 4 | 1.2 | +0.0 in loss | – | – | 1,000 | 1.00 | – |"
     assert "jointly" not in said
-    assert list(comparison_page.pictures(rows, verdicts)) == ["differences to dense"]
-    nothing = comparison_page.html(rows[:5], [], [], "loss")
-    assert Tags(nothing).seen.count("table") == 1
+    assert list(comparison_page.pictures(rows, lossy.verdicts)) == ["differences to dense"]
+    nothing = report(rows[:5], [], "loss", higher=False)
+    assert Tags(nothing._repr_html_()).seen.count("table") == 1
     assert isinstance(comparison_page.results([], [], "loss"), pd.DataFrame)
+
+
+def test_a_lost_validation_value_leaves_the_page_whole(rows, tmp_path) -> None:
+    rows = copy.deepcopy(rows)
+    for row in rows[7:9]:  # of "infobatch"
+        row["curve"] = [[*point[:2], math.nan] for point in row["curve"]]
+    rows[1]["curve"][-1][2] = math.inf  # of dense
+    path = write_json(tmp_path / "rows.json", {"rows": rows})  # NaN becomes null
+    found = report(read_json(path)["rows"], [])
+    assert [each.reached for each in found.verdicts] == [2, 4]
+    assert Tags(found._repr_html_()).seen.count("img") == 2
 
 
 def test_seconds_alone_are_drawn_alone(rows) -> None:

@@ -51,7 +51,7 @@ def test_differences_and_ratios_leave_out_what_is_not_known() -> None:
     dense = {seed: entry("dense", seed, 0.5, flops=50.0) for seed in (0, 1, 2)}
     assert paired.differences(arm, dense, "value") == pytest.approx([0.4, 0.2])
     dense[2] |= {"flops": None}
-    assert paired.ratios(arm, dense, "flops") == [2.0, 2.0, None]
+    assert paired.ratios(arm, dense, "flops") == [2.0, None]  # without the seed that failed
     assert paired.known([2.0, None, math.nan, 3.0]) == [2.0, 3.0]
     unknown = [(1, 0), (0, 1), (None, 1), (1, None), (math.inf, 1), (1, math.nan), (-1, 1)]
     assert [paired.share(*pair) for pair in unknown] == [None] * len(unknown)
@@ -75,6 +75,27 @@ def test_the_value_after_denses_seconds_is_read_from_the_curve() -> None:
     arm[2]["curve"] = [[50.0, 5.0, 0.5], [100.0, 10.0, 0.7]]
     found = paired.at_equal_seconds(arm, dense)
     assert found == [pytest.approx(0.0), None, pytest.approx(-0.15)]  # a shorter run: its end
+
+
+def test_a_seed_that_failed_counts_nowhere() -> None:
+    dense = {seed: entry("dense", seed, 0.85) for seed in range(4)}
+    arm = {seed: entry("a", seed, 0.9) for seed in range(4)}
+    arm[1] |= {"value": None, "flops": 900.0, "seconds": 900.0}
+    dense[2] |= {"value": math.nan}
+    for key in ("flops", "seconds"):
+        assert paired.ratios(arm, dense, key) == [1.0, 1.0]
+        assert paired.reach(arm, dense, key, True) == [pytest.approx(0.75)] * 2
+    assert paired.at_equal_seconds(arm, dense) == [pytest.approx(0.05)] * 2
+    assert paired.differences(arm, dense, "seconds") == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("lost", [None, math.nan, math.inf])
+def test_a_validation_value_that_is_not_finite_is_a_gap(lost: float | None) -> None:
+    dense = {seed: entry("dense", seed, 0.85) for seed in range(3)}
+    arm = {seed: entry("a", seed, 0.9) for seed in range(3)}
+    arm[0]["curve"][1][2] = arm[1]["curve"][2][2] = dense[2]["curve"][2][2] = lost
+    assert paired.reach(arm, dense, "flops", True) == [1.0, None, None]
+    assert paired.at_equal_seconds(arm, dense) == [pytest.approx(0.05), None, None]
 
 
 @given(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -98,7 +100,7 @@ def test_predictions_follow_from_the_times_of_the_parts(played):
     assert played.of("dense") is None
     assert "assumed: it depends on the data" in played.of("infobatch").measured
     assert "assumed" not in played.of("random").measured + played.of("gate").measured
-    assert pilot.Pilot.from_dict(played.to_dict()) == played
+    assert pilot.Pilot.from_dict(asdict(played)) == played
 
 
 def test_a_gate_above_its_break_even_rate_does_not_pay(monkeypatch):
