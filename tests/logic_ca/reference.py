@@ -1,14 +1,11 @@
 """The automaton the slow way: plain Python over cells, gates and all sixteen operations.
 
-Shares no code with the fast one but the logits and wires that it reads. Numbers may be complex, so
-gradients come from complex steps. Source: Squire and Trapp, "Using complex variables to estimate
-derivatives of real functions", SIAM Review 40 (1998): df/dx = Im f(x + ih) / h, without
-cancellation, for functions that are analytic, which the soft rollout is.
+Shares no code with the fast one but the logits and wires that it reads.
 """
 
 from __future__ import annotations
 
-import cmath
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -16,11 +13,10 @@ from torch import Tensor
 
 from astkit.logic_ca.automaton import LogicCA
 
-Number: TypeAlias = float | complex
-Grid: TypeAlias = list[list[list[Number]]]
+Grid: TypeAlias = list[list[list[float]]]
 """One sample: ``[channels][height][width]``."""
 
-OPERATIONS: tuple[Callable[[Number, Number], Number], ...] = (
+OPERATIONS: tuple[Callable[[float, float], float], ...] = (
     lambda a, b: 0.0,
     lambda a, b: a * b,
     lambda a, b: a - a * b,
@@ -40,93 +36,40 @@ OPERATIONS: tuple[Callable[[Number, Number], Number], ...] = (
 )
 """FALSE, AND, A&!B, A, !A&B, B, XOR, OR and their complements, in reverse."""
 
-STEP = 1e-30
-
 
 class Weights:
-    """A model's logits and wires as lists; ``logits`` may be changed before `rollout`.
+    """A model's shares of operations and wires as lists.
 
     Attributes:
-        logits: by name of the parameter, one list of 16 a gate; gates in the parameter's order.
-        shares: the same after softmax or, hard, one-hot.
+        shares: by name of the parameter, one list of 16 a gate, in the parameter's order: softmax
+            of the logits or, where ``hard``, one-hot.
     """
 
-    def __init__(self, model: LogicCA) -> None:
-        self.config = model.config
-        self.logits: dict[str, list[list[Number]]] = {
-            name: p.detach().double().flatten(0, -2).tolist()
-            for name, p in model.named_parameters()
-        }
+    def __init__(self, model: LogicCA, hard: Sequence[bool]) -> None:
+        self.config, turns = model.config, iter(hard)
+        self.shares = {}
+        for name, logits in model.named_parameters():
+            rows = logits.flatten(0, -2).tolist()
+            self.shares[name] = [_one_hot(row) if next(turns) else _softmax(row) for row in rows]
         self.kernel_wires = [table.tolist() for table in model.kernel_wires]
         self.update_wires = [table.tolist() for table in model.update_wires]
 
-    def mixed(self, hard: bool | Sequence[bool]) -> None:
-        """Work out ``shares``; ``hard`` for all gates, or for each one, then straight through."""
-        if isinstance(hard, bool):
-            turns = [_one_hot if hard else _softmax] * sum(map(len, self.logits.values()))
-        else:
-            turns = [_straight_through if each else _softmax for each in hard]
-        turn = iter(turns)
-        self.shares = {
-            name: [next(turn)(row) for row in rows] for name, rows in self.logits.items()
-        }
-
 
 def rollout(
-    weights: Weights,
-    x: Tensor,
-    steps: int,
-    masks: Tensor | None = None,
-    hard: bool | Sequence[bool] = False,
+    model: LogicCA, x: Tensor, steps: int, masks: Tensor | None, hard: Sequence[bool]
 ) -> list[Grid]:
     """The states of all samples after ``steps`` steps, as nested lists.
 
     ``x [batch, channels, height, width]``, ``masks [steps, batch, 1, height, width]`` as in
-    `LogicCA.forward`.
+    `LogicCA.forward`; ``hard``: for each gate, in the order of the parameters.
     """
-    weights.mixed(hard)
-    samples = []
+    weights, samples = Weights(model, hard), []
     for i, grid in enumerate(x.double().tolist()):
         for t in range(steps):
             fires = None if masks is None else masks[t, i, 0].tolist()
             grid = _step(weights, grid, fires)
         samples.append(grid)
     return samples
-
-
-def loss(
-    weights: Weights,
-    x: Tensor,
-    targets: Tensor,
-    steps: int,
-    masks: Tensor | None = None,
-    hard: bool | Sequence[bool] = False,
-) -> Number:
-    """Sum of squares of channel 0 minus ``targets [batch, height, width]``, over all samples."""
-    total: Number = 0.0
-    for grid, target in zip(rollout(weights, x, steps, masks, hard), targets.tolist(), strict=True):
-        for row, wanted in zip(grid[0], target, strict=True):
-            total += sum((value - goal) ** 2 for value, goal in zip(row, wanted, strict=True))
-    return total
-
-
-def derivative(
-    weights: Weights,
-    place: tuple[str, int, int],
-    x: Tensor,
-    targets: Tensor,
-    steps: int,
-    masks: Tensor | None = None,
-    hard: bool | Sequence[bool] = False,
-) -> float:
-    """Of `loss` by one logit: ``place`` is (name of the parameter, gate, operation)."""
-    name, gate, operation = place
-    before = weights.logits[name][gate][operation]
-    weights.logits[name][gate][operation] = before + 1j * STEP
-    try:
-        return complex(loss(weights, x, targets, steps, masks, hard)).imag / STEP
-    finally:
-        weights.logits[name][gate][operation] = before
 
 
 def _step(weights: Weights, grid: Grid, fires: list[list[bool]] | None) -> Grid:
@@ -141,7 +84,7 @@ def _step(weights: Weights, grid: Grid, fires: list[list[bool]] | None) -> Grid:
     return new
 
 
-def _cell(weights: Weights, grid: Grid, y: int, x: int) -> list[Number]:
+def _cell(weights: Weights, grid: Grid, y: int, x: int) -> list[float]:
     """The new channels of the cell in row ``y`` and column ``x``."""
     config = weights.config
     values = [channel[y][x] for channel in grid]
@@ -158,7 +101,7 @@ def _cell(weights: Weights, grid: Grid, y: int, x: int) -> list[Number]:
     return values
 
 
-def _kernel(weights: Weights, patch: list[Number], kernel: int) -> list[Number]:
+def _kernel(weights: Weights, patch: list[float], kernel: int) -> list[float]:
     kernels, values = weights.config.kernels, patch
     for i, (a, b) in enumerate(weights.kernel_wires):
         shares = weights.shares[f"kernel_logits.{i}"]
@@ -169,9 +112,9 @@ def _kernel(weights: Weights, patch: list[Number], kernel: int) -> list[Number]:
     return values
 
 
-def _patch(channel: list[list[Number]], y: int, x: int, periodic: bool) -> list[Number]:
+def _patch(channel: list[list[float]], y: int, x: int, periodic: bool) -> list[float]:
     height, width = len(channel), len(channel[0])
-    patch: list[Number] = []
+    patch: list[float] = []
     for dy in (-1, 0, 1):
         for dx in (-1, 0, 1):
             inside = 0 <= y + dy < height and 0 <= x + dx < width
@@ -180,26 +123,17 @@ def _patch(channel: list[list[Number]], y: int, x: int, periodic: bool) -> list[
     return patch
 
 
-def _gate(shares: Sequence[Number], a: Number, b: Number) -> Number:
-    total: Number = 0.0
+def _gate(shares: Sequence[float], a: float, b: float) -> float:
+    total: float = 0.0
     for share, operation in zip(shares, OPERATIONS, strict=True):
         total += share * operation(a, b)
     return total
 
 
-def _softmax(logits: Sequence[Number]) -> list[Number]:
-    highest = max(complex(logit).real for logit in logits)
-    powers = [cmath.exp(logit - highest) for logit in logits]
+def _softmax(logits: Sequence[float]) -> list[float]:
+    powers = [math.exp(logit - max(logits)) for logit in logits]
     return [power / sum(powers) for power in powers]
 
 
-def _one_hot(logits: Sequence[Number]) -> list[Number]:
-    real = [complex(logit).real for logit in logits]
-    return [float(i == real.index(max(real))) for i in range(len(real))]
-
-
-def _straight_through(logits: Sequence[Number]) -> list[Number]:
-    """The value of the hard gate with the derivative of the soft one."""
-    soft = _softmax(logits)
-    pairs = zip(_one_hot(logits), soft, strict=True)
-    return [complex(complex(value).real, complex(share).imag) for value, share in pairs]
+def _one_hot(logits: Sequence[float]) -> list[float]:
+    return [float(i == logits.index(max(logits))) for i in range(len(logits))]

@@ -11,7 +11,7 @@ import torch
 
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.tasks import fire_masks
-from tests.logic_ca.examples import ASYNC, CONFIGS, PERIODIC, SYNC, inputs, masks_of, trained
+from tests.logic_ca.examples import ASYNC, CONFIGS, SYNC, inputs, masks_of, trained
 
 NAMES = sorted(CONFIGS)
 
@@ -36,12 +36,14 @@ def test_every_way_to_compute_it_gives_the_same(name: str) -> None:
         assert torch.equal(model(x, 5, masks), plain[0])
 
 
-def test_its_gradients_are_those_of_differences() -> None:
-    model = trained(replace(PERIODIC, update_layers=(3, 2, 1)))
-    x = inputs(PERIODIC, 1, (3, 3)).requires_grad_()
+@pytest.mark.parametrize("name", NAMES)
+def test_its_gradients_are_those_of_differences(name: str) -> None:
+    model, x = trained(CONFIGS[name]), inputs(CONFIGS[name], 2, (3, 4)).requires_grad_()
+    masks = masks_of(CONFIGS[name], 2, x)
 
     def run(x: torch.Tensor, *logits: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(model, dict(zip(names, logits, strict=True)), (x, 2))
+        weights = dict(zip(names, logits, strict=True))
+        return torch.func.functional_call(model, weights, (x, 2, masks))
 
     names = [name for name, _ in model.named_parameters()]
     assert torch.autograd.gradcheck(run, (x, *model.parameters()), fast_mode=True)

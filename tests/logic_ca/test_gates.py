@@ -30,6 +30,11 @@ def test_the_coefficients_are_the_stack_of_operations() -> None:
     torch.testing.assert_close(mixed, (shares * stack).sum(-1), rtol=0, atol=1e-12)
     hard = gates.coefficients(logits, hard=True)
     assert [tuple(row) for row in hard.tolist()] == [gates.BASIS[i] for i in logits.argmax(-1)]
+    some = torch.rand(50, generator=random) < 0.5  # hard, with the gradients of soft ones
+    soft, mixed = (gates.coefficients(logits.requires_grad_(), way) for way in (False, some))
+    torch.testing.assert_close(mixed, torch.where(some[:, None], hard, soft))
+    slopes = [torch.autograd.grad(each[:, 3].sum(), logits) for each in (soft, mixed)]
+    torch.testing.assert_close(*slopes, rtol=0, atol=1e-12)
 
 
 def test_a_fresh_gate_passes_its_first_input_through() -> None:

@@ -46,6 +46,10 @@ def test_every_way_gives_the_losses_and_gradients_of_the_loop(name: str) -> None
     hard = hard_gates(0.5, sum(CONFIGS[name].gates), seed=0, iteration=0)
     counts = torch.tensor([1, 0, 2, 0.5, 1], dtype=torch.float64)
     wanted = gradients(*arguments, parallel="loop")
+    model, x, targets, steps, masks = arguments
+    losses = (model(x, steps, masks)[:, 0] - targets).square().sum((1, 2))
+    slopes = torch.autograd.grad(losses.sum(), list(model.parameters()))
+    assert_equal((losses, dict(enumerate(slopes))), wanted)
     assert all(part.abs().max() > 1e-9 for part in wanted[1].values())
     assert list(wanted[1]) == [name for name, _ in arguments[0].named_parameters()]
     weighted = gradients(*arguments, parallel="loop", weight=counts, hard=hard)
