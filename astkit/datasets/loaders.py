@@ -17,6 +17,7 @@ from astkit.datasets.augment import Augment, Normalize, Statistic
 from astkit.datasets.images import Images, check_label_range
 from astkit.datasets.settings import TIMEOUT_S, loader_settings
 from astkit.datasets.streams import Stream
+from astkit.identity import configuration
 from astkit.rng import permutation
 
 
@@ -88,6 +89,9 @@ class Loader:
         self.seed = seed
         self.drop_last = drop_last
         self._augment = Augment(augment, pad, seed)
+        # what a resumed run compares beside the data
+        given = {"augment": list(self._augment.names), "pad": pad, "normalize": normalize}
+        self.transforms = configuration(given) if augment or normalize else {}
         channels = data.shape[0] if isinstance(data, Images) else None
         self._normalize = Normalize(normalize, channels)
         self._choose = partial(

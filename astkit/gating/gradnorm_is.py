@@ -58,7 +58,7 @@ class GradNormIS(Policy):
         self.batches += 1
         random = rng.generator(self.seed, "gradnorm_is", number)
         if on or number % self.every == 0:
-            norms = gradient_norm(batch.outputs, batch.targets, batch.inputs).double().cpu()
+            norms = gradient_norm(batch.outputs, batch.targets, batch.inputs).cpu().double()
             total = float(norms.sum())
             p = norms / total if total > 0 else torch.full_like(norms, 1 / n)
             # sum((p - 1/n)**2) = sum(p**2) - 1/n, so tau simplifies to

@@ -40,5 +40,5 @@ def train_models(
 def by_sample(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Per-sample sum and count of values, from pairs of index ``[n]`` and values ``[n]``."""
     index = torch.cat([each.cpu() for each, _ in parts])
-    values = torch.cat([each.detach().double().cpu() for _, each in parts])
+    values = torch.cat([each.detach().cpu().double() for _, each in parts])
     return index.bincount(values), index.bincount()

@@ -70,6 +70,7 @@ class Policy:
         cost: selection cost.
         card: description of the policy.
         seed: random seed.
+        criterion: in custom loops, one loss per row for ``choose``; cross-entropy if not set.
         begun: number of sampler iterations started so far.
         flops: FLOPs that the policy computed itself, other than passes over batches, since
             `take_flops`.
@@ -152,7 +153,7 @@ class Policy:
         batch = self._batch(model, x, y, index)
         rows, chosen = batch.rows, self.choose(batch)
         if chosen is None:
-            return Selection(torch.arange(rows), candidates=rows, rate=1.0)
+            return batch.select(torch.arange(rows))
         if not len(chosen) and distributed.world() > 1:
             chosen = chosen.padded()
         return chosen.check(rows, self)

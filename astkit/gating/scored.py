@@ -39,8 +39,8 @@ class Scored:
     """A batch whose outputs and losses are evaluated on first access.
 
     Reading ``outputs``, ``losses``, ``correct`` or ``confidence`` runs one forward pass of
-    ``model`` in eval mode without gradients; the trainer counts its cost. `forward` and `train` do
-    the same for a second model.
+    ``model`` in eval mode without gradients; the trainer counts its cost. `forward` does the same
+    for a second model, and `train` trains one.
 
     Args:
         outputs: model outputs, if already known.
@@ -54,6 +54,7 @@ class Scored:
 
     Attributes:
         read: whether the forward pass of ``model`` was run.
+        apart: whether that pass is counted by ``book``, since the batch is not the trainer's own.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Scored:
         self._outputs, self._run, self._book = outputs, run or _run, book
         self._losses: Tensor | None = None
         self._scoring = False
+        self.apart = False
 
     @property
     def batch(self) -> Batch:
@@ -96,6 +98,8 @@ class Scored:
             if self.model is None:
                 raise ValueError("outputs are neither given nor computable: pass outputs or model")
             self._outputs, self.read = self._pass(self.model), True
+            if self.apart and self._book is not None:
+                self._book(self.model, self.batch, False)
         return self._outputs
 
     @property
@@ -124,7 +128,9 @@ class Scored:
         """Subset of the rows (int64 ``[n]``), not evaluated yet."""
         index, x, y = self.batch.take(rows)
         hooks: dict[str, Any] = {"run": self._run, "book": self._book}
-        return Scored(None, y, x, index, self.model, criterion=self.criterion, **hooks)
+        part = Scored(None, y, x, index, self.model, criterion=self.criterion, **hooks)
+        part.apart = True
+        return part
 
     def select(
         self, rows: Tensor, weight: Tensor | None = None, normaliser: float | None = None

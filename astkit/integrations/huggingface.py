@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-from astkit.batch import count_rows, take_rows
+from astkit.batch import count_rows, take_rows, tensors
 from astkit.datasets import indexed
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.losses import IGNORED, logits_of, reduced, single
@@ -112,7 +112,8 @@ class PolicyTrainer(Trainer):
         index, scale = inputs.pop(INDEX, None), inputs.pop(SCALE, None)
         rows, chosen = count_rows(inputs), self._chosen(model, inputs, index)
         if scale is not None:
-            weight = chosen.weight * scale[chosen.index]
+            factor = scale[chosen.index].view(-1, *[1] * (chosen.weight.ndim - 1))
+            weight = chosen.weight * factor
             chosen = replace(chosen, weight=weight, normaliser=chosen.total)
         part = take_rows(inputs, chosen.index, rows)
         outputs = self._outputs(model, part)
@@ -146,13 +147,13 @@ class PolicyTrainer(Trainer):
             hooks["criterion"] = self.criterion
             chosen = self.policy.choose(Scored(None, inputs, inputs, index, model, **hooks))
         if chosen is None:
-            return Selection(torch.arange(rows, device=inputs["labels"].device))
+            return Selection(torch.arange(rows, device=next(tensors(inputs)).device))
         if not len(chosen):  # a step without gradient
             return replace(chosen.padded(), normaliser=1.0)
         return chosen.check(rows, self.policy)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> Any:
-        latest = resume_from_checkpoint is True
+        latest, self.resumed_step = resume_from_checkpoint is True, 0
         folder = get_last_checkpoint(self.args.output_dir) if latest else resume_from_checkpoint
         if folder:
             found = list(Path(folder).glob(STATE))
@@ -185,6 +186,8 @@ class _Saving(TrainerCallback):
         held = saved(self.trainer.policy, self.trainer.sampler)
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+            for older in folder.glob(STATE):  # of another run into this folder
+                older.unlink()
             state_file.write(folder, "policy", state_file.Packed(held))
 
 

@@ -103,17 +103,18 @@ class Feed:
         rows = self.round.rows
         if not position.round or (rows is not None and not len(rows)):
             return None
-        # a loader that uses the default RNG draws its order at the first batch; seeding that batch
-        # by epoch gives a resumed epoch the same order
-        (device, seed), epoch = self._key, position.epoch
-        number = 0 if self._batches is None else position.batch
-        with rng.isolated(device, seed, "load", epoch, number, *distributed.key()):
-            if self._batches is None:
-                if self._generator is not None:  # to its state before the epoch
-                    self._drawn = self._generator_state()
-                    self._generator.set_state(self._drawn)
-                self._batches = self._begun(epoch, position.taken)
-            batch = next(self._batches, None)
+        # seeded by epoch and batch: data that draw from the default RNG repeat in a resumed epoch,
+        # which a loader without selectable rows forms again from its first batch on
+        (device, seed), epoch, batch = self._key, position.epoch, None
+        again = self._batches is None and not hasattr(self.source, "order")
+        for number in range(position.batch - again * position.taken, position.batch + 1):
+            with rng.isolated(device, seed, "load", epoch, number, *distributed.key()):
+                if self._batches is None:
+                    if self._generator is not None:  # to its state before the epoch
+                        self._drawn = self._generator_state()
+                        self._generator.set_state(self._drawn)
+                    self._batches = self._begun(epoch, 0 if again else position.taken)
+                batch = next(self._batches, None)
         self.rows = self._rows_of(batch, position)
         return batch
 
@@ -229,7 +230,7 @@ class Feed:
             len(chosen) / max(1, candidates) or 1.0,  # of rows left by the plan before
             candidates,
         )
-        return max(0, candidates - len(chosen))
+        return max(0, candidates - len(chosen) - len(self.round.score_only))
 
     def peek(self) -> Batch:
         """A batch of the training data, loaded without calling the policy."""
@@ -244,12 +245,12 @@ class Feed:
     def weight(self, position: Position, batch: Batch) -> Tensor | None:
         """Loss factor of each row of ``batch``, float32 ``[rows]``; ``None`` means 1."""
         if self.repeating:
-            return torch.zeros(batch.rows)
+            return torch.zeros(batch.rows, device=self._key[0])
         if self.round.scale is None:
             return None
         size = getattr(self.source, "batch_size", None) or batch.rows
         scale = self.round.scale[position.taken * size :][:size]
-        return scale[distributed.share(len(scale))]
+        return scale[distributed.share(len(scale))].to(self._key[0])
 
     def of_epoch(self, position: Position) -> float:
         """Completed fraction of the current epoch, in [0, 1]; 0 if unknown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
@@ -162,15 +163,17 @@ class Loop(Resumable):
             return
         batches = self.feed.source.batches(self.position.epoch, rows)
         scored = getattr(self.step, "scored", type(self.learner).scored)  # a step has its own
-        while True:
-            with self.ledger.clock("training"), self.ledger.phase("load"):
+        for number in itertools.count():
+            key = ("score_only", self.position.epoch, self.position.round, number)
+            drawn = rng.isolated(self.device, self.config.seed, *key, *distributed.key())
+            with self.ledger.clock("training"), self.ledger.phase("load"), drawn:
                 batch = next(batches, None)
             if batch is None:
                 break
             cost = self._cost(batch)
             with self.ledger.clock("training"), self.ledger.phase("score"):
                 self.visits.scored(scored(self.learner, self.learner.prepare(batch)))
-                self.ledger.note(cost, scored=batch.rows)
+                self.ledger.note(cost, scored=batch.rows, skipped=batch.rows)
         self._round_cost("score")
 
     def _round_cost(self, part: str) -> None:

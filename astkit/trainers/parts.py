@@ -85,6 +85,11 @@ class Parts:
         self.costs = costs(self.learner)
         self.learner.book = self._book_helper
         self.visits = Visits([self.policy, getattr(self.step, "gate", None)], self.learner)
+        if self.visits.watching and isinstance(self.step, SampleStep):
+            raise ValueError(
+                "the policy needs the correctness of the rows of a batch, but SampleStep trains on"
+                " single rows: use a GatedStep, or another policy"
+            )
         self.switch = None
         switched = self.steering.take_switching()
         if self.visits.policies and (self.config.switch_off or switched):

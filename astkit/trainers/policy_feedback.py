@@ -118,7 +118,9 @@ class TrainingData:
     def __iter__(self) -> Iterator[Scored]:
         passes, self._passes = self._passes, self._passes + 1
         for batch in self.source.batches(passes):
-            yield self.learner.scored(self.learner.prepare(batch))
+            scored = self.learner.scored(self.learner.prepare(batch))
+            scored.apart = True
+            yield scored
 
     @property
     def samples(self) -> int | None:

@@ -106,6 +106,7 @@ class Resumable(Parts):
             "policy": configuration(self.policy),
             "optimizer": _optimizer(self.learner),
             "model": _structure(self.model),
+            "criterion": configuration(self.learner.criterion),
             "data": data_identity(self.train),
         }
 
@@ -141,7 +142,9 @@ class Resumable(Parts):
                 self.history.restore_steps(observer.records())
 
     def _stateful_parts(self) -> list[tuple[str, Any]]:
-        names = ("ledger", "step", "policy", "feed", "switch", "costs")
+        names = ["ledger", "step", "policy", "feed", "switch", "costs"]
+        if getattr(self.step, "gate", None) is self.policy:  # saved by the step
+            names.remove("policy")
         parts = [(name, getattr(self, name)) for name in names]
         parts.append(("updates", self.learner.updates))
         return [(name, part) for name, part in parts if part is not None]
@@ -183,7 +186,9 @@ def data_identity(source: BatchSource) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": source.num_samples}
     for name in ("batch_size", "seed", "shuffle", "drop_last"):
         found[name] = getattr(source, name, None)
+    found |= getattr(source, "transforms", {})
     data = getattr(source, "data", getattr(getattr(source, "loader", None), "dataset", None))
+    data = getattr(data, "indexed_data", data)
     labels = None if source.num_samples is None else class_labels(data, source.num_samples)
     if isinstance(labels, Tensor):
         found["labels"] = tensor_hash(labels)

@@ -95,7 +95,7 @@ class SampleStep(GatedStep):
             with ledger.phase("score"):
                 self.score.start(learner, rows)
             scored *= 2
-        counts = torch.ones(len(rows)) if weight is None else weight
+        counts = torch.ones(len(rows), device=learner.device) if weight is None else weight
         scores, losses = [], {}
         for i, row in enumerate(rows):
             with ledger.phase("score"):

@@ -135,7 +135,7 @@ def selected(gate: Policy, seen: Scored, ledger: Ledger) -> tuple[Selection, Ten
             return gate.select(scores), scores
     with ledger.phase("score"):
         found = gate.choose(seen)
-        chosen = Selection(torch.arange(seen.rows)) if found is None else found
+        chosen = seen.select(torch.arange(seen.rows)) if found is None else found
         return chosen.check(seen.rows, gate), None
 
 

@@ -27,8 +27,8 @@ class Watch:
     It replaces the step and does not affect training: weights, random numbers and saved state are
     those of the wrapped step, so checkpoints are interchangeable. Its time is included in the phase
     "log" of the training seconds, so do not use it for timings or with budgets in seconds. A record
-    takes about 2 kB with ten classes. Steps are numbered by the batches of the gate, which equal
-    those of the run. ::
+    takes about 2 kB with ten classes. Steps are numbered by the batches of the gate; a policy that
+    counts none starts at 1 again after a resume. ::
 
         trainer.step = watch = Watch(trainer.step)
         trainer.run()
@@ -70,8 +70,8 @@ class Watch:
     def _record_scores(self, result: StepResult) -> None:
         if result.scores is None:
             return
-        finite = result.scores[result.scores.isfinite()].double()
-        levels = torch.tensor(LEVELS, dtype=torch.float64, device=finite.device)
+        finite = result.scores[result.scores.isfinite()].cpu().double()
+        levels = torch.tensor(LEVELS, dtype=torch.float64)
         chosen = result.selection
         found = [
             None if chosen is None else getattr(chosen, name) for name in ("threshold", "rate")

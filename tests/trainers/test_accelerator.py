@@ -52,6 +52,11 @@ def test_selection_before_loading_runs_there():
     assert train(RandomSubset(0.25)).ledger.samples.trained == 128
 
 
+@pytest.mark.parametrize("policy", ["infobatch", "repb", "selective_backprop", "kakurenbo"])
+def test_weighted_plans_and_whole_batches_run_there(policy):
+    assert train(policy).done
+
+
 def test_bf16_channels_last_runs_there():
     trainer = train(Gate(0.25), precision="bf16", channels_last=True)
     assert trainer.history.epochs[-1]["val_loss"] < 3

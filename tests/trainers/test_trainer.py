@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -18,10 +18,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from astkit import rng
-from astkit.datasets import Images, Loader, load
+from astkit.datasets import Images, Loader, indexed, load
 from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection
+from astkit.gating.selective_backprop import SelectiveBackprop
 from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer
+from astkit.trainers.batch_order import Feed
 from astkit.trainers.evaluator import Evaluator
+from astkit.trainers.state import Position
 from tests.trainers.states import hand_over, leave_after, same, timeless
 
 DIGITS = load("digits")[0]
@@ -40,6 +43,16 @@ def network(seed=0):
 def foreign(images, shuffle):
     """An ordinary DataLoader, which draws its order from torch's default generator."""
     return DataLoader(TensorDataset(images.images / 255, images.labels), 8, shuffle=shuffle)
+
+
+class Noisy(Dataset):
+    """Images with noise from torch's default generator, as random transforms add it."""
+
+    def __len__(self):
+        return len(TRAIN)
+
+    def __getitem__(self, row):
+        return TRAIN.images[row] / 255 + 0.1 * torch.rand(1, 8, 8), TRAIN.labels[row]
 
 
 class Hardest(Policy):
@@ -82,8 +95,11 @@ KINDS = {
     },
     "foreign": lambda: {"train": foreign(TRAIN, True), "validation": foreign(VALIDATION, True)},
     "hardest": lambda: {"policy": Hardest()},
+    "noisy": lambda: {"train": Loader(Noisy(), 8, seed=3), "policy": Hardest()},
+    "noisy, foreign": lambda: {"train": DataLoader(Noisy(), 8, shuffle=True)},
 }
-FAST = ["dense", "gated", "per sample", "random, then chosen", "foreign", "hardest"]
+FAST = ["dense", "gated", "per sample", "random, then chosen", "foreign", "hardest", "noisy"]
+FAST += ["noisy, foreign"]
 
 
 def build(kind="dense", **options):
@@ -193,6 +209,72 @@ def test_a_new_trainer_resumes_bit_identically(kind):
         check_resuming(kind, cut)
 
 
+def test_weights_lie_on_the_device_of_the_batch():
+    there = torch.device("meta")
+    feed, position = Feed(Loader(TRAIN, 8), Hardest(), there, 0), Position()
+    feed.plan(position)
+    weight = feed.weight(position, next(Loader(TRAIN, 8).batches(0)))
+    assert weight.device == there
+    x, y = torch.empty(8, 1, 8, 8, device=there), torch.empty(8, dtype=torch.int64, device=there)
+    policy = SelectiveBackprop(start=0.5)
+    policy.progress = 0.0  # before the start: all rows
+    chosen = policy(network().to(there), x, y)
+    assert chosen.weight.device == chosen.index.device == there
+
+
+def test_a_policy_is_saved_once():
+    assert "policy" not in build("gated").state_dict()
+    assert "policy" in build("random").state_dict()
+
+
+def test_rows_that_are_only_scored_are_not_counted_as_never_loaded():
+    trainer = build("hardest", validation=None)
+    finish(trainer)
+    counts = trainer.ledger.samples
+    assert counts.skipped == counts.scored > 0
+    assert counts.unloaded == 0
+
+
+def test_passes_over_a_part_of_a_batch_are_counted():
+    class HalfScored(Policy):
+        def prepare(self, make_model, data):
+            self.prepared = [batch.losses for batch in data]
+
+        def choose(self, batch):
+            half = torch.arange(batch.rows // 2)
+            return Selection(batch.take(half).losses.topk(2).indices)
+
+    trainer = build(policy=HalfScored(), validation=None, epochs=1)
+    finish(trainer)
+    forward = trainer._cost(trainer.feed.peek()).scoring
+    assert trainer.ledger.flops.helper == forward * (len(TRAIN) + len(TRAIN) // 2)
+
+
+def test_a_policy_of_single_correctness_is_no_policy_for_single_rows():
+    policy = {"name": "kakurenbo"}
+    with pytest.raises(ValueError, match="correctness of the rows of a batch"):
+        build(policy=policy, step=SampleStep(Gate(0.4)))
+
+
+@pytest.mark.parametrize("option", ["augment", "normalize", "criterion", "tensors"])
+def test_a_run_is_not_resumed_with_other_data_or_criterion(option, tmp_path):
+    def run(changed, **more):
+        loader = {"augment": ("flip",) if changed == "augment" else ("crop",)}
+        loader |= {"normalize": ((0.5,), (0.3 if changed == "normalize" else 0.2,))}
+        train = Loader(TRAIN, 8, **loader)
+        if option == "tensors":
+            images = TRAIN.images / (250 if changed else 255)
+            train = DataLoader(indexed(TensorDataset(images, TRAIN.labels)), 8)
+        smooth = partial(F.cross_entropy, reduction="none", label_smoothing=0.1 * bool(changed))
+        criterion = {"criterion": smooth} if option == "criterion" else {}
+        return build(train=train, checkpoints=tmp_path, **criterion, **more)
+
+    finish(run(""))
+    run("", resume=True)
+    with pytest.raises(ValueError, match="was made with other settings"):
+        run(option, resume=True)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_trainer_resumes_bit_identically_after_every_record(kind):
@@ -221,7 +303,7 @@ def test_nothing_is_open_between_records(kind, precision):
     assert [module.training for module in model.modules()] == [True, True, False] + [True] * 3
 
 
-@pytest.mark.parametrize("kind", ["dense", "gated", "per sample", "foreign"])
+@pytest.mark.parametrize("kind", ["dense", "gated", "per sample", "foreign", "noisy"])
 def test_the_default_generator_decides_nothing(kind):
     with rng.isolated("cpu", "elsewhere"):
         trainer = build(kind)

@@ -167,7 +167,7 @@ def test_the_trainer_takes_it(name: str) -> None:
     counts, cost = trainer.ledger.counts, policy.cost
     assert 0 < counts.trained <= 3 * N + 3
     assert counts.trained < 3 * N or (getattr(policy, "rate", 1.0) == 1 and name not in SHORT)
-    scores = cost.forwards > 0 and (overrides(policy, "choose") or counts.unloaded > 0)
+    scores = cost.forwards > 0 and (overrides(policy, "choose") or counts.skipped > 0)
     assert (counts.scored > 0) == scores, f"scored {counts.scored} rows, but its cost is {cost}"
     helped = overrides(policy, "prepare") or cost.helpers > 0 or name == "learned"
     assert (trainer.ledger.flops.helper > 0) == helped
