@@ -103,8 +103,7 @@ class Feed:
         rows = self.round.rows
         if not position.round or (rows is not None and not len(rows)):
             return None
-        # seeded by epoch and batch: data that draw from the default RNG repeat in a resumed epoch,
-        # which a loader without selectable rows forms again from its first batch on
+        # so seeded, data that draw from the default RNG do the same in a resumed epoch
         (device, seed), epoch, batch = self._key, position.epoch, None
         again = self._batches is None and not hasattr(self.source, "order")
         for number in range(position.batch - again * position.taken, position.batch + 1):

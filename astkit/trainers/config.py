@@ -21,8 +21,8 @@ class TrainConfig:
 
     The defaults do not depend on the machine. ``"auto"`` is resolved once, at the first step, from
     the hardware or, where noted, by a short probe; the decision is recorded with its reason and
-    reused when a run is resumed. `TrainConfig.fast` sets switches that do not affect the learned
-    function to "auto".
+    reused when a run is resumed. `TrainConfig.fast` sets switches that change results by rounding
+    at most to "auto".
 
     Attributes:
         lr: peak learning rate of AdamW.
@@ -143,7 +143,7 @@ _COUNTS: dict[str, tuple[object, ...]] = {
     "metrics_every": (),
 }
 AUTO = ("precision", "channels_last", "compile", "allocator", "prefetch")
-"""Switches that `TrainConfig.fast` sets to "auto"; none affects the learned function."""
+"""Switches that `TrainConfig.fast` sets to "auto"; they change results by rounding at most."""
 
 
 def _choose(name: str, value: object, allowed: tuple[object, ...]) -> None:
