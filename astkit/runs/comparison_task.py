@@ -12,10 +12,17 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+)
 
 from astkit import rng
 from astkit.datasets import BatchSource, Loader, as_loader
+from astkit.datasets.foreign import Indexed
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
 from astkit.identity import configuration
 from astkit.names import REGISTRIES
@@ -112,7 +119,8 @@ class Arm(NamedTuple):
             policy = copy.deepcopy(self.policy)
             policy.seed = self.seed
             return policy
-        return as_policy(self.policy, self.seed)
+        named = self.policy and {k: v for k, v in self.policy.items() if k != "seed"}
+        return as_policy(named, self.seed)
 
 
 def selectable(data: Any, seed: int) -> BatchSource:
@@ -128,26 +136,34 @@ def selectable(data: Any, seed: int) -> BatchSource:
         raise ValueError(
             f"train is a {type(data).__name__} that loads all rows in its own order, so no random"
             " rows can be drawn for the controls: pass a map-style data set, or a DataLoader of one"
-            " without its own sampler"
+            " without its own sampler, worker_init_fn, or collate_fn of indexed rows"
         )
     return source
 
 
 def opened_loader(data: Any) -> Any:
-    """A torch DataLoader of a map-style data set as a `Loader`; anything else unchanged."""
+    """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
     samplers = (RandomSampler, SequentialSampler)
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
         return data
-    if data.batch_size is None or type(data.sampler) not in samplers:
-        return data
     rows: Any = data.dataset
+    sampler: Any = data.sampler
     collate: Any = data.collate_fn
-    if hasattr(rows, "indexed_data"):  # the Loader provides indices itself
-        rows, collate = rows.indexed_data, getattr(collate, "args", (None,))[0]
+    if data.batch_size is None or type(sampler) not in samplers or len(sampler) != len(rows):
+        return data
+    if getattr(sampler, "replacement", False) or (data.num_workers and data.worker_init_fn):
+        return data
+    if isinstance(rows, Indexed):  # the Loader provides indices itself
+        own: Any = rows.collate(collate)
+        if getattr(collate, "func", None) is own.func:
+            collate = collate.args[0]
+        elif collate is not default_collate:
+            return data
+        rows = rows.indexed_data
     return Loader(
         rows,
         data.batch_size,
-        shuffle=isinstance(data.sampler, RandomSampler),
+        shuffle=isinstance(sampler, RandomSampler),
         num_workers=data.num_workers,
         drop_last=data.drop_last,
         collate_fn=collate,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch.utils.data import DataLoader
+from functools import partial
 
-import astkit
-from astkit import Budget, Gate, GatedStep, Loader, Policy
+import pytest
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
+
+from astkit import Budget, Gate, GatedStep, Loader, Policy, RandomSubset, indexed
 from astkit.gating import DeviceGate, InfoBatch, OriginPI
 from astkit.runs import comparison_task, visits
 from astkit.runs.comparison_task import Arm, Task, label_of
@@ -31,15 +33,50 @@ def test_a_torch_loader_keeps_its_batches():
     def collate(items):
         return torch.stack([x for x, _ in items]), torch.stack([y for _, y in items])
 
+    pairs = indexed(TRAIN)
     for data, shuffled, custom in (
         (DataLoader(TRAIN, 5, shuffle=True, drop_last=True, collate_fn=collate), True, True),
-        (DataLoader(astkit.indexed(TRAIN), 5), False, False),
+        (DataLoader(pairs, 5), False, False),
+        (DataLoader(pairs, 5, collate_fn=pairs.collate(collate)), False, True),
     ):
         loader = comparison_task.opened_loader(data)
         assert (loader.batch_size, loader.shuffle, loader.data) == (5, shuffled, TRAIN)
         assert (loader.collate_fn is collate) == custom
         assert loader.drop_last == data.drop_last
         assert next(loader.batches(0)).x.shape == (5, 4)
+
+
+def own_pairs(items):
+    return torch.tensor([i for i, _ in items]), default_collate([item for _, item in items])
+
+
+def test_a_torch_loader_that_a_loader_cannot_stand_for_is_left_alone():
+    pairs = indexed(TRAIN)
+    some = RandomSampler(TRAIN, replacement=True, num_samples=50)
+    for data in (
+        DataLoader(TRAIN, 5, sampler=some),
+        DataLoader(TRAIN, 5, sampler=RandomSampler(TRAIN, replacement=True)),
+        DataLoader(TRAIN, 5, sampler=RandomSampler(TRAIN, num_samples=50)),
+        DataLoader(TRAIN, 5, sampler=SequentialSampler(range(50))),
+        DataLoader(TRAIN, 5, num_workers=1, worker_init_fn=print),
+        DataLoader(pairs, 5, collate_fn=own_pairs),
+        DataLoader(pairs, 5, collate_fn=partial(own_pairs)),
+    ):
+        assert comparison_task.opened_loader(data) is data
+        with pytest.raises(ValueError, match="train is a DataLoader that loads all rows in its"):
+            comparison_task.selectable(data, 0)
+    task = Task(make_model, TRAIN, DataLoader(TRAIN, 5, sampler=some), None, None, device="cpu")
+    assert sum(batch.rows for batch in task.held("validation").batches(0)) == 50
+    kept = DataLoader(TRAIN, 5, worker_init_fn=print)  # which nobody calls without workers
+    assert isinstance(comparison_task.opened_loader(kept), Loader)
+
+
+def test_an_arm_has_its_own_seed_even_if_the_policy_names_one():
+    named = {"name": "random", "rate": 0.5, "seed": 3}
+    for policy in (named, RandomSubset(0.5, seed=3)):
+        assert Arm("random(0.5)", policy, 7).fresh().seed == 7
+    assert named["seed"] == 3
+    assert Arm("dense", None, 7).fresh() is None
 
 
 def test_labels_name_the_arguments_given():
