@@ -296,6 +296,5 @@ class Feed:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a planned round."""
         self._batches, self._drawn = None, state["generator"]
-        planned = state["round"]
-        numbers = {name: float(planned[name]) for name in ("lr_factor", "share")}  # or raises
-        self.round = Round(**{**planned, **numbers})
+        numbers = {name: float(state["round"][name]) for name in ("lr_factor", "share")}
+        self.round = Round(**{**state["round"], **numbers})
