@@ -148,7 +148,7 @@ def opened_loader(data: Any) -> Any:
         return data
     rows: Any = data.dataset
     sampler: Any = data.sampler
-    collate: Any = data.collate_fn
+    collate: Any = None if data.collate_fn is default_collate else data.collate_fn
     if data.batch_size is None or type(sampler) not in samplers or len(sampler) != len(rows):
         return data
     if getattr(sampler, "replacement", False) or (data.num_workers and data.worker_init_fn):
@@ -157,7 +157,7 @@ def opened_loader(data: Any) -> Any:
         own: Any = rows.collate(collate)
         if getattr(collate, "func", None) is own.func:
             collate = collate.args[0]
-        elif collate is not default_collate:
+        elif collate is not None:
             return data
         rows = rows.indexed_data
     return Loader(
