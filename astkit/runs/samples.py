@@ -173,7 +173,7 @@ class Samples:
             for row in rows[:n].tolist()
         ]
         first = ["group", *self._entry(0)]
-        frame = pd.DataFrame(found)
+        frame = pd.DataFrame(found, columns=None if found else first)
         return frame[[*first, *frame.columns.drop(first)]].set_index(["group", "row"])
 
     def picture(self, n: int = 10) -> Picture:
@@ -207,7 +207,7 @@ class Samples:
 
     def _repr_html_(self) -> str:
         html = [f"<p>{escape(repr(self))}</p>"]
-        if _is_image(self._show(0)):
+        if any(map(len, self.groups.values())) and _is_image(self._show(0)):
             png = base64.b64encode(self.picture().png()).decode()
             html.append(f'<img alt="samples by group" src="data:image/png;base64,{png}">')
         else:

@@ -76,8 +76,8 @@ def table(
         metric: a numeric column; by default the test accuracy, else the first one.
         by: columns to group by; by default the parameters that differ between runs, and the text
             columns that differ between rows, such as the arm.
-        control: value of the last column of ``by`` to compare with, at equal values of the other
-            columns and paired by seed; "dense" by default if it occurs.
+        control: value of the last column of ``by``, as text, to compare with, at equal values of
+            the other columns and paired by seed; "dense" by default if it occurs.
 
     For intervals see `mean_interval`; "test split ±" is the test split's sampling error
     (`split_error`), if the rows hold its size as ``test_rows``. Raises
@@ -134,13 +134,15 @@ def _groups(rows: pd.DataFrame, found: Found) -> list[str]:
     return [column for column in columns if rows[column].nunique(dropna=False) > 1]
 
 
-def _control(values: pd.Series, control: str | None) -> str | None:
+def _control(values: pd.Series, control: str | None) -> Any:
+    """The value that ``control`` names, which a command line gives as text."""
+    known = {str(value): value for value in values.unique()}
     if control is None:
-        return "dense" if "dense" in set(values) else None
-    if control not in set(values):
-        known = ", ".join(map(str, values.unique()))
-        raise ValueError(f"control is {control!r}: choose a value of {values.name}: {known}")
-    return control
+        return known.get("dense")
+    if str(control) not in known:
+        names = ", ".join(known)
+        raise ValueError(f"control is {control!r}: choose a value of {values.name}: {names}")
+    return known[str(control)]
 
 
 def _gap(group: pd.DataFrame, other: pd.DataFrame | None, metric: str) -> Interval:

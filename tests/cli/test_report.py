@@ -22,6 +22,14 @@ def test_counts_and_the_table_are_printed(root: Path, capsys) -> None:
     assert "minus dense" in text
 
 
+def test_the_control_may_be_a_number(root: Path, capsys) -> None:
+    assert main(["report", str(root), "--by", "arm,rate", "--control", "0.1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "minus 0.1" in lines[2]
+    gaps = [line.count("NaN") for line in lines[-4:]]  # none of the control to itself
+    assert gaps == [3, 3, 0, 0]
+
+
 def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path, capsys) -> None:
     run = Record.create(tmp_path, "x", {"mode": "\x1b]0;title\x07"}, 0)
     run.finish([{"arm": "\x1b[2J", "seed": 0, "loss": 1.0}, {"arm": "b\x9b", "loss": 2.0}])

@@ -148,6 +148,17 @@ def test_samples_are_displayed_as_what_the_data_hold(trained, images):
     assert "never selected" in Samples(trained, LOSSES)._repr_html_()
 
 
+def test_empty_groups_are_an_empty_table_without_a_picture(images):
+    even = torch.ones(8, 6, dtype=torch.int32)  # dense training, in which no loss is high
+    samples = Samples(even, torch.full((6,), 0.1), images)
+    assert not any(lists(samples.groups).values())
+    table = samples.table()
+    assert (len(table), list(table.columns)) == (0, ["trained", "loss", "label"])
+    shown = samples._repr_html_()
+    assert "<th>trained</th>" in shown
+    assert "data:image" not in shown
+
+
 def test_data_may_be_a_loader(trained, images):
     loaders = Loader(images), DataLoader(indexed(images), batch_size=2)
     for data in loaders:
