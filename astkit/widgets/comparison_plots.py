@@ -45,7 +45,8 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
         table: columns ``arm``, ``against`` ("dense" or "random"), ``mean``, ``low``, ``high`` (NaN
             if undefined) and ``outcome`` (shown for "dense").
         quantity: what is compared, with its unit.
-        higher: whether a higher value is better; better is to the right.
+        higher: whether a higher value is better; otherwise reductions are drawn, so that better is
+            to the right.
     """
     needed = ["arm", "against", "mean", "low", "high", "outcome"]
     rows = frames.read(table, "differences", needed, key=["arm", "against"])
@@ -53,26 +54,24 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     figure = picture(width=7.6, height=1.8 + 0.55 * len(arms))
     axis = figure.axes[0]
     axis.axvline(0, color=INK, lw=1.2)
+    apart = 0.15 if rows["against"].nunique() > 1 else 0.0
+    if not higher:
+        rows = rows.assign(mean=-rows["mean"], low=-rows["high"], high=-rows["low"])
     for row in rows.to_dict("records"):
         place, policy = arms.index(row["arm"]), row["against"] == "dense"
         look: dict[str, Any] = {"color": SOFT, "marker": "o", "mfc": PAPER, "ms": 5, "lw": 1.1}
         if policy:
             look = {**line(str(row["arm"])), "ms": 8, "lw": 2.2}
         ends = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
-        spot = [row["mean"]], [place - 0.13 if policy else place + 0.2]
+        spot = [row["mean"]], [place - apart if policy else place + apart]
         axis.errorbar(*spot, xerr=ends, capsize=3, **{**look, "linestyle": "none"})
     _label_rows(axis, arms, rows[rows["against"] == "dense"].set_index("arm")["outcome"])
-    if not higher:
-        axis.invert_xaxis()
-    axis.set(title="difference at equal cost, with 95 % intervals")
-    axis.set_xlabel(f"difference in {quantity}, better to the right")
-    kinds = {
-        "to dense training": (INK, INK, 8),
-        "to random samples at the same rate": (SOFT, PAPER, 5),
-    }
-    for label, (colour, face, size) in list(kinds.items())[: rows["against"].nunique()]:
-        axis.plot([], [], color=colour, marker="o", mfc=face, ms=size, label=label)
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    axis.set(title=f"difference{'' if apart else ' to dense'} at equal cost, with 95 % intervals")
+    axis.set_xlabel(f"{'difference' if higher else 'reduction'} of {quantity}, better to the right")
+    if apart:
+        for label, colour, face in (("dense", INK, INK), ("random samples", SOFT, PAPER)):
+            axis.plot([], [], color=colour, marker="o", mfc=face, label=f"to {label}")
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

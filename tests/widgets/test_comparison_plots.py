@@ -73,10 +73,14 @@ def test_a_forest_plot_has_a_row_for_each_policy_and_its_outcome():
 
 
 def test_better_is_to_the_right_in_both_directions():
-    for higher in (True, False):
+    for higher, word in ((True, "difference"), (False, "reduction")):
         axis = forest(quantity="loss", higher=higher).axes[0]
-        assert axis.xaxis_inverted() is not higher
-        assert axis.get_xlabel() == "difference in loss, better to the right"
+        sign = 1 if higher else -1
+        assert axis.containers[0].lines[0].get_xdata() == pytest.approx([sign * FOREST[0]["mean"]])
+        (segment,) = axis.containers[0].lines[2][0].get_segments()
+        ends = sorted(sign * FOREST[0][end] for end in ("low", "high"))
+        assert segment[:, 0] == pytest.approx(ends)
+        assert axis.get_xlabel() == f"{word} of loss, better to the right"
 
 
 def test_curves_are_means_with_bands_and_the_final_value_of_dense(figure):
