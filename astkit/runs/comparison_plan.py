@@ -25,22 +25,23 @@ from astkit.trainers.progress import duration
 class Turns(Progress):
     """Progress of all arms together: a bar, or a line per arm."""
 
-    def __init__(self, arms: int, kept: int) -> None:
+    def __init__(self) -> None:
         super().__init__("compare")
-        self.arms, self.done, self.kept = arms, 0, kept
-        if self.bar is not None:
-            self.bar.initial = kept / arms  # so that the ETA counts the arms of this call
+        self.arms, self.done, self.kept = 1, 0, 0  # kept: those of an earlier call
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Update the bar during an arm."""
         share = round(min(1.0, (self.done + metrics["progress"]) / self.arms), 2)
-        if self.bar is not None and share > self.bar.n:
+        if self.bar is not None and share != self.bar.n:
             self._put((share, self.text))
 
     def finished(self, entry: Entry, trained: bool) -> None:
         """Count an arm; report it if it was trained in this call."""
         self.done += 1
         if not trained:
+            self.kept += 1
+            if self.bar is not None:
+                self.bar.initial = self.kept / self.arms  # the ETA counts the arms of this call
             return
         value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
         self.text = f"{entry['policy']}, seed {entry['seed']}: {value}"
@@ -74,7 +75,8 @@ class Plan:
         _check_numbers(self)
         self.entries: dict[tuple[str, int], Entry] = {}
         self.notes: list[str] = []
-        self.first = 0 if self.minutes is not None else self.seeds[0]
+        self.seeds = self.seeds if self.minutes is None else []
+        self.first = self.seeds[0] if self.seeds else 0
 
     def run(self, folder: Path, *, resumable: bool, all_policies: bool) -> dict[str, Any]:
         """Train the arms that ``folder`` lacks; returns the contents of a `Comparison`."""
@@ -86,18 +88,18 @@ class Plan:
         self._announce(measured)
         controls: dict[str, Arm] = {}
         seeds: list[int] = []
-        arms = (2 * len(self.policies) + 1) * max(1, len(self.seeds))
-        self.turns = Turns(arms, len(self.entries))
+        self.turns, arms = Turns(), 2 * len(self.policies) + 1
         try:
             for group in self.groups(start):
                 seeds += group
+                self.turns.arms = arms * len(self.seeds or seeds)
                 self._stage([Arm(DENSE, None, seed) for seed in group])
                 self._stage(
                     [Arm(name, spec, s) for s in group for name, spec in self.policies.items()]
                 )
                 controls = controls or self._controls()
                 arms = 1 + len(self.policies) + len(controls)  # controls may be fewer
-                self.turns.arms = arms * max(1, len(self.seeds))
+                self.turns.arms = arms * len(self.seeds or seeds)
                 self._stage([c._replace(seed=s) for s in group for c in controls.values()])
         finally:
             self.turns.end()
@@ -174,7 +176,8 @@ class Plan:
         once = sum(measured.arm_seconds(label, self.budget, held) for label in labels) / self.jobs
         arms = f"{len(labels)} arms"  # a policy that trains on all rows has no control
         if self.minutes is None:
-            known = sum(seed in self.seeds for label, seed in self.entries)
+            named = {DENSE, *self.policies, *self._controls()}
+            known = sum(label in named and seed in self.seeds for label, seed in self.entries)
             share = 1 - known / (len(labels) * len(self.seeds))
             left = duration(max(0.0, share) * once * len(self.seeds))
             print(f"compare: at most {arms} for each of {len(self.seeds)} seeds, about {left}")
@@ -233,8 +236,9 @@ class Plan:
         return Budget(seconds=dense["seconds"])
 
     def _controls(self) -> dict[str, Arm]:
-        """Random selection at the rate of each policy for the first seed."""
-        arms = (control_of(self.entries[k, self.first], v) for k, v in self.policies.items())
+        """Random selection at the rate of each policy for the first seed, where that is known."""
+        trained = {k: v for k, v in self.policies.items() if (k, self.first) in self.entries}
+        arms = (control_of(self.entries[k, self.first], v) for k, v in trained.items())
         return {arm.label: arm for arm in arms if arm is not None}
 
     def _note(self, entries: Sequence[Entry]) -> None:

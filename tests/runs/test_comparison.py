@@ -325,6 +325,33 @@ def test_seeds_are_added_while_they_fit(monkeypatch):
     assert {entry["seed"] for entry in run(minutes=1e-9).entries} == {0}
 
 
+def test_the_number_of_arms_grows_with_the_seeds_that_are_added(monkeypatch, capsys):
+    monkeypatch.setattr(comparison_plan.Plan, "groups", lambda plan, start: iter([[0], [1]]))
+    run(minutes=1, seeds=[0])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("arm ")]
+    expected = [f"arm {arm} of {5 if arm <= 5 else 10}:" for arm in range(1, 11)]
+    assert [line[: line.index(":") + 1] for line in lines] == expected
+    task = Task(make_model, TRAIN, None, None, None)
+    one, more = (
+        comparison_plan.Plan(task, {}, Budget(epochs=1), seeds, minutes)._steps()
+        for seeds, minutes in (([0], None), ([*range(5)], 1.0))
+    )
+    assert one == more
+
+
+def test_arms_of_other_policies_in_the_folder_are_not_progress(tmp_path, monkeypatch, capsys):
+    run(out=tmp_path, policies=["cached_loss"], seeds=[0])
+    capsys.readouterr()
+    monkeypatch.setattr(comparison_plan.pilot.Pilot, "arm_seconds", lambda *_: 60.0)
+    made, turns = [], comparison_plan.Turns
+    monkeypatch.setattr(comparison_plan, "Turns", lambda: made.append(turns()) or made[-1])
+    for kept, left in ((1, "2:00"), (3, "0:00")):  # dense, then all three
+        run(out=tmp_path, policies=[Gate(0.25)], seeds=[0])
+        assert (made[-1].kept, made[-1].done) == (kept, 3)
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first == f"compare: at most 3 arms for each of 1 seeds, about {left}"
+
+
 def test_mistakes_are_one_sentence(report, folder, tmp_path):
     class Stream(IterableDataset):
         def __iter__(self):
