@@ -44,11 +44,10 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        x, y = self.fetch(torch.tensor([index]))
-        return x[0], y[0]
+        return self.__getitems__([index])[0]
 
-    def __getitems__(self, index: list[int]) -> tuple[Tensor, Tensor]:
-        return self.fetch(torch.tensor(index))  # already a batch: see `loader`
+    def __getitems__(self, index: list[int]) -> list[tuple[Tensor, Tensor]]:
+        return list(zip(*self.fetch(torch.tensor(index)), strict=True))
 
     def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Sources and targets of pairs ``index`` (int64 ``[B]``), float32 ``[B, dim]`` each."""
@@ -61,11 +60,7 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
 
     def loader(self, batch_size: int = 64, *, shuffle: bool = True, seed: int = 0) -> Loader:
         """A loader that reads ``x`` and ``y`` batch by batch."""
-        return Loader(self, batch_size, shuffle=shuffle, seed=seed, collate_fn=_as_it_is)
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
+        return Loader(self, batch_size, shuffle=shuffle, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,9 +150,10 @@ def lsa(texts: Sequence[str], dim: int, seed: int = 0) -> Callable[[Sequence[str
     svd: Any = TruncatedSVD(
         min(dim, len(texts)), n_iter=2, n_oversamples=16, random_state=seed
     ).fit(tfidf.fit_transform(texts))
+    rank = int((svd.singular_values_ > 1e-9 * svd.singular_values_[0]).sum())  # others are noise
 
     def embed(texts: Sequence[str]) -> Tensor:
-        found = torch.from_numpy(svd.transform(tfidf.transform(texts))).float()
+        found = torch.from_numpy(svd.transform(tfidf.transform(texts))[:, :rank]).float()
         return F.normalize(F.pad(found, (0, dim - found.shape[1])))
 
     return embed

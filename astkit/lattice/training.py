@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit import rng
-from astkit.datasets import Loader
+from astkit.datasets import BatchSource, Loader
 from astkit.gating import evaluating
 from astkit.lattice.baselines import retrieval
 from astkit.lattice.config import LatticeConfig
@@ -46,7 +46,8 @@ class LossWeights:
             task with texts.
         temperature: divisor of cosines in the contrast.
         fade: decrease the contrast's weight linearly to 0 during training. It improves the
-            ranks early, but lowers the cosine, which recovers without it.
+            ranks early, but lowers the cosine, which recovers without it. ``val_loss`` has the full
+            weight, so that passes are comparable.
 
     Raises ``ValueError`` for a negative weight or a temperature of 0 or below.
     """
@@ -69,7 +70,7 @@ class LatticeRows(nn.Module):
 
     Input: embeddings ``[B, dim]``, with a bridge followed by the source's token indices,
     ``[B, dim + length]``. Output: predictions ``[B, dim]``, with a bridge followed by the surface
-    and the encoder's loss, ``[B, dim + cells + 1]``.
+    and the encoder's loss, ``[B, dim + cells + 1]``. Raises ``ValueError`` for another shape.
     """
 
     def __init__(self, lattice: EnergyFlowLattice, bridge: TextBridge | None = None) -> None:
@@ -77,12 +78,17 @@ class LatticeRows(nn.Module):
         self.lattice, self.bridge = lattice, bridge
 
     def forward(self, x: Tensor) -> Tensor:
-        dim = self.lattice.config.dim
+        if self.bridge is None:
+            predicted: Tensor = self.lattice(x).y
+            return predicted
+        dim, length = self.lattice.config.dim, self.bridge.length
+        if x.shape[1:] != (dim + length,):
+            raise ValueError(
+                f"x has shape {list(x.shape)}: give [batch, {dim + length}], embeddings with"
+                f" the source's {length} tokens, which the text bridge encodes"
+            )
         embedding = x[:, :dim]
         found = self.lattice(embedding)
-        if self.bridge is None:
-            predicted: Tensor = found.y
-            return predicted
         encoded = self.bridge.encoder(x[:, dim:].long())
         apart = 1 - F.cosine_similarity(encoded, embedding)
         return torch.cat([found.y, found.surface, apart[:, None]], 1)
@@ -141,19 +147,23 @@ class RetrievalEvaluator(Evaluator):
         self._loader, self._dim = loader.to(self.learner.device), dim
 
     def found(self) -> dict[str, Any]:
-        """Metrics on the validation part, in one pass, timed by the evaluation clock."""
+        """Metrics on the validation part."""
+        metrics = self.evaluate(self._loader)
+        del metrics["samples"]
+        return {f"val_{name}": value for name, value in metrics.items()}
+
+    def evaluate(self, source: BatchSource) -> dict[str, Any]:
+        """Metrics without ``val_`` of one pass over ``source``, timed by the evaluation clock."""
         predicted, targets, losses = [], [], []
         learner = self.learner
         with self._evaluation():
-            for batch in self._loader.batches(0):
+            for batch in source.batches(0):
                 outputs = learner.outputs(self._booked(batch).x).float()
                 losses.append(learner.criterion(outputs, batch.y))
                 predicted.append(outputs[:, : self._dim])
                 targets.append(batch.y[:, : self._dim])
             metrics = asdict(retrieval(torch.cat(predicted), torch.cat(targets)))
-        del metrics["samples"]
-        loss = float(torch.cat(losses).double().mean())
-        return {"val_loss": loss} | {f"val_{name}": value for name, value in metrics.items()}
+        return {"loss": float(torch.cat(losses).double().mean()), **metrics}
 
 
 def lattice_trainer(
@@ -175,22 +185,28 @@ def lattice_trainer(
     The trained model is a `LatticeRows`. ``config.lattice=False`` trains the bypass: mapper
     and collector without flows.
 
+    The ledger's FLOPs are those of two samples at the first batch, times the rows. The cost of a
+    sample changes with the weights, since flows spawn, die and stop early: compare seconds too.
+
     Args:
         config: settings of the lattice; ``dim`` must equal the task's.
         task: task to train on.
-        steps: number of batches; the learning-rate schedule ends after them.
+        steps: the budget is as many passes over the pairs as this number of batches takes; a policy
+            that selects before loading takes fewer batches.
         batch_size: pairs per batch.
         settings: learning rate etc.; ``seed`` also determines the order of the pairs.
         weights: weights of the loss; ``text`` above 0 trains a `TextBridge` with the lattice.
-        model: created from ``config`` by default.
+        model: created from ``config`` by default; otherwise its own config is used.
         trainer: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
     Raises ``ValueError`` for different dims, less than one step, or text without texts.
     """
+    model = model or EnergyFlowLattice(config)
+    config = model.config
     if config.dim != task.dim:
         raise ValueError(
-            f"config.dim is {config.dim}, but the task {task.name!r} has embeddings of {task.dim}:"
-            " build the config with the task's dim"
+            f"the lattice's config.dim is {config.dim}, but the embeddings of {task.name!r} have"
+            f" {task.dim}: build the lattice with the task's dim"
         )
     if steps < 1:
         raise ValueError(f"steps is {steps}: give 1 or more")
@@ -204,10 +220,11 @@ def lattice_trainer(
         others = task.train.fetch(rng.permutation(len(task.train), seed, "contrast")[:OTHERS])[1]
     train, held = (_with_tokens(part, task, bridge) for part in (task.train, task.validation))
     loader = train.loader(batch_size, seed=seed)
-    rows = LatticeRows(model or EnergyFlowLattice(config), bridge)
+    rows = LatticeRows(model, bridge)
 
     def left() -> float:
-        return max(0.0, 1 - made.position.step / steps) if weights.fade else 1.0
+        fading = weights.fade and made.position.phase == "train"
+        return 1 - made.progress if fading else 1.0
 
     check = held.loader(batch_size, shuffle=False)
     made = Trainer(

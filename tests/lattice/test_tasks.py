@@ -101,6 +101,12 @@ def test_embeddings_are_projections_onto_the_leading_directions(monkeypatch):
         assert not fast[:, 6:].any()
 
 
+def test_directions_beyond_the_rank_are_zero_for_new_texts_too():
+    embed = lsa(["one two", "one two", "three four"] * 3, 5)  # of rank 2
+    assert not embed(["two three five", "four of one"])[:, 2:].any()
+    assert embed(["two three five"]).norm().item() == pytest.approx(1)
+
+
 def test_the_same_texts_give_the_same_bits_and_the_global_generator_stays():
     before = torch.random.get_rng_state()
     first, second = (lsa(TEXTS, 4, seed=3)(TEXTS) for _ in range(2))

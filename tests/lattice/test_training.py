@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from astkit import rng
 from astkit.batch import Batch
-from astkit.gating import Gate
+from astkit.gating import Gate, RandomSubset
 from astkit.lattice.baselines import baselines, retrieval
 from astkit.lattice.config import LatticeConfig
 from astkit.lattice.model import EnergyFlowLattice
@@ -25,7 +25,7 @@ from astkit.lattice.training import (
     examples,
     lattice_trainer,
 )
-from astkit.trainers import Checkpoints, Trainer
+from astkit.trainers import Trainer
 
 SMALL = LatticeConfig(dim=16, width=4, height=4, depth=3, hidden=8, mapper_width=48)
 
@@ -98,7 +98,7 @@ def test_the_loss_of_a_row_is_that_of_a_plain_computation():
         assert float(fast[i]) == pytest.approx(slow, rel=1e-4)
 
 
-def test_the_contrast_fades_over_the_steps():
+def test_the_contrast_fades_with_the_budget():
     made, weights = task(), LossWeights(contrast=0.5, fade=True)
     x, y = made.train.fetch(torch.arange(6))
     trainer = lattice_trainer(SMALL, made, steps=10, weights=weights, device="cpu")
@@ -106,13 +106,28 @@ def test_the_contrast_fades_over_the_steps():
     losses = {}
     with torch.no_grad():
         outputs = rows(x)
-        for trainer.position.step in (0, 4, 10, 12):
-            losses[trainer.position.step] = criterion(outputs, y)
+        for trainer.position.spent in (0.0, 0.4, 1.0):
+            losses[trainer.position.spent] = criterion(outputs, y)
     cosine = 1 - F.cosine_similarity(outputs, y)
-    torch.testing.assert_close(losses[10], cosine)
-    torch.testing.assert_close(losses[12], cosine)
-    assert bool((losses[0] > cosine + 0.1).all())
-    torch.testing.assert_close(losses[4] - cosine, 0.6 * (losses[0] - cosine))
+    torch.testing.assert_close(losses[1.0], cosine)
+    assert bool((losses[0.0] > cosine + 0.1).all())
+    torch.testing.assert_close(losses[0.4] - cosine, 0.6 * (losses[0.0] - cosine))
+
+
+def test_the_contrast_fades_out_with_a_policy_too_and_counts_in_full_in_validation():
+    weights = LossWeights(contrast=0.5, fade=True)
+    options = {"steps": 8, "batch_size": 16, "weights": weights, "policy": RandomSubset(0.5)}
+    trainer = lattice_trainer(SMALL, task(), device="cpu", **options)
+    criterion, left = trainer.learner.criterion, []
+    for record in trainer.steps():
+        left.append(criterion.left())
+        assert record.phase == "train"
+    assert trainer.position.step == 4  # of 8 batches without the policy
+    assert left == pytest.approx([1 - 2 * step / 7.5 for step in (1, 2, 3)] + [1.0], abs=0.01)
+    x, y = task().validation.whole()
+    with torch.no_grad():
+        losses = LatticeLoss(trainer.model, weights, criterion.others)(trainer.model(x), y)
+    assert trainer.history.epochs[-1]["val_loss"] == pytest.approx(float(losses.mean()))
 
 
 def test_the_contrast_knows_no_target_of_the_validation_part():
@@ -178,39 +193,32 @@ def test_a_gate_chooses_pairs_by_their_loss():
     torch.testing.assert_close(scores, slow.detach())
 
 
-def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path):
-    weights = LossWeights(contrast=0.5, fade=True)
+def test_any_pairs_are_evaluated():
+    done = train(SMALL, task(), steps=2, batch_size=16)
+    found, last = done.evaluate(task().validation), done.history.epochs[-1]
+    assert found.pop("samples") == 16
+    assert {f"val_{name}": value for name, value in found.items()}.items() <= last.items()
+    spoken = lattice_trainer(SMALL, texts(), weights=LossWeights(text=1.0), device="cpu")
+    with pytest.raises(ValueError, match=r"x has shape \[\d+, 16\]: give \[batch, 40\]"):
+        spoken.evaluate(texts().validation)
 
-    def settings() -> dict[str, Any]:
-        return {"steps": 9, "batch_size": 16, "policy": Gate(0.5), "weights": weights}
 
-    whole = train(SMALL, task(), **settings())
-
-    def folder() -> Checkpoints:
-        return Checkpoints(tmp_path / "c")
-
-    first = lattice_trainer(SMALL, task(), device="cpu", checkpoints=folder(), **settings())
-    steps = first.steps()
-    for _ in range(6):
-        next(steps)
-    steps.close()
-    model = EnergyFlowLattice(SMALL)
-    with torch.no_grad():  # weights that a checkpoint has to overwrite
-        for parameter in model.parameters():
-            parameter.zero_()
-    second = train(SMALL, task(), checkpoints=folder(), resume=True, model=model, **settings())
-    for name, value in whole.model.state_dict().items():
-        assert torch.equal(second.model.state_dict()[name], value)
-    for now, then in zip(second.history.epochs, whole.history.epochs, strict=True):
-        # FLOPs are counted at a run's first batch, and how many flows there are depends on weights
-        for name in now.keys() - {"seconds", "flops"}:
-            assert now[name] == then[name]
-    assert second.position.step == 9
+def test_a_given_model_brings_its_settings():
+    deep = EnergyFlowLattice(replace(SMALL, dim=16, width=5))
+    weights = LossWeights(text=1.0)
+    made = lattice_trainer(SMALL, texts(), model=deep, steps=1, weights=weights, device="cpu")
+    made.run()
+    assert made.model.lattice is deep
+    with pytest.raises(ValueError, match="dim is 16, but the embeddings of 'texts' have 8"):
+        lattice_trainer(replace(SMALL, dim=8), text_task(texts().texts, dim=8), model=deep)
 
 
 def test_wrong_arguments_are_refused():
     for refused, told in (
-        (lambda: lattice_trainer(replace(SMALL, dim=8), task()), r"config\.dim is 8, but the task"),
+        (
+            lambda: lattice_trainer(replace(SMALL, dim=8), task()),
+            r"config\.dim is 8, but the",
+        ),
         (lambda: lattice_trainer(SMALL, task(), steps=0), "steps is 0"),
         (lambda: lattice_trainer(SMALL, task(), weights=LossWeights(text=1.0)), "has no texts"),
         (lambda: LossWeights(contrast=-1), "weight of contrast is -1"),
