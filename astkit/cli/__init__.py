@@ -30,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.command(options) or GOOD
     except (ValueError, FileNotFoundError) as error:
         code, sentence = REFUSED, str(error)
+    except ModuleNotFoundError as error:
+        extra = "the extra 'notebooks' of astkit (pip install -e '.[notebooks]' in a clone)"
+        need = f"{error.name} is not installed: install it, or {extra}"
+        code, sentence = REFUSED, need if error.name else str(error)  # no name: says it itself
     except (BackgroundError, OSError) as error:
         code, sentence = FAILED, str(error)
     except KeyboardInterrupt:

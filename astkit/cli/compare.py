@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +99,10 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
 
 def _policy(text: str) -> dict[str, Any]:
     """The policy in "name:argument=value,argument=value"."""
+    from astkit.runs.parameters import literal
+
     name, _, rest = text.partition(":")
-    given: dict[str, Any] = {"name": name}
-    for part in filter(None, rest.split(",")):
-        argument, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"--policies has {text!r}: write gate:target_rate=0.25")
-        try:
-            given[argument] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            given[argument] = value
-    return given
+    given = [part.partition("=") for part in rest.split(",") if part]
+    if not all(equals for _, equals, _ in given):
+        raise ValueError(f"--policies has {text!r}: write gate:target_rate=0.25")
+    return {"name": name} | {argument: literal(value) for argument, _, value in given}

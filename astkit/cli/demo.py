@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from astkit.cli import Commands
-from astkit.cli.run import missing, start
+from astkit.cli.run import start
 from astkit.files import shipped
 
 NOTEBOOK = shipped("notebooks") / "01_baseline_vs_gated.ipynb"
@@ -24,11 +24,9 @@ def _run(options: argparse.Namespace) -> int:
         raise FileNotFoundError(
             f"{NOTEBOOK} is missing: install astkit from a wheel, or run the demo in a clone"
         )
-    try:
-        from astkit.runs import parameters
-        from astkit.runs.comparison import Comparison
-    except ModuleNotFoundError as error:
-        raise missing(error) from error
+    from astkit.runs import parameters
+    from astkit.runs.comparison import Comparison
+
     done, code = start(parameters.read(NOTEBOOK), {}, options.out, again=True)
     if done.status == "complete" and done.folder is not None:
         print(f"\n{Comparison.load(done.folder / 'comparison')}")

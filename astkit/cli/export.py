@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,6 @@ def add(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        type=_pair,
         help="a parameter; may be repeated",
     )
     settings.add_argument(
@@ -88,26 +86,16 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _values(options: argparse.Namespace) -> dict[str, Any]:
-    from astkit.export.cells import literals, open_notebook
+    from astkit.runs import parameters
 
-    values = dict(options.parameters)
-    known = literals(open_notebook(options.notebook).parameters.source)
-    if options.dataset and "dataset" in known:
+    plan = parameters.read(options.notebook)
+    values = plan.given(options.parameters)
+    if options.dataset and "dataset" in plan.defaults:
         values.setdefault("dataset", "cifar10")
         if values["dataset"] == "digits":
             raise ValueError("dataset=digits needs no attached dataset: leave out --dataset or -p")
     if options.time_budget_h is not None:
         values["time_budget_h"] = options.time_budget_h
-        if "out" in known:
+        if "out" in plan.defaults:
             values.setdefault("out", "run")  # a run that stops early needs a folder for checkpoints
     return values
-
-
-def _pair(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: give NAME=VALUE")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value  # words need no quotes

@@ -67,11 +67,6 @@ def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None
     )
 
 
-def missing(error: ModuleNotFoundError) -> ValueError:
-    """The error message for a missing package."""
-    return ValueError(f"{error.name} is not installed: pip install 'astkit[notebooks]'")
-
-
 @contextmanager
 def interruptible() -> Iterator[None]:
     """SIGTERM and SIGHUP raise ``KeyboardInterrupt`` here, so that kernels are interrupted too."""
@@ -113,14 +108,11 @@ def start(
 
 
 def _run(options: argparse.Namespace) -> int:
-    try:
-        from astkit.runs import notebook, parameters  # noqa: F401 (both need the notebooks extra)
-    except ModuleNotFoundError as error:
-        raise missing(error) from error
+    from astkit.runs import parameters
+
     if options.threads is not None and options.threads < 1:
         raise ValueError(f"--threads is {options.threads}: give 1 or more")
     plan = parameters.read(options.notebook)
-    texts = parameters.assignments(options.parameters)
-    given = {name: plan.from_text(name, text) for name, text in texts.items()}
+    given = plan.given(options.parameters)
     _, code = start(plan, given, options.runs, again=options.again, threads=options.threads)
     return code

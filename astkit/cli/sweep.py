@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from astkit.cli import FAILED, GOOD, Commands, say
-from astkit.cli.run import add_notebook, interruptible, missing
+from astkit.cli.run import add_notebook, interruptible
 
 if TYPE_CHECKING:
     from astkit.runs.notebook import Outcome
@@ -58,10 +58,8 @@ def add(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    try:
-        from astkit.runs import parameters, sweep  # need papermill and nbformat
-    except ModuleNotFoundError as error:
-        raise missing(error) from error
+    from astkit.runs import parameters, sweep
+
     values = parameters.read(options.notebook).grid(options.parameters)
     where: dict[str, Any] = {"root": options.runs, "threads": options.threads}
     if options.only_print:

@@ -107,7 +107,8 @@ def _opened(path: Path) -> Iterator[ParquetFile]:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"Reading {path} needs pyarrow; install it: pip install 'astkit[data]'."
+            f"Reading {path} needs pyarrow: install the extra 'data' of astkit"
+            " (pip install -e '.[data]' in a clone)."
         ) from error
 
     regular(path, AGAIN)

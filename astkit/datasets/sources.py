@@ -45,7 +45,8 @@ def load_digits(root: Path | None, download: bool, size: int | None) -> Parts:
         from sklearn.datasets import load_digits as embedded
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "The digits are part of scikit-learn; install it: pip install 'astkit[notebooks]'."
+            "The digits are part of scikit-learn: install the extra 'notebooks' of astkit"
+            " (pip install -e '.[notebooks]' in a clone)."
         ) from error
 
     bunch = embedded()

@@ -19,7 +19,8 @@ def require(package: str) -> None:
     """Raise ``ModuleNotFoundError`` with the remedy if ``package`` is not installed."""
     if find_spec(package) is None:
         raise ModuleNotFoundError(
-            f"astkit's integration needs the package {package}: pip install 'astkit[integrations]'"
+            f"astkit's integration needs the package {package}: install the extra 'integrations' of"
+            " astkit (pip install -e '.[integrations]' in a clone)"
         )
 
 

@@ -161,7 +161,7 @@ def _open_nvml(device: torch.device) -> EnergyCounter:
         nvml: Any = import_module("pynvml")
     except ImportError:
         raise UnavailableError(
-            "no NVML: install astkit[energy], which brings nvidia-ml-py"
+            "no NVML: install the extra 'energy' of astkit (pip install -e '.[energy]' in a clone)"
         ) from None
     try:
         nvml.nvmlInit()

@@ -91,7 +91,11 @@ class Notebook:
         Literals are those of JSON and of Python; anything else is a string.
         """
         self.check_names([name])
-        return self.fit(name, text if isinstance(self.defaults[name], str) else _literal(text))
+        return self.fit(name, text if isinstance(self.defaults[name], str) else literal(text))
+
+    def given(self, options: Sequence[str]) -> dict[str, Any]:
+        """The values in ``name=value`` options; see `from_text` and `assignments`."""
+        return {name: self.from_text(name, text) for name, text in assignments(options).items()}
 
     def to_text(self, name: str, value: Any) -> str:
         """Text that `from_text` parses to ``value``."""
@@ -116,7 +120,7 @@ class Notebook:
     def _values(self, name: str, text: str) -> list[Any]:
         if not isinstance(self.defaults[name], str):
             ranges = _RANGE.sub(lambda found: _range(name, *map(int, found.groups())), text)
-            found = _literal(f"[{ranges}]")
+            found = literal(f"[{ranges}]")
             if isinstance(found, list):
                 return [self.fit(name, value) for value in found]
             if set(text) & set("[{("):
@@ -220,7 +224,7 @@ def _assigned(source: str, notebook: str) -> dict[str, Any]:
     return values
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
     """The value of a literal in ``text``, or ``text`` itself if it is not a literal."""
     for parse in (json.loads, ast.literal_eval):
         try:

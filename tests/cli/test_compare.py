@@ -197,9 +197,10 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
 
 
 def test_arguments_of_policies_are_read():
-    assert command._policy("gate:target_rate=0.25,score=el2n,controller=top_k") == {
+    assert command._policy("gate:target_rate=0.25,score=el2n,fallback=false,seed=null") == {
         "name": "gate",
         "target_rate": 0.25,
         "score": "el2n",
-        "controller": "top_k",
+        "fallback": False,
+        "seed": None,
     }

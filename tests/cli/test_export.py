@@ -57,6 +57,18 @@ def test_parameters_are_written_into_the_notebook(small: Path) -> None:
     assert settings(small) == {"rate": 0.001, "name": "word", "time_budget_h": 0}
 
 
+def test_values_are_read_as_by_run(small: Path) -> None:
+    book = nbformat.read(small, 4)
+    book.cells[0].source += "\nlive = True\nseeds = [0, 1]\nout = ''"
+    nbformat.write(book, small)
+    run(small, *(f"-p{option}" for option in ("live=false", "seeds=0", "out=1", "name=null")))
+    space: dict[str, object] = {}
+    cells = nbformat.read(small.parent / "out" / small.name, 4).cells
+    exec(next(c.source for c in cells if c.cell_type == "code"), space)
+    found = {name: space[name] for name in ("live", "seeds", "out", "name")}
+    assert found == {"live": False, "seeds": [0], "out": "1", "name": "null"}
+
+
 def test_a_time_budget_comes_with_a_place_to_save_in(small: Path) -> None:
     book = nbformat.read(small, 4)
     book.cells[0].source += "\nout = ''  # a folder"
@@ -86,8 +98,8 @@ def test_kaggles_options_go_into_the_metadata(small: Path, monkeypatch) -> None:
 
 def test_wrong_options_are_refused(small: Path, capsys) -> None:
     for options, message in (
-        (["-p", "rat=1"], "'rat' is not a parameter of the notebook"),
-        (["-p", "rate"], "give NAME=VALUE"),
+        (["-p", "rat=1"], "01_small.ipynb has no parameter 'rat': did you mean rate?"),
+        (["-p", "rate"], "-p got 'rate': give name=value"),
         (["--title", "abc"], "title is 'abc'"),
         (["--dataset", "a/b"], "dataset is 'a/b', but 01_small reads no dataset"),
         (["--wheel", "none.whl"], "there is no wheel none.whl"),

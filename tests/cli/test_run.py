@@ -120,12 +120,38 @@ def test_a_locked_run_is_refused(toy, root, process, capsys):
         assert "is locked by another process" in refused(capsys, "run", toy, "--runs", root)
 
 
-def test_an_absent_package_is_named(toy, root, capsys, monkeypatch):
-    for name in ("parameters", "notebook"):
-        monkeypatch.delitem(sys.modules, f"astkit.runs.{name}", raising=False)
-        monkeypatch.delattr(f"astkit.runs.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "nbformat", None)
-    assert "pip install 'astkit[notebooks]'" in refused(capsys, "run", toy, "--runs", root)
+BARE = """
+import sys
+from astkit.cli import main
+
+sys.modules |= dict.fromkeys(["filelock", "nbformat", "pandas"])
+export = ["export", "kaggle", "toy.ipynb", "-o", "out"]
+for arguments in (["run", "a"], ["sweep", "a"], ["demo"], export, ["report"], ["compare"]):
+    try:
+        main(arguments)
+    except SystemExit as ended:
+        assert ended.code == 2
+"""
+
+
+def test_an_absent_package_is_named_by_every_command(tmp_path):
+    (tmp_path / "toy.ipynb").write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-c", BARE],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+    )
+    absent = ["nbformat"] * 4 + ["pandas", "filelock"]
+    said = "astkit: {} is not installed: install it, or the extra 'notebooks' of astkit (pip"
+    lines = done.stderr.splitlines()
+    assert [line.partition(" install -e")[0] for line in lines] == list(map(said.format, absent))
+
+
+def test_a_package_that_says_itself_what_it_needs_is_quoted(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert refused(capsys, "compare").startswith("The digits are part of scikit-learn: install")
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
