@@ -218,10 +218,11 @@ def test_a_policy_scores_some_rows_with_the_masks_of_these_rows() -> None:
     cpu(HARDENED, policy=Looks(), iterations=2).run()
 
 
-def test_a_policys_helper_is_booked_with_its_gates() -> None:
+def test_what_a_policy_computes_beside_the_scores_is_booked_by_its_gates() -> None:
     trainer = cpu(LIFE, policy=Looks(), iterations=2)
     trainer.run()
-    assert trainer.ledger.flops.helper == 2 * 20 * gate_flops(LIFE.config, 3, 3, 1).forward
+    rows = 2 * (20 + 2)  # by the helper, and the part of each batch
+    assert trainer.ledger.flops.helper == rows * gate_flops(LIFE.config, 3, 3, 1).forward
 
 
 def test_rows_that_are_only_scored_are_rolled_out_as_those_trained_on() -> None:
