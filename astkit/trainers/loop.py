@@ -115,10 +115,7 @@ class Loop(Resumable):
             weight = self.feed.weight(self.position, batch)
             self.learner.watching = self.visits.watching and self.selecting
             self.learner.batch_rows = self.feed.rows
-            step = self.step
-            if not self.selecting and getattr(step, "gate", None) is not None:
-                step = getattr(step, "dense", DenseStep())  # without its selection
-            result = step(self.learner, batch, weight, self.ledger)
+            result = self.current_step(self.learner, batch, weight, self.ledger)
             with self.ledger.phase("log"):
                 self._book(batch, result, cost)
                 metrics = self._metrics(batch, result, due)

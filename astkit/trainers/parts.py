@@ -141,6 +141,12 @@ class Parts:
         return self.switch is None or self.switch.selecting
 
     @property
+    def current_step(self) -> Step:
+        """The step; while selection is switched off, without the selection by its ``gate``."""
+        dense: Step = getattr(self.step, "dense", DenseStep())
+        return self.step if self.selecting or getattr(self.step, "gate", None) is None else dense
+
+    @property
     def done(self) -> bool:
         """Whether the budget is spent and the last validation is complete."""
         return self.position.phase == "done"
