@@ -85,7 +85,13 @@ def _files(parameters: dict[str, Any], path: Path) -> dict[str, Path]:
     words = {name: each for name, each in parameters.items() if each and isinstance(each, str)}
     found = {name: path.parent / each for name, each in words.items()}
     found = {name: each for name, each in found.items() if each.is_file()}
+    taken: dict[str, Path] = {}  # the export writes them into one folder
     for name, each in found.items():
+        if not taken.setdefault(each.name, each).samefile(each):
+            raise ValueError(
+                f"{name} names {each}, but another file called {each.name} is taken along too:"
+                " rename one of them"
+            )
         if each.stat().st_size > LARGEST:
             raise ValueError(
                 f"{name} names {each}, which has more than {LARGEST / 1e6:g} MB: upload it to"

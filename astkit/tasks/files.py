@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import runpy
 from functools import partial
 from pathlib import Path
@@ -37,10 +38,10 @@ def folder(root: str | Path, size: int = 32) -> Arguments:
 
     Parts without a folder are drawn from the training images. Raises the errors of `load`.
     """
+    root, held = Path(root).expanduser(), None
     train, test = load("folders", root, size=size)
-    held = None
-    if (Path(root) / "val").is_dir():
-        held = load("folders", Path(root) / "val", size=size)[0]
+    if (root / "val").is_dir():
+        held = load("folders", root / "val", size=size)[0]
         if held.classes != train.classes:
             raise ValueError(f"{root}/val holds other classes than {root}/train: use the same")
     if test is None:
@@ -112,7 +113,12 @@ def hugging_face(path: str | Path) -> Arguments:
         parts["train"], parts["test"] = _divided(parts["train"])
     if "validation" not in parts:
         parts["train"], parts["validation"] = _divided(parts["train"])
-    classes = 1 + max(train["label"])
+    try:
+        classes = 1 + max(map(operator.index, train["label"]))
+    except TypeError as error:
+        raise ValueError(
+            f"{path} has labels such as {train['label'][0]!r}: number the classes from 0"
+        ) from error
     if kind == "text":
         texts = {part: hashed(parts[part]["text"]) for part in parts}
         made: Arguments = {

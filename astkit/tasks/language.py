@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from astkit.gating import cross_entropy_rows, row_losses
 from astkit.lattice.pairs import docs_pairs
 from astkit.rng import permutation
-from astkit.tasks.parts import PARTS, Arguments, Block, Columns
-from astkit.trainers import Budget, Metric, TrainConfig
+from astkit.tasks.parts import PARTS, Arguments, Block, Columns, small
+from astkit.trainers import Metric
 
 LENGTH, WIDTH, DEPTH = 64, 64, 4
 """Characters of a sequence; sizes of the transformer."""
@@ -53,11 +53,8 @@ def language(path: str | Path | None = None) -> Arguments:
     parts = zip(PARTS, (rows[held + test :], rows[:held], rows[held : held + test]), strict=True)
     return {
         **{part: Columns(tokens=x[index], labels=y[index]) for part, index in parts},
-        "make_model": partial(GPT, size),
         "metrics": Metric("nats per character", character_loss, higher_is_better=False),
-        "config": TrainConfig(lr=3e-3),
-        "batch_size": 8,
-        "budget": Budget(epochs=3),
+        **small(partial(GPT, size), epochs=3, batch_size=8),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from astkit.trainers import Metric
+from astkit.trainers import Budget, Metric, TrainConfig
 
 Arguments = dict[str, Any]
 PARTS = ("train", "validation", "test")
@@ -17,6 +18,14 @@ HELD = 0.15
 """Share of the validation rows, and of the test rows, if the data have no such part."""
 WIDTH = 64
 """Hidden units of the small models."""
+
+
+def small(
+    make_model: Callable[[], nn.Module], epochs: int, lr: float = 3e-3, batch_size: int = 32
+) -> Arguments:
+    """A small model, and how it is trained: learning rate, rows per batch and epochs."""
+    config, budget = TrainConfig(lr=lr), Budget(epochs=epochs)
+    return {"make_model": make_model, "config": config, "batch_size": batch_size, "budget": budget}
 
 
 class Labelled(TensorDataset):

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from astkit.rng import generator
-from astkit.tasks.parts import Arguments, pairs, regression
-from astkit.trainers import Budget, TrainConfig
+from astkit.tasks.parts import Arguments, pairs, regression, small
 
 STEPS, AHEAD = 96, 8
 """Values of a series; values to forecast."""
@@ -38,10 +37,7 @@ def oscillations() -> Arguments:
     series = series / series.std(1, keepdim=True)
     return {
         **pairs(series[:, None], y, *torch.arange(rows).split(SIZES)),
-        "make_model": partial(convolutions, len(PERIODS)),
-        "config": TrainConfig(lr=3e-3),
-        "batch_size": 32,
-        "budget": Budget(epochs=5),
+        **small(partial(convolutions, len(PERIODS)), epochs=5),
     }
 
 
@@ -64,10 +60,7 @@ def forecast() -> Arguments:
     return {
         **pairs(series[:, None, :STEPS], series[:, STEPS:], *torch.arange(rows).split(SIZES)),
         **regression(),
-        "make_model": partial(convolutions, AHEAD, STEPS),
-        "config": TrainConfig(lr=3e-3),
-        "batch_size": 32,
-        "budget": Budget(epochs=8),
+        **small(partial(convolutions, AHEAD, STEPS), epochs=8),
     }
 
 

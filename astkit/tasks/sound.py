@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit.rng import generator
-from astkit.tasks.parts import Arguments, pairs
-from astkit.trainers import Budget, TrainConfig
+from astkit.tasks.parts import Arguments, pairs, small
 
 RATE, SAMPLES = 8000, 2048
 """Samples per second, and of a sound."""
@@ -32,10 +31,7 @@ def sound() -> Arguments:
     x = spectrograms(waves)
     return {
         **pairs((x - x.mean()) / x.std(), labels, *torch.arange(len(x)).split(SIZES)),
-        "make_model": partial(network, len(KINDS)),
-        "config": TrainConfig(lr=3e-3),
-        "batch_size": 32,
-        "budget": Budget(epochs=4),
+        **small(partial(network, len(KINDS)), epochs=4),
     }
 
 

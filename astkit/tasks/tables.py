@@ -10,8 +10,8 @@ from torch import Tensor
 
 from astkit.datasets import stratified
 from astkit.gating.losses import class_outputs
-from astkit.tasks.parts import HELD, Arguments, mlp, pairs, regression, standardised
-from astkit.trainers import Budget, Metric, TrainConfig
+from astkit.tasks.parts import HELD, Arguments, mlp, pairs, regression, small, standardised
+from astkit.trainers import Metric
 
 RARE, COMMON = 170, 1530
 """Rows of "imbalanced" that show an 8, and others: each part has one in ten."""
@@ -33,10 +33,7 @@ def diabetes() -> Arguments:
     return {
         **pairs(standardised(x, train), standardised(y, train), train, held, test),
         **regression(),
-        "make_model": partial(mlp, x.shape[1], 1),
-        "config": TrainConfig(lr=1e-3),
-        "batch_size": 32,
-        "budget": Budget(epochs=20),
+        **small(partial(mlp, x.shape[1], 1), epochs=20, lr=1e-3),
     }
 
 
@@ -57,10 +54,7 @@ def imbalanced() -> Arguments:
     return {
         **pairs(x / 16, y, train, held, test),
         "metrics": Metric("balanced accuracy", balanced, higher_is_better=True),
-        "make_model": partial(mlp, 64, 2),
-        "config": TrainConfig(lr=3e-3),
-        "batch_size": 32,
-        "budget": Budget(epochs=20),
+        **small(partial(mlp, 64, 2), epochs=20),
     }
 
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from astkit.datasets import stratified
 from astkit.lattice.pairs import docs_pairs
-from astkit.tasks.parts import HELD, PARTS, Arguments, Block, Columns
-from astkit.trainers import Budget, TrainConfig
+from astkit.tasks.parts import HELD, PARTS, Arguments, Block, Columns, small
 
 WORDS, LENGTH = 8192, 32
 """Hashed words; words of a text."""
@@ -56,10 +55,7 @@ def text() -> Arguments:
             part: Columns(tokens=tokens[index], mask=tokens[index] > 0, labels=labels[index])
             for part, index in rows.items()
         },
-        "make_model": partial(Encoder, len(names)),
-        "config": TrainConfig(lr=3e-3),
-        "batch_size": 32,
-        "budget": Budget(epochs=3),
+        **small(partial(Encoder, len(names)), epochs=3),
     }
 
 

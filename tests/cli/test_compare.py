@@ -94,7 +94,7 @@ def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, cap
     assert "column 'b' of" in refused(capsys, "compare", "--csv", path, "--target", "a")
 
 
-def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path):
+def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path, monkeypatch):
     for part, count in (("train", 20), ("val", 3), ("test", 4)):
         for label, level in (("cat", 40), ("dog", 200)):
             folder = tmp_path / part / label
@@ -104,6 +104,9 @@ def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path):
     found = files.folder(tmp_path, size=8)
     sizes = [found[part].num_samples for part in ("train", "validation", "test")]
     assert sizes == [40, 6, 8]
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    home = files.folder(f"~/{tmp_path.name}", size=8)
+    assert [home[part].num_samples for part in ("train", "validation", "test")] == sizes
     batch = next(found["train"].batches(0))
     assert found["make_model"]()(batch.x).shape == (40, 2)
     drawn = files.folder(tmp_path / "train", size=8)
@@ -147,6 +150,7 @@ def test_texts_and_images_on_disk_and_a_missing_package(monkeypatch, capsys):
     images = [Image.new("RGB", (9, 8 + i % 2), (i, 0, 0)) for i in range(40)]
     on_disk["images"] = Rows(image=images, label=[0, 1] * 20)
     on_disk["others"] = Rows(sentence=["a"], label=[0])
+    on_disk["names"] = Rows(text=["a b", "c"], label=["pos", "neg"])
     package = SimpleNamespace(load_from_disk=on_disk.get)
     monkeypatch.setitem(sys.modules, "datasets", package)
     for name, sizes in (("texts", [29, 5, 6]), ("images", [29, 5, 6]), ("parts", [34, 6, 1])):
@@ -157,6 +161,8 @@ def test_texts_and_images_on_disk_and_a_missing_package(monkeypatch, capsys):
         assert found["make_model"]()(x).shape == (len(x), 2)
     with pytest.raises(ValueError, match="others has the columns sentence, label: rename them"):
         files.hugging_face("others")
+    with pytest.raises(ValueError, match="names has labels such as 'pos': number the classes"):
+        files.hugging_face("names")
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert refused(capsys, "compare", "--hf", "here").startswith("a Hugging Face folder needs")
 
@@ -168,6 +174,13 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--dataset", "mnist"], "dataset is 'mnist': choose one of digits, cifar10"),
         (["--csv", "a.csv"], "--csv needs --target"),
         (["--target", "a"], "--csv needs --target"),
+        (["--size", "8"], "--size is 8, but only --images are resized: leave it out"),
+        (["--images", ".", "--size", "0"], "size is 0 for 'folders'; pass 1 or more pixels"),
+        (["--images", ".", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
+        (["--csv", "a", "--target", "c", "--root", "b"], "--root is b, the folder of a --dataset"),
+        (["--text", "a", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
+        (["--hf", "a", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
+        (["--script", "a", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
         (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),
         (["--policies", "gate:0.25"], "--policies has 'gate:0.25': write gate:target_rate=0.25"),
         (["--policies", "gate:rate=0.25"], "policy 'gate' cannot be made with"),

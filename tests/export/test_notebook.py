@@ -197,6 +197,12 @@ def test_files_that_parameters_name_are_taken_along(
         monkeypatch.chdir(folder)
         exec(sources(notebook.build(made, readable))[1], {})
         assert (folder / "table.bin").read_bytes() == b'\xff\x00{}"'
+    (tmp_path / "table.bin").touch()
+    book.cells[1].source = "results = 'found/table.bin'\nsame = './found/table.bin'"
+    nbformat.write(book, small)
+    assert list(bundle(small).files) == ["table.bin"]
+    with pytest.raises(ValueError, match=r"same names .*table.bin, but another file called table"):
+        bundle(small, {"same": "table.bin"})
     (tmp_path / "found" / "table.bin").write_bytes(bytes(1_000_001))
     with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):
         bundle(small)
