@@ -167,11 +167,6 @@ class EnergyMeter:
                     f"the run was continued elsewhere: measured by {there}, then by {here}"
                 )
 
-    def close(self) -> None:
-        """Close the counter; totals can still be read."""
-        if self.counter is not None:
-            self.counter.close()
-
     @property
     def _step(self) -> float:
         return self.counter.step_s if self.counter is not None else math.inf

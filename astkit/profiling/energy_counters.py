@@ -40,14 +40,8 @@ class EnergyCounter:
 
     step_s = 0.1
 
-    def __init__(
-        self,
-        backend: str,
-        scope: str,
-        get: Callable[[], Snapshot],
-        close: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.backend, self.scope, self._get, self.close = backend, scope, get, close
+    def __init__(self, backend: str, scope: str, get: Callable[[], Snapshot]) -> None:
+        self.backend, self.scope, self._get = backend, scope, get
 
     def read(self) -> Snapshot:
         """Read all counters. Raises ``UnavailableError``."""
@@ -181,5 +175,4 @@ def _open_nvml(device: torch.device) -> EnergyCounter:
         "nvml",
         f"GPU {index} ({properties.name}), whole board",
         lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),),
-        nvml.nvmlShutdown,
-    )
+    )  # NVML is released when the process ends

@@ -146,7 +146,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.min_window,
         synchronizer(device),
     )
-    meter.close()
     for row in result.get("table", ()):
         print(row)
     content = {
