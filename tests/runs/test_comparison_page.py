@@ -134,7 +134,7 @@ def test_seconds_alone_are_drawn_alone(rows) -> None:
 
 def test_the_figures_show_what_the_verdicts_say(rows) -> None:
     forest, costs = comparison_page.pictures(rows, judge(rows)).values()
-    assert forest.axes[0].get_xlabel() == "difference in accuracy (points), better to the right"
+    assert forest.axes[0].get_xlabel() == "difference of accuracy (points), better to the right"
     means = {round(bar.lines[0].get_xdata()[0], 6) for bar in forest.axes[0].containers}
     assert means == {0.9, 2.1, 0.0, 1.2}  # in points, to dense and to random samples
     drawn = {line.get_label(): line for line in costs.axes[0].lines}
