@@ -130,10 +130,8 @@ def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
 
 def test_a_file_that_expands_or_never_ends_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "MOST_BYTES", 1000)
-    torn = gzip.compress(b"x" * 500)
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(b" " * 100_000))
-    (tmp_path / "torn.jsonl.gz").write_bytes(torn[:12] + b"\xff" * 8 + torn[20:])
     (tmp_path / "deep.jsonl").write_bytes(b"[" * 999)
     for path in sorted(tmp_path.iterdir()):
         with pytest.raises(ValueError, match=path.name):
