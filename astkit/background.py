@@ -6,18 +6,16 @@ Jobs write files or draw; training never waits for their results. A thread does 
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 import threading
-import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as Unfinished
-from typing import Generic, TypeVar
+from queue import SimpleQueue
 
 Job = Callable[[], object]
-T = TypeVar("T")
 
 
 class BackgroundError(RuntimeError):
@@ -27,96 +25,70 @@ class BackgroundError(RuntimeError):
 class BackgroundWriter:
     """Runs jobs in the order of ``put``, in one thread.
 
-    ``put`` returns immediately while fewer than ``limit`` jobs are queued, and blocks otherwise, to
-    bound memory. A queued job is replaced by a newer one with the same ``key``, which is appended
-    to the queue: for example, only the newest checkpoint is written.
+    A queued job is replaced by a newer one with the same ``key``, which is appended to the queue:
+    for example, only the newest checkpoint is written.
 
-    An exception in a job is raised once, as a `BackgroundError`, by the next ``put``, ``flush`` or
-    ``close``; later jobs still run. All accepted jobs run: by ``close``, and after a
-    ``KeyboardInterrupt`` or without ``close``, before the interpreter exits. Jobs must not use the
-    writer. Raises ``ValueError`` for a job put after ``close`` or in a forked process.
+    An exception in a job is raised once, as a `BackgroundError`, by a later ``put`` or ``flush``;
+    later jobs still run. The interpreter exits after the last job, or with ``daemon`` without
+    waiting for any. Jobs must not use the writer. Raises ``ValueError`` in a forked process.
     """
 
-    def __init__(self, limit: int = 64) -> None:
-        self.limit = limit
-        self._jobs: OrderedDict[Hashable, tuple[str, Job]] = OrderedDict()
+    def __init__(self, daemon: bool = False) -> None:
+        self._jobs: OrderedDict[object, tuple[str, Job]] = OrderedDict()
         self._failed: list[tuple[str, BaseException]] = []
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         # the interpreter joins the executor's thread at exit, after the last job
-        self._pool = ThreadPoolExecutor(1, "astkit-background")
-        self._process = os.getpid()
-        self._closed = False
+        self._pool = _Daemon() if daemon else ThreadPoolExecutor(1, "astkit-background")
+        self._daemon, self._process = daemon, os.getpid()
 
-    def put(self, job: Job, what: str = "a background job", key: Hashable = None) -> None:
+    def put(self, job: Job, what: str = "a background job", key: str = "") -> None:
         """Queue ``job``; ``what`` names it in error messages.
 
-        Raises `BackgroundError` if an earlier job has failed; ``job`` is queued nevertheless.
+        Raises `BackgroundError` if a job has failed; ``job`` is queued nevertheless.
         """
-        self._check_process()
-        if self._closed:
-            raise ValueError(f"{what} was put into a closed writer: create a new BackgroundWriter")
-        key = object() if key is None else key
-        with self._changed:
-            fresh = key not in self._jobs
+        self._queue(job, what, key)
+        self._raise_failed()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait for all jobs so far, for at most ``timeout`` seconds; whether they are done.
+
+        Raises `BackgroundError` if one has failed.
+        """
+        done = threading.Event()
+        self._queue(done.set, "flush", "")
+        ended = done.wait(0 if sys.is_finalizing() else timeout)
+        self._raise_failed()
+        return ended
+
+    def _queue(self, job: Job, what: str, key: str) -> None:
+        if os.getpid() != self._process:
+            raise ValueError(
+                "a BackgroundWriter was used in a forked process, where its thread does not exist:"
+                " create one in the process that writes"
+            )
+        with self._lock:
+            fresh = self._jobs.pop(key, None) is None
+            self._jobs[key or object()] = (what, job)
+        if not sys.is_finalizing():
             if fresh:
-                self._changed.wait_for(lambda: len(self._jobs) < self.limit)
-            self._jobs[key] = (what, job)
-            self._jobs.move_to_end(key)
-            failed = bool(self._failed)  # before this job can fail
-        if fresh:
-            self._pool.submit(self._run_next)
-        if failed:
-            self._raise_failed()
+                self._pool.submit(self._run)
+        elif not self._daemon:  # no thread runs any more
+            self._run()
 
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until all accepted jobs are done, for at most ``timeout`` seconds.
-
-        Raises ``TimeoutError`` if they are not, and `BackgroundError` if one has failed.
-        """
-        self._check_process()
-        if not self._closed:
+    def _run(self) -> None:
+        while True:  # all jobs: an interrupted put may leave one without a submission
+            with self._lock:
+                if not self._jobs:
+                    return
+                _, (what, job) = self._jobs.popitem(last=False)
             try:
-                self._pool.submit(self._run_all).result(timeout)
-            except Unfinished:
-                raise TimeoutError(
-                    f"{len(self._jobs)} background jobs are unfinished after {timeout} seconds: the"
-                    " disk or the front end is slow or hangs; increase timeout or check it"
-                ) from None
-        self._raise_failed()
-
-    def close(self) -> None:
-        """Run the queued jobs, then end the thread; raises `BackgroundError` as ``flush`` does."""
-        self._check_process()
-        if not self._closed:
-            self._pool.submit(self._run_all)
-            self._closed = True
-        self._pool.shutdown()
-        self._raise_failed()
-
-    def __enter__(self) -> BackgroundWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _run_all(self) -> None:
-        while self._jobs:  # an interrupted put may leave a queued job without a submission
-            self._run_next()
-
-    def _run_next(self) -> None:
-        with self._changed:
-            if not self._jobs:
-                return
-            _, (what, job) = self._jobs.popitem(last=False)
-            self._changed.notify_all()
-        try:
-            job()
-        except BaseException as error:  # SystemExit is also raised in the training thread
-            with self._changed:
-                self._failed.append((what, error))
+                job()
+            except BaseException as error:  # SystemExit is also raised in the training thread
+                with self._lock:
+                    self._failed.append((what, error))
 
     def _raise_failed(self) -> None:
-        with self._changed:
+        with self._lock:
             failed, self._failed = self._failed, []
         if not failed:
             return
@@ -129,52 +101,20 @@ class BackgroundWriter:
             raised.add_note(f"{other} failed as well ({type(reason).__name__}: {reason})")
         raise raised from error
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise ValueError(
-                "a BackgroundWriter was used in a forked process, where its thread does not exist:"
-                " create one in the process that writes"
-            )
 
+class _Daemon:
+    """As an executor of one thread, but the interpreter does not wait for it."""
 
-class Coalesced(Generic[T]):
-    """Items processed in batches by a `BackgroundWriter`: many items, one queued job.
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        weakref.finalize(self, self._jobs.put, None)  # ends the thread
+        threading.Thread(target=self._work, args=(self._jobs,), daemon=True).start()
 
-    Waking a thread delays the caller longer than writing a short line, so ``consume`` is
-    called at most once in ``pause`` seconds, in the thread of ``writer``, with all items so far, in
-    order. Call ``hand_over`` at the end. ``what`` names the job in errors; ``put`` blocks while
-    more than ``limit`` items are queued.
-    """
+    def submit(self, job: Job) -> None:
+        self._jobs.put(job)
 
-    def __init__(
-        self,
-        writer: BackgroundWriter,
-        consume: Callable[[list[T]], object],
-        what: str,
-        pause: float = 0.2,
-        limit: int = 100_000,
-    ) -> None:
-        self.writer, self.consume, self.what = writer, consume, what
-        self.pause, self.limit = pause, limit
-        self._items: deque[T] = deque()
-        self._last = -math.inf
-
-    def put(self, item: T) -> None:
-        """Queue ``item``. Raises the errors of ``BackgroundWriter.put``; the item is kept."""
-        self._items.append(item)
-        full = len(self._items) > self.limit
-        if full or time.perf_counter() - self._last >= self.pause:
-            self.hand_over()
-        if full:
-            self.writer.flush()
-
-    def hand_over(self) -> None:
-        """Queue processing of all items so far. Raises the errors of ``BackgroundWriter.put``."""
-        self._last = time.perf_counter()
-        self.writer.put(self.drain, self.what, key=self)
-
-    def drain(self) -> None:
-        """Process all items so far; runs as a job of the writer."""
-        items = [self._items.popleft() for _ in range(len(self._items))]
-        if items:
-            self.consume(items)
+    @staticmethod
+    def _work(jobs: SimpleQueue[Job | None]) -> None:
+        while (job := jobs.get()) is not None:
+            job()
+            del job  # or the writer would live as long as its thread

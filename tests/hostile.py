@@ -200,15 +200,13 @@ def _metrics(folder: Path) -> Path:
 
 
 def _read_metrics(folder: Path, path: Path) -> None:
-    from astkit.background import BackgroundWriter
     from astkit.trainers import MetricsFile
 
-    with BackgroundWriter() as writer:
-        file = MetricsFile(path, writer)
-        file.log(9, phase="train", loss=1.0)
-        file.close()
-        file.records()
-        file.load_state_dict({"lines": 2})
+    file = MetricsFile(path)
+    file.log(9, phase="train", loss=1.0)
+    file.close()
+    file.records()
+    file.load_state_dict({"lines": 2})
 
 
 def _pairs(folder: Path) -> Path:

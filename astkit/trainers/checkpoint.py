@@ -43,7 +43,6 @@ class Checkpoints:
         pause: minimum interval in seconds; does not apply when a run ends or is stopped.
         keep: number of newest checkpoints to keep; use 2 or more to recover from a damaged file.
         compress: gzip the files; usually slower unless the disk is slow.
-        writer: background writer; a new one by default. Use the same one for a `MetricsFile`.
 
     Raises ``ValueError`` for numbers below 1.
     """
@@ -55,14 +54,13 @@ class Checkpoints:
         pause: float = 0.0,
         keep: int = 2,
         compress: bool = False,
-        writer: BackgroundWriter | None = None,
     ) -> None:
         for name, value in (("every", every), ("keep", keep)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}: give 1 or more")
         self.folder, self.every, self.pause = Path(folder), every, pause
         self.keep, self.compress = keep, compress
-        self.writer = writer or BackgroundWriter()
+        self.writer = BackgroundWriter()
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._number = 0
         self._last = time.monotonic()
@@ -136,16 +134,15 @@ class Checkpoints:
         packed, stem = Packed(state), f"{self._number:06}_step{step:08}"
         self._number += 1
         self._last = time.monotonic()
-        others = [writer for writer in after if writer is not self.writer]
 
         def job() -> None:
-            for writer in others:
+            for writer in after:
                 writer.flush()
             state_file.write(self.folder, stem, packed, self.compress)
             for path in listed(self.folder)[self.keep :]:
                 path.unlink(missing_ok=True)
 
-        self.writer.put(job, f"writing a checkpoint to {self.folder}", self)
+        self.writer.put(job, f"writing a checkpoint to {self.folder}", "checkpoint")
 
     def _acquire(self) -> None:
         try:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 import warnings
+from collections import deque
 from pathlib import Path
 from typing import Any
 
-from astkit.background import BackgroundWriter, Coalesced
+from astkit.background import BackgroundWriter
 from astkit.files import check_target, write_atomic
 
 PHASES = ("train", "epoch", "event")
+PAUSE = 0.2  # seconds between writes; waking a thread costs more than a short line
 
 
 class MetricsFile:
@@ -27,7 +30,6 @@ class MetricsFile:
 
     Args:
         path: the file; missing folders are created.
-        writer: background writer.
 
     Attributes:
         lines: number of complete lines, including those of a continued file; saved in checkpoints.
@@ -35,25 +37,30 @@ class MetricsFile:
     Raises ``ValueError`` for metrics that JSON cannot represent, and for links, devices and pipes.
     """
 
-    def __init__(self, path: str | os.PathLike[str], writer: BackgroundWriter) -> None:
-        self.path, self.writer = check_target(path), writer
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path, self.writer = check_target(path), BackgroundWriter()
         content = self.path.read_bytes() if self.path.exists() else None
         lines = _whole_lines(content or b"")
         if content is None or len(b"".join(lines)) < len(content):
             write_atomic(self.path, b"".join(lines))
         self.lines = len(lines)
-        self._gathered = Coalesced(writer, self._append, f"writing metrics to {self.path}")
+        self._what = f"writing metrics to {self.path}"
+        self._waiting: deque[str] = deque()
+        self._last = -math.inf
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Queue one line for writing; validation batches are ignored."""
         if phase in PHASES:
             line = encode({"step": step, "phase": phase, **metrics})
             self.lines += 1
-            self._gathered.put(line)
+            self._waiting.append(line)
+            if (now := time.perf_counter()) - self._last >= PAUSE:
+                self._last = now
+                self.writer.put(self._append, self._what)
 
     def sync(self) -> BackgroundWriter:
         """Queue writing and fsync of all lines before a checkpoint; returns the writer."""
-        self.writer.put(self._finish, f"writing metrics to {self.path}")
+        self.writer.put(self._finish, self._what)
         return self.writer
 
     def close(self) -> None:
@@ -90,12 +97,14 @@ class MetricsFile:
             write_atomic(self.path, kept)
         self.lines = min(wanted, len(lines))
 
-    def _append(self, lines: list[str]) -> None:
-        with open(self.path, "ab") as file:
-            file.write("".join(lines).encode())
+    def _append(self) -> None:
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        if lines:
+            with open(self.path, "ab") as file:
+                file.write("".join(lines).encode())
 
     def _finish(self) -> None:
-        self._gathered.drain()
+        self._append()
         with open(self.path, "ab") as file:
             os.fsync(file.fileno())
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
+from functools import partial
 from io import TextIOBase
 from typing import Any, TextIO
 
-from astkit.background import BackgroundWriter, Coalesced
+from astkit.background import BackgroundWriter
 
 PER_EPOCH = 10  # maximum number of bar updates
+PAUSE = 0.2  # seconds between bar updates; waking a thread may cost the time of short steps
 PATIENCE = 5.0  # seconds to wait for the front end at the end of a run
 
 
@@ -32,48 +33,49 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """An observer that displays the progress of a run.
+    """An observer that displays the progress of a run, in the background.
+
+    A slow front end or a full pipe does not delay training; bar updates may be skipped, lines are
+    not.
 
     Args:
         label: name of the run.
         bar: show a tqdm bar; ``None`` does so in notebooks and terminals if tqdm is installed.
         stream: output of lines without a bar; ``None`` for standard output.
-        writer: background writer for output, so that a slow front end or a full pipe does not
-            delay training; bar updates may be skipped, lines are not. Do not share it: other jobs
-            would wait for the front end as well.
     """
 
     def __init__(
-        self,
-        label: str = "",
-        bar: bool | None = None,
-        stream: TextIO | None = None,
-        writer: BackgroundWriter | None = None,
+        self, label: str = "", bar: bool | None = None, stream: TextIO | None = None
     ) -> None:
-        self.label, self.stream, self.writer = label, stream, writer
+        self.label, self.stream = label, stream
         self.start = time.perf_counter()
+        self.before: float | None = None  # progress at that time, above 0 in a resumed run
         self.shown = 0  # completed parts of the current epoch shown by the bar
+        self.drawn = 0.0  # time of the latest such update
         self.loss = 0.0
         self.text = ""
         self.bar: Any = _tqdm(label) if (interactive() if bar is None else bar) else None
-        self._gathered = None if writer is None else Coalesced(writer, self._consume, "progress")
+        self.writer = BackgroundWriter(daemon=True)
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Update the bar, or print a line at the end of an epoch."""
         progress: float = metrics["progress"]
+        if self.before is None:
+            self.start, self.before = time.perf_counter(), progress
+            if self.bar is not None:
+                self.bar.initial = progress
         if phase == "epoch":
             self._epoch(progress, metrics)
         elif phase == "train":
             if metrics["loss"] is not None:
                 self.loss = metrics["loss"]
             parts = int(metrics["of_epoch"] * PER_EPOCH)
-            if self.bar is not None and self.shown < parts < PER_EPOCH:
-                self.shown = parts
+            due = self.bar is not None and self.shown < parts < PER_EPOCH
+            if due and (now := time.perf_counter()) - self.drawn >= PAUSE:
+                self.shown, self.drawn = parts, now
                 self._put((round(progress, 3), self.text))
 
     def _epoch(self, progress: float, metrics: dict[str, Any]) -> None:
-        elapsed = time.perf_counter() - self.start
-        left = elapsed * (1 - progress) / progress if progress else 0.0
         parts = [f"epoch {metrics['epoch']}", f"loss {self.loss:.4f}"]
         if "val_accuracy" in metrics:
             parts.append(f"validation accuracy {metrics['val_accuracy']:.2%}")
@@ -83,35 +85,31 @@ class Progress:
             self.shown, self.text = 0, ", ".join(parts)
             self._put((round(progress, 3), self.text))
             return
-        parts += [f"{progress:.0%} of the budget", f"{duration(left)} left"]
+        parts.append(f"{progress:.0%} of the budget")
+        if gained := progress - (self.before or 0.0):
+            left = (time.perf_counter() - self.start) * (1 - progress) / gained
+            parts.append(f"{duration(left)} left")
         self._put((f"{self.label}: " if self.label else "") + ", ".join(parts))
 
     def _put(self, item: Any) -> None:
-        if self._gathered is None:
-            self._consume([item])
-        else:
-            self._gathered.put(item)
-
-    def _consume(self, items: list[Any]) -> None:
+        """Print the line ``item``, or show the bar at ``(progress, text)``."""
         if self.bar is None:
-            print("\n".join(items), file=self.stream or sys.stdout, flush=True)
-            return
-        self.bar.n, text = items[-1]
+            line = partial(print, item, file=self.stream or sys.stdout, flush=True)
+            self.writer.put(line, "progress")
+        else:
+            self.writer.put(partial(self._draw, *item), "progress", key="bar")
+
+    def _draw(self, progress: float, text: str) -> None:
+        self.bar.n = progress
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.refresh()
 
     def close(self) -> None:
         """Close the bar; waits at most `PATIENCE` seconds for the front end."""
-        if self.writer is None or self._gathered is None:
-            if self.bar is not None:
-                self.bar.close()
-            return
-        self._gathered.hand_over()
+        self.before = None
         if self.bar is not None:
             self.writer.put(self.bar.close, "progress")
-        # a blocked front end could not show a warning either
-        with suppress(TimeoutError):
-            self.writer.flush(PATIENCE)
+        self.writer.flush(PATIENCE)
 
 
 def _tqdm(label: str) -> Any:

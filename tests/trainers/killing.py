@@ -23,7 +23,6 @@ from typing import Any
 import torch
 
 from astkit import files
-from astkit.background import BackgroundWriter
 from astkit.datasets import Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection, Visit
 from astkit.models import build
@@ -74,15 +73,14 @@ EPOCHS: dict[str, float] = {"dense": 4, "batched": 4, "sample by sample": 0.7, "
 
 def trainer(kind: str, folder: Path) -> Trainer:
     """A run that goes on from ``folder``, if it was begun there."""
-    writer = BackgroundWriter()
     return Trainer(
         build("digits_cnn", (1, 8, 8), 10, seed=1),
         Loader(DIGITS.subset(range(ROWS)), 64, seed=1),
         Loader(DIGITS.subset(range(ROWS, 600)), 44, shuffle=False),
         budget=Budget(epochs=EPOCHS[kind]),
         config=TrainConfig(lr=3e-3, accumulation_steps=2),
-        observers=[MetricsFile(folder / "metrics.jsonl", writer)],
-        checkpoints=Checkpoints(folder / "ckpt", every=3, writer=writer),
+        observers=[MetricsFile(folder / "metrics.jsonl")],
+        checkpoints=Checkpoints(folder / "ckpt", every=3),
         resume=True,
         device="cpu",
         **KINDS[kind](),

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import Gate, Loader
-from astkit.background import BackgroundError, BackgroundWriter
+from astkit.background import BackgroundError
 from astkit.datasets import Images, load
 from astkit.gating import Loss, RandomSubset, WeightedSum
 from astkit.trainers import (
@@ -55,8 +55,7 @@ def network(width: int = 8, activation: type[nn.Module] = nn.ReLU) -> nn.Module:
 
 
 def build(folder: Path, resume: bool = False, **options: Any) -> Trainer:
-    writer = BackgroundWriter()
-    keeping = {"every": 3, "writer": writer, **options.pop("keeping", {})}
+    keeping = {"every": 3, **options.pop("keeping", {})}
     model = options.pop("model", None) or network()
     if "optimizer" in options:
         options["optimizer"] = options["optimizer"](model)
@@ -67,7 +66,7 @@ def build(folder: Path, resume: bool = False, **options: Any) -> Trainer:
         "validation": Loader(TEST, 30, shuffle=False),
         "budget": Budget(epochs=3),
         "config": TrainConfig(lr=1e-2),
-        "observers": [MetricsFile(folder / "metrics.jsonl", writer)],
+        "observers": [MetricsFile(folder / "metrics.jsonl")],
         "checkpoints": Checkpoints(folder / "ckpt", **keeping),
     }
     return Trainer(model, resume=resume, device="cpu", **{**defaults, **options})
@@ -330,9 +329,9 @@ def test_checkpoints_of_an_earlier_run_are_not_mixed_with_a_new_one(tmp_path: Pa
 
 
 def test_a_disk_that_hangs_holds_no_step(tmp_path: Path) -> None:
-    writer, free = BackgroundWriter(), threading.Event()
-    writer.put(free.wait)
-    trainer = build(tmp_path, observers=(), checkpoints=Checkpoints(tmp_path, 1, writer=writer))
+    checkpoints, free = Checkpoints(tmp_path, 1), threading.Event()
+    checkpoints.writer.put(free.wait)
+    trainer = build(tmp_path, observers=(), checkpoints=checkpoints)
     steps = trainer.steps()
     for _ in range(9):
         next(steps)

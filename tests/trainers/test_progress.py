@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from astkit.background import BackgroundError, BackgroundWriter
+from astkit.background import BackgroundError
 from astkit.datasets import Loader
 from astkit.trainers import Budget, Progress, Trainer
 from astkit.trainers import progress as module
@@ -70,6 +70,7 @@ class PerEpoch:
 
     def log(self, step, *, phase, **metrics):
         self.observer.log(step, phase=phase, **metrics)
+        self.observer.writer.flush()
         if phase == "epoch":
             self.counts.append(len(self.observer.bar.shown) - self.last)
             self.last = len(self.observer.bar.shown)
@@ -78,7 +79,8 @@ class PerEpoch:
         self.observer.close()
 
 
-def test_the_bar_moves_at_most_ten_times_an_epoch():
+def test_the_bar_moves_at_most_ten_times_an_epoch(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 0.0)
     for epochs, batches in itertools.product((1, 3), (1, 3, 10, 64)):
         watched, numbers = PerEpoch(with_bar()), itertools.product(range(epochs), range(batches))
         for step, (epoch, batch) in enumerate(numbers, start=1):
@@ -93,6 +95,18 @@ def test_the_bar_moves_at_most_ten_times_an_epoch():
         bar = watched.observer.bar
         assert bar.shown == sorted(bar.shown)
         assert bar.shown[-1] == 1.0
+
+
+def test_the_bar_rests_between_two_updates(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    observer = with_bar()
+    for part in range(1, 10):
+        told = {"epoch": 0, "of_epoch": part / 10, "progress": part / 10}
+        observer.log(part, phase="train", loss=1.0, **told)
+        observer.writer.flush()
+        now[0] += module.PAUSE / 3.2
+    assert observer.bar.shown == [0.1, 0.5, 0.9]
 
 
 def test_the_bar_follows_other_budgets_and_loaders_of_unknown_length():
@@ -121,9 +135,14 @@ def test_the_bar_says_how_it_stands_and_is_closed():
     assert observer.bar.closed == 1
 
 
+def clock(monkeypatch, *seconds):
+    """Let the observer's clock show ``seconds``, one after the other."""
+    times = iter(seconds)
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+
+
 def test_one_line_an_epoch_outside_of_notebooks(monkeypatch):
-    seconds = iter([100.0, 130.0, 250.0, 310.0, 340.0])
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+    clock(monkeypatch, 0.0, 100.0, 130.0, 250.0, 310.0, 340.0)
     text = io.StringIO()
     observer = Progress("a run", bar=False, stream=text)
     run(observer, 4, 3, validation=Loader(rows(5), 5))
@@ -131,11 +150,35 @@ def test_one_line_an_epoch_outside_of_notebooks(monkeypatch):
     assert len(lines) == 4
     assert text.getvalue().endswith("\n")
     shares = ["25% of the budget", "50% of the budget", "75% of the budget", "100% of the budget"]
-    left = ["1:30 left", "2:30 left", "1:10 left", "0:00 left"]  # elapsed * (1 - p) / p
+    # from the first batch at 1 / 12 and 100 s on: elapsed * (1 - p) / (p - 1 / 12)
+    left = ["2:15 left", "3:00 left", "1:19 left", "0:00 left"]
     for number, line in enumerate(lines):
         assert line.startswith(f"a run: epoch {number + 1}, loss ")
         assert "validation accuracy " in line
         assert line.endswith(f"{shares[number]}, {left[number]}")
+
+
+def test_the_time_left_of_a_resumed_run_counts_its_own_progress(monkeypatch):
+    clock(monkeypatch, 0.0, 100.0, 160.0, 500.0, 530.0)
+    text = io.StringIO()
+    observer = Progress(bar=False, stream=text)
+    observer.log(81, phase="train", epoch=8, of_epoch=0.1, progress=0.8, loss=1.0)
+    observer.log(90, phase="epoch", epoch=9, progress=0.9)
+    observer.close()  # and gone on with later
+    observer.log(90, phase="epoch", epoch=9, progress=0.9)  # from which nothing follows
+    observer.log(95, phase="epoch", epoch=10, progress=0.95)
+    observer.close()
+    ends = [line.partition("budget")[2] for line in text.getvalue().splitlines()]
+    assert ends == [", 1:00 left", "", ", 0:30 left"]
+
+
+def test_so_does_the_bar(capsys):
+    observer = Progress(bar=True)
+    observer.log(81, phase="train", epoch=8, of_epoch=0.1, progress=0.5, loss=1.0)
+    observer.bar.start_t -= 100
+    observer.log(90, phase="epoch", epoch=9, progress=0.75)
+    observer.close()
+    assert "01:40<01:40" in capsys.readouterr().err  # and not <00:33
 
 
 def test_lines_go_to_standard_output_and_omit_what_was_not_measured(capsys):
@@ -153,8 +196,8 @@ def test_a_batch_without_a_loss_keeps_the_last_one():
     observer.log(1, phase="train", loss=0.25, **told)
     observer.log(2, phase="train", loss=None, **told)
     observer.log(2, phase="epoch", epoch=1, progress=0.5)
-    assert "loss 0.2500" in text.getvalue()
     observer.close()
+    assert "loss 0.2500" in text.getvalue()
 
 
 def test_a_notebook_keeps_the_last_line_of_the_bar(monkeypatch, capsys):
@@ -252,17 +295,14 @@ class Release:
 
 def test_a_front_end_that_hangs_delays_no_step_and_shows_the_end():
     pipe, bar = Pipe(), StuckBar()
-    with BackgroundWriter() as writer:
-        lines = Progress(bar=False, stream=pipe, writer=writer)
-        release = Release(pipe.ready, at=5 * 8)
-        run(lines, 6, 8, also=[release])
-        assert release.reached
-        written = pipe.getvalue().splitlines()
+    release = Release(pipe.ready, at=5 * 8)
+    run(Progress(bar=False, stream=pipe), 6, 8, also=[release])
+    assert release.reached
+    written = pipe.getvalue().splitlines()
     assert [line.split(",")[0] for line in written] == [f"epoch {epoch}" for epoch in range(1, 7)]
-    with BackgroundWriter() as writer:
-        drawn = Progress(bar=False, writer=writer)
-        drawn.bar, release = bar, Release(bar.ready, at=4 * 40)
-        run(drawn, 4, 40, also=[release])
+    drawn = Progress(bar=False)
+    drawn.bar, release = bar, Release(bar.ready, at=4 * 40)
+    run(drawn, 4, 40, also=[release])
     assert release.reached
     assert len(bar.shown) <= 4  # the others were left out
     assert (bar.shown[-1], bar.closed) == (1.0, 1)
@@ -272,11 +312,27 @@ def test_a_front_end_that_hangs_delays_no_step_and_shows_the_end():
 def test_the_end_of_a_run_waits_for_a_front_end_for_a_while_only(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 0.05)
     pipe = Pipe()
-    with BackgroundWriter() as writer:
-        run(Progress(bar=False, stream=pipe, writer=writer), 1, 3)
-        assert pipe.getvalue() == ""
-        pipe.ready.set()
+    observer = Progress(bar=False, stream=pipe)
+    run(observer, 1, 3)
+    assert pipe.getvalue() == ""
+    pipe.ready.set()
+    observer.writer.flush()
     assert pipe.getvalue().startswith("epoch 1, loss ")
+
+
+def test_a_process_ends_though_nobody_reads_its_pipe():
+    code = """if True:
+        from astkit.trainers import Progress, progress
+        progress.PATIENCE = 0.1
+        observer = Progress("more than a pipe holds " * 100_000, bar=False)
+        observer.log(1, phase="epoch", epoch=1, progress=1.0)
+        observer.close()
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
 
 
 def test_a_pipe_that_breaks_ends_the_run():
@@ -284,17 +340,25 @@ def test_a_pipe_that_breaks_ends_the_run():
         def write(self, text):
             raise BrokenPipeError(32, "Broken pipe")
 
-    writer = BackgroundWriter()
-    observer = Progress(bar=False, stream=Broken(), writer=writer)
+    observer = Progress(bar=False, stream=Broken())
     with pytest.raises(BackgroundError, match=r"progress failed in the background \(BrokenPipe"):
         run(observer, 3, 4)
-    with suppress(BackgroundError):  # the line of the end may have failed after that
-        writer.close()
 
 
-def share(**options):
+class Direct:
+    """Runs each job at once."""
+
+    def put(self, job, what):
+        job()
+
+    def flush(self, timeout):
+        pass
+
+
+def share(writer=None, **options):
     """Seconds in the observer over seconds of the run, with steps of the size of digits."""
     observer, spent = Progress(**options), 0.0
+    observer.writer = writer or observer.writer
     log = observer.log
 
     def timed(step, **metrics):
@@ -322,8 +386,7 @@ def test_its_whole_cost_is_a_small_share_of_a_run(capsys):
     # all in one process, so a slow machine slows all; the best of three runs
     for bar in (True, False):
         assert min(share(bar=bar) for _ in range(3)) < 0.05
-    held = share(bar=False, stream=Slow())
-    with BackgroundWriter() as writer:
-        free = min(share(bar=False, stream=Slow(), writer=writer) for _ in range(3))
+    held = share(Direct(), bar=False, stream=Slow())
+    free = min(share(bar=False, stream=Slow()) for _ in range(3))
     assert free < 0.05
     assert free < held / 2
