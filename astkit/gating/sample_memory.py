@@ -6,11 +6,11 @@ provides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from astkit.gating.losses import whole_numbers
 from astkit.gating.scored import Scored
@@ -39,25 +39,6 @@ def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
     return index.long()
 
 
-class PerSample:
-    """One number per sample, initially 0; grows to the largest index seen."""
-
-    def __init__(self, values: Iterable[float] = ()) -> None:
-        # float64 on the CPU: the same accuracy of long sums for every device
-        self.values = torch.tensor(list(values), dtype=torch.float64)
-
-    def at(self, index: Tensor) -> Tensor:
-        """Values of the samples ``index [n]``, float64 ``[n]``."""
-        missing = int(index.max()) + 1 - len(self.values) if len(index) else 0
-        self.values = torch.cat([self.values, self.values.new_zeros(max(0, missing))])
-        return self.values[index]
-
-    def add(self, index: Tensor, amounts: Tensor) -> None:
-        """Add ``amounts [n]`` at ``index [n]``; repeated indices accumulate."""
-        self.at(index)
-        self.values.index_add_(0, index, amounts.cpu().double())
-
-
 class EL2N(ContextScore):
     """Error norm ``||softmax(z) - y||``, averaged over all scorings of a sample so far.
 
@@ -70,20 +51,24 @@ class EL2N(ContextScore):
     needs_index = True
 
     def __init__(self) -> None:
-        self.norms, self.visits = PerSample(), PerSample()
+        # of norms, and visits; float64 on the CPU: the same accuracy of long sums for every device
+        self.sums = torch.zeros(2, 0, dtype=torch.float64)
 
     def score(self, batch: Scored) -> Tensor:
         norms = gradient_norm(batch.outputs, batch.targets, batch.inputs)
         index = sample_index(self, batch.index, len(norms))
+        missing = int(index.max()) + 1 - self.sums.shape[1] if len(index) else 0
+        if missing > 0:
+            self.sums = F.pad(self.sums, (0, missing))
         finite = norms.isfinite()
-        known = index[finite.cpu()]
-        self.norms.add(known, norms[finite])
-        self.visits.add(known, torch.ones(len(known)))
-        mean = self.norms.at(index) / self.visits.at(index)
-        return torch.where(finite, mean.to(norms), norms)
+        kept = finite.cpu()
+        known = norms.detach().cpu().double()[kept]
+        self.sums.index_add_(1, index[kept], torch.stack([known, torch.ones_like(known)]))
+        total, visits = self.sums[:, index]
+        return torch.where(finite, (total / visits).to(norms), norms)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"norms": self.norms.values.tolist(), "visits": self.visits.values.tolist()}
+        return {"sums": self.sums.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.norms, self.visits = PerSample(state["norms"]), PerSample(state["visits"])
+        self.sums = state["sums"].clone()

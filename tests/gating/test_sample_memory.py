@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,8 @@ from torch.nn import functional as F
 
 from astkit.gating import EL2N, Gate, Scored, WeightedSum
 from astkit.gating.uncertainty import gradient_norm
-from tests.gating.streams import through_json
+from astkit.identity import configuration
+from astkit.trainers import state_file
 
 UNUSED = torch.zeros(0)  # no input is looked at
 visits = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), max_size=12)
@@ -83,7 +86,7 @@ def test_a_visit_that_is_not_finite_gives_no_score_and_is_forgotten() -> None:
             assert not bool(scores.isfinite().any())
         else:
             assert scores.equal(expected)
-    assert score.state_dict() == clean.state_dict()
+    assert score.sums.equal(clean.sums)
 
 
 def test_a_sample_that_is_twice_in_a_batch_is_visited_twice() -> None:
@@ -129,7 +132,7 @@ def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() ->
 
 
 @pytest.mark.parametrize(("name", "steps"), [*zip(REMEMBERING, [6, 0], strict=True)])
-def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> None:
+def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int, tmp_path: Path) -> None:
     model = nn.Linear(3, 4)
 
     def run(gate: Gate, numbers: range) -> list[Any]:
@@ -144,14 +147,29 @@ def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int) -> No
 
     gate, resumed = Gate(0.3, name), Gate(0.3, name)
     run(gate, range(steps))
-    resumed.load_state_dict(through_json(gate.state_dict()))
+    packed = state_file.Packed(gate.state_dict())
+    resumed.load_state_dict(state_file.read(state_file.write(tmp_path, "gate", packed)))
     assert run(resumed, range(steps, 12)) == run(gate, range(steps, 12))
-    assert resumed.state_dict() == gate.state_dict()
+    assert configuration(resumed.state_dict()) == configuration(gate.state_dict())
     assert run(Gate(0.3, name), range(11, 12)) != run(gate, range(11, 12))  # memory matters
 
 
 def test_a_saved_state_is_no_view_of_the_score() -> None:
     score = WeightedSum([(1, EL2N())])
-    state = score.state_dict()
     score.score(batch_of([2], 0))
-    assert state == {"terms": [{"norms": [], "visits": []}]} != score.state_dict()
+    state = score.state_dict()
+    before = configuration(state)
+    score.score(batch_of([2], 1))
+    assert before == configuration(state) != configuration(score.state_dict())
+    other = WeightedSum([(1, EL2N())])
+    other.load_state_dict(state)
+    other.score(batch_of([2], 1))
+    assert configuration(state) == before
+
+
+def test_the_state_of_many_samples_fits_into_a_checkpoint() -> None:
+    score, last = EL2N(), 10**6
+    score.score(batch_of([last], 0))
+    packed = state_file.Packed(score.state_dict())
+    assert [list(tensor.shape) for tensor in packed.tensors.values()] == [[2, last + 1]]
+    assert len(json.dumps(packed.tree)) < 1000  # the header of a file holds 100 MB at most
