@@ -55,13 +55,12 @@ class Learned(Policy):
     )
     needs_index = True
     state = ("past", "times", "visits", "now")
-    past: Tensor | None = None
-    """Logarithms of the last three losses, float32 ``[3, samples]``; infinite if unknown."""
 
     def __init__(self, rate: float = 0.3, seed: int = 0) -> None:
         self.rate, self.seed, self.now = check_rate("rate", rate), seed, 0
-        self.times: Tensor | None = None  # epochs of the last two visits, float32 [2, samples]
-        self.visits: Tensor | None = None  # float32 [samples]
+        # of each sample: logarithms of the last three losses, infinite if unknown; epochs of the
+        # last two visits; number of visits
+        self.past, self.times, self.visits = torch.empty(3, 0), torch.empty(2, 0), torch.empty(0)
         with rng.isolated("cpu", seed, "learned"):
             first, last = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, 1)
         nn.init.zeros_(last.weight)
@@ -70,7 +69,7 @@ class Learned(Policy):
         self._optimizer = torch.optim.Adam(self.network.parameters(), LR)
 
     def plan(self, run: RunInfo) -> Selection:
-        if self.past is None:
+        if not self.past.shape[1]:
             self.past = torch.full((3, run.samples), torch.inf)
             self.times, self.visits = torch.zeros(2, run.samples), torch.zeros(run.samples)
         check_samples(self, self.past[0], run)
@@ -83,8 +82,6 @@ class Learned(Policy):
 
     def fit(self, run: RunInfo, random: torch.Generator) -> None:
         """Train the network on samples of the last epoch that were visited before, if any."""
-        assert self.past is not None
-        assert self.times is not None
         again = (self.past[1].isfinite() & (self.times[0] == self.now)).nonzero().squeeze(1)
         if not len(again):
             return
@@ -100,16 +97,12 @@ class Learned(Policy):
     @torch.no_grad()
     def predict(self, run: RunInfo) -> Tensor:
         """The predicted loss of each sample, ``[samples]``; infinite without a recorded one."""
-        assert self.past is not None
         self.flops += run.samples * _PASS
         change = self.network(self.features(run, 0)).squeeze(1)
         return (self.past[0] + change.clamp(-3, 3)).exp()
 
     def features(self, run: RunInfo, back: int) -> Tensor:
         """Inputs ``[samples, FEATURES]`` as of now, or for ``back`` 1 as of the latest visit."""
-        assert self.past is not None
-        assert self.times is not None
-        assert self.visits is not None
         latest, before = self.past[back : back + 2].nan_to_num(posinf=0.0)
         before = torch.where(self.past[back + 1].isinf(), latest, before)
         now = self.times[0] if back else torch.tensor(float(run.epoch))
@@ -121,9 +114,6 @@ class Learned(Policy):
         return torch.stack([latest, before, age, visits, mean], 1)
 
     def observe(self, visit: Visit) -> None:
-        assert self.past is not None
-        assert self.times is not None
-        assert self.visits is not None
         assert visit.index is not None
         finite = visit.losses.isfinite()
         index, losses = visit.index[finite], visit.losses[finite].float()

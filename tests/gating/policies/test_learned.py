@@ -107,5 +107,4 @@ def test_samples_not_seen_yet_come_first_and_a_loss_that_is_not_finite_is_ignore
         policy.observe(Visit(rows, torch.full((len(rows),), 1e6)))
     assert sorted(seen) == list(range(N))
     policy.observe(Visit(torch.tensor([5]), torch.tensor([math.nan])))
-    assert policy.past is not None
     assert policy.past[0, 5].exp().item() == pytest.approx(1e6, rel=1e-3)
