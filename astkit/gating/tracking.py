@@ -6,6 +6,7 @@ The density of the scores at the threshold is the sensitivity of the rate to the
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -84,6 +85,10 @@ class LogIntegral(ScaleFree):
         self.density: float | None = None
         self._gain = 0.5  # initial value for "auto"
         self.gain = gain
+
+    def config(self) -> dict[str, Any]:
+        """Constructor arguments; the gain that "auto" arrives at is state."""
+        return {"target_rate": self.target_rate, "gain": "auto" if self.auto else self._gain}
 
     @property
     def gain(self) -> float:
