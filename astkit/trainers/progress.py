@@ -33,10 +33,10 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """An observer that displays the progress of a run, in the background.
+    """An observer that displays the progress of a run.
 
-    A slow front end or a full pipe does not delay training; bar updates may be skipped, lines are
-    not.
+    It draws in the background: a slow front end or a full pipe does not delay training. Bar
+    updates may be skipped, lines are not.
 
     Args:
         label: name of the run.
