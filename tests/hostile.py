@@ -276,7 +276,7 @@ def _checkpoint(folder: Path) -> Path:
     steps = trainer.steps()
     next(steps)
     steps.close()  # leaves a checkpoint
-    trainer.checkpoints.writer.close()
+    trainer.checkpoints.writer.flush()
     return listed(folder)[0]
 
 
@@ -286,7 +286,7 @@ def _resume(folder: Path, path: Path) -> None:
     newest(folder)
     trainer = _trainer(folder, resume=True)
     next(trainer.steps(), None)
-    trainer.checkpoints.writer.close()
+    trainer.checkpoints.writer.flush()
 
 
 def _header(content: bytes) -> tuple[dict[str, Any], bytes]:

@@ -22,8 +22,10 @@ import time
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 from astkit.files import write_atomic
+from astkit.names import REGISTRIES
 from tests.benchmarks import policies_plan as plans
 from tests.benchmarks.policies_plan import Run
 from tests.benchmarks.policies_run import DATA, execute, images
@@ -73,7 +75,8 @@ def listing(plan: list[Run], entries: plans.Entries) -> str:
 def run_one(run: Run, out: Path, cache: Path, pause: float) -> None:
     """Train ``run`` in this process and add its entry to ``out``."""
     rate = plans.rate_for(run, plans.read(out)) if run.controlled else None
-    plans.add(out, run.key(), execute(run, cache, rate, pause=pause))
+    with patch.dict(REGISTRIES["condition"], plans.ALIASES):
+        plans.add(out, run.key(), execute(run, cache, rate, pause=pause))
 
 
 def run_all(plan: list[Run], out: Path, cache: Path, jobs: int, pause: float) -> list[Run]:

@@ -55,7 +55,7 @@ DEFINING = (
 )
 EPOCH_SECONDS, START_SECONDS = 25.0, 20.0  # of 50,000 rows on one core, and of a process
 ROWS = {"long_tail": 12_406, "natural_tail": 12_406, "small": 8000}
-REGISTRIES["condition"].setdefault("natural_tail", REGISTRIES["condition"]["long_tail"])
+ALIASES = {"natural_tail": REGISTRIES["condition"]["long_tail"]}
 """A long tail whose validation data have its class shares: all that a policy may use of them, and
 no news to it, so the run has none."""
 

@@ -266,7 +266,7 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
     assert text.startswith(rules.rstrip())
     assert all(f"| {name} |" in rules for name in REGISTRIES["policy"])
     tail = "long tail, 1 epochs, balanced validation"
-    titles = ["clean, 1 epochs", f"{tail} and test", f"{tail}, imbalanced test"]
+    titles = ["clean, 1 epochs", f"{tail} and test", f"{tail}, imbalanced test (the same runs)"]
     assert re.findall(r"### (.*)", text) == titles  # "small" has no dense run
     first, claimed = text.split("### ")[1], text.split("## Published claims")[1]
     found = re.search(r"\| seta, not tuned \| 3 \| 73.03% \| (\S+) points \[(\S+), (\S+)\]", first)
