@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 
 import pandas as pd
@@ -35,6 +37,18 @@ samples are means over seeds.
 `auto` was changed twice after results with these seeds had been seen, and measured again with them:
 the exponent of its trust for wrong labels, and that it counts distinct samples for duplicates. So
 its rows on these two are no independent test.
+"""
+SPEED = """## Speed
+
+Speed-up of an epoch over dense training by the share of samples kept, and in brackets the share of
+what loading, forward and backward passes alone allow, measured in the same rounds. SimpleCNN on
+images of CIFAR-10's size, one CPU thread, CPU seconds, n = {n} rounds
+([ceilings.json](../tests/benchmarks/ceilings.json)).
+
+{table}
+
+With `TrainConfig(switch_off=True)`, the CPU seconds of whole runs as multiples of those of dense
+training, n = {runs} ([switching.json](../tests/benchmarks/switching.json)): {switched}.
 """
 PUBLISHED = {
     "infobatch": (
@@ -79,7 +93,7 @@ def page(entries: Entries) -> str:
             shown = shown.join(wrong_shares(runs))
         said = "".join(f"- {each.sentence}.\n" for each in verdicts)
         parts += [f"### {task}\n", markdown(shown), f"\n{said}"]
-    parts += ["## Published claims\n", markdown(claims(found))]
+    parts += [speed(), "## Published claims\n", markdown(claims(found))]
     if stale := len(entries) - len(found):
         parts += [f"\n{stale} results of earlier code are left out."]
     dirty = sum(bool(entry["stamp"]["dirty"]) for entry in found)
@@ -157,6 +171,31 @@ def claims(entries: Sequence[Entry]) -> pd.DataFrame:
         for policy, (claim, where) in PUBLISHED.items()
     }
     return pd.DataFrame(rows).T.rename_axis("policy")
+
+
+def speed() -> str:
+    """The time that policies take, and what a policy costs that is switched off."""
+    folder = Path(__file__).parent
+    near, switching = (
+        json.loads((folder / f"{name}.json").read_text())["figures"]
+        for name in ("ceilings", "switching")
+    )
+    rows: dict[str, dict[str, str]] = defaultdict(dict)
+    for each in near:
+        policy, _, kept = each["name"].partition(":")[0].partition(", ")
+        reached = f"{each['median'] * each['ceiling']:.2f} ({each['median']:.0%})"
+        rows[policy][kept or "rate set by the data"] = reached
+    switched = "; ".join(
+        f"{each['name'].partition(' /')[0]}: {each['median']:.3f}"
+        f" [{each['low']:.3f}, {each['high']:.3f}]"
+        for each in switching
+    )
+    return SPEED.format(
+        n=near[0]["n"],
+        table=markdown(pd.DataFrame(rows).T.fillna("").rename_axis("policy")),
+        runs=switching[0]["n"],
+        switched=switched,
+    )
 
 
 def overview(entries: Sequence[Entry], seeds: int) -> pd.DataFrame:
