@@ -85,7 +85,9 @@ class Verdict:
 
     @property
     def _budget(self) -> str:
-        return "at equal FLOPs" if self.flops else "at the same budget"
+        share = self.flops.mean if self.flops else None
+        equal = "at the same budget" if share is None else "at equal FLOPs"
+        return equal if share is None or share > 0.97 else f"at {share:.2f} of dense's FLOPs"
 
     def _pays(self) -> str:
         shares = {"seconds": self.reach_seconds, "FLOPs": self.reach_flops}

@@ -51,6 +51,8 @@ def test_each_outcome_has_its_sentence() -> None:
         said(lost, "loss", False, curve=[]),
         "x pays: -0.021 in loss [-0.024, -0.018] at equal FLOPs, n = 5,"
         " in 1.00 [1.00, 1.00] times dense's seconds",
+        said(lost, flops=85.0),
+        "x costs 2.1 points [1.8, 2.4] at 0.85 of dense's FLOPs, n = 5",
         said(CLEAR, "loss", False),
         "x costs 0.021 in loss [0.018, 0.024] at equal FLOPs, n = 5",
         said(CLEAR, **slow),
