@@ -164,7 +164,7 @@ def test_the_time_left_of_a_resumed_run_counts_its_own_progress(monkeypatch):
     observer = Progress(bar=False, stream=text)
     observer.log(81, phase="train", epoch=8, of_epoch=0.1, progress=0.8, loss=1.0)
     observer.log(90, phase="epoch", epoch=9, progress=0.9)
-    observer.close()  # and gone on with later
+    observer.close()  # and used again later
     observer.log(90, phase="epoch", epoch=9, progress=0.9)  # from which nothing follows
     observer.log(95, phase="epoch", epoch=10, progress=0.95)
     observer.close()
