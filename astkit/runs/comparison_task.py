@@ -95,7 +95,6 @@ class Task:
         return {
             **described,
             **held,
-            "criterion": configuration(self.criterion),
             "metrics": [[each.name, each.higher_is_better] for each in self.metrics],
         }
 
