@@ -219,6 +219,9 @@ def test_the_search_chooses_the_best_mean_of_complete_trials() -> None:
     del entries[next(iter(entries))]
     with pytest.raises(ValueError, match="has 2 of 3 trials"):
         plans.tuned(RUN, entries)
+    gate = plans.trials([replace(searched, policy="gate", seed=100)])
+    lowest = {run.key(): {**asdict(run), "code": run.code, "accuracy": -run.lr} for run in gate}
+    assert plans.tuned(replace(RUN, policy="gate"), lowest).lr == 3e-4 < min(plans.TRIALS)[0]
 
 
 def test_options_and_the_hash_of_the_code() -> None:
