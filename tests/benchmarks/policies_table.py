@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pandas as pd
 
@@ -110,17 +111,28 @@ def tasks(entries: Sequence[Entry]) -> Tasks:
     """Entries as `astkit.runs.verdict` takes them, by condition, length and metric.
 
     Policies may use the class shares of the validation data; those of a long tail are balanced, or
-    as imbalanced as the training data. Tasks without dense training are left out.
+    as imbalanced as the training data. Dense training with the settings of policies, beside that
+    with its own, makes a further task of their runs. Tasks without dense training are left out.
     """
     found: Tasks = defaultdict(list)
+    tuned = any(entry["tuned"] for entry in entries)
+    others = [run for run in entries if tuned and run["policy"] == DENSE and not run["tuned"]]
     for entry in sorted(entries, key=lambda entry: entry["policy"] != DENSE):
         tests = TESTS.get(parsed(entry["condition"])[0], {"accuracy": ""})
         for metric, said in tests.items():
             task = f"{in_words(entry['condition'])}, {entry['epochs']:g} epochs{said}"
             shown = {"policy": label(entry), "value": entry[metric], "worst_class": entry["worst"]}
-            found[task].append({**entry, **shown, "seconds": None, "curve": []})
+            run = {**entry, **shown, "seconds": None, "curve": []}
+            if entry not in others:
+                found[task].append(run)
+            if _settings(entry) in map(_settings, others):
+                found[f"{task}, all at learning rate {entry['lr']:g}"].append(run)
     full = {task: runs for task, runs in found.items() if runs[0]["policy"] == DENSE}
     return dict(sorted(full.items()))
+
+
+def _settings(entry: Entry) -> list[Any]:
+    return [entry[name] for name in ("condition", "epochs", "fraction", "lr", "batch_size")]
 
 
 def in_words(condition: str) -> str:

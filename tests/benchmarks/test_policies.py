@@ -22,7 +22,7 @@ from astkit.names import REGISTRIES
 from tests.benchmarks import policies, policies_run
 from tests.benchmarks import policies_plan as plans
 from tests.benchmarks.policies_plan import Run
-from tests.benchmarks.policies_table import overview, page
+from tests.benchmarks.policies_table import overview, page, tasks
 
 RUN = Run("wrong_labels", "dense", 0, 1.0, 3e-3, 64, data="digits")
 ROOT = Path(__file__).parents[2]
@@ -289,6 +289,25 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
     assert rows.loc["clean, 1 epochs", "dense"] == "72.00%"
     assert rows.loc["clean, 1 epochs", "seta, not tuned"].endswith(", pays")
     assert "infobatch, not tuned" not in rows
+
+
+def test_a_policy_is_also_compared_with_dense_training_at_its_own_learning_rate() -> None:
+    runs = [
+        (replace(RUN, policy=policy, lr=lr, seed=seed, tuned=tuned), score + seed / 100)
+        for policy, lr, tuned, score in (
+            ("dense", 0.01, False, 0.75),
+            ("dense", 0.006, True, 0.7),
+            ("seta", 0.01, True, 0.74),
+            ("infobatch", 0.006, True, 0.72),
+        )
+        for seed in range(2)
+    ]
+    found = tasks([entry(run, score) for run, score in runs])
+    own, theirs = sorted(found)
+    assert theirs == f"{own}, all at learning rate 0.01"
+    arms = {task: {run["policy"]: run["value"] for run in found[task][::2]} for task in found}
+    assert arms[own] == {"dense": 0.7, "seta": 0.74, "infobatch": 0.72}
+    assert arms[theirs] == {"dense": 0.75, "seta": 0.74}
 
 
 @pytest.mark.full
