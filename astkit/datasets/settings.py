@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from astkit.batch import tensors
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
 from astkit.rng import isolated
@@ -58,8 +59,8 @@ def loader_settings(
 ) -> LoaderSettings:
     """Settings for batches of ``batch_size`` rows of ``data`` on ``device``.
 
-    Values other than ``"auto"`` are used unchanged. To choose workers for a dataset other than
-    ``Images``, one row is loaded to measure its size; random generators are restored.
+    Values other than ``"auto"`` are used unchanged. One row may be loaded, to see its size and its
+    device; random generators are restored.
     Raises ``ValueError`` for invalid arguments.
     """
     _check_arguments(data, batch_size, num_workers, resident, timeout_s)
@@ -72,11 +73,12 @@ def loader_settings(
     elif resident or isinstance(data, Images):
         num_workers = ahead = 0  # a batch of Images is one copy; workers would add a second
     else:
-        num_workers, ahead = _workers(batch_size * _row_bytes(data), device)
+        num_workers, ahead = _workers(batch_size * _row_bytes(_row(data)), device)
     return LoaderSettings(
         num_workers=num_workers,
         prefetch_factor=ahead if num_workers else None,
-        pin_memory=device.type == "cuda",
+        # torch refuses to pin rows that are on a GPU already
+        pin_memory=device.type == "cuda" and all(part.is_cpu for part in tensors(_row(data))),
         timeout_s=timeout_s,
         resident=resident,
     )
@@ -128,14 +130,17 @@ def _room() -> int | None:
     return min(room, default=None)
 
 
-def _row_bytes(data: Dataset[Any]) -> int:
+def _row(data: Images | Dataset[Any]) -> Any:
     states = random.getstate(), np.random.get_state()
     try:
         with isolated("cpu"):
-            item = data[0]
+            return data[0]
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+def _row_bytes(item: Any) -> int:
     parts = item if isinstance(item, tuple | list) else [item]
     return sum(getattr(part, "nbytes", 0) for part in parts)
 

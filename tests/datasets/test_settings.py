@@ -1,9 +1,10 @@
+import copy
 import random
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 import astkit.datasets.settings as module
 from astkit.datasets import Images, Loader, open_mapped, write_mapped
@@ -56,6 +57,18 @@ def test_workers_follow_cores_and_device(machine, cores, device, workers, ahead)
     found = loader_settings(Noisy(), 4, device)
     assert (found.num_workers, found.prefetch_factor) == (workers, ahead)
     assert found.pin_memory == (device == "cuda")
+
+
+def test_rows_that_are_on_the_device_already_are_not_pinned(machine):
+    machine()
+    rows = torch.zeros(8, 2)
+    images = copy.copy(IMAGES)
+    object.__setattr__(images, "images", IMAGES.images.to("meta"))
+    there = {"x": {"ids": rows.to("meta")}, "y": 1}
+    for data in (TensorDataset(rows, rows.to("meta")), [there], images):
+        assert not loader_settings(data, 4, "cuda", num_workers=0, resident=False).pin_memory
+    for data in (TensorDataset(rows), [{"x": {"ids": rows}}], ["text"], IMAGES):
+        assert loader_settings(data, 4, "cuda", num_workers=0, resident=False).pin_memory
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
