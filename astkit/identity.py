@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_LIBRARIES = ("astkit", "torch")  # their code is identified by the name
+
 
 def configuration(value: Any) -> Any:
     """``value`` as plain values: numbers, strings, lists and mappings of them.
 
     An object is identified by its class and its constructor's arguments, returned by its method
-    ``config`` or read from attributes of the same names; a function by its name; a tensor by a
-    hash of its values.
+    ``config`` or read from attributes of the same names; a module with parameters by its class; a
+    function by its name, and a user's by a hash of its code too; a tensor by one of its values.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -32,10 +35,12 @@ def configuration(value: Any) -> Any:
     if isinstance(value, functools.partial):
         inner = [configuration(value.func), configuration(value.args)]
         return {"partial": inner, **configuration(value.keywords)}
-    if isinstance(value, torch.nn.Module):  # weights change; structure is compared elsewhere
-        return {"module": type(value).__qualname__}
+    if isinstance(value, torch.nn.Module) and any(True for _ in value.parameters()):
+        return {
+            "module": type(value).__qualname__
+        }  # weights change; structure is compared elsewhere
     if isinstance(value, type) or inspect.isroutine(value):
-        return f"{value.__module__}.{value.__qualname__}"
+        return f"{value.__module__}.{value.__qualname__}{_code(value)}"
     if callable(getattr(value, "config", None)):
         return {"class": type(value).__name__, **configuration(value.config())}
     return {"class": type(value).__name__, **configuration(arguments(value))}
@@ -48,6 +53,30 @@ def arguments(value: Any) -> dict[str, Any]:
     names = inspect.signature(type(value).__init__).parameters
     held = {name: getattr(value, name) for name in list(names)[1:] if hasattr(value, name)}
     return {name: found for name, found in held.items() if not inspect.ismethod(found)}
+
+
+def _code(function: Any) -> str:
+    """A hash of a user's function: its code, defaults and the plain values that it encloses."""
+    function = getattr(function, "__func__", function)
+    if not inspect.isfunction(function) or function.__module__.split(".")[0] in _LIBRARIES:
+        return ""
+    enclosed = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+    plain = [each for each in enclosed if isinstance(each, bool | int | float | str | Tensor)]
+    held = configuration([function.__defaults__, function.__kwdefaults__, plain])
+    parts = repr((_instructions(function.__code__), held))
+    return f" {hashlib.sha256(parts.encode()).hexdigest()[:16]}"
+
+
+def _filled(cell: types.CellType) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # of a name that is bound later
+        return False
+
+
+def _instructions(code: types.CodeType) -> tuple[Any, ...]:
+    inner = [_instructions(each) if inspect.iscode(each) else each for each in code.co_consts]
+    return code.co_code, code.co_names, tuple(inner)
 
 
 def tensor_hash(tensor: Tensor) -> str:

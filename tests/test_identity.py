@@ -42,6 +42,10 @@ def test_the_configuration_of_each_kind_of_value() -> None:
         (Plain, f"{__name__}.Plain"),
         (square, {"partial": ["builtins.pow", []], "exp": 2}),
         (nn.Linear(2, 3), {"module": "Linear"}),
+        (
+            nn.L1Loss(),
+            {"class": "L1Loss", "size_average": None, "reduce": None} | {"reduction": "mean"},
+        ),
     ):
         found = configuration(value)
         assert found == expected
@@ -72,3 +76,23 @@ def test_a_hash_is_of_the_values(dtype: torch.dtype) -> None:
     assert tensor_hash(values) != tensor_hash(values.flip(0))
     assert tensor_hash(torch.tensor(1).to(dtype)) != tensor_hash(torch.tensor(0).to(dtype))
     assert len(tensor_hash(values[:0])) == 16
+
+
+def criteria(scale: float, weights: list[float]) -> list[Any]:
+    """Criteria that a user may edit, with the same names."""
+    return [
+        lambda outputs, targets: scale * (outputs - targets).abs(),
+        lambda outputs, targets, factor=scale: factor * (outputs - targets).abs(),
+        nn.CrossEntropyLoss(weight=torch.tensor(weights), reduction="none"),
+        nn.CrossEntropyLoss(label_smoothing=scale),
+    ]
+
+
+def test_an_edited_criterion_is_another_one() -> None:
+    kept, again, edited = criteria(0.1, [1, 2]), criteria(0.1, [1, 2]), criteria(0.2, [1, 3])
+    for first, second, third in zip(kept, again, edited, strict=True):
+        assert configuration(first) == configuration(second) != configuration(third)
+    one, other = (eval(f"lambda a, b: {body}") for body in ("(a - b) ** 2", "(a - b) ** 4"))
+    assert configuration(one) != configuration(other)
+    nested = [eval(f"lambda a: map(lambda b: b * {by}, a)") for by in (2, 3)]
+    assert configuration(nested[0]) != configuration(nested[1])

@@ -34,6 +34,11 @@ def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
         return own
     logits, labels = single(logits_of(outputs)), labels_of(targets)
     if labels.is_floating_point():
+        if labels.ndim < 2 or labels.shape[1] < 2:
+            raise ValueError(
+                f"the targets are floats of shape {list(labels.shape)}, from which cross-entropy"
+                " learns nothing: pass a criterion, such as nn.MSELoss(reduction='none')"
+            )
         return F.cross_entropy(logits, labels, reduction="none")
     labels = labels.long()
     if labels.ndim == 1:

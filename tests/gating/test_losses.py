@@ -71,6 +71,11 @@ def test_logits_and_labels_are_found_wherever_they_are() -> None:
             assert row_losses(cross_entropy_rows, outputs, targets).equal(ROWS)
     assert labels_of({"labels": LABELS}) is LABELS
     assert logits_of((torch.tensor(0.3), LOGITS)) is LOGITS
+    for floats in (torch.rand(4), torch.rand(4, 1)):  # of a regression
+        with pytest.raises(
+            ValueError, match=r"learns nothing: pass a criterion, such as nn\.MSELoss"
+        ):
+            row_losses(cross_entropy_rows, torch.rand_like(floats), floats)
     shares = row_losses(cross_entropy_rows, LOGITS, F.one_hot(LABELS, 5).double())
     torch.testing.assert_close(shares, ROWS)
 
