@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from astkit import distributed
 from astkit.batch import Batch, as_batch
@@ -17,6 +25,7 @@ from astkit.datasets.images import Images
 from astkit.datasets.loaders import BatchSource, Loader, check_labels_of, check_start
 
 BATCH_SIZE = 128
+_UNDIVIDED = RandomSampler | SequentialSampler  # load every row in every process
 
 
 class Indexed(Dataset[Any]):
@@ -82,7 +91,7 @@ class ForeignLoader:
     @property
     def streamed(self) -> bool:
         """Whether the rows can only be read in order."""
-        return any(isinstance(part, IterableDataset) for part in _parts(self.loader))
+        return any(isinstance(part, IterableDataset) for part in parts_of(self.loader))
 
     def to(self, device: torch.device | str) -> ForeignLoader:
         """Deliver batches on ``device`` from now on."""
@@ -143,19 +152,19 @@ class ForeignLoader:
             )
 
 
-def _parts(loader: Any) -> Iterator[Any]:
-    """``loader``, its sampler and dataset, and the stages of a WebDataset pipeline."""
+def parts_of(loader: Any) -> Iterator[Any]:
+    """``loader``, its samplers and dataset, and the stages of a WebDataset pipeline."""
     yield loader
-    inner = [getattr(loader, name, None) for name in ("sampler", "dataset")]
+    inner = [getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset")]
     stages = getattr(loader, "pipeline", None)
     for part in [*inner, *(stages if isinstance(stages, list) else [])]:
         if part is not None:
-            yield from _parts(part)
+            yield from parts_of(part)
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
     """Select the order of ``epoch`` in parts whose order depends on it, such as a stream's."""
-    for part in _parts(loader):
+    for part in parts_of(loader):
         if hasattr(part, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
             part.set_epoch(epoch)
         elif type(part).__name__ == "detshuffle":  # webdataset counts up when it starts
@@ -193,7 +202,7 @@ def as_loader(
     if is_dataset(obj):
         size = batch_size or BATCH_SIZE
         return Loader(obj, size, device=device, shuffle=shuffle, seed=seed)
-    if hasattr(getattr(obj, "sampler", None), "policy"):
+    if hasattr(_sampler(obj), "policy"):
         raise ValueError(
             "the loader has a policy's sampler, for custom training loops: give the trainer the"
             " dataset, batch_size=... and policy=..."
@@ -223,17 +232,29 @@ def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
 
 
 def divided(source: BatchSource) -> BatchSource:
-    """``source``, of which each process loads its share; ``ValueError`` if all load the same."""
+    """``source``, of which each process loads its share; ``ValueError`` if all load the same.
+
+    Warns of an ``IterableDataset``, which has to divide its rows itself.
+    """
     if distributed.world() == 1:
         return source
     if isinstance(source, Loader):
         return source.divided()
-    loader = getattr(source, "loader", None)
-    sampler = getattr(loader, "sampler", None)
-    if loader is None or isinstance(sampler, RandomSampler | SequentialSampler):
-        what = type(source if loader is None else loader).__name__
+    loader: Any = getattr(source, "loader", source)
+    same = f"all {distributed.world()} processes would train on the same rows of the"
+    if getattr(source, "streamed", False):
+        warnings.warn(f"{same} stream, unless it divides them itself by their rank", stacklevel=2)
+    elif not isinstance(loader, DataLoader) or isinstance(_sampler(loader), _UNDIVIDED):
         raise ValueError(
-            f"all {distributed.world()} processes would train on the same rows of the {what}: pass"
-            " the data set instead, with batch_size=..., or sampler=DistributedSampler(data)"
+            f"{same} {type(loader).__name__}: pass the data set instead, with batch_size=..., or"
+            " a DataLoader with sampler=DistributedSampler(data)"
         )
     return source
+
+
+def _sampler(loader: Any) -> Any:
+    """What chooses the rows of a DataLoader; its ``sampler`` is unused beside a batch sampler."""
+    sampler = getattr(loader, "batch_sampler", None)
+    while isinstance(sampler, BatchSampler):
+        sampler = sampler.sampler
+    return getattr(loader, "sampler", None) if sampler is None else sampler

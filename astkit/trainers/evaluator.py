@@ -19,6 +19,7 @@ from torch.utils.data.distributed import DistributedSampler
 from astkit import distributed, rng
 from astkit.batch import Batch, count_rows
 from astkit.datasets import BatchSource, stratified
+from astkit.datasets.foreign import parts_of
 from astkit.gating import evaluating, row_losses
 from astkit.gating.data_facts import class_labels
 from astkit.gating.losses import class_outputs
@@ -152,8 +153,8 @@ class Evaluator:
         return self._means(distributed.summed(total))
 
     def _check(self, source: BatchSource) -> None:
-        sampler = getattr(getattr(source, "loader", None), "sampler", None)
-        if distributed.world() > 1 and isinstance(sampler, DistributedSampler):
+        parts = parts_of(getattr(source, "loader", None))
+        if distributed.world() > 1 and any(isinstance(each, DistributedSampler) for each in parts):
             raise ValueError(
                 "the validation data have a DistributedSampler, but the processes divide each batch"
                 " themselves: pass the data set, or a DataLoader without that sampler"

@@ -1,9 +1,17 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
+from astkit import distributed
 from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
-from astkit.datasets.foreign import ForeignLoader, resized
+from astkit.datasets.foreign import ForeignLoader, divided, resized
 from astkit.gating import RandomSubset
 from astkit.trainers.batch_order import Feed
 
@@ -181,3 +189,56 @@ def test_a_stream_is_told_its_epoch_and_never_planned():
     assert not as_loader(ordinary()).streamed
     with pytest.raises(ValueError, match="ForeignLoader loads all rows: pass the data set instead"):
         Feed(as_loader(ordinary()), RandomSubset(0.5), torch.device("cpu"), 0)
+
+
+def spread(**options):
+    """A sampler of process 1 of 2."""
+    return DistributedSampler(PAIRS, num_replicas=2, rank=1, **options)
+
+
+def test_a_sampler_inside_a_batch_sampler_is_told_the_epoch():
+    for options in ({"batch_sampler": BatchSampler(spread(), 5, False)}, {"sampler": spread()}):
+        source = as_loader(DataLoader(PAIRS, **options))
+        orders = []
+        for epoch in range(2):
+            sampler = spread()
+            sampler.set_epoch(epoch)
+            orders.append(torch.cat([batch.x for batch in source.batches(epoch)]))
+            assert torch.equal(orders[-1], X[list(sampler)])
+        assert not torch.equal(*orders)
+
+
+def test_several_processes_load_different_rows_or_are_refused(monkeypatch):
+    class Own:
+        """A batch sampler that divides the rows in its own way."""
+
+        def __iter__(self):
+            return iter([[1, 3], [5, 7]])
+
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    for options in (
+        {"sampler": spread(), "batch_size": 5},
+        {"batch_sampler": BatchSampler(spread(), 5, False)},
+        {"batch_sampler": Own()},
+    ):
+        source = as_loader(DataLoader(PAIRS, **options))
+        assert divided(source) is source
+    same = "all 2 processes would train on the same rows of the"
+    for loader, kind in (
+        (ordinary(), "DataLoader"),
+        (ordinary(shuffle=True), "DataLoader"),
+        (DataLoader(PAIRS, batch_sampler=BatchSampler(RandomSampler(PAIRS), 5, False)), "DataL"),
+        ([(X, Y)], "list: pass the data set instead, with batch_size=..., or a DataLoader with sa"),
+    ):
+        with pytest.raises(ValueError, match=f"{same} {kind}"):
+            divided(as_loader(loader))
+    for stream in (Turned(), DataLoader(Turned(), 5)):
+        source = as_loader(stream)
+        with pytest.warns(UserWarning, match=f"{same} stream, unless it divides them itself"):
+            assert divided(source) is source
+
+
+def test_a_policys_sampler_inside_a_batch_sampler_is_refused():
+    chosen = BatchSampler(RandomSubset(0.5).sampler(PAIRS, epochs=1), 2, False)
+    with pytest.raises(ValueError, match="the loader has a policy's sampler"):
+        as_loader(DataLoader(PAIRS, batch_sampler=chosen))

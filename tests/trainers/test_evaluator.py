@@ -9,8 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
 
+from astkit import distributed
 from astkit.datasets import Batch, Loader, as_loader, stratified
 from astkit.gating import cross_entropy_rows
 from astkit.profiling import Ledger
@@ -179,6 +180,18 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused():
     }.items():
         with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value p"):
             evaluator(metrics={"mine": function}).evaluate(data)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_distributed_sampler_is_refused_in_several_processes(monkeypatch, inside):
+    data = TensorDataset(torch.randn(8, 3), torch.zeros(8, dtype=torch.int64))
+    sampler = DistributedSampler(data, num_replicas=2, rank=0)
+    options = {"batch_sampler": BatchSampler(sampler, 4, False)} if inside else {"sampler": sampler}
+    work, source = evaluator(), as_loader(DataLoader(data, **options))
+    assert work.evaluate(source)["samples"] == 4
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    with pytest.raises(ValueError, match="the validation data have a DistributedSampler"):
+        work.evaluate(source)
 
 
 # --- a part of the rows
