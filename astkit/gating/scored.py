@@ -49,7 +49,7 @@ class Scored:
         index: int64 ``[rows]``, data set indices; ``None`` if unknown.
         model: the model in training; ``None`` if unknown.
         criterion: returns one loss per row.
-        run: computes the outputs of a model; default ``model(inputs)``.
+        run: computes the outputs of a model, in training too; default ``model(inputs)``.
         book: called as ``book(model, batch, trained)`` for each pass of a second model.
 
     Attributes:
@@ -158,10 +158,14 @@ class Scored:
     def train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
         """Train a second model for one step; returns its losses before the step, ``[rows]``."""
         self._placed(model).train()
-        losses = row_losses(self.criterion, call(model, self.inputs, self.targets), self.targets)
+        outputs = self._run(model, self.batch)  # in the run's precision
+        losses = row_losses(self.criterion, outputs, self.targets)
+        half = any(part.dtype == torch.float16 for part in tensors(outputs))
+        # without a loss scale, float16 gradients would vanish
+        scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0, enabled=half)
         optimizer.zero_grad(set_to_none=True)
-        losses.mean().backward()
-        optimizer.step()
+        scaler.scale(losses.mean()).backward()
+        scaler.step(optimizer)
         if self._book is not None:
             self._book(model, self.batch, True)
         return losses.detach()

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from astkit.batch import Batch
 from astkit.gating import Scored, ScoredBatches, evaluating
+from astkit.trainers import TrainConfig
+from astkit.trainers.learner import Learner
 
 X, Y = torch.randn(8, 6), torch.randint(3, (8,))
 
@@ -108,6 +110,28 @@ def test_a_second_model_is_scored_and_trained_and_booked() -> None:
         torch.testing.assert_close(mine, its - 0.1 * its.grad)
     assert booked == [(other, 8, False), (other, 8, False), (other, 8, True)]
     assert (batch.read, model.passes) == (False, [])  # the first model was not looked at
+
+
+class Half(nn.Linear):
+    """A helper model that refuses float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = super().forward(x)
+        assert found.dtype in (torch.float16, torch.bfloat16)
+        return found
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_second_model_is_trained_in_the_precision_of_the_run(precision: str) -> None:
+    def small(outputs: Tensor, targets: Tensor) -> Tensor:
+        return 1e-8 * outputs.sum(1)  # its gradient is 0 in float16 without a loss scale
+
+    learner = Learner(Counted(), TrainConfig(precision=precision), criterion=small)
+    other = Half(6, 3)
+    learner.scored(Batch(None, X, Y)).train(other, torch.optim.SGD(other.parameters(), 0.1))
+    assert other.weight.grad is not None
+    expected = 1e-8 * X.mean(0).expand(3, 6)
+    torch.testing.assert_close(other.weight.grad, expected, rtol=0.1, atol=1e-9)
 
 
 def test_modes_and_generators_come_back_after_an_error() -> None:
