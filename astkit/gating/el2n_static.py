@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from astkit import distributed
 from astkit.gating.controllers import check_rate
 from astkit.gating.helper_models import by_sample, isolated, train_models
 from astkit.gating.last_loss import check_count, check_samples
@@ -26,8 +27,8 @@ class StaticEL2N(Policy):
     every sample by ``||softmax(z) - y||``; the scores are averaged over the runs. The copies have
     equal initial weights if ``make_model`` returns equal ones (the `Trainer` does) and differ in
     the order of the data. Samples without a score are kept. In a custom training loop, call
-    ``policy.prepare(make_model, ScoredBatches(loader))`` first. Source: Paul, Ganguli and
-    Dziugaite, "Deep Learning on a Data Diet", NeurIPS 2021, with 10 runs of 20 epochs.
+    ``policy.prepare(make_model, ScoredBatches(loader))`` first, in every process. Source: Paul,
+    Ganguli and Dziugaite, "Deep Learning on a Data Diet", NeurIPS 2021, with 10 runs of 20 epochs.
 
     Args:
         rate: fraction of the samples to keep, in (0, 1].
@@ -71,7 +72,8 @@ class StaticEL2N(Policy):
                     norms = gradient_norm(batch.forward(model), batch.targets, batch.inputs)
                     parts.append((index, norms))
         total, visits = by_sample(parts)
-        self.scores, self._kept = (total / visits).float(), None
+        # of process 0, since training on a GPU may differ between processes
+        self.scores, self._kept = distributed.gather((total / visits).float())[0][0], None
 
     def plan(self, run: RunInfo) -> Selection:
         if self.scores is None:
