@@ -147,15 +147,25 @@ def _pictures(rows: Any, names: tuple[str, ...]) -> Images:
     return Images(torch.stack(pixels), torch.tensor(rows["label"][:]), names, "images")
 
 
+OPTIONAL = (
+    "batch_size",
+    "budget",
+    "config",
+    "criterion",
+    "make_optimizer",
+    "metrics",
+    "policies",
+)
+"""Further arguments of `astkit.compare` that a script may define."""
+
+
 def script(path: str | Path) -> Arguments:
     """The variables of a Python file: ``make_model``, ``train``, ``validation``, ``test``.
 
-    Optional: ``criterion``, ``metrics``, ``config``, ``budget`` and ``policies``. The file is
-    executed. Raises ``ValueError`` for a missing variable.
+    Optional: `OPTIONAL`. The file is executed. Raises ``ValueError`` for a missing variable.
     """
     found = runpy.run_path(str(path))
     for name in ("make_model", *PARTS):
         if name not in found:
             raise ValueError(f"{path} does not define {name}: define it at the top level")
-    wanted = ("make_model", *PARTS, "criterion", "metrics", "config", "budget", "policies")
-    return {name: found[name] for name in wanted if name in found}
+    return {name: found[name] for name in ("make_model", *PARTS, *OPTIONAL) if name in found}
