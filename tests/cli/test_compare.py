@@ -126,7 +126,8 @@ def test_a_script_defines_its_task(tmp_path, capsys):
     assert "loss" in printed
     path.write_text(SCRIPT + "batch_size = 16\nmake_optimizer = lambda model: None\nother = 1\n")
     assert {"batch_size", "make_optimizer"} < (found := files.script(path)).keys()
-    assert found["batch_size"] == 16 and "other" not in found
+    assert found["batch_size"] == 16
+    assert "other" not in found
     path.write_text(SCRIPT.replace("= test =", "= tests ="))
     assert "does not define test: define it" in refused(capsys, "compare", "--script", path)
 
