@@ -65,7 +65,7 @@ class DeviceGate(Gate):
         Raises ``ValueError`` unless there is one score per row.
         """
         check_scores(scores)
-        scores = scores.detach() if scores.is_floating_point() else scores.double()
+        scores = scores.detach() if scores.is_floating_point() else scores.float()
         batch, quota = len(scores), self._grant(len(scores))
         # room for the fallback rows: the size must not depend on the scores
         size = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
@@ -87,8 +87,8 @@ class DeviceGate(Gate):
             index=torch.where(places < finite, rows[:size], rows[:1]),
             weight=(places < count + added).float(),
             candidates=batch,
-            rate=cast(Any, count.double() / finite),
-            threshold=cast(Any, lowest.double()),
+            rate=cast(Any, count / finite),  # float32: MPS has no float64
+            threshold=cast(Any, lowest),
             fallback=cast(Any, added > 0),
             target_rate=self.target_rate,
             active=places < count,

@@ -58,7 +58,8 @@ def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:
         own = similar.gather(1, rows[:, None])
         ranks.append((similar > own).sum(1) + ((similar == own).sum(1) + 1) / 2)
         cosines.append(own)
-    rank, cosine = torch.cat(ranks).double(), torch.cat(cosines).double()
+    # float64 on the CPU, since MPS has none
+    rank, cosine = (torch.cat(values).cpu().double() for values in (ranks, cosines))
     found = (cosine, rank <= 1, rank <= 5, 1 / rank)
     return Retrieval(len(rank), *(float(values.double().mean()) for values in found))
 

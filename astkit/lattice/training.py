@@ -163,7 +163,7 @@ class RetrievalEvaluator(Evaluator):
                 predicted.append(outputs[:, : self._dim])
                 targets.append(batch.y[:, : self._dim])
             metrics = asdict(retrieval(torch.cat(predicted), torch.cat(targets)))
-        return {"loss": float(torch.cat(losses).double().mean()), **metrics}
+        return {"loss": float(torch.cat(losses).cpu().double().mean()), **metrics}
 
 
 def lattice_trainer(

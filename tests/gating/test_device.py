@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from astkit.gating import DeviceGate, Gate, Selection
 from tests.gating.streams import gamma2, jumping, through_json
 from tests.gating.syncs import Syncs
+from tests.gating.without_float64 import WithoutFloat64
 
 SYNC_FREE = ["loss", "contrast", "confidence", "entropy", "margin"]
 COUNTERS = ("seen", "active", "fallback_rows", "nonfinite", "carry", "batches")
@@ -72,7 +73,8 @@ def test_it_takes_the_rows_of_top_k(
         scores = torch.randperm(size, generator=random).float() - size / 2  # no ties, some negative
         chosen, expected = gate.select(scores), reference.select(scores)
         assert chosen.weight.tolist() == [1.0] * len(expected)
-        assert (float(chosen.rate), float(chosen.threshold)) == (expected.rate, expected.threshold)
+        rate = float(torch.tensor(expected.rate))  # rounded to float32
+        assert (float(chosen.rate), float(chosen.threshold)) == (rate, expected.threshold)
         assert bool(chosen.fallback) == expected.fallback
         active = len(expected) if expected.active is None else int(expected.active.sum())
         assert int(chosen.active.sum()) == active
@@ -127,6 +129,16 @@ def test_training_follows_the_ordinary_gate() -> None:
     assert device.active == plain.active
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_a_device_without_float64_is_enough() -> None:
+    gate = DeviceGate(0.5)
+    for scores in (torch.arange(8), torch.arange(8.0), torch.full((8,), math.nan)):
+        chosen = gate.select(WithoutFloat64.on(scores))
+        assert type(chosen.threshold) is type(chosen.rate) is WithoutFloat64
+    assert int(gate.active) == 8
+    with pytest.raises(TypeError, match="no float64"):
+        WithoutFloat64.on(torch.arange(8)).double()
 
 
 # --- nothing waits ---------------------------------------------------------------------------

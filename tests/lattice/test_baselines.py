@@ -14,6 +14,7 @@ from astkit import rng
 from astkit.lattice import baselines as module
 from astkit.lattice.baselines import baselines, retrieval, ridge
 from astkit.lattice.tasks import Pairs, Task
+from tests.gating.without_float64 import WithoutFloat64
 
 
 def made(n: int = 90, dim: int = 6, seed: int = 0) -> Task:
@@ -47,6 +48,12 @@ def test_metrics_are_those_of_a_plain_loop(n, dim, seed):
     assert found.samples == n
     perfect = retrieval(3 * targets, targets)
     assert (perfect.top1, perfect.mrr) == (1, 1)
+
+
+def test_a_device_without_float64_is_enough():
+    targets = torch.randn(9, 4, generator=rng.generator(6))
+    noisy = targets + torch.randn(9, 4, generator=rng.generator(7))
+    assert retrieval(*map(WithoutFloat64.on, (noisy, targets))) == retrieval(noisy, targets)
 
 
 def test_chunks_change_nothing(monkeypatch):

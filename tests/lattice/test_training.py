@@ -26,6 +26,7 @@ from astkit.lattice.training import (
     lattice_trainer,
 )
 from astkit.trainers import Trainer
+from tests.gating.without_float64 import WithoutFloat64
 
 SMALL = LatticeConfig(dim=16, width=4, height=4, depth=3, hidden=8, mapper_width=48)
 
@@ -82,6 +83,14 @@ def test_the_metrics_of_a_pass_are_those_of_the_model():
     assert record["val_loss"] == pytest.approx(1 - found.cosine, abs=1e-6)
     assert done.ledger.samples.evaluated == 16
     assert done.ledger.samples.trained == 32
+
+
+def test_a_device_without_float64_is_enough():
+    made = lattice_trainer(SMALL, task(), batch_size=16, device="cpu")
+    criterion = made.learner.criterion
+    found = made.evaluate(task().validation)
+    made.learner.criterion = lambda *both: WithoutFloat64.on(criterion(*both))
+    assert made.evaluate(task().validation) == found
 
 
 def test_the_loss_of_a_row_is_that_of_a_plain_computation():
