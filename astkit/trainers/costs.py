@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from astkit.batch import Batch, call, tensors
@@ -59,7 +60,7 @@ class Costs:
             raise ValueError(
                 "the training data contain an empty batch: remove empty batches from the loader"
             )
-        with evaluating(model, self.learner.device):
+        with evaluating(model, self.learner.device), self.learner.autocast():
             outputs = call(model, few.x, few.y)
         classes = class_outputs(outputs, few.y)
         if classes is not None:
@@ -68,7 +69,14 @@ class Costs:
         row_losses(self.learner.criterion, outputs, few.y)
 
     def _counted(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
-        cost = count_flops(model, batch.x, batch.y, self.learner.criterion)
+        learner = self.learner
+
+        def criterion(outputs: Any, targets: Any) -> Any:  # as in training, outside autocast
+            with torch.autocast(learner.device.type, enabled=False):
+                return learner.criterion(outputs, targets)
+
+        with learner.autocast():
+            cost = count_flops(model, batch.x, batch.y, criterion)
         if unknown := set(cost.uncounted) - self._warned:
             self._warned |= unknown
             warnings.warn(

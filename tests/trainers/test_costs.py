@@ -111,3 +111,36 @@ def test_a_budget_of_flops_that_cannot_be_counted_is_refused_first(helper, uncha
     sentence = r"budget flops is 1e\+06, but the FLOPs of _fft_r2c cannot be counted: give epochs"
     with unchanged(trainer.model), pytest.raises(ValueError, match=sentence):
         trainer.run()
+
+
+class Half(nn.Module):
+    """Convolution, attention and a head that accept no float32 but in autocast."""
+
+    def __init__(self, strict: bool) -> None:
+        super().__init__()
+        self.strict = strict
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.convolution, self.head = nn.Conv1d(8, 8, 3), nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.strict and not torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("float32 is refused")
+        x = self.convolution(self.layer(x).transpose(1, 2)).mean(2)
+        return self.head(x).squeeze(1).float().sigmoid()
+
+
+def certain(outputs: Tensor, targets: Tensor) -> Tensor:
+    assert not torch.is_autocast_enabled("cpu")  # as in training: some losses refuse it
+    return nn.functional.binary_cross_entropy(outputs, targets, reduction="none")
+
+
+def test_a_model_is_tried_and_counted_in_the_precision_of_its_training() -> None:
+    rows = Batch(index=torch.arange(3), x=torch.randn(3, 6, 8), y=torch.ones(3))
+    found = [
+        Costs(Learner(Half(strict), TrainConfig(precision=precision), criterion=certain)).of(
+            rows, lambda _: None
+        )
+        for strict, precision in ((False, "fp32"), (True, "bf16"))
+    ]
+    assert found[0] == found[1]
+    assert found[0].forward > 0
