@@ -53,7 +53,7 @@ def tuned(
             exit, and glibc no longer adapts its thresholds afterwards. "auto" is "on" for
             the CPU.
         fixed_shapes: whether all batches have one shape, so that cuDNN may benchmark its algorithms
-            once (on CUDA, unless torch is set to deterministic algorithms).
+            once (on CUDA, unless torch or cuDNN is set to deterministic algorithms).
 
     Raises ``ValueError`` for invalid settings.
     """
@@ -130,8 +130,11 @@ def _keep_memory(keep: bool) -> None:
 def _cudnn(device: torch.device, fixed_shapes: bool, undo: ExitStack) -> Record:
     if device.type != "cuda":
         return {"value": False, "why": f"a run on {device.type} does not use cuDNN"}
+    before = torch.backends.cudnn.benchmark
+    if torch.backends.cudnn.deterministic:
+        return {"value": before, "why": "cudnn.deterministic is set, so it was left as it was"}
     fixed_shapes = fixed_shapes and not torch.are_deterministic_algorithms_enabled()
-    undo.callback(setattr, torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
+    undo.callback(setattr, torch.backends.cudnn, "benchmark", before)
     torch.backends.cudnn.benchmark = fixed_shapes
     many = "many shapes, each of which would be timed, or deterministic"
     return {"value": fixed_shapes, "why": "few shapes" if fixed_shapes else many}

@@ -199,6 +199,17 @@ def test_cudnn_times_nothing_where_algorithms_are_to_be_deterministic() -> None:
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_deterministic_cudnn_keeps_its_benchmark_setting(
+    before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.backends.cudnn, "deterministic", True)
+        patch.setattr(torch.backends.cudnn, "benchmark", before)
+        with tuned(device="cuda", fixed_shapes=not before) as record:
+            assert torch.backends.cudnn.benchmark is record["cudnn_benchmark"]["value"] is before
+
+
 def test_a_wrong_setting_is_refused_before_anything_is_set() -> None:
     before = state()
     for options, sentence in (
