@@ -3,9 +3,9 @@
 Why short totals are rejected: a counter is updated in steps (NVML about every 100 ms, RAPL every
 ms), so a reading at the edge of a window is up to one step old. Consecutive windows without a
 pause share that edge and its error cancels, so only the two ends of a stretch matter: at most 2 %
-over 100 steps. At a pause, half a step on average is counted at the power of the other side:
-again at most 2 % if a stretch has 25 steps and a pause draws at most twice the window's
-power.
+over 100 steps; gaps shorter than a tenth of a step may be included. At a pause, half a step on
+average is counted at the power of the other side: again at most 2 % if a stretch has 25 steps and a
+pause draws at most twice the window's power.
 """
 
 from __future__ import annotations
@@ -117,9 +117,13 @@ class EnergyMeter:
         if self._open is not None:
             raise RuntimeError(f"window {self._open!r} is still open: leave it first")
         account, began = self._accounts.setdefault(name, _Account()), self._clock()
-        if self._ended[0] != name or began - self._ended[1] > self._step:
+        last, ended = self._ended
+        self._open, previous = name, self._edge
+        before = self._read(account, began)
+        if last == name and began - ended <= self._step:
+            self._add(account, previous, before, ended)
+        else:
             account.stretches += 1
-        self._open, before = name, self._read(account, began)
         try:
             yield
         finally:
@@ -127,12 +131,7 @@ class EnergyMeter:
             after = self._read(account, now)
             self._open, self._ended = None, (name, now)
             account.seconds += now - began
-            if self.counter is not None and before is not None and after is not None:
-                try:
-                    seconds = after.at - before.at
-                    account.joules += self.counter.joules(before.values, after.values, seconds)
-                except UnavailableError as error:
-                    account.reason = account.reason or str(error)
+            self._add(account, before, after, now)
 
     def reading(self, name: str = "training") -> EnergyReading:
         """The total of ``name`` so far; ``None`` with the reason if incomplete.
@@ -183,6 +182,19 @@ class EnergyMeter:
             except UnavailableError as error:
                 self._edge, account.reason = None, account.reason or str(error)
         return self._edge
+
+    def _add(
+        self, account: _Account, before: _Edge | None, after: _Edge | None, ended: float
+    ) -> None:
+        """Add the energy between two edges; of an interval with a gap, the share before the gap."""
+        if self.counter is None or before is None or after is None or before is after:
+            return
+        seconds = after.at - before.at
+        try:
+            joules = self.counter.joules(before.values, after.values, seconds)
+            account.joules += joules * (ended - before.at) / seconds
+        except UnavailableError as error:
+            account.reason = account.reason or str(error)
 
     def _refusal(self, account: _Account) -> str | None:
         seconds, stretch = account.seconds, STEPS_OF_A_STRETCH * self._step

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astkit.profiling import EnergyMeter, EnergyReading
+from astkit.profiling.energy import REUSED
 from tests.profiling.conftest import Machine
 
 READING = EnergyReading(5.0, "nvml", "GPU 0", 12.0)
@@ -114,6 +115,29 @@ def test_short_windows_without_pauses_are_fine_and_seldom_read(machine):
         machine.spend(0.0001, 400.0)  # shorter than a step: no pause
     assert meter.reading().joules == pytest.approx(3000 * 0.0041 * 400, rel=0.02)
     assert machine.reads <= 12.3 / 0.01 + 1  # every tenth of a step, of 6,000 edges
+
+
+@pytest.mark.parametrize(
+    ("windows", "gap"),
+    [
+        ([0.0095], 0.0004),
+        ([0.0098], 0.0004),
+        ([0.0005, 0.0085], 0.0004),
+        ([0.0005, 0.0085], 0.0113),
+        ([0.012], 0.0113),
+        ([0.005], 0.05),
+    ],
+)
+def test_no_energy_is_lost_between_short_windows(machine, windows, gap):
+    """Whatever the length of a window, and whether a reading is reused at its edges or not."""
+    meter = meter_of(machine)
+    while meter.reading().window_s < 12:
+        for seconds in windows:
+            spend(meter, machine, seconds, 300.0)
+            machine.spend(gap, 300.0)
+    joules, measured = meter.reading().joules, 300.0 * meter.reading().window_s
+    share = gap / np.mean(windows) if gap < REUSED * machine.step_s else 0.0
+    assert 0.98 * measured < joules < (1.02 + share) * measured
 
 
 def test_a_total_below_100_steps_of_the_counter_is_refused(machine):
