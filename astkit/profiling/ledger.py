@@ -60,12 +60,14 @@ class Ledger:
     ``seconds`` has two clocks that never run simultaneously, "training" and "evaluation"; `phases`
     splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log").
     On an accelerator both are read after ``synchronize``, so that they measure execution and not
-    launches; while ``waiting`` is false they do not synchronise, and the next synchronised reading
-    covers the whole interval. ``flops_dense``: cost of training on all of the same samples,
-    for comparison. ``uncounted``: executed operations without a FLOP formula; if there are
-    any, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures joules
-    while a clock runs; without one they are not measured. With several processes, samples and FLOPs
-    are those of all of them after each epoch, when `pool` is called; seconds and joules are not.
+    launches. While ``waiting`` is false the training clock does not synchronise, and the next
+    synchronised reading covers the whole interval, apart from what the device did while no clock
+    ran. ``queued``: whether the training clock stopped without synchronising. ``flops_dense``: cost
+    of training on all of the same samples, for comparison. ``uncounted``: executed operations
+    without a FLOP formula; if there are any, ``flops`` is a lower bound, and no ratio may be formed
+    from it. ``meter`` measures joules while a clock runs; without one they are not measured. With
+    several processes, samples and FLOPs are those of all of them after each epoch, when `pool` is
+    called; seconds and joules are not.
     """
 
     counts: Samples = field(default_factory=Samples)
@@ -77,6 +79,7 @@ class Ledger:
     padding: torch.Tensor | None = field(default=None, repr=False, compare=False)
     pooled: list[float] = field(default_factory=list, repr=False, compare=False)
     waiting: bool = field(default=True, repr=False, compare=False)
+    queued: bool = field(default=False, repr=False, compare=False)
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
 
@@ -127,6 +130,7 @@ class Ledger:
         """Sum samples and FLOPs over the processes since the last call; each must call it."""
         if distributed.world() == 1:
             return
+        self.settle()  # the exchange waits for the device
         now = [*asdict(self.samples).values(), *asdict(self.flops).values(), self.flops_dense]
         before = self.pooled or [0.0] * len(now)
         added = distributed.total(*(a - b for a, b in zip(now, before, strict=True)))
@@ -139,12 +143,24 @@ class Ledger:
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
         """Run one of the two clocks, and the energy meter, within a context."""
-        start = self._now()
+        evaluation = name == "evaluation"
+        if evaluation or self.waiting:
+            self.settle()
+        start = self._now(evaluation)
         with nullcontext() if self.meter is None else self.meter.window(name):
             try:
                 yield
             finally:
-                self.seconds[name] += self._now() - start
+                self.seconds[name] += self._now(evaluation) - start
+                self.queued = not (evaluation or self.waiting)
+
+    def settle(self) -> None:
+        """Wait for the work that the training clock left queued; the wait is training."""
+        if self.queued and self.synchronize is not None:
+            waiting, self.waiting = self.waiting, False
+            with self.clock("training"):
+                self.waiting = True  # the clock synchronises when it stops
+            self.waiting = waiting
 
     def energy(self, name: Clock = "training") -> EnergyReading:
         """Joules of a clock's total time, or the reason for their absence."""
@@ -161,8 +177,8 @@ class Ledger:
         finally:
             self.phases[name] = self.phases.get(name, 0.0) + self._now() - start
 
-    def _now(self) -> float:
-        if self.synchronize is not None and self.waiting:
+    def _now(self, wait: bool = False) -> float:
+        if self.synchronize is not None and (wait or self.waiting):
             self.synchronize()
         return time.perf_counter()
 
@@ -172,7 +188,8 @@ class Ledger:
         return 10.0 * self.samples.trained + 0.1 * (self.samples.skipped + self.samples.unloaded)
 
     def state_dict(self) -> dict[str, Any]:
-        """All counts as plain numbers."""
+        """All counts as plain numbers; waits for queued work."""
+        self.settle()
         return {
             "samples": asdict(self.samples),
             "flops": asdict(self.flops),

@@ -98,14 +98,11 @@ class Throughput:
 
     def _mark(self) -> dict[str, float]:
         """All counters now; a row is the difference of two."""
-        samples, ledger = self.ledger.samples, self.ledger
-        asked = time.perf_counter()
-        if ledger.synchronize is not None:
-            ledger.synchronize()
-        now = time.perf_counter()
+        ledger = self.ledger
+        ledger.settle()  # before `samples`, which may wait too
+        samples = ledger.samples
         return {
-            "wall": now,
-            "waited": now - asked,
+            "wall": time.perf_counter(),
             "cpu": time.process_time(),
             "seen": samples.trained + samples.overflowed + samples.skipped,
             "trained": samples.trained,
@@ -115,8 +112,7 @@ class Throughput:
 
     def _speed(self, start: dict[str, float], end: dict[str, float]) -> dict[str, Any]:
         passed = {name: value - start.get(name, 0.0) for name, value in end.items()}
-        # plus the work of this window that its clock has not waited for
-        training, wall = passed["training"] + end["waited"], passed["wall"]
+        training, wall = passed["training"], passed["wall"]
         return {
             "step": self._step,
             "training_steps": self._batches,

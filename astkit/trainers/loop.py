@@ -68,6 +68,7 @@ class Loop(Resumable):
             self.feed.stop()
             self.evaluator.stop()
             with ExitStack() as closing:  # close all, even if one raises
+                closing.callback(self.ledger.settle)  # seconds may be read from here on
                 for observer in reversed(self.observers):
                     closing.callback(observer.close)
                 if self.checkpoints is not None:
@@ -98,7 +99,7 @@ class Loop(Resumable):
     def _train_batch(self) -> StepRecord | None:
         every = self.config.metrics_every
         due = self.position.step % every == 0 or logs.enabled(logs.TRAINING)
-        timed = every == 1 or self.switch is not None
+        timed = every == 1 or self.switch is not None or self.budget.seconds is not None
         self.ledger.waiting = timed
         batch = self._next_batch()
         if batch is None:
@@ -137,9 +138,10 @@ class Loop(Resumable):
         while True:
             with self.ledger.clock("training"), self.ledger.phase("load"):
                 batch = self.feed.next(self.position)
+                batch = None if batch is None else self.learner.prepare(batch)
             if batch is not None:
                 self.visits.check(batch)
-                return self.learner.prepare(batch)
+                return batch
             self._score_only()
             if self.feed.over(self.position):
                 return None

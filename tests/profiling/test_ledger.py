@@ -12,13 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from astkit import models, rng
+from astkit import distributed, models, rng
 from astkit.datasets import Loader
 from astkit.gating import Gate, RandomSubset, row_losses
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import FlopsPerSample, counter
 from astkit.profiling.ledger import Ledger, synchronizer
-from astkit.trainers import Budget, DenseStep, GatedStep, SampleStep, StepResult, Trainer
+from astkit.trainers import (
+    Budget,
+    DenseStep,
+    GatedStep,
+    SampleStep,
+    StepResult,
+    TrainConfig,
+    Trainer,
+)
 from tests.profiling.conftest import noise
 
 ROWS, HELD_OUT, SIZE = 50, 21, 16  # 4 batches, the last of 2 rows; 2 batches to evaluate
@@ -366,6 +374,135 @@ def test_work_on_a_device_is_waited_for_before_a_clock_is_read(clock):
     with ledger.phase("score"):
         clock.now += 1.0
     assert ledger.phases == {"score": 8.0}
+
+
+def test_preparing_a_batch_is_part_of_loading_it(clock, monkeypatch):
+    trainer = timed(clock, "dense")
+    prepare = trainer.learner.prepare
+
+    def slow(batch):
+        clock.now += 3.0
+        return prepare(batch)
+
+    monkeypatch.setattr(trainer.learner, "prepare", slow)
+    trainer.run()
+    assert trainer.ledger.phases["load"] == 6 * (10 + 3)
+    assert trainer.ledger.seconds == {"training": 6 * (13 + 8), "evaluation": 6 * (13 + 100)}
+
+
+class Device:
+    """Works off its queue by itself; the clock moves only while the host waits for it."""
+
+    def __init__(self, clock):
+        self.clock, self.done = clock, 0.0
+
+    def queue(self, seconds):
+        self.done = max(self.done, self.clock.now) + seconds
+
+    def wait(self):
+        self.clock.now = max(self.clock.now, self.done)
+
+
+def queueing(clock, every, budget, observers=()):
+    """A run that queues 10 s per training batch and 1 s per evaluated batch."""
+    device = Device(clock)
+
+    class Queueing(DenseStep):
+        def __call__(self, *parts):
+            device.queue(10.0)
+            return super().__call__(*parts)
+
+    trainer = Trainer(
+        models.build("digits_cnn", (1, 8, 8), 10),
+        Loader(noise(ROWS), SIZE),
+        Loader(noise(HELD_OUT, seed=1), SIZE),
+        budget=budget,
+        step=Queueing(),
+        observers=observers,
+        config=TrainConfig(metrics_every=every),
+        device="cpu",
+    )
+    trainer.ledger.synchronize, evaluated = device.wait, trainer.evaluator._of
+
+    def evaluate(batch):
+        device.queue(1.0)
+        return evaluated(batch)
+
+    trainer.evaluator._of = evaluate
+    return trainer
+
+
+@pytest.mark.parametrize("evaluating", [False, True])
+@pytest.mark.parametrize("every", [1, 5, 100])
+def test_queued_training_is_training_however_rarely_metrics_are_read(clock, every, evaluating):
+    points = []
+
+    def log(step, *, phase, **metrics):
+        if phase == "train" and step % 3 == 0 and evaluating:
+            trainer.evaluate(trainer.validation)
+            points.append(trainer.ledger.seconds["training"])
+
+    observer = SimpleNamespace(log=log, close=lambda: None)
+    trainer, began = queueing(clock, every, Budget(epochs=3), [observer]), clock.now
+    trainer.run()
+    assert trainer.position.step == 12
+    assert points == ([30.0, 60.0, 90.0, 120.0] if evaluating else [])
+    passes = 3 + len(points)
+    assert trainer.ledger.seconds == {"training": 120.0, "evaluation": passes * 2.0}
+    assert clock.now - began == 120 + passes * 2
+    assert [entry["seconds"] for entry in trainer.history.epochs] == [40.0, 80.0, 120.0]
+
+
+def test_a_budget_in_seconds_ends_on_time_however_rarely_metrics_are_read(clock):
+    trainer = queueing(clock, 100, Budget(seconds=65))
+    trainer.run()
+    assert trainer.position.step == 7
+    assert trainer.ledger.seconds["training"] == 70.0
+
+
+def test_queued_training_is_counted_when_a_run_is_saved_and_left(clock):
+    trainer = queueing(clock, 100, Budget(epochs=3))
+    steps = trainer.steps()
+    for _ in range(2):
+        next(steps)
+    assert trainer.state_dict()["ledger"]["seconds"]["training"] == 20.0
+    next(steps)
+    steps.close()
+    assert trainer.ledger.seconds == {"training": 30.0, "evaluation": 0.0}
+
+
+def test_joules_of_queued_training_are_not_those_of_the_evaluation(machine, monkeypatch):
+    monkeypatch.setattr("astkit.profiling.ledger.time", SimpleNamespace(perf_counter=machine.clock))
+    queue = []
+
+    def wait():
+        while queue:
+            machine.spend(*queue.pop(0))
+
+    ledger = Ledger(synchronize=wait, meter=EnergyMeter(counter=machine, clock=machine.clock))
+    ledger.waiting = False
+    for name, watts in (("training", 300.0), ("evaluation", 100.0)):
+        with ledger.clock(name):
+            queue.append((20.0, watts))
+    assert ledger.seconds == {"training": 20.0, "evaluation": 20.0}
+    assert ledger.energy("training").joules == pytest.approx(6000, rel=0.02)
+    assert ledger.energy("evaluation").joules == pytest.approx(2000, rel=0.02)
+
+
+def test_the_exchange_between_processes_counts_the_queue_it_waits_for(clock, monkeypatch):
+    device = Device(clock)
+
+    def total(*values):
+        device.wait()
+        return list(values)
+
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    monkeypatch.setattr(distributed, "total", total)
+    ledger = Ledger(synchronize=device.wait, waiting=False)
+    with ledger.clock("training"):
+        device.queue(10.0)
+    ledger.pool()
+    assert ledger.seconds == {"training": 10.0, "evaluation": 0.0}
 
 
 def test_only_an_accelerator_has_something_to_wait_for(monkeypatch):

@@ -12,6 +12,7 @@ from astkit import logs, models
 from astkit.datasets import Loader
 from astkit.gating import Gate
 from astkit.profiling import Ledger, Throughput, throughput
+from astkit.profiling import ledger as ledger_module
 from astkit.trainers import Budget, DenseStep, GatedStep, Trainer
 from tests.profiling.conftest import noise
 
@@ -96,20 +97,27 @@ def test_the_next_window_begins_where_the_last_ended(clocks):
     assert [row["step"] for row in speed.rows] == [2, 3, 4]
 
 
-def test_an_accelerators_queue_is_the_work_of_its_own_window(clocks):
+def test_an_accelerators_queue_is_the_work_of_its_own_window(clocks, monkeypatch):
     def wait():
         clocks.wall += queue.pop() if queue else 0.0
 
-    ledger, queue = Ledger(synchronize=wait), [1000.0]  # left from the batch before the first
+    class Padding:
+        def __int__(self):  # a read of the device's memory
+            wait()
+            return 0
+
+    monkeypatch.setattr(ledger_module, "time", throughput.time)
+    ledger, queue = Ledger(synchronize=wait, waiting=False), []
     speed = Throughput(ledger, every=1)
-    speed.log(1, phase="train")
-    for step, left in ((2, 7.0), (3, 0.0)):
-        clocks.wall += 1.0
-        ledger.seconds["training"] += 1.0
-        queue.append(left)
+    for step, left in ((1, 1000.0), (2, 7.0), (3, 0.0)):
+        with ledger.clock("training"):
+            clocks.wall += 1.0
+            queue.append(left)
+        ledger.padding = Padding()
         speed.log(step, phase="train")
     assert [row["seconds"] for row in speed.rows] == [8.0, 1.0]
     assert [row["wall_seconds"] for row in speed.rows] == [8.0, 1.0]
+    assert ledger.seconds["training"] == 1001 + 8 + 1  # the waits are not lost to the run
 
 
 def test_a_window_of_no_batches_is_refused():
