@@ -123,7 +123,7 @@ class PolicyTrainer(Trainer):
         if chosen.weight.ndim > 1:  # weights per token
             loss = chosen.mean(torch.where(real, tokens, 0))
         else:
-            loss = chosen.mean(means * counts / counts.double().mean().clamp_min(1e-9))
+            loss = chosen.mean(means * counts / counts.float().mean().clamp_min(1e-9))
         if num_items_in_batch is not None:  # tokens of all batches of an accumulated step
             loss = loss * (counts.sum() * rows / len(counts)) / num_items_in_batch
             if self.args.average_tokens_across_devices:

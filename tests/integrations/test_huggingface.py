@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from astkit import Budget, Gate, Policy, RandomSubset, Selection, TrainConfig, Trainer
+from tests.gating.without_float64 import WithoutFloat64
 from tests.integrations.loops import POLICIES, assert_same
 
 pytestmark = pytest.mark.full
@@ -111,6 +112,16 @@ def test_a_gate(tmp_path: Path) -> None:
     trainer.train()
     own_loop(Gate(0.5), twin, 20, DataLoader(data, BATCH))
     assert_same(model, twin)
+
+
+def test_a_device_without_float64_is_enough(tmp_path: Path) -> None:
+    model, rows = language_model(), texts(padded=True, count=BATCH).rows
+    batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    trainer = trainer_of(RandomSubset(0.5), tmp_path, model, texts(padded=True))
+    model.train()
+    there = batch | {"labels": WithoutFloat64.on(batch["labels"])}
+    found = [trainer.compute_loss(model, dict(inputs)).item() for inputs in (batch, there)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("accumulated", [1, 3])
