@@ -23,7 +23,7 @@ from astkit.trainers.updates import FIRST_SCALE, Updates
 
 T = TypeVar("T")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_FUSED = ("cpu", "cuda", "mps")  # devices with a fused AdamW in torch
+_FUSED = ("cpu", "cuda")  # devices whose fused AdamW skips a step on request
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
@@ -82,6 +82,7 @@ class Learner:
         self.optimizer = optimizer or torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=fused
         )
+        _move_state(self.optimizer)
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.shrunk: list[int] = []
         self.watching = False
@@ -112,8 +113,9 @@ class Learner:
         scaler = None
         if config.precision == "fp16":
             scaler = GradScaler(self.device.type, init_scale=FIRST_SCALE)
+        views = getattr(self._given, "gradient_as_bucket_view", False)  # of DDP
         self.updates = Updates(
-            self.model, self.optimizer, config.clip_norm, config.accumulation_steps, scaler
+            self.model, self.optimizer, config.clip_norm, config.accumulation_steps, scaler, views
         )
 
     def set_lr(self, factor: float) -> None:
@@ -278,6 +280,15 @@ class Learner:
             self.shrunk.append(self.micro_batch)
             if self.device.type != "cpu":
                 torch.accelerator.empty_cache()
+
+
+def _move_state(optimizer: torch.optim.Optimizer) -> None:
+    """Move the state of ``optimizer`` to its parameters, which may have moved since it was made."""
+    kernels = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and (value.ndim or kernels):  # else counts stay on the CPU
+                state[name] = value.to(parameter.device)
 
 
 def _rows(x: Any, y: Any, part: slice, rows: int) -> tuple[Any, Any]:

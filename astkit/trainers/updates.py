@@ -24,7 +24,8 @@ class Updates:
     gradients and total are means over the processes, and so is their ratio.
 
     The mean gradient is clipped to ``clip_norm``; the optimizer steps every ``every`` batches. If
-    the fp16 ``scaler`` skips a step after an overflow, the weights do not change.
+    the fp16 ``scaler`` skips a step after an overflow, the weights do not change. ``views``:
+    whether gradients are views of memory that the next backward pass overwrites.
 
     Attributes:
         steps: number of steps that changed weights.
@@ -39,15 +40,19 @@ class Updates:
         clip_norm: float | None = None,
         every: int = 1,
         scaler: GradScaler | None = None,
+        views: bool = False,
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.clip_norm, self.every, self.scaler = clip_norm, every, scaler
+        self.views = views
         self.steps = self.skipped = self.pending = 0
         self._total: float | Tensor = 0.0
         self._rows = self._lost = 0
         self._broken: Tensor | None = None
-        # fused kernels read a flag on the device, without synchronisation
-        self._flagged = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        # fused kernels read a flag on the device, without synchronisation; MPS's did not
+        kinds = {parameter.device.type for parameter in model.parameters()}
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        self._flagged = bool(fused) and kinds <= {"cpu", "cuda"}
 
     def backward(self, total_loss: Tensor, total: float | Tensor, rows: int) -> None:
         """Accumulate gradients of ``total_loss``, a sum over ``rows`` rows of weight ``total``.
@@ -90,6 +95,8 @@ class Updates:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         total, rows = self._total, self._rows
         before = [p.grad if rows else None for p in parameters]  # else: stale, from other code
+        if self.views:
+            before = [None if gradient is None else gradient.clone() for gradient in before]
         for parameter in parameters:
             parameter.grad = None
         try:
@@ -118,8 +125,10 @@ class Updates:
         self._broken = broken if self._broken is None else self._broken | broken
 
     def _weigh(self) -> bool:
-        waiting = isinstance(self._total, Tensor) and self._total.device.type != "cpu"
-        return waiting or float(self._total) != 0.0
+        away = isinstance(self._total, Tensor) and self._total.device.type != "cpu"
+        # with a flag, a step without weight is skipped on the device; others synchronise anyway
+        deferred = away and self._flagged and self.scaler is None
+        return deferred or float(self._total) != 0.0
 
     def _step(self) -> None:
         if self.scaler is not None:
@@ -127,8 +136,9 @@ class Updates:
         groups = self.optimizer.param_groups
         trained = [p for group in groups for p in group["params"] if p.grad is not None]
         gradients = [p.grad for p in trained]
+        empty = self._total == 0
         if isinstance(self._total, Tensor) or self._total != 1.0:
-            torch._foreach_div_(gradients, self._total)
+            torch._foreach_div_(gradients, self._total + empty)
         norm = nn.utils.get_total_norm(gradients)
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
@@ -137,7 +147,8 @@ class Updates:
             return
         self._guard(distributed.whole(norm), "gradient's norm")
         if self._broken is not None:
-            self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
+            found_inf = (self._broken | empty).float()
+            self.optimizer.found_inf = found_inf  # type: ignore[attr-defined]
         self.optimizer.step()
         self.steps += 1
 

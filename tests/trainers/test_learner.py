@@ -15,6 +15,7 @@ from astkit.datasets import Batch, Images, Loader
 from astkit.gating import Gate
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import Learner, TrainConfig, Trainer, choose_device
+from astkit.trainers.learner import _FUSED
 
 
 @pytest.fixture
@@ -50,6 +51,25 @@ def test_an_optimizer_of_ones_own_is_the_one_that_steps(linear, batch):
             parameter -= 0.4 * parameter.grad
     torch.testing.assert_close(linear.weight, plain.weight)
     torch.testing.assert_close(linear.bias, plain.bias)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_state_of_an_optimizer_moves_with_the_model(linear, fused, monkeypatch):
+    """Adagrad makes its state when it is built; "meta" stands for a device."""
+    optimizer = torch.optim.Adagrad(linear.parameters(), fused=fused)
+    future = torch.__future__
+    monkeypatch.setattr(future, "_swap_module_params_on_conversion", True)  # as CUDA: same objects
+    Learner(linear, TrainConfig(), optimizer=optimizer, device="meta")
+    for state in optimizer.state.values():
+        assert state["sum"].device.type == "meta"
+        assert state["step"].device.type == ("meta" if fused else "cpu")
+
+
+def test_adamw_is_fused_only_where_its_kernels_skip_a_flagged_step(linear):
+    for device, expected in (("cpu", True), ("meta", False)):
+        learner = Learner(copy.deepcopy(linear), TrainConfig(), device=device)
+        assert learner.optimizer.defaults["fused"] is expected
+    assert "mps" not in _FUSED  # ignored the flag until June 2026
 
 
 def test_a_loss_that_is_not_finite_is_refused(linear, unchanged):

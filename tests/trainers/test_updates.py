@@ -643,6 +643,31 @@ def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(accelerated, b
     assert not same_bits(learner.model, before)
 
 
+def test_rows_that_weigh_nothing_change_nothing_on_a_device(accelerated):
+    """There the sum of the weights is unknown until the step, which the flag then skips."""
+    learner = flagged(accelerated)
+    rows = list(batches(torch.float32, number=3))
+    learner.train(*rows[0])
+    before, remembered = copy.deepcopy(learner.model), copy.deepcopy(learner.optimizer.state_dict())
+    x, y, _ = rows[1]
+    learner.gradients(x, y, torch.zeros(len(y)))
+    learner.updates._total = torch.zeros(()).as_subclass(Elsewhere)
+    learner.end_batch(Ledger())
+    learner.updates.check()
+    assert same_bits(learner.model, before)
+    assert_same_state(copy.deepcopy(learner.optimizer.state_dict()), remembered)
+    learner.train(*rows[2])
+    learner.updates.check()
+    assert not same_bits(learner.model, before)
+
+
+def test_a_device_whose_fused_kernels_may_ignore_the_flag_is_waited_for():
+    model = network(torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    assert Updates(model, optimizer)._flagged
+    assert not Updates(copy.deepcopy(model).to("meta"), optimizer)._flagged
+
+
 def test_the_flag_of_a_sound_run_changes_nothing(accelerated):
     """A zero flag goes through the fused kernel to the bit of a step without one."""
     learner = flagged(accelerated)
