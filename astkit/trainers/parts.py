@@ -112,7 +112,7 @@ class Parts:
         """Continue from the newest checkpoint if requested; see `Resumable`."""
 
     def _check_processes(self) -> None:
-        """Raise ``ValueError`` for what each process would decide on its own."""
+        """Raise ``ValueError`` for what each process would decide on its own, or cannot do."""
         timed = {"precision", "channels_last"} & set(open_choices(self.config))
         for found, what, remedy in (
             (timed, f'{" and ".join(sorted(timed))} "auto"', "give a value"),
@@ -123,6 +123,13 @@ class Parts:
                 raise ValueError(
                     f"{what} cannot be used in {distributed.world()} processes, which would do"
                     f" different steps: {remedy}"
+                )
+        for policy in self.visits.policies if distributed.is_sharded(self.model) else ():
+            helped = policy.cost.helpers and getattr(policy, "proxy", None) is None
+            if helped or overrides(policy, "prepare"):
+                raise ValueError(
+                    f"{type(policy).__name__} copies the model, which fully_shard prevents: use"
+                    " DistributedDataParallel, or another policy"
                 )
 
     @property

@@ -24,6 +24,12 @@ from astkit.trainers.state import Event, Observer, Position
 HASHED = 256 << 20
 """Maximum bytes of training data to hash; larger data are subsampled evenly."""
 
+_UNEQUAL = (
+    "and process 0 do not both have checkpoints: pass the folder in all processes",
+    "does not resume the same checkpoint as process 0: give all processes one shared folder",
+    "has other settings than process 0: pass the same in all processes",
+)
+
 
 class Resumable(Parts):
     """Parts of a run whose state can be saved and loaded."""
@@ -34,20 +40,39 @@ class Resumable(Parts):
     def _open(self, resume: bool) -> None:
         """Continue from the newest checkpoint if requested.
 
-        Raises ``ValueError`` for ``resume`` without a folder or for a run with other settings.
+        Raises ``ValueError`` for ``resume`` without a folder, for a run with other settings, and
+        for processes that would not continue the same run.
         """
+        found = None
+        if self.checkpoints is not None:
+            self._identity = self.described()
+            found = self.checkpoints.open(resume)
+        if distributed.world() > 1:
+            self._agree("" if found is None else found[0].name)
         if self.checkpoints is None:
             if resume:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
-            return
-        self._identity = self.described()
-        found = self.checkpoints.open(resume)
-        if found is not None:
+        elif found is not None:
             self._load(*found)
         elif resume:  # killed before its first checkpoint, possibly after its first metrics
             for observer in self.observers:
                 if hasattr(observer, "records"):
                     observer.load_state_dict({"lines": 0})  # type: ignore[attr-defined]
+
+    def _agree(self, name: str) -> None:
+        """Raise ``ValueError`` in all processes if one would continue another run than process 0.
+
+        ``name`` is that of the checkpoint to resume.
+        """
+        keeping = self.checkpoints is not None
+        settings = repr(self._identity) if keeping else ""
+        hashes = [int(hashlib.sha256(t.encode()).hexdigest()[:15], 16) for t in (name, settings)]
+        rows = distributed.gather(torch.tensor([keeping, *hashes]))
+        first, *others = ([int(each) for each in part] for (part,) in rows)
+        for rank, other in enumerate(others, start=1):
+            for place, sentence in enumerate(_UNEQUAL):
+                if other[place] != first[place]:
+                    raise ValueError(f"process {rank} {sentence}")
 
     def _batch_ended(self, epoch_ended: bool) -> None:
         keeping, position = self.checkpoints, self.position

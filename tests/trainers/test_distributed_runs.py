@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from torch.utils.data.distributed import DistributedSampler
 from astkit import Budget, Checkpoints, Gate, SampleStep, TrainConfig, Trainer
 from astkit import distributed as several
 from astkit.gating import LogIntegral, OriginPI, QuantileEMA, as_policy
+from astkit.trainers import Learner
 from tests.trainers.worlds import (
     Ended,
     built,
@@ -187,7 +190,8 @@ def test_the_others_end_with_one_sentence_when_a_process_is_killed() -> None:
         assert "resume=True" in answer.splitlines()[0]
 
 
-def sharded(options: dict[str, Any]) -> dict[str, Any]:
+def in_shards() -> nn.Module:
+    """The network, with ``fully_shard`` applied where there are several processes."""
     from torch.distributed.fsdp import fully_shard
 
     model = network(wrapped=False)
@@ -196,6 +200,11 @@ def sharded(options: dict[str, Any]) -> dict[str, Any]:
             if isinstance(layer, nn.Linear):
                 fully_shard(layer)
         fully_shard(model)
+    return model
+
+
+def sharded(options: dict[str, Any]) -> dict[str, Any]:
+    model = in_shards()
     stop = options.pop("stop", None)
     trainer = built(model=model, **options)
     for _ in islice((r for r in trainer.steps() if r.phase == "train"), stop):
@@ -245,12 +254,70 @@ def test_a_dataloader_yields_the_share_of_its_process() -> None:
     assert all(answer.startswith("RuntimeError: 1 of 2") for answer in caught.value.answers)
 
 
+def in_windows() -> list[Any]:
+    """Gradients of windows of two batches, with and without views of DDP's buckets."""
+    data, found = numbers(96), []
+    for view in (False, True):
+        model = nn.parallel.DistributedDataParallel(
+            network(wrapped=False), gradient_as_bucket_view=view
+        )
+        learner = Learner(model, TrainConfig(accumulation_steps=9))
+        for batch in range(4):
+            if batch == 2:
+                learner.updates.clear()
+            with suppress(RuntimeError), learner.updates.attempt():
+                learner.gradients(*data[3 * batch : 3 * batch + 2])
+                raise RuntimeError  # such an attempt leaves no trace
+            learner.gradients(*data[10 * batch : 10 * batch + 10])
+            found.append([p.grad.clone() for p in model.parameters()])
+    return found
+
+
+def test_gradients_that_are_views_of_buckets_accumulate_as_others_do() -> None:
+    for found in in_world(2, in_windows):
+        torch.testing.assert_close(found[4:], found[:4], rtol=0, atol=1e-12)
+
+
+def diverged(folder: Path, case: str) -> str:
+    """What a process is told that resumes another state than process 0."""
+    first = several.rank() == 0
+    options: dict[str, Any] = {"checkpoints": folder / ("shared" if first else "own")}
+    if case == "folders":  # process 0 alone writes checkpoints
+        stopped(folder / "shared", None, 4, {})
+    elif case == "missing" and not first:
+        options = {}
+    elif case == "settings":
+        options["config"] = TrainConfig(seed=several.rank())
+    try:
+        built(None, resume=case == "folders", **options)
+        return "nothing was refused"
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("case", "sentence"),
+    [
+        ("folders", "process 1 does not resume the same checkpoint as process 0: give all"),
+        ("missing", "process 1 and process 0 do not both have checkpoints: pass the folder"),
+        ("settings", "process 1 has other settings than process 0"),
+    ],
+)
+def test_processes_that_would_start_differently_are_refused(
+    case: str, sentence: str, tmp_path: Path
+) -> None:
+    found = in_world(2, diverged, tmp_path, case)
+    assert found[0] == found[1]
+    assert sentence in found[0]
+
+
 def refused() -> list[str]:
     """The sentences about what is not possible in several processes."""
     data, plain = numbers(), network(wrapped=False)
     own = DataLoader(data, batch_size=8)
     spread = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
     steered = Trainer(network(), data, policy=Gate(0.5), epochs=1)
+    copying = ("rho", "el2n_static", "proxy_topk")
     cases = [
         lambda: Trainer(plain, data, epochs=1),
         lambda: Trainer(network(), own, epochs=1),
@@ -261,6 +328,7 @@ def refused() -> list[str]:
         ),
         lambda: Trainer(network(), data, step=SampleStep(Gate(0.5)), epochs=1),
         lambda: steered.steer("target_rate", 0.2),
+        *(partial(Trainer, in_shards(), data, policy=policy, epochs=1) for policy in copying),
     ]
     found = []
     for case in cases:
@@ -281,6 +349,9 @@ def test_what_processes_would_do_differently_is_refused() -> None:
         "switch_off cannot be used",
         "SampleStep cannot be used",
         "target_rate cannot be changed while 2 processes train",
+        "Rho copies the model, which fully_shard prevents",
+        "StaticEL2N copies the model, which fully_shard prevents",
+        "ProxyTopK copies the model, which fully_shard prevents",
     )
     found = in_world(2, refused)
     assert found[0] == found[1]
