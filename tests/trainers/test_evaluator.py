@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ class Given:
 
 
 class NoOptimizer:
-    param_groups = ({"lr": 0.1},)
+    param_groups, state = ({"lr": 0.1},), MappingProxyType({})
 
 
 def evaluator(model=None, metrics=None, **options):
