@@ -74,7 +74,11 @@ class Comparison:
         return "\n".join(f"{each.sentence}." for each in self.verdicts)
 
     def table(self) -> pd.DataFrame:
-        """One row per arm: number of seeds, and means over them; joules if they were measured."""
+        """One row per arm: number of seeds, and means over them; joules if they were measured.
+
+        Seeds without a finite value are left out, and counted as ``failed`` if there are any.
+        """
+        import numpy as np
         import pandas as pd
 
         kept = ["value", "flops", "seconds", "trained", "scored", "rate", "worst_class"]
@@ -82,9 +86,12 @@ class Comparison:
             kept.insert(3, "joules")
         frame = pd.DataFrame(self.entries)
         frame[kept] = frame[kept].apply(pd.to_numeric)
-        grouped = frame.groupby("policy", sort=False)
-        means = grouped[kept].mean()
-        means.insert(0, "n", grouped.size())
+        good = np.isfinite(frame["value"])
+        counts = good.groupby(frame["policy"], sort=False).agg(["sum", "size"])
+        means = frame[good].groupby("policy")[kept].mean().reindex(counts.index)
+        means.insert(0, "n", counts["sum"])
+        if not good.all():
+            means.insert(1, "failed", counts["size"] - counts["sum"])
         return means.rename(columns={"value": self.metric})
 
     def visits(self, policy: str, seed: int) -> dict[str, Tensor]:

@@ -97,10 +97,12 @@ class Plan:
                 self._stage(
                     [Arm(name, spec, s) for s in group for name, spec in self.policies.items()]
                 )
-                controls = controls or self._controls()
-                arms = 1 + len(self.policies) + len(controls)  # controls may be fewer
+                found = self._controls(seeds)
+                arms = 1 + len(self.policies) + len(found)  # controls may be fewer
                 self.turns.arms = arms * len(self.seeds or seeds)
-                self._stage([c._replace(seed=s) for s in group for c in controls.values()])
+                due = {label: group if label in controls else seeds for label in found}
+                self._stage([found[label]._replace(seed=s) for label in due for s in due[label]])
+                controls = found
         finally:
             self.turns.end()
         labels = [DENSE, *controls, *self.policies]
@@ -176,7 +178,7 @@ class Plan:
         once = sum(measured.arm_seconds(label, self.budget, held) for label in labels) / self.jobs
         arms = f"{len(labels)} arms"  # a policy that trains on all rows has no control
         if self.minutes is None:
-            named = {DENSE, *self.policies, *self._controls()}
+            named = {DENSE, *self.policies, *self._controls(self.seeds)}
             known = sum(label in named and seed in self.seeds for label, seed in self.entries)
             share = 1 - known / (len(labels) * len(self.seeds))
             left = duration(max(0.0, share) * once * len(self.seeds))
@@ -235,11 +237,16 @@ class Plan:
             )
         return Budget(seconds=dense["seconds"])
 
-    def _controls(self) -> dict[str, Arm]:
-        """Random selection at the rate of each policy for the first seed, where that is known."""
-        trained = {k: v for k, v in self.policies.items() if (k, self.first) in self.entries}
-        arms = (control_of(self.entries[k, self.first], v) for k, v in trained.items())
-        return {arm.label: arm for arm in arms if arm is not None}
+    def _controls(self, seeds: Sequence[int]) -> dict[str, Arm]:
+        """Random selection at the rate of each policy for its first seed that did not fail."""
+        found = {}
+        for label, policy in self.policies.items():
+            runs = (self.entries.get((label, seed)) for seed in seeds)
+            run = next((run for run in runs if run is not None and "failed" not in run), None)
+            control = control_of(run, policy) if run is not None else None
+            if control is not None:
+                found[control.label] = control
+        return found
 
     def _note(self, entries: Sequence[Entry]) -> None:
         uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
@@ -249,6 +256,9 @@ class Plan:
             )
         if any(entry["seconds"] is None for entry in entries):
             self._say("arms ran in parallel, so that their seconds are not compared")
+        for label in self.policies:
+            if all("failed" in entry for entry in entries if entry["policy"] == label):
+                self._say(f"{label} failed with all seeds, so that it has no random control")
         dense = {entry["seed"]: entry for entry in entries if entry["policy"] == DENSE}
         for entry in entries:
             arm, spent = f"{entry['policy']}, seed {entry['seed']}", entry["flops"]

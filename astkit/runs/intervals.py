@@ -6,6 +6,7 @@ Needs scipy.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ MANY = 20
 class Interval(NamedTuple):
     """A mean of ``n`` values with its interval; ``low`` and ``high`` are NaN if undefined.
 
+    They are undefined for fewer than two values, and for values that are all equal (to 1e-9 of the
+    largest), since their spread is unknown.
+
     ``format(interval, spec)`` applies ``spec`` to each number; ``str`` shows percentage points.
     """
 
@@ -31,7 +35,8 @@ class Interval(NamedTuple):
     def __format__(self, spec: str) -> str:
         spec = spec or "+.2%"
         if math.isnan(self.low):
-            return f"{self.mean:{spec}}, n = {self.n}, so without an interval"
+            equal = ", all equal" if self.n > 1 else ""
+            return f"{self.mean:{spec}}, n = {self.n}{equal}, so without an interval"
         return f"{self.text(spec)}, n = {self.n}"
 
     def text(self, spec: str, unit: str = "") -> str:
@@ -51,24 +56,30 @@ def mean_interval(values: Iterable[float | None]) -> Interval:
     """Mean of ``values`` with its 95 % interval; absent and non-finite values are left out.
 
     Student's t below `MANY` values, a percentile bootstrap otherwise: with 3 values, a 95 %
-    bootstrap interval covers the true mean in only 74 % of cases. One value has no interval.
+    bootstrap interval covers the true mean in only 74 % of cases.
     """
     found = [value for value in values if value is not None and math.isfinite(value)]
-    if len(found) >= MANY:
+    if len(found) >= MANY and _spread(found):
         return Interval(fmean(found), *bootstrap_interval(found, "mean"), len(found))
     return student_interval(found)
 
 
 def student_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Mean of ``values`` with Student's interval; one value has no interval, none have no mean.
+    """Mean of ``values`` with Student's interval; without values the mean is NaN.
 
     Source: "Student", "The probable error of a mean", Biometrika 6 (1908).
     """
-    n = len(values)
-    if n < 2:
+    n, spread = len(values), _spread(values)
+    if not spread:
         return Interval(fmean(values) if n else math.nan, math.nan, math.nan, n)
-    mean, half = fmean(values), _quantile(n, 1 - confidence) * stdev(values) / math.sqrt(n)
+    mean, half = fmean(values), _quantile(n, 1 - confidence) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, n)
+
+
+def _spread(values: Sequence[float]) -> float:
+    """Standard deviation; 0 for fewer than two values, and for values equal but for rounding."""
+    spread = stdev(values) if len(values) > 1 else 0.0
+    return spread if spread > 1e-9 * max(map(abs, values), default=0.0) else 0.0
 
 
 def ratio_interval(ratios: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -112,26 +123,23 @@ def simultaneous(
     "Compatible simultaneous lower confidence bounds for the Holm procedure", Statistics in Medicine
     27 (2008)). That adds the errors of Holm's test to Dunn's: in simulations with every other mean
     at 0, all means were covered in 93 % of cases (tests/benchmarks/calibration.json).
-
-    Values that are all equal (to 1e-9 of the largest) or fewer than two have no interval: their
-    spread is unknown.
     """
     from scipy import special
 
     m, found, p = len(differences), {}, {}
     for name, values in differences.items():
         found[name] = each = student_interval(values, 1 - error / m)
-        if each.n < 2 or stdev(values) <= 1e-9 * max(map(abs, values)):
-            found[name], p[name] = Interval(each.mean, math.nan, math.nan, each.n), 1.0
-        else:
-            t = each.mean / (stdev(values) / math.sqrt(each.n))
+        if spread := _spread(values):
+            t = each.mean / (spread / math.sqrt(each.n))
             p[name] = 2 * float(special.stdtr(each.n - 1, -abs(t)))
+        else:
+            p[name] = 1.0
     for step, name in enumerate(sorted(p, key=p.__getitem__)):
         if p[name] >= error / (m - step):
             break
         mean, low, high, n = found[name]
-        above, below = math.nextafter(0, 1), math.nextafter(0, -1)
-        cut = (max(low, above), high) if mean > 0 else (low, min(high, below))
+        least = sys.float_info.min  # smaller ones are 0 under torch.set_flush_denormal(True)
+        cut = (max(low, least), high) if mean > 0 else (low, min(high, -least))
         found[name] = Interval(mean, *cut, n)
     return found
 
@@ -154,9 +162,9 @@ def seeds_needed(values: Sequence[float], error: float = 0.05, power: float = 0.
     """
     from scipy import special
 
-    n, spread = len(values), stdev(values) if len(values) > 1 else 0.0
+    n, spread = len(values), _spread(values)
     mean = abs(fmean(values)) if n else 0.0
-    if spread <= 1e-9 * mean or mean < spread / math.sqrt(n):
+    if not spread or mean < spread / math.sqrt(n):
         return None
     factors = [math.sqrt((n - 1) / special.chdtri(n - 1, tail)) for tail in (0.1, 0.9)]
     low, high = (seeds_for(mean / (spread * factor), error, power) for factor in factors)

@@ -40,7 +40,11 @@ def by_arm(entries: Sequence[Entry]) -> dict[str, Arm]:
 
 def is_control(name: str) -> bool:
     """Whether the arm of this name is dense training or a random control."""
-    return name == DENSE or name.startswith(RANDOM)
+    return name == DENSE or _is_random(name)
+
+
+def _is_random(name: str) -> bool:
+    return name.startswith(RANDOM)
 
 
 def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
@@ -50,13 +54,20 @@ def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
     """
     found = {}
     for seed, run in arm.items():
-        runs = [
-            each[seed] for name, each in arms.items() if name.startswith(RANDOM) and seed in each
-        ]
+        runs = [each[seed] for name, each in arms.items() if _is_random(name) and seed in each]
         nearest = min(runs, key=lambda other: abs(other["rate"] - run["rate"]), default=None)
         if nearest is not None and abs(nearest["rate"] - run["rate"]) <= NEAR:
             found[seed] = nearest
     return found
+
+
+def wants_control(name: str, arms: Mapping[str, Arm]) -> bool:
+    """Whether a random control belongs to the arm of a comparison that has such controls.
+
+    Random selection needs none, and for an arm that trains on all samples dense is the control.
+    """
+    selects = any(run["rate"] < 0.995 for run in arms[name].values())
+    return selects and not name.startswith("random") and any(map(_is_random, arms))
 
 
 def finite(value: float | None) -> TypeGuard[float]:

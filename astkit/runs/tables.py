@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ def table(
     by: Sequence[str] | None = None,
     control: str | None = None,
 ) -> pd.DataFrame:
-    """One row per group: n, mean and difference to the control, both with 95 % intervals.
+    """One row per group: seeds (n), mean and difference to the control, with 95 % intervals.
 
     Args:
         found: from `collect`; rows of runs with manual changes are excluded.
@@ -79,9 +80,10 @@ def table(
         control: value of the last column of ``by``, as text, to compare with, at equal values of
             the other columns and paired by seed; "dense" by default if it occurs.
 
-    For intervals see `mean_interval`; "test split ±" is the test split's sampling error
-    (`split_error`), if the rows hold its size as ``test_rows``. Raises
-    ``ValueError`` for runs without rows or numbers, and for an unknown column or control.
+    Several rows of one seed count once, with their mean. For intervals see `mean_interval`; "test
+    split ±" is the test split's sampling error (`split_error`), if the rows hold its size as
+    ``test_rows``. Raises ``ValueError`` for runs without rows or numbers, and for an unknown column
+    or control.
     """
     rows = _rows(found)
     metric, columns = _metric(rows, found.varied, metric), list(by) if by else _groups(rows, found)
@@ -93,11 +95,11 @@ def table(
     control = _control(rows[columns[-1]], control)
     lines = []
     for key, group in groups.items():
-        mean, low, high, n = mean_interval(group[metric].tolist())
+        mean, low, high, n = mean_interval(_by_seed(group, metric).values())
         line: dict[str, Any] = dict(zip(columns, key, strict=True))
         line |= {"n": n, metric: mean, "low": low, "high": high}
         if metric == "test_accuracy" and "test_rows" in group and group["test_rows"].notna().any():
-            line[SPLIT] = split_error(mean, int(group["test_rows"].max()))
+            line[SPLIT] = split_error(mean, int(group["test_rows"].max())) if n else math.nan
         if control is not None:
             gap = _gap(group, groups.get((*key[:-1], control)), metric)
             line |= {f"minus {control}": gap.mean, "from": gap.low, "to": gap.high}
@@ -148,9 +150,14 @@ def _control(values: pd.Series, control: str | None) -> Any:
 def _gap(group: pd.DataFrame, other: pd.DataFrame | None, metric: str) -> Interval:
     if other is None or other is group or "seed" not in group:
         return mean_interval([])
-    # several rows of one seed are not independent: use their mean
-    means = [each.groupby("seed")[metric].mean().to_dict() for each in (group, other)]
-    return paired_difference(means[0], means[1])
+    return paired_difference(_by_seed(group, metric), _by_seed(other, metric))
+
+
+def _by_seed(group: pd.DataFrame, metric: str) -> dict[Any, float]:
+    """Mean by seed, since several rows of one seed are not independent; rows without one alone."""
+    rows = pd.Series([f"row {at}" for at in group.index], group.index)
+    seeds = group.get("seed", rows).astype(object)
+    return dict(group.groupby(seeds.where(seeds.notna(), rows), sort=False)[metric].mean())
 
 
 def _short(value: Any) -> Any:

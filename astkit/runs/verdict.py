@@ -12,7 +12,8 @@ from astkit.runs.intervals import Interval, Seeds
 from astkit.runs.paired import COSTS, DENSE, Arm, Entry
 
 ERROR = 0.05  # probability of a wrong outcome, over all policies of a comparison together
-PILOT = 5  # number of seeds below which the number of further seeds is a range
+EQUAL = (0.97, 1.03)  # shares of dense's FLOPs that are called equal
+EXCESS = 1.1  # share of dense's FLOPs above which a policy does not pay
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Verdict:
     Attributes:
         policy, metric, higher: the names, and whether a higher value is better.
         difference: to dense at equal FLOPs; see `astkit.runs.intervals.simultaneous`.
-        to_random: to random samples at the same rate, or None.
+        to_random: to random samples at the same rate, for the seeds that have such a control: of
+            n = 0 if none of the comparison's random controls has its rate, None if it needs none.
         flops, seconds: of the whole run, as a share of dense's, or None.
         reach_flops, reach_seconds: cost at which the validation value reaches dense's final one
             (see `astkit.runs.paired.reached_at`), as a share of dense's whole run. None unless all
@@ -35,8 +37,8 @@ class Verdict:
         worst_class: difference of the worst classes, or None.
         failed: number of the policy's seeds without a finite value. They are left out of all
             intervals, and the policy then does not pay.
-        needed: seeds that would decide the observed difference with probability 0.8, or None if it
-            is smaller than its standard error.
+        needed: seeds that would decide with probability 0.8 if the true difference is the observed
+            one, or None if that is smaller than its standard error.
         shows: smallest difference that ``n`` seeds would decide with probability 0.8, or None.
 
     Intervals other than ``difference`` are Student's, at confidence 1 - 0.05 / m for m policies;
@@ -66,11 +68,15 @@ class Verdict:
 
     @property
     def outcome(self) -> Literal["pays", "costs", "undecided"]:
-        """Sign of the difference; "undecided" if its interval contains 0 or does not exist."""
+        """Sign of the difference; "undecided" if its interval contains 0 or does not exist.
+
+        A policy that spends more than `EXCESS` of dense's FLOPs does not pay.
+        """
         worse, better = self.difference.high < 0, self.difference.low > 0
         if not self.higher:
             worse, better = better, worse
-        return "costs" if worse else "pays" if better and not self.failed else "undecided"
+        barred = self.failed or self._excessive
+        return "costs" if worse else "pays" if better and not barred else "undecided"
 
     @property
     def sentence(self) -> str:
@@ -85,9 +91,16 @@ class Verdict:
 
     @property
     def _budget(self) -> str:
-        share = self.flops.mean if self.flops else None
-        equal = "at the same budget" if share is None else "at equal FLOPs"
-        return equal if share is None or share > 0.97 else f"at {share:.2f} of dense's FLOPs"
+        if self.flops is None:
+            return "at the same budget"
+        share, (low, high) = self.flops.mean, EQUAL
+        if low <= share <= high:
+            return "at equal FLOPs"
+        return f"at {share:.2f} {'of' if share < 1 else 'times'} dense's FLOPs"
+
+    @property
+    def _excessive(self) -> bool:
+        return self.flops is not None and self.flops.mean > EXCESS
 
     def _pays(self) -> str:
         shares = {"seconds": self.reach_seconds, "FLOPs": self.reach_flops}
@@ -102,8 +115,11 @@ class Verdict:
         if cost != "seconds" and self.seconds is not None:
             said += f", in {self.seconds.text('.2f')} times dense's seconds"
         gap = self.to_random
-        if gap is not None and not (gap.low > 0 if self.higher else gap.high < 0):
+        if gap is not None and gap.n == 0:
+            said += "; no random control at its rate"
+        elif gap is not None and not (gap.low > 0 if self.higher else gap.high < 0):
             said += "; not shown to be better than random samples at the same rate"
+            said += f", n = {gap.n}" * (gap.n < self.n)
         return said
 
     def _costs(self) -> str:
@@ -118,6 +134,8 @@ class Verdict:
         said = f": undecided, {self._gap}, n = {self.n}"
         if self.n == 1:
             return f"{said}; one seed has no interval, so add seeds"
+        if self._excessive:
+            return f"{said}; a policy does not pay above {EXCESS:g} times dense's FLOPs"
         if math.isnan(self.difference.low):
             return f"{said}; all seeds give the same difference, so its spread is unknown"
         if self.failed:
@@ -125,9 +143,8 @@ class Verdict:
         if self.needed is None:
             least = amount(Interval(self.shows or 0.0, math.nan, math.nan, 1), self.metric, sign="")
             return f"{said}; {_seeds(self.n)} would decide a difference of {least} or more"
-        low, some, high = (max(1, number - self.n) for number in self.needed)
-        number = f"{low} to {_seeds(high, 'more ')}" if self.n < PILOT else _seeds(some, "more ")
-        return f"{said}; about {number} would decide it"
+        low, _, high = (max(1, number - self.n) for number in self.needed)
+        return f"{said}; {low} to {high} more seeds would decide a true difference of this size"
 
 
 def judge(entries: Sequence[Entry], metric: str = "accuracy", higher: bool = True) -> list[Verdict]:
@@ -173,9 +190,11 @@ def _beside(arms: Mapping[str, Arm], name: str, higher: bool, confidence: float)
         found = paired.known(values)
         return of(found, confidence) if found else None
 
+    nothing = Interval(math.nan, math.nan, math.nan, 0)
+    absent = nothing if paired.wants_control(name, arms) else None
     return {
         **{key: interval(values, ratio=True) for key, values in shares.items()},
-        "to_random": interval(paired.differences(arm, random, "value")),
+        "to_random": interval(paired.differences(arm, random, "value")) or absent,
         "reached": max(len(values) - values.count(None) for values in reach.values()),
         "at_equal_seconds": interval(paired.at_equal_seconds(arm, dense)),
         "worst_class": interval(paired.differences(arm, dense, "worst_class")),
@@ -189,16 +208,21 @@ def unit(metric: str) -> tuple[int, str]:
 
 
 def amount(found: Interval, metric: str, sign: Literal["+", ""] = "+") -> str:
-    """A difference with its unit and interval; the decimals follow from the interval's width."""
+    """A difference with its unit and interval; the decimals follow from the interval's width.
+
+    Small numbers, of which hardly a digit would be left, have two significant ones.
+    """
     scale, name = unit(metric)
     if math.isnan(found.mean):
         return "–"
-    mean, low, high = (value * scale for value in found[:3])
-    ends = [abs(end) for end in (high - mean, low, high) if abs(end) > 1e-9]
+    largest = max(abs(value) for value in found[:3] if not math.isnan(value)) * scale
+    mean, low, high = (0.0 if abs(v * scale) < 1e-9 * largest else v * scale for v in found[:3])
+    ends = [abs(end) for end in (high - mean, low, high) if abs(end) > 1e-9 * largest]
     digits = -math.floor(math.log10(min(ends or [abs(mean) / 10 or 1])))
-    spec = f"{sign}z.{min(max(digits, 1), 2 if scale > 1 else 6)}f"
+    digits = min(max(digits, 1), most := 2 if scale > 1 else 6)
+    spec = f"{sign}z.2g" if 0 < largest < 5 * 10**-most else f"{sign}z.{digits}f"
     return Interval(mean, low, high, found.n).text(spec, f" {name}" if scale > 1 else f" in {name}")
 
 
-def _seeds(count: int, more: str = "") -> str:
-    return f"{count} {more}seed{'s' * (count != 1)}"
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count != 1)}"

@@ -221,6 +221,40 @@ def test_a_policy_that_diverges_is_reported_beside_the_others():
         run(config=astkit.TrainConfig(lr=1e30), seeds=[0], policies=["cached_loss"])
 
 
+class Halves(Policy):
+    """All rows in the first epoch, then half of them; diverges there with some seeds."""
+
+    rounds = 1
+
+    def __init__(self, diverging, seed=0):
+        self.diverging, self.seed = diverging, seed
+
+    def plan(self, run):
+        if run.epoch == 0:
+            return None
+        kept = torch.arange(len(run.rows) // 2)
+        weight = torch.full((len(kept),), 3e38 if self.seed in self.diverging else 1.0)
+        return Selection(kept, weight, normaliser=float(len(kept)), candidates=len(run.rows))
+
+
+def test_the_random_control_has_the_rate_of_the_first_seed_that_did_not_fail(capsys):
+    report = run(policies=[Halves([0])], seeds=[0, 1])
+    rates = {
+        (entry["policy"], entry["seed"]): entry["rate"]
+        for entry in report.entries
+        if "failed" not in entry
+    }
+    (label,) = {name for name, _ in rates if name.startswith("random at")}
+    assert label == f"random at {rates[report.verdicts[0].policy, 1]:.2f}"
+    assert (label, 0) in rates
+    assert report.verdicts[0].to_random.n == 1
+    assert "arm 6 of 6" in capsys.readouterr().out
+    lost = run(policies=[Halves([0, 1])], seeds=[0, 1])
+    assert {entry["policy"] for entry in lost.entries if "failed" not in entry} == {"dense"}
+    name = lost.verdicts[0].policy
+    assert f"{name} failed with all seeds, so that it has no random control" in lost.notes
+
+
 def squared_error(outputs, targets):
     return (outputs.squeeze(1) - targets).square()
 

@@ -72,8 +72,8 @@ def test_the_tables_hold_every_arm_and_its_numbers(rows) -> None:
         row_of(said, "dense") == "| dense | 5 | 85.00% | – | 1.00 | 1.00 | 1,000 | 1.00 | 75.00% |"
     )
     assert row_of(said, "infobatch") == (
-        "| infobatch | 5 | 85.90% | +0.9 points [-1.7, +3.5] | 1.00 [1.00, 1.00]"
-        " | 1.00 [1.00, 1.00] | 1,000 | 0.30 | 75.90% |"
+        "| infobatch | 5 | 85.90% | +0.9 points [-1.7, +3.5] | 1.00 | 1.00 | 1,000 | 0.30"
+        " | 75.90% |"
     )
     assert row_of(said, "random at 0.30").startswith("| random at 0.30 | 5 | 85.90% | – | 1.00 |")
     second = comparison_page.reaching(verdicts).set_index("policy").loc[HOSTILE]
@@ -81,6 +81,7 @@ def test_the_tables_hold_every_arm_and_its_numbers(rows) -> None:
     assert second["FLOPs"] == "0.85 [0.84, 0.87]"
     assert second["accuracy minus random at the same rate"].startswith("+1.2 points [-")
     assert "jointly for all 2 policies" in said
+    assert "an interval that ends at 0 was cut off there" in said
     assert said.endswith("one note\n")
 
 
@@ -105,12 +106,40 @@ def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
     rows[-1]["value"] = math.nan
     lossy = report(rows, [], "loss", higher=False)
     said = lossy.to_markdown()
-    assert row_of(said, "x") == "| x | 4 | 1.2 | +0.0 in loss | – | – | 1,000 | 1.00 | – |"
+    assert row_of(said, "x") == "| x | 4 of 5 | 1.2 | +0.0 in loss | – | – | 1,000 | 1.00 | – |"
     assert "jointly" not in said
     assert list(comparison_page.pictures(rows, lossy.verdicts)) == ["differences to dense"]
     nothing = report(rows[:5], [], "loss", higher=False)
     assert Tags(nothing._repr_html_()).seen.count("table") == 1
     assert isinstance(comparison_page.results([], [], "loss"), pd.DataFrame)
+
+
+def test_means_leave_out_seeds_that_failed_and_smaller_numbers_of_seeds_are_shown(rows) -> None:
+    rows = copy.deepcopy(rows)
+    rows[5] |= {"value": None, "rate": 0.9, "trained": 9000}  # of "infobatch"
+    rows[6]["rate"] = 0.9  # without a random control
+    found = report(rows, [])
+    assert row_of(found.to_markdown(), "infobatch").startswith("| infobatch | 4 of 5 | 85.62% |")
+    assert "| 1,000 | 0.45 |" in row_of(found.to_markdown(), "infobatch")
+    shown = comparison_page.reaching(found.verdicts).iloc[0]
+    assert shown["accuracy minus random at the same rate"].endswith("], n = 3")
+    table = found.table()
+    assert table.loc[["dense", "infobatch"], ["n", "failed"]].to_numpy().tolist() == [
+        [5, 0],
+        [4, 1],
+    ]
+    assert table.loc["infobatch", "accuracy"] == pytest.approx(0.85 + sum(NOISY[1:]) / 4)
+    assert table.loc["infobatch", "trained"] == 1000
+    assert "failed" not in report(rows[:5], []).table()
+
+
+def test_a_policy_without_a_random_control_has_a_dash_and_no_second_bar(rows) -> None:
+    rows = [{**row, "rate": 0.6} if row["policy"] == HOSTILE else row for row in rows]
+    verdicts = judge(rows)
+    shown = comparison_page.reaching(verdicts).set_index("policy")
+    assert shown.loc[HOSTILE, "accuracy minus random at the same rate"] == "–"
+    forest, _ = comparison_page.pictures(rows, verdicts).values()
+    assert len(forest.axes[0].containers) == 3
 
 
 def test_a_lost_validation_value_leaves_the_page_whole(rows, tmp_path) -> None:

@@ -45,6 +45,14 @@ def test_the_random_control_of_a_seed_is_the_one_with_its_rate() -> None:
     assert {seed: run["rate"] for seed, run in found.items()} == {0: 0.3, 1: 0.35}
 
 
+def test_a_control_belongs_to_arms_that_select_where_there_are_controls() -> None:
+    rows = [entry("a", rate=0.3), entry("all"), entry("random(0.5)", rate=0.5)]
+    arms = paired.by_arm([*rows, entry("random at 0.70", rate=0.7)])
+    names = ("a", "all", "random(0.5)")
+    assert [paired.wants_control(name, arms) for name in names] == [True, False, False]
+    assert not paired.wants_control("a", paired.by_arm(rows))
+
+
 def test_differences_and_ratios_leave_out_what_is_not_known() -> None:
     values = [0.9, math.nan, 0.7, 0.8]
     arm = {seed: entry("a", seed, value) for seed, value in enumerate(values)}

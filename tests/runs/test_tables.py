@@ -71,7 +71,7 @@ def test_means_intervals_and_differences_are_those_by_hand(root: Path) -> None:
 
 def test_groups_metric_and_control_can_be_chosen(root: Path) -> None:
     table = tables.table(tables.collect(root), "flops", ["arm"], "gate")
-    assert table["n"].tolist() == [8, 8]
+    assert table["n"].tolist() == [4, 4]  # seeds, each with two rates
     assert table["flops"].tolist() == [5.0, 5.0]
     with pytest.raises(ValueError, match="metric is 'speed': choose one of test_accuracy, flops"):
         tables.table(tables.collect(root), "speed")
@@ -92,15 +92,35 @@ def test_one_run_has_no_interval_but_the_error_of_its_split(tmp_path: Path) -> N
     assert table[tables.SPLIT].tolist() == [split_error(each, 50) for each in accuracies]
 
 
-def test_several_rows_of_a_seed_count_once_in_a_difference(root: Path) -> None:
+def test_several_rows_of_a_seed_count_once(root: Path) -> None:
     row = tables.table(tables.collect(root), by=["arm"]).loc["gate"]
-    rates = (0.1, 0.5)
-    gaps = [
-        mean(accuracy(r, "gate", seed) for r in rates)
-        - mean(accuracy(r, "dense", seed) for r in rates)
-        for seed in SEEDS
-    ]
+    gate, dense = (
+        [mean(accuracy(rate, arm, seed) for rate in (0.1, 0.5)) for seed in SEEDS]
+        for arm in ("gate", "dense")
+    )
+    gaps = [value - other for value, other in zip(gate, dense, strict=True)]
     assert (row["minus dense"], row["from"], row["to"]) == pytest.approx(mean_interval(gaps)[:3])
+    assert (row["test_accuracy"], row["low"], row["high"]) == pytest.approx(mean_interval(gate)[:3])
+
+
+def test_rows_without_a_seed_count_each(tmp_path: Path) -> None:
+    run = Record.create(tmp_path, "x", {})
+    run.finish([{"loss": 1.0}, {"loss": 2.0}, {"loss": 3.0, "seed": 1}, {"loss": 5.0, "seed": 1}])
+    table = tables.table(tables.collect(tmp_path), "loss")
+    assert table.loc["all", ["n", "loss"]].tolist() == [3, pytest.approx(7 / 3)]
+
+
+def test_an_arm_without_a_finite_value_is_a_row_of_nothing(tmp_path: Path) -> None:
+    values = {"dense": [0.8, 0.9], "gate": [math.nan, math.nan]}
+    rows = [
+        {"arm": arm, "seed": seed, "test_accuracy": value, "test_rows": 100}
+        for arm, found in values.items()
+        for seed, value in enumerate(found)
+    ]
+    table = tables.table(tables.Found(pd.DataFrame(), pd.DataFrame(rows), []))
+    assert table["n"].tolist() == [2, 0]
+    assert table.loc["dense", tables.SPLIT] == split_error(0.85, 100)
+    assert table.loc["gate", ["test_accuracy", tables.SPLIT, "minus dense"]].isna().all()
 
 
 def test_failed_stale_and_unfinished_runs_are_shown_and_do_not_count(root: Path) -> None:
