@@ -56,8 +56,7 @@ def planned(options: argparse.Namespace) -> list[Run]:
     ]
     if options.search:
         return plans.trials(runs)
-    searched = plans.read(SEARCH)
-    return [plans.tuned(run, searched) for run in runs] if options.tuned else runs
+    return list(map(plans.tuned, runs)) if options.tuned else runs
 
 
 def listing(plan: list[Run], entries: plans.Entries) -> str:
@@ -136,7 +135,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "out" / "policies")
     parser.add_argument("--pause", type=float, default=30.0, help="seconds between checkpoints")
     parser.add_argument("--search", action="store_true", help="try learning rates and batch sizes")
-    parser.add_argument("--tuned", action="store_true", help="use those that the search has chosen")
+    parser.add_argument("--tuned", action="store_true", help="with the settings of the table")
     parser.add_argument("--only-list", action="store_true", help="print the plan, run nothing")
     parser.add_argument("--table", action="store_true", help="write docs/policies.md, run nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)

@@ -22,7 +22,7 @@ from astkit.names import REGISTRIES
 from tests.benchmarks import policies, policies_run
 from tests.benchmarks import policies_plan as plans
 from tests.benchmarks.policies_plan import Run
-from tests.benchmarks.policies_table import overview, page, tasks
+from tests.benchmarks.policies_table import overview, page
 
 RUN = Run("wrong_labels", "dense", 0, 1.0, 3e-3, 64, data="digits")
 ROOT = Path(__file__).parents[2]
@@ -191,37 +191,32 @@ def test_the_plan_is_listed_with_its_cost(
     for wrong, sentence in (
         (["--search", "--seeds", "5"], "seed is 5: search with seeds of 100 and up"),
         (["--search", "--seeds", *map(str, range(100, 120))], "but 6 are the most"),
-        (["--tuned", "--data", "digits"], "has 0 of 3 trials of 'dense' on clean data at 5 epochs"),
     ):
         with pytest.raises(SystemExit):
             policies.main([*common, *wrong])
         assert sentence in capsys.readouterr().err
 
 
-def test_the_search_chooses_the_best_mean_of_complete_trials() -> None:
-    searched = replace(RUN, condition="clean", epochs=plans.SEARCH_EPOCHS)
-    entries = {
-        run.key(): {**asdict(run), "code": run.code, "accuracy": score}
-        for seed in (100, 101)
-        for run, score in zip(
-            plans.trials([replace(searched, seed=seed)]),
-            (0.9 if seed == 100 else 0.0, 0.5, 0.5),
-            strict=True,
-        )
-    }
-    for policy in ("dense", "class_weights", "random@infobatch"):
-        chosen = plans.tuned(replace(RUN, policy=policy), entries)
-        assert (chosen.lr, chosen.batch_size, chosen.tuned) == (6e-3, 64, True)
-        assert (chosen.condition, chosen.epochs, chosen.policy) == ("wrong_labels", 1.0, policy)
-    assert not chosen.search
-    with pytest.raises(ValueError, match="has 0 of 3 trials of 'infobatch'"):
-        plans.tuned(replace(RUN, policy="infobatch"), entries)
-    del entries[next(iter(entries))]
-    with pytest.raises(ValueError, match="has 2 of 3 trials"):
-        plans.tuned(RUN, entries)
-    gate = plans.trials([replace(searched, policy="gate", seed=100)])
-    lowest = {run.key(): {**asdict(run), "code": run.code, "accuracy": -run.lr} for run in gate}
-    assert plans.tuned(replace(RUN, policy="gate"), lowest).lr == 3e-4 < min(plans.TRIALS)[0]
+@pytest.mark.parametrize("condition", sorted(plans.SETTINGS.keys() - plans.ALIASES))
+def test_the_settings_of_the_table_are_the_best_of_the_search(condition: str) -> None:
+    scores: dict[tuple[float, int], dict[int, float]] = {trial: {} for trial in plans.TRIALS}
+    for found in plans.read(policies.SEARCH).values():
+        name, epochs = plans.parsed(found["condition"])[0], policies.EPOCHS.get(condition, 8.0)
+        if (found["policy"], name, found["epochs"]) == ("dense", condition, epochs):
+            trial = (found["lr"], found["batch_size"])
+            scores.setdefault(trial, {})[found["seed"]] = found["accuracy"]
+    seeds = set.intersection(*map(set, scores.values()))
+    means = {trial: sum(each[seed] for seed in seeds) for trial, each in scores.items()}
+    assert max(means, key=lambda trial: means[trial]) == plans.SETTINGS[condition]
+    for policy, settings in {"dense": plans.SETTINGS[condition], "gate": plans.OWN["gate"]}.items():
+        run = plans.tuned(replace(RUN, condition=condition, policy=policy))
+        assert ((run.lr, run.batch_size), run.tuned, run.policy) == (settings, True, policy)
+
+
+def test_all_arms_of_the_table_have_its_settings() -> None:
+    for found in plans.read(policies.RESULTS).values():
+        run = plans.run_of(found)
+        assert run == plans.tuned(run)
 
 
 def test_options_and_the_hash_of_the_code() -> None:
@@ -289,25 +284,6 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
     assert rows.loc["clean, 1 epochs", "dense"] == "72.00%"
     assert rows.loc["clean, 1 epochs", "seta, not tuned"].endswith(", pays")
     assert "infobatch, not tuned" not in rows
-
-
-def test_a_policy_is_also_compared_with_dense_training_at_its_own_learning_rate() -> None:
-    runs = [
-        (replace(RUN, policy=policy, lr=lr, seed=seed, tuned=tuned), score + seed / 100)
-        for policy, lr, tuned, score in (
-            ("dense", 0.01, False, 0.75),
-            ("dense", 0.006, True, 0.7),
-            ("seta", 0.01, True, 0.74),
-            ("infobatch", 0.006, True, 0.72),
-        )
-        for seed in range(2)
-    ]
-    found = tasks([entry(run, score) for run, score in runs])
-    own, theirs = sorted(found)
-    assert theirs == f"{own}, all at learning rate 0.01"
-    arms = {task: {run["policy"]: run["value"] for run in found[task][::2]} for task in found}
-    assert arms[own] == {"dense": 0.7, "seta": 0.74, "infobatch": 0.72}
-    assert arms[theirs] == {"dense": 0.75, "seta": 0.74}
 
 
 @pytest.mark.full
