@@ -32,9 +32,9 @@ share of them, scoring and helper models included; the learning rate is fully de
 spent. All arms of a table have the learning rate and batch size with which dense training is best,
 in a search with other seeds ([policies_search.json](../tests/benchmarks/policies_search.json)):
 {settings}.
-Differences are paired by seed, with 95 % intervals. For all policies of a table together, an outcome
-is wrong with a probability of at most 5 % (Holm), and all intervals held in at least 93 % of
-simulated comparisons; one that ends at 0.0 excludes 0. FLOPs and samples are means over seeds.
+Differences are paired by seed, with 95 % intervals. For all policies of a table together, an
+outcome is wrong with a probability of at most 5 % (Holm), and all intervals held in at least 93 %
+of simulated comparisons; one that ends at 0.0 excludes 0. FLOPs and samples are means over seeds.
 
 An earlier edition of these tables gave each arm the best rate of a search of its own with one seed:
 0.006 for dense training and 0.012 for policies. Most of what `auto` gained on clean data came from
