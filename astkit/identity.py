@@ -35,10 +35,9 @@ def configuration(value: Any) -> Any:
     if isinstance(value, functools.partial):
         inner = [configuration(value.func), configuration(value.args)]
         return {"partial": inner, **configuration(value.keywords)}
+    # weights change, and structure is compared elsewhere
     if isinstance(value, torch.nn.Module) and any(True for _ in value.parameters()):
-        return {
-            "module": type(value).__qualname__
-        }  # weights change; structure is compared elsewhere
+        return {"module": type(value).__qualname__}
     if isinstance(value, type) or inspect.isroutine(value):
         return f"{value.__module__}.{value.__qualname__}{_code(value)}"
     if callable(getattr(value, "config", None)):
@@ -58,7 +57,9 @@ def arguments(value: Any) -> dict[str, Any]:
 def _code(function: Any) -> str:
     """A hash of a user's function: its code, defaults and the plain values that it encloses."""
     function = getattr(function, "__func__", function)
-    if not inspect.isfunction(function) or function.__module__.split(".")[0] in _LIBRARIES:
+    if not inspect.isfunction(function):
+        return ""
+    if str(function.__module__).split(".")[0] in _LIBRARIES:
         return ""
     enclosed = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
     plain = [each for each in enclosed if isinstance(each, bool | int | float | str | Tensor)]
@@ -75,7 +76,13 @@ def _filled(cell: types.CellType) -> bool:
 
 
 def _instructions(code: types.CodeType) -> tuple[Any, ...]:
-    inner = [_instructions(each) if inspect.iscode(each) else each for each in code.co_consts]
+    inner: list[Any] = []
+    for each in code.co_consts:
+        if inspect.iscode(each):
+            each = _instructions(each)
+        elif isinstance(each, frozenset):  # the order of its strings differs between processes
+            each = sorted(each, key=repr)
+        inner.append(each)
     return code.co_code, code.co_names, tuple(inner)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,3 +99,17 @@ def test_an_edited_criterion_is_another_one() -> None:
     assert configuration(one) != configuration(other)
     nested = [eval(f"lambda a: map(lambda b: b * {by}, a)") for by in (2, 3)]
     assert configuration(nested[0]) != configuration(nested[1])
+
+
+def test_a_function_is_the_same_in_every_process() -> None:
+    program = (
+        "from astkit.identity import configuration\n"
+        "print(configuration(lambda name: name in {'a', 'b', 'c', 'd', 'e'}))"
+    )
+    said = {
+        subprocess.check_output(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}
+        )
+        for seed in ("1", "2", "3")
+    }
+    assert len(said) == 1

@@ -46,7 +46,7 @@ RESULTS = Path(__file__).parents[2] / "notebooks" / "results" / "06_policies.jso
 SEARCH_SEED = 100
 SEARCH_HOURS = 6.0
 TRIALS = ((6e-3, 64), (1.2e-2, 64), (2.4e-2, 64))
-"""Learning rates and batch sizes that are tried; batches of 128 were worse at each rate."""
+"""Learning rates and batch sizes that are tried; with up to 1.2e-2, batches of 128 were worse."""
 SETTINGS = {
     "clean": (2.4e-2, 64),
     "duplicates": (2.4e-2, 64),

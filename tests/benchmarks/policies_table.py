@@ -38,7 +38,7 @@ of simulated comparisons; one that ends at 0.0 excludes 0. FLOPs and samples are
 
 An earlier edition of these tables gave each arm the best rate of a search of its own with one seed:
 0.006 for dense training and 0.012 for policies. Most of what `auto` gained on clean data came from
-that difference; all arms with another rate than today's were trained again.
+that difference; arms with another rate than today's were trained again, or are left out.
 
 `auto` was changed twice after results with these seeds had been seen, and measured again with them:
 the exponent of its trust for wrong labels, and that it counts distinct samples for duplicates. So
