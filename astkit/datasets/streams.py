@@ -57,6 +57,9 @@ class Stream:
                     del iterator
                     raise
                 failure = str(error).partition(". ")[0].rstrip(".") or type(error).__name__
+                # an exit while a batch is on its way is seen as a broken connection
+                if isinstance(error, EOFError | ConnectionError | FileNotFoundError):
+                    failure = f"a worker exited unexpectedly: {failure}"
                 break
             if batch is None:
                 return
