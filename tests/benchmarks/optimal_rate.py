@@ -36,6 +36,7 @@ from astkit.runs.record import read_json, write_json
 from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.trainers import DenseStep, TrainConfig
+from astkit.widgets.style import COLOURS, Picture, picture
 from tests.benchmarks.measure import one_thread
 
 HERE = Path(__file__).parent
@@ -161,28 +162,30 @@ def table(report: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("task")
 
 
-def plot(report: dict[str, Any]) -> bytes:
-    """Measured cost by rate with intervals, the cost model's curve and its minimum, as a PNG."""
-    from astkit.widgets.style import COLOURS, picture
+def plot(report: dict[str, Any]) -> Picture:
+    """Measured cost by rate with intervals, the cost model's curve and its minimum."""
 
     figure = picture(len(report), width=3.6, height=3.2)
     rates = np.linspace(0.07, 1, 200)
     for axis, (name, part) in zip(figure.axes, report.items(), strict=True):
         runs = part["runs"]
         fitted, scoring = fit(runs), runs[0]["scoring"]
-        for rate, some in sorted(ratios(runs, "flops").items()):
-            found = ratio_interval(some) if len(some) > 1 else None
-            mid = found.mean if found else some[0]
-            bars = [[mid - found.low], [found.high - mid]] if found else None
-            axis.errorbar(rate, mid, bars, fmt="o", color=COLOURS[1], capsize=3)
-        axis.plot(rates, model(rates, scoring, fitted), color=COLOURS[0])
+        some = sorted((rate, ratio_interval(each)) for rate, each in ratios(runs, "flops").items())
+        ends = np.array([[found.mean - found.low, found.high - found.mean] for _, found in some]).T
+        dots = {"fmt": "o", "color": COLOURS[1], "capsize": 3}
+        means = [found.mean for _, found in some]
+        axis.errorbar([rate for rate, _ in some], means, ends, label="mean, 95 % interval", **dots)
+        axis.plot(rates, model(rates, scoring, fitted), color=COLOURS[0], label="fitted cost")
         best = optimum(scoring, fitted)
-        axis.plot(best, model(best, scoring, fitted), "v", color=COLOURS[0], markersize=8)
-        axis.axhline(1, color=COLOURS[2], linewidth=1, linestyle=":")
+        point = {"color": COLOURS[0], "markersize": 8, "label": "its minimum"}
+        axis.plot(best, model(best, scoring, fitted), "v", **point)
+        axis.axhline(1, color=COLOURS[2], linewidth=1, linestyle=":", label="dense training")
         axis.set(xlabel="keep fraction k", title=f"{name}: least at k = {best:.2f}")
         axis.set(xlim=(0, 1), ylim=(0, None))
     figure.axes[0].set_ylabel("FLOPs to reach the goal / dense")
-    return figure.png()
+    handles = figure.axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=4)
+    return figure
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -194,7 +197,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--plot", action="store_true")
     options = parser.parse_args(arguments)
     if options.plot:
-        write_atomic(PICTURE, plot(read_json(options.out)))
+        write_atomic(PICTURE, plot(read_json(options.out)).png())
         return
     for name, seed in itertools.product(options.tasks, range(options.seeds)):
         for rate in (None, *RATES):
