@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -54,18 +55,40 @@ def arguments(value: Any) -> dict[str, Any]:
     return {name: found for name, found in held.items() if not inspect.ismethod(found)}
 
 
-def _code(function: Any) -> str:
-    """A hash of a user's function: its code, defaults and the plain values that it encloses."""
+def _code(function: Any, called: bool = True) -> str:
+    """A hash of a user's function: its code, its defaults and the plain values that it reads.
+
+    These are enclosed or global. Functions among them count too if ``called``.
+    """
     function = getattr(function, "__func__", function)
     if not inspect.isfunction(function):
         return ""
     if str(function.__module__).split(".")[0] in _LIBRARIES:
         return ""
     enclosed = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-    plain = [each for each in enclosed if isinstance(each, bool | int | float | str | Tensor)]
-    held = configuration([function.__defaults__, function.__kwdefaults__, plain])
+    scope, names = function.__globals__, dict.fromkeys(_globals(function.__code__))
+    read = [*enclosed, *(scope[name] for name in names if name in scope)]
+    inner = [code for each in read if called and (code := _code(each, called=False))]
+    plain = [each for each in read if _plain(each)]
+    held = configuration([function.__defaults__, function.__kwdefaults__, plain + inner])
     parts = repr((_instructions(function.__code__), held))
     return f" {hashlib.sha256(parts.encode()).hexdigest()[:16]}"
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """Names of the globals that ``code`` reads and does not assign, also in functions inside."""
+    found = [(each.opname, each.argval) for each in dis.get_instructions(code)]
+    for kind, name in found:
+        if kind == "LOAD_GLOBAL" and ("STORE_GLOBAL", name) not in found:
+            yield name
+    for each in filter(inspect.iscode, code.co_consts):
+        yield from _globals(each)
+
+
+def _plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | Tensor)
 
 
 def _filled(cell: types.CellType) -> bool:

@@ -101,10 +101,30 @@ def test_an_edited_criterion_is_another_one() -> None:
     assert configuration(nested[0]) != configuration(nested[1])
 
 
+@pytest.mark.parametrize("edited", ["ALPHA = 0.4", "POWERS = 2, 3", "def power(x): return x**3"])
+def test_an_edited_global_makes_another_criterion(edited: str) -> None:
+    def cells(*more: str) -> dict[str, Any]:
+        scope: dict[str, Any] = {"__name__": "__main__"}
+        for cell in (
+            "ALPHA, POWERS, mean, calls = 0.3, (2, None), 1, 0",
+            "def power(x): return x ** POWERS[0]",
+            "def criterion(a, b):\n global calls\n calls += 1\n return ALPHA * power(a).mean(b)",
+            *more,
+        ):
+            exec(cell, scope)
+        return scope
+
+    kept = configuration(cells()["criterion"])
+    assert configuration(cells(edited)["criterion"]) != kept
+    assert configuration(cells("mean, calls = 2, 5")["criterion"]) == kept  # read by no function
+
+
 def test_a_function_is_the_same_in_every_process() -> None:
     program = (
         "from astkit.identity import configuration\n"
-        "print(configuration(lambda name: name in {'a', 'b', 'c', 'd', 'e'}))"
+        "KNOWN, MOST = ('x', None, 2.5), 3\n"
+        "def known(name): return KNOWN.index(name) < MOST\n"
+        "print(configuration(lambda name: known(name) or name in {'a', 'b', 'c', 'd', MOST}))"
     )
     said = {
         subprocess.check_output(
