@@ -77,7 +77,7 @@ class Task:
             budget=budget,
             batch_size=self.batch_size,
             config=config,
-            criterion=self.criterion,
+            criterion=copy.deepcopy(self.criterion),  # it may have a state
             metrics=self.metrics,
             optimizer=optimizer,
             device=self.device,

@@ -111,6 +111,29 @@ def test_padding_rows_are_not_counted():
         assert int(record.trained.sum()) == work.ledger.samples.trained > 0
 
 
+class Running(torch.nn.Module):
+    """Cross-entropy that counts its calls in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, outputs, targets):
+        self.calls += 1
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def test_each_arm_has_its_own_criterion():
+    given = Running()
+    task = Task(make_model, *(TRAIN,) * 3, criterion=given, device="cpu", batch_size=ROWS)
+    counts = []
+    for _ in range(2):
+        arm = task.trainer(None, 0, Budget(epochs=1))
+        arm.run()
+        counts.append(int(arm.learner.criterion.calls))
+    assert counts[0] == counts[1] > int(given.calls) == 0
+
+
 def test_each_arm_has_its_own_optimizer():
     data = (TRAIN, small_tasks.VALIDATION, small_tasks.TEST)
 
