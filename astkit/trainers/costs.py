@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from astkit.batch import Batch, call, tensors
-from astkit.gating import check_labels, evaluating, row_losses
+from astkit.gating import check_labels, evaluating, row_losses, token_losses
 from astkit.gating.losses import class_outputs, labels_of
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.trainers.learner import Learner
@@ -73,7 +73,7 @@ class Costs:
 
         def criterion(outputs: Any, targets: Any) -> Any:  # as in training, outside autocast
             with torch.autocast(learner.device.type, enabled=False):
-                return learner.criterion(outputs, targets)
+                return token_losses(learner.criterion, outputs, targets)
 
         with learner.autocast():
             cost = count_flops(model, batch.x, batch.y, criterion)

@@ -19,7 +19,7 @@ from astkit.profiling.ledger import Ledger
 from astkit.trainers.compiling import Compiled
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.memory_saving import Checkpointed, attention
-from astkit.trainers.updates import FIRST_SCALE, Updates
+from astkit.trainers.updates import FIRST_SCALE, Updates, move_state
 
 T = TypeVar("T")
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -82,7 +82,7 @@ class Learner:
         self.optimizer = optimizer or torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=fused
         )
-        _move_state(self.optimizer)
+        move_state(self.optimizer)
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.shrunk: list[int] = []
         self.watching = False
@@ -280,15 +280,6 @@ class Learner:
             self.shrunk.append(self.micro_batch)
             if self.device.type != "cpu":
                 torch.accelerator.empty_cache()
-
-
-def _move_state(optimizer: torch.optim.Optimizer) -> None:
-    """Move the state of ``optimizer`` to its parameters, which may have moved since it was made."""
-    kernels = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, Tensor) and (value.ndim or kernels):  # else counts stay on the CPU
-                state[name] = value.to(parameter.device)
 
 
 def _rows(x: Any, y: Any, part: slice, rows: int) -> tuple[Any, Any]:

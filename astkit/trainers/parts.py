@@ -33,6 +33,7 @@ from astkit.trainers.sample_by_sample import SampleStep
 from astkit.trainers.state import SCHEDULES, Budget, Event, History, Observer, Position, Steering
 from astkit.trainers.steps import DenseStep, GatedStep, Step
 from astkit.trainers.switching import Switch
+from astkit.trainers.updates import check_parameters
 
 
 class Parts:
@@ -71,6 +72,7 @@ class Parts:
         self.learner = Learner(
             model, self.config, criterion=criterion, optimizer=optimizer, device=self.device
         )
+        check_parameters(self.model, self.optimizer, criterion)
         self.policy = as_policy(policy, self.config.seed)
         self.step = step or self._step()
         self.feed = Feed(self.train, self.policy, self.device, self.config.seed, self.validation)

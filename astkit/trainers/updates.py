@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 
 from astkit import distributed
+from astkit.gating import Criterion
 
 FIRST_SCALE = 2.0**9
 """Initial fp16 loss scale; torch uses 2**16 for means, but here losses are summed."""
@@ -194,6 +195,35 @@ class Updates:
                 if name in waiting["gradients"]:
                     gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)
                     parameter.grad = distributed.sharded_like(gradient, parameter) / scale
+
+
+def check_parameters(
+    model: nn.Module, optimizer: torch.optim.Optimizer, criterion: Criterion
+) -> None:
+    """Raise ``ValueError`` for parameters outside ``model``, which `Updates` would never clear."""
+    own = set(model.parameters())
+    inner = criterion.parameters() if isinstance(criterion, nn.Module) else ()
+    if any(each.requires_grad and each not in own for each in inner):
+        raise ValueError(
+            f"the criterion {type(criterion).__name__} has trainable parameters that are not the"
+            " model's: make it a part of the model, such as with model.loss = criterion, before the"
+            " optimizer is built, or freeze it with criterion.requires_grad_(False)"
+        )
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    if strange := sum(each not in own for each in held):
+        raise ValueError(
+            f"{strange} of the optimizer's {len(held)} parameters are not the model's: build it"
+            " from model.parameters(), after fully_shard and other changes of the model"
+        )
+
+
+def move_state(optimizer: torch.optim.Optimizer) -> None:
+    """Move the state of ``optimizer`` to its parameters, which may have moved since it was made."""
+    kernels = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and (value.ndim or kernels):  # else counts stay on the CPU
+                state[name] = value.to(parameter.device)
 
 
 def _not_finite(what: str, value: str) -> FloatingPointError:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.amp import GradScaler
+from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.datasets import Loader
@@ -694,3 +695,43 @@ def test_an_optimizer_of_one_layer_clips_and_trains_that_layer_alone():
         reference.step()
     torch.testing.assert_close(model.state_dict(), alone.state_dict(), rtol=0, atol=1e-12)
     assert all(p.grad is None for p in model.parameters())
+
+
+DATA = TensorDataset(torch.randn(32, 6), torch.arange(32) % 4)
+
+
+def trained_on(model, **options):
+    return Trainer(model, DATA, epochs=2, batch_size=8, device="cpu", **options)
+
+
+def test_an_optimizer_of_parameters_outside_the_model_is_refused():
+    model, other = network(torch.float32), network(torch.float32)
+    with pytest.raises(ValueError, match=r"4 of the optimizer's 4 .* from model\.parameters\(\)"):
+        trained_on(model, optimizer=sgd(other))
+    before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
+    with pytest.raises(ValueError, match="2 of the optimizer's 4 parameters are not the model's"):
+        trained_on(model, optimizer=before)
+    trained_on(model, optimizer=sgd(model[2])).run()
+
+
+class Proxies(nn.Module):
+    """A criterion with a trainable vector per class."""
+
+    def __init__(self):
+        super().__init__()
+        self.vectors = nn.Parameter(torch.eye(4))
+
+    def forward(self, outputs, targets):
+        return F.cross_entropy(outputs @ self.vectors, targets, reduction="none")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model(precision):
+    model, criterion = nn.Linear(6, 4), Proxies()
+    with pytest.raises(ValueError, match=r"criterion Proxies has .* with model\.loss = criterion"):
+        trained_on(model, criterion=criterion)
+    trained_on(model, criterion=Proxies().requires_grad_(False))
+    model.loss = criterion
+    trained_on(model, criterion=criterion, config=TrainConfig(precision=precision)).run()
+    assert not torch.equal(criterion.vectors, torch.eye(4))
+    assert criterion.vectors.grad is None
