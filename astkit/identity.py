@@ -6,13 +6,17 @@ import dis
 import functools
 import hashlib
 import inspect
+import random
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from astkit.rng import isolated
 
 _LIBRARIES = ("astkit", "torch")  # their code is identified by the name
 
@@ -113,3 +117,23 @@ def tensor_hash(tensor: Tensor) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of a tensor's bytes."""
     content = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     return hashlib.sha256(content.data).hexdigest()[:16]
+
+
+def repeated_hash(read: Callable[[], Any]) -> str | None:
+    """A hash of what ``read`` returns; ``None`` if it raises, or returns something else again.
+
+    It is called twice, with random generators seeded equally, which are then restored.
+    """
+    states, found = (random.getstate(), np.random.get_state()), set()
+    try:
+        for _ in range(2):
+            random.seed(0)
+            np.random.seed(0)
+            with isolated("cpu", "identity"):
+                found.add(repr(configuration(read())))
+    except Exception:  # training reports it where it matters
+        return None
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+    return hashlib.sha256(found.pop().encode()).hexdigest()[:16] if len(found) == 1 else None

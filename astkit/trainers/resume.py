@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset, default_collate
 
 from astkit import distributed
 from astkit.datasets import BatchSource, Images
 from astkit.gating.data_facts import class_labels
-from astkit.identity import configuration, tensor_hash
+from astkit.identity import configuration, repeated_hash, tensor_hash
 from astkit.trainers.learner import Learner
 from astkit.trainers.parts import Parts
 from astkit.trainers.state import Event, Observer, Position
@@ -207,20 +208,29 @@ def _structure(model: nn.Module) -> str:
 
 
 def data_identity(source: BatchSource) -> dict[str, Any]:
-    """Size, content hashes and loading settings of data."""
-    found: dict[str, Any] = {"rows": source.num_samples}
-    for name in ("batch_size", "seed", "shuffle", "drop_last"):
-        found[name] = getattr(source, name, None)
+    """Size, content hashes and loading settings of data.
+
+    With a user's data set or ``collate_fn``, also of three rows, if they can be read again equally.
+    """
+    names, rows = ("batch_size", "seed", "shuffle", "drop_last"), source.num_samples
+    found: dict[str, Any] = {"rows": rows, **{name: getattr(source, name, None) for name in names}}
     found |= getattr(source, "transforms", {})
-    data = getattr(source, "data", getattr(getattr(source, "loader", None), "dataset", None))
-    data = getattr(data, "indexed_data", data)
-    labels = None if source.num_samples is None else class_labels(data, source.num_samples)
+    loader: Any = getattr(source, "loader", source)
+    items: Any = getattr(loader, "data", getattr(loader, "dataset", None))
+    data = getattr(items, "indexed_data", items)
+    labels = None if rows is None else class_labels(data, rows)
     if isinstance(labels, Tensor):
         found["labels"] = tensor_hash(labels)
     if isinstance(data, Images) and len(data):
         found["images"] = _sample_hash(data.images)
     if tensors := getattr(data, "tensors", ()):
         found["tensors"] = [_sample_hash(tensor) for tensor in tensors]
+    collate = getattr(loader, "collate_fn", None) or default_collate
+    read = getattr(type(data), "__getitem__", None)
+    known = read in (Images.__getitem__, TensorDataset.__getitem__) and collate is default_collate
+    if rows and not known:
+        batch = repeated_hash(lambda: collate([items[row] for row in (0, rows // 2, rows - 1)]))
+        found |= {"batch": batch} if batch else {}
     return found
 
 

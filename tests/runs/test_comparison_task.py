@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler, default_collate
 
 from astkit import Budget, Gate, GatedStep, Loader, Policy, RandomSubset, indexed
+from astkit.datasets import as_loader
 from astkit.gating import DeviceGate, InfoBatch, OriginPI
 from astkit.runs import comparison_task, visits
 from astkit.runs.comparison_task import Arm, Task, label_of
 from astkit.trainers import Trainer
+from astkit.trainers.resume import data_identity
 from tests.runs import small_tasks
-from tests.runs.small_tasks import ROWS, TRAIN, make_model
+from tests.runs.small_tasks import ROWS, TEST, TRAIN, make_model
 
 
 def test_arms_of_a_seed_share_weights_and_seeds_differ():
@@ -109,6 +113,78 @@ def test_padding_rows_are_not_counted():
         )
         work.run()
         assert int(record.trained.sum()) == work.ledger.samples.trained > 0
+
+
+class Rows(torch.utils.data.Dataset):
+    """A user's data set of scaled inputs; ``noise`` draws random numbers for each row."""
+
+    def __init__(self, scale, noise=lambda: 0.0):
+        self.scale, self.noise = scale, noise
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, row):
+        return self.scale * TRAIN[row][0] + self.noise(), TRAIN[row][1]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    read = 0
+
+    def __len__(self):
+        return ROWS
+
+    def __iter__(self):
+        self.read += 1
+        return iter(TRAIN)
+
+
+def identity(data):
+    return data_identity(as_loader(data))
+
+
+def halved(items):
+    x, y = default_collate(items)
+    return x / 2, y
+
+
+def test_edited_inputs_of_an_own_data_set_make_other_data():
+    for wrap in (lambda data: data, indexed, lambda data: DataLoader(data, 5, num_workers=2)):
+        assert identity(wrap(Rows(1.0))) == identity(wrap(Rows(1.0)))
+        assert identity(wrap(Rows(1.0))) != identity(wrap(Rows(2.0)))
+    for data in (Rows(1.0), TRAIN):
+        assert identity(DataLoader(data, 5, collate_fn=halved)) != identity(DataLoader(data, 5))
+    task = [Task(make_model, TRAIN, Rows(s), TEST, device="cpu", batch_size=5) for s in (1.0, 2.0)]
+    one, other = (each.settings(Budget(epochs=1)) for each in task)
+    assert [name for name in one if one[name] != other[name]] == ["validation"]
+
+
+def generators():
+    numpy = np.random.get_state()
+    return random.getstate(), numpy[1].tolist(), numpy[2], torch.get_rng_state().tolist()
+
+
+def test_random_rows_are_the_same_data_and_draw_from_no_global_generator():
+    own = torch.Generator()
+    for noise in (
+        lambda: torch.rand(()),
+        lambda: float(np.random.rand()),
+        random.random,
+        lambda: torch.rand((), generator=own),
+    ):
+        data = Rows(1.0, noise)
+        before = generators()
+        assert identity(data) == identity(data)
+        assert generators() == before
+    assert "batch" not in identity(data)
+
+
+def test_streams_and_rows_that_cannot_be_read_have_an_identity_of_their_size():
+    stream = Stream()
+    for data in (DataLoader(stream, 5), Rows("a")):
+        assert identity(data)["rows"] == ROWS
+        assert "batch" not in identity(data)
+    assert stream.read == 0
 
 
 class Running(torch.nn.Module):
