@@ -89,7 +89,7 @@ def count_rows(part: Any) -> int:
             return len(tensor)
     raise ValueError(
         f"a batch contains {type(part).__name__} without a tensor of shape [rows, ...]: collate it"
-        " to tensors whose first dimension is the row"
+        " to tensors whose first dimension is the row, and number classes that are names"
     )
 
 

@@ -226,9 +226,18 @@ def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
         raise ValueError(
             f"batch_size is {batch_size}, but the training data's own loader forms the batches:"
             " leave batch_size None, or pass the dataset itself"
+            if isinstance(getattr(source, "loader", source), DataLoader)
+            else f"batch_size is {batch_size}, but a {name_of(source)} has to hold batches: leave"
+            " batch_size None, or pass a dataset, such as TensorDataset(x, y) of tensors or"
+            " ConcatDataset([samples]) of a list of samples, from torch.utils.data"
         )
     source.batch_size = batch_size
     return source
+
+
+def name_of(source: BatchSource) -> str:
+    """Type of the loader that was given, which ``source`` may wrap."""
+    return type(getattr(source, "loader", source)).__name__
 
 
 def divided(source: BatchSource) -> BatchSource:
@@ -246,7 +255,7 @@ def divided(source: BatchSource) -> BatchSource:
         warnings.warn(f"{same} stream, unless it divides them itself by their rank", stacklevel=2)
     elif not isinstance(loader, DataLoader) or isinstance(_sampler(loader), _UNDIVIDED):
         raise ValueError(
-            f"{same} {type(loader).__name__}: pass the data set instead, with batch_size=..., or"
+            f"{same} {name_of(source)}: pass the data set instead, with batch_size=..., or"
             " a DataLoader with sampler=DistributedSampler(data)"
         )
     return source

@@ -14,7 +14,7 @@ from torch import Tensor
 from astkit import distributed, rng
 from astkit.batch import Batch
 from astkit.datasets import BatchSource, Loader, prefetched
-from astkit.datasets.foreign import divided
+from astkit.datasets.foreign import divided, name_of
 from astkit.gating import Policy
 from astkit.gating.data_facts import class_labels, distinct_rows
 from astkit.gating.policy import overrides
@@ -78,7 +78,7 @@ class Feed:
         self._known: dict[str, Any] = {}  # of the data, for the policy
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
-                loader, remedy = f"a {type(source).__name__} loads all rows", LOADER
+                loader, remedy = f"a {name_of(source)} loads all rows", LOADER
                 if getattr(source, "streamed", False):
                     loader, remedy = "a stream can only be read in order", STREAM
                 raise ValueError(
@@ -147,7 +147,7 @@ class Feed:
         if getattr(self.source, "keyed", False):
             return prefetched(batches, self._key[0])
         warnings.warn(
-            f"The {type(self.source).__name__} may draw from torch's default generators, so no"
+            f"The {name_of(self.source)} may draw from torch's default generators, so no"
             " thread prefetches its batches; pass its data set in a Loader(num_workers=1 or more),"
             " whose workers prefetch instead.",
             stacklevel=2,

@@ -104,7 +104,7 @@ def test_batches_of_any_structure_pass():
 
 def test_names_what_is_no_batch():
     for item, words in (
-        ((X, "a"), r"contains str without a tensor of shape \[rows, ...\]: collate it to tensors"),
+        ((X, "a"), r"str without a tensor of shape \[rows, ...\]: collate .* number classes"),
         ({"id": 3}, "contains dict without a tensor"),
         ((X, Y[:4]), "inputs of 10 rows with targets of 4: give each row one target"),
     ):
@@ -132,6 +132,14 @@ def test_what_a_foreign_loader_cannot_do_it_says():
         (
             lambda: resized(loader, 8),
             "batch_size is 8, but .* own loader forms .*: leave batch_size",
+        ),
+        (
+            lambda: as_loader((X, Y), batch_size=8),
+            r"but a tuple has to hold .*TensorDataset\(x, y\)",
+        ),
+        (
+            lambda: as_loader([*PAIRS], batch_size=8),
+            r"but a list .* or ConcatDataset\(\[samples\]\)",
         ),
         (
             lambda: as_loader(ordinary(sampler=RandomSubset(0.5).sampler(PAIRS, epochs=1))),
@@ -187,7 +195,9 @@ def test_a_stream_is_told_its_epoch_and_never_planned():
         with pytest.raises(ValueError, match="RandomSubset selects rows before loading, but a str"):
             Feed(source, RandomSubset(0.5), torch.device("cpu"), 0)
     assert not as_loader(ordinary()).streamed
-    with pytest.raises(ValueError, match="ForeignLoader loads all rows: pass the data set instead"):
+    with pytest.raises(
+        ValueError, match="but a DataLoader loads all rows: pass the data set instead"
+    ):
         Feed(as_loader(ordinary()), RandomSubset(0.5), torch.device("cpu"), 0)
 
 

@@ -130,7 +130,7 @@ def test_prefetching_gives_the_same_run():
 
 def test_a_loader_that_may_draw_random_numbers_is_not_prefetched():
     data = DataLoader(TensorDataset(torch.rand(8, 3, 8, 8), torch.arange(8) % 4), 4)
-    with pytest.warns(UserWarning, match="ForeignLoader may draw from .*num_workers=1"):
+    with pytest.warns(UserWarning, match="The DataLoader may draw from .*num_workers=1"):
         trainer(TrainConfig(prefetch=True), data).run()
 
 
