@@ -70,15 +70,16 @@ def loader_settings(
         resident = isinstance(data, Images) and not on_disk and fits(data.images, device)
     if num_workers != "auto":
         ahead = 2
-    elif resident or isinstance(data, Images):
-        num_workers = ahead = 0  # a batch of Images is one copy; workers would add a second
+    elif resident or isinstance(data, Images) or not _on_cpu(data):
+        # a batch of Images is one copy, and workers would add a second; a fork cannot use CUDA
+        num_workers = ahead = 0
     else:
         num_workers, ahead = _workers(batch_size * _row_bytes(_row(data)), device)
     return LoaderSettings(
         num_workers=num_workers,
         prefetch_factor=ahead if num_workers else None,
         # torch refuses to pin rows that are on a GPU already
-        pin_memory=device.type == "cuda" and all(part.is_cpu for part in tensors(_row(data))),
+        pin_memory=device.type == "cuda" and _on_cpu(data),
         timeout_s=timeout_s,
         resident=resident,
     )
@@ -138,6 +139,10 @@ def _row(data: Images | Dataset[Any]) -> Any:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
+
+
+def _on_cpu(data: Images | Dataset[Any]) -> bool:
+    return all(part.is_cpu for part in tensors(_row(data)))
 
 
 def _row_bytes(item: Any) -> int:

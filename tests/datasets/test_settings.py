@@ -59,13 +59,14 @@ def test_workers_follow_cores_and_device(machine, cores, device, workers, ahead)
     assert found.pin_memory == (device == "cuda")
 
 
-def test_rows_that_are_on_the_device_already_are_not_pinned(machine):
+def test_rows_that_are_on_the_device_already_are_not_pinned_or_sent(machine):
     machine()
     rows = torch.zeros(8, 2)
     images = copy.copy(IMAGES)
     object.__setattr__(images, "images", IMAGES.images.to("meta"))
     there = {"x": {"ids": rows.to("meta")}, "y": 1}
     for data in (TensorDataset(rows, rows.to("meta")), [there], images):
+        assert loader_settings(data, 4, "cuda", resident=False).num_workers == 0
         assert not loader_settings(data, 4, "cuda", num_workers=0, resident=False).pin_memory
     for data in (TensorDataset(rows), [{"x": {"ids": rows}}], ["text"], IMAGES):
         assert loader_settings(data, 4, "cuda", num_workers=0, resident=False).pin_memory
