@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from astkit.batch import count_rows
 from astkit.gating.losses import check_labels, labels_of, logits_of, single
 
+INSTEAD = "choose score='loss', or a policy that uses losses, such as 'gate'"
+
 
 def class_logits(outputs: Any, rows: int) -> Tensor:
     """``outputs`` as ``[rows, classes]``, in float32 or higher precision.
@@ -25,8 +27,7 @@ def class_logits(outputs: Any, rows: int) -> Tensor:
         what = list(outputs.shape) if tensor else type(outputs).__name__
         raise ValueError(
             f"the model returned {what} for a batch of {rows} rows, but this score compares classes"
-            " and needs [batch, classes] with at least two of them: change the model, or choose"
-            " score='loss'"
+            f" and needs [batch, classes] with at least two of them: {INSTEAD}"
         )
     return single(outputs)
 
@@ -79,14 +80,14 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
         if bool((labels < 0).any()):
             raise ValueError(
                 "targets are negative, but this score takes float targets as class probabilities:"
-                " choose score='loss', or a policy that uses losses"
+                f" {INSTEAD}"
             )
         shares = labels.to(logits.dtype)
     elif labels.is_floating_point() or labels.shape != logits.shape[:1]:
         raise ValueError(
             f"targets are {labels.dtype} of shape {list(labels.shape)}, but this score compares"
             f" outputs of shape {list(logits.shape)} with class indices [batch] or float"
-            " probabilities [batch, classes]: give such targets, or choose score='loss'"
+            f" probabilities [batch, classes]: give such targets, or {INSTEAD}"
         )
     else:
         check_labels(labels, logits.shape[1], ignored=None)

@@ -143,12 +143,12 @@ def test_half_precision_outputs_are_scored_in_float32_wherever_they_are() -> Non
 def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
     shapes = [(4,), (4, 1), (3, 5), (4, 5, 7), ()]
     for name, outputs in product(ALL, [*map(torch.zeros, shapes), ("a",), None]):
-        sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*score='loss'"
+        sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*, such as 'gate'"
         with pytest.raises(ValueError, match=sentence):
             resolve("score", name)(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
     column, whole = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 5, dtype=torch.int64)
     for targets in (torch.zeros(4), torch.zeros(4, 3), column, whole):
-        with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*score='loss'"):
+        with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*, such as 'gate'"):
             gradient_norm(torch.zeros(4, 5), targets, UNUSED)
     for label in (5, -1, -100):
         with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
