@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import runpy
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,8 +163,10 @@ OPTIONAL = (
 def script(path: str | Path) -> Arguments:
     """The variables of a Python file: ``make_model``, ``train``, ``validation``, ``test``.
 
-    Optional: `OPTIONAL`. The file is executed. Raises ``ValueError`` for a missing variable.
+    Optional: `OPTIONAL`. The file is executed as by ``python``, with its folder on ``sys.path``,
+    where it remains. Raises ``ValueError`` for a missing variable.
     """
+    sys.path.insert(0, str(Path(path).resolve().parent))
     found = runpy.run_path(str(path))
     for name in ("make_model", *PARTS):
         if name not in found:

@@ -117,7 +117,8 @@ def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path, monk
         files.folder(tmp_path, size=8)
 
 
-def test_a_script_defines_its_task(tmp_path, capsys):
+def test_a_script_defines_its_task(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.path", [*sys.path])
     path = tmp_path / "task.py"
     path.write_text(SCRIPT)
     assert run("--script", path, epochs="2", seeds="2") == 0
@@ -128,6 +129,9 @@ def test_a_script_defines_its_task(tmp_path, capsys):
     assert {"batch_size", "make_optimizer"} < (found := files.script(path)).keys()
     assert found["batch_size"] == 16
     assert "other" not in found
+    (tmp_path / "neighbour_of_task.py").write_text("loss = 'loss'")
+    path.write_text(SCRIPT + "from neighbour_of_task import loss as criterion\n")
+    assert files.script(path)["criterion"] == "loss"
     path.write_text(SCRIPT.replace("= test =", "= tests ="))
     assert "does not define test: define it" in refused(capsys, "compare", "--script", path)
 
