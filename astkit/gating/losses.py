@@ -37,7 +37,8 @@ def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
         if labels.ndim < 2 or labels.shape[1] < 2:
             raise ValueError(
                 f"the targets are floats of shape {list(labels.shape)}, from which cross-entropy"
-                " learns nothing: pass a criterion, such as nn.MSELoss(reduction='none')"
+                " learns nothing: pass a criterion, such as nn.MSELoss(reduction='none'), or class"
+                " labels as integers"
             )
         return F.cross_entropy(logits, labels, reduction="none")
     labels = labels.long()
@@ -181,7 +182,7 @@ def _mismatch(outputs: Any, targets: Any, error: Exception) -> str:
         check_labels(labels, classes)
     return (
         f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
-        f" give the model the outputs that the criterion expects ({error})"
+        f" convert one of them to the shape and type that the criterion expects ({error})"
     )
 
 

@@ -593,7 +593,10 @@ BAD = {
         {"criterion": nn.CrossEntropyLoss()},
         r"returned shape \[\].*averaging.*reduction='none'",
     ),
-    "no fit": ({"criterion": nn.L1Loss(reduction="none")}, "the criterion refused outputs of"),
+    "no fit": (
+        {"criterion": nn.L1Loss(reduction="none")},
+        "the criterion refused outputs of .* convert one of them to the shape and type",
+    ),
     "late label": (
         {"model": NINE, "train": Loader(labelled([0] * 15 + [9]), 8, shuffle=False)},
         r"[Ll]abel 9.*9 outputs|has 9",
