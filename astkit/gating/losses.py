@@ -86,12 +86,31 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
             f"the criterion returned {_shown(losses)} for {rows} rows: return one loss per row"
             " without averaging, such as with reduction='none'"
         )
+    if _rows_mixed(losses, outputs, targets):
+        raise ValueError(
+            f"the criterion returned losses of shape {list(losses.shape)}, broadcast from outputs"
+            f" of shape {list(outputs.shape)} and targets of shape {list(targets.shape)}: give it"
+            " equal shapes, such as with targets.unsqueeze(1) or outputs.squeeze(1)"
+        )
     if mask is not None and mask.shape != losses.shape:
         raise ValueError(
             f"the criterion returned a mask of shape {list(mask.shape)} for losses of shape"
             f" {list(losses.shape)}: give both the same shape"
         )
     return losses, mask
+
+
+def _rows_mixed(losses: Tensor, outputs: Any, targets: Any) -> bool:
+    """Whether rows were broadcast against rows, as ``[rows, 1]`` against ``[rows]``."""
+    if not isinstance(outputs, Tensor) or not isinstance(targets, Tensor):
+        return False
+    given = (outputs.shape, targets.shape)
+    if outputs.ndim == targets.ndim or losses.shape in given:
+        return False
+    try:
+        return losses.shape == torch.broadcast_shapes(*given)
+    except RuntimeError:  # the criterion does not broadcast these
+        return False
 
 
 def single(values: Tensor) -> Tensor:

@@ -101,6 +101,24 @@ def test_criteria_of_ones_own() -> None:
     torch.testing.assert_close(found, (outputs - targets).abs().flatten(1).mean(1))
 
 
+@pytest.mark.parametrize(
+    ("outputs", "targets", "losses"),
+    [
+        ((4, 1), (4,), (4,)),
+        ((1, 1), (1,), (1, 1)),  # of a single row
+        ((4, 1), (4, 3), (4, 3)),
+        ((4, 3, 1), (4, 1, 2), (4, 3, 2)),  # pairs within a row
+        ((4, 5), (4,), (4, 4)),  # pairs of rows
+        ((4, 5, 2, 2), (4, 2, 2), (4, 2, 2)),
+        ((4, 2, 5), (4, 2), (4, 2)),
+    ],
+)
+def test_losses_of_other_shapes_are_taken_as_they_are(outputs, targets, losses) -> None:
+    found = torch.rand(losses)
+    given, _ = token_losses(lambda o, t: found, torch.rand(outputs), torch.rand(targets))
+    assert given is found
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_scored_in_float32(dtype: torch.dtype) -> None:
     rounded, seen = (4 * LOGITS).to(dtype), []
@@ -159,6 +177,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a mask of another shape": (
         of(LOGITS, criterion=lambda o, t: (ROWS, torch.ones(3))),
         r"mask of shape \[3\] for losses of shape \[4\]: give both the same shape",
+    ),
+    "outputs in a column": (
+        of(torch.rand(4, 1), torch.rand(4), lambda o, t: (o - t).square()),
+        r"shape \[4, 4\], .* shape \[4, 1\] and .* shape \[4\]: .* or outputs\.squeeze\(1\)",
+    ),
+    "targets with channels": (
+        of(torch.rand(4, 2, 2), torch.rand(4, 1, 2, 2), lambda o, t: (o - t).abs()),
+        r"losses of shape \[4, 4, 2, 2\], broadcast from",
     ),
     "None": (of(None), "model returned NoneType without logits or one loss per row"),
     "text": (of({"hidden": LOGITS}), "model returned dict without logits"),
