@@ -22,7 +22,7 @@ class TrainConfig:
     The defaults do not depend on the machine. ``"auto"`` is resolved once, at the first step, from
     the hardware or, where noted, by a short probe; the decision is recorded with its reason and
     reused when a run is resumed. `TrainConfig.fast` sets switches that change results by rounding
-    at most to "auto".
+    at most to "auto", and ``metrics_every`` to 50.
 
     Attributes:
         lr: peak learning rate of AdamW.
@@ -48,7 +48,7 @@ class TrainConfig:
         validation_fraction: fraction of the validation rows evaluated after each epoch, in (0, 1];
             below 1, the accuracy is reported with an interval.
         metrics_every: interval, in batches, of reports of loss, rate and threshold; each report
-            synchronises with the device.
+            synchronises with the device, as does every step under a budget in seconds.
         switch_off: train on all rows while that takes less time than selection by the policy; see
             `astkit.trainers.switching`. Results then depend on measured times (``replay`` repeats a
             run exactly), and each step synchronises with the device. Leave it off for a policy
@@ -99,8 +99,8 @@ class TrainConfig:
 
     @classmethod
     def fast(cls, **settings: Any) -> TrainConfig:
-        """A configuration with the switches in `AUTO` set to "auto", updated by ``settings``."""
-        return cls(**{**dict.fromkeys(AUTO, "auto"), **settings})
+        """The switches in `AUTO` set to "auto", ``metrics_every=50``, updated by ``settings``."""
+        return cls(**{**dict.fromkeys(AUTO, "auto"), "metrics_every": 50, **settings})
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], also: Iterable[str] = ()) -> TrainConfig:
