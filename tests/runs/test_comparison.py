@@ -40,12 +40,14 @@ class Read(TensorDataset):
         return super().__getitem__(row)
 
 
+TEST = Read(*small_tasks.TEST.tensors)
+
+
 @pytest.fixture(scope="module")
 def report(folder):
     before = torch.get_rng_state()
-    test = Read(*small_tasks.TEST.tensors)
-    report = run(out=folder, test=test)
-    assert test.reads == HELD * len(report.entries)
+    report = run(out=folder, test=TEST)
+    assert TEST.reads == HELD * len(report.entries) + 2 * 3  # the identity reads three rows twice
     assert torch.equal(torch.get_rng_state(), before)
     return report
 
@@ -129,9 +131,9 @@ def test_the_same_call_continues_and_more_may_be_asked(report, folder, monkeypat
     monkeypatch.setattr(
         comparison_plan, "run_arm", lambda *a, **k: trained.append(a[1]) or original(*a, **k)
     )
-    assert run(out=folder).entries == report.entries
+    assert run(out=folder, test=TEST).entries == report.entries
     assert trained == []
-    more = run(out=folder, policies=[Gate(0.25)], seeds=[0, 2])
+    more = run(out=folder, test=TEST, policies=[Gate(0.25)], seeds=[0, 2])
     assert {arm.seed for arm in trained} == {2}
     assert {entry["seed"] for entry in more.entries} == {0, 2}
 
@@ -414,8 +416,14 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
         ({"metrics": [squared_error]}, "metrics holds a function: give functions (outputs,"),
         ({"train": DataLoader(Stream(), 16)}, "train is a DataLoader that loads all rows in its"),
         ({"criterion": nn.CrossEntropyLoss()}, "the criterion returned shape [] for"),
-        ({"out": folder, "batch_size": 8}, f"out is {folder}, whose results were made with"),
-        ({"out": folder, "budget": Budget(epochs=3)}, f"out is {folder}, whose results were"),
+        (
+            {"out": folder, "test": TEST, "batch_size": 8},
+            f"out is {folder}, whose results were made with",
+        ),
+        (
+            {"out": folder, "test": TEST, "budget": Budget(epochs=3)},
+            f"out is {folder}, whose results were",
+        ),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the table says what
             run(**options)
