@@ -23,6 +23,7 @@ from astkit.trainers import (
     Checkpoints,
     DenseStep,
     GatedStep,
+    Learner,
     Metric,
     Observer,
     Step,
@@ -72,12 +73,13 @@ class Curve:
 class Recalls:
     """A metric that also counts rows and correct rows of each class, ``[2, classes]``."""
 
-    def __init__(self) -> None:
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
         self.counts: Tensor | None = None
 
     def __call__(self, outputs: Any, targets: Any) -> Tensor:
         """Whether each row is correct, float ``[rows]``; zeros without classes."""
-        found = class_outputs(outputs, targets)
+        found = class_outputs(outputs, targets) if self.learner.classifying else None
         if found is None:
             return torch.zeros(count_rows(targets), device=next(tensors(targets)).device)
         logits, labels = found
@@ -202,7 +204,7 @@ def _cost(work: Trainer) -> Entry:
 
 
 def _tested(work: Trainer, task: Task) -> Entry:
-    recalls = Recalls()
+    recalls = Recalls(work.learner)
     work.evaluator.metrics += (Metric("class recalls", recalls),)
     tested = work.evaluate(task.held("test"))
     value, metric, higher = value_of(tested, task.metrics)

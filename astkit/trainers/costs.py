@@ -9,10 +9,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from astkit.batch import Batch, call, tensors
-from astkit.gating import check_labels, evaluating, row_losses, token_losses
+from astkit.batch import Batch, call, map_tensors, tensors
+from astkit.gating import check_labels, cross_entropy_rows, evaluating, row_losses, token_losses
 from astkit.gating.losses import class_outputs, labels_of
 from astkit.profiling.flops import FlopsPerSample, count_flops
 from astkit.trainers.learner import Learner
@@ -21,7 +21,11 @@ Shape = tuple[tuple[int, ...], ...]
 
 
 class Costs:
-    """FLOPs per sample, counted once per input shape and model, before any weight changes."""
+    """FLOPs per sample, counted once per input shape and model, before any weight changes.
+
+    Attributes:
+        settle: called before a new shape is run, to account for work that the device has queued.
+    """
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -31,6 +35,7 @@ class Costs:
             WeakKeyDictionary()
         )
         self._warned: set[str] = set()
+        self.settle: Callable[[], None] = lambda: None
 
     def of(self, batch: Batch, check_all: Callable[[int], None]) -> FlopsPerSample:
         """FLOPs per sample of ``batch``; a new shape is first run on two samples.
@@ -40,6 +45,7 @@ class Costs:
         """
         shape = shape_of(batch)
         if shape not in self._tried:
+            self.settle()  # the check waits for the device, while no clock runs
             self._try(batch, check_all)
             self._tried.add(shape)
         if shape not in self._known:
@@ -62,11 +68,26 @@ class Costs:
             )
         with evaluating(model, self.learner.device), self.learner.autocast():
             outputs = call(model, few.x, few.y)
-        classes = class_outputs(outputs, few.y)
-        if classes is not None:
-            check_labels(labels_of(batch.y), classes[0].shape[1])
-            check_all(classes[0].shape[1])
+        found = class_outputs(outputs, few.y)
+        if found is not None:
+            classes = found[0].shape[1]
+            self.learner.classifying = self._classifying(outputs, few.y, classes)
+            if self.learner.classifying:
+                check_labels(labels_of(batch.y), classes)
+                check_all(classes)
         row_losses(self.learner.criterion, outputs, few.y)
+
+    def _classifying(self, outputs: Any, targets: Any, classes: int) -> bool:
+        """Whether the criterion takes the labels as classes: it fails for one beyond the last."""
+        if self.learner.criterion is cross_entropy_rows:
+            return True
+        beyond = torch.full_like(labels_of(targets), classes)
+        targets = beyond if isinstance(targets, Tensor) else {**targets, "labels": beyond}
+        try:  # on the CPU, since a label out of range ends all use of a CUDA device
+            row_losses(self.learner.criterion, *map_tensors(Tensor.cpu, (outputs, targets)))
+        except Exception:
+            return True
+        return False
 
     def _counted(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
         learner = self.learner

@@ -183,7 +183,8 @@ class Evaluator:
         outputs = learner.outputs(batch.x, batch.y)
         values = [row_losses(learner.criterion, outputs, batch.y)]
         values += [each.rows(outputs, batch.y) for each in self.metrics]
-        if (classes := class_outputs(outputs, batch.y)) is not None:
+        classes = class_outputs(outputs, batch.y) if learner.classifying else None
+        if classes is not None:
             values.append(classes[0].argmax(1) == classes[1])
         dtype = _wide(values[0].device)
         sums = torch.stack([torch.ones_like(values[0]), *values]).to(dtype).sum(1)

@@ -57,6 +57,7 @@ class Learner:
         forward: the training pass: the model as given, or compiled.
         batch_rows: rows of the current batch in all processes; ``None`` for those of the batch.
         micro_batch: rows per forward pass; ``None`` for the whole batch.
+        classifying: whether the criterion takes integer targets as classes; see `Costs`.
         watching: whether to record correctness and confidence of the rows, for `take_watched`.
         base_lr: initial learning rate of each parameter group.
         book: called as ``book(model, batch, trained)`` for every pass of a helper model.
@@ -85,7 +86,7 @@ class Learner:
         move_state(self.optimizer)
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.shrunk: list[int] = []
-        self.watching = False
+        self.classifying, self.watching = True, False
         self.book: Callable[[nn.Module, Batch, bool], None] | None = None
         self._watched: list[tuple[Tensor | None, Tensor | None]] = []
         self.adopt(config)
@@ -246,7 +247,8 @@ class Learner:
             else:
                 weighted = losses = row_losses(self.criterion, outputs, y)
             if self.watching:
-                self._watched.append(correctness(outputs, y))
+                known = correctness(outputs, y) if self.classifying else (None, None)
+                self._watched.append(known)
         with ledger.phase("backward"):
             summed = weighted.sum() if weight is None else (weighted * weight).sum()
             self.updates.backward(summed, total, len(losses))

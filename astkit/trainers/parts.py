@@ -85,6 +85,7 @@ class Parts:
         rate = Throughput(self.ledger, self.device, level=logs.PERFORMANCE)
         self.observers: list[Observer] = [self.history, rate, *observers]
         self.costs = costs(self.learner)
+        self.costs.settle = self.ledger.settle
         self.learner.book = self._book_helper
         self.visits = Visits([self.policy, getattr(self.step, "gate", None)], self.learner)
         if self.visits.watching and isinstance(self.step, SampleStep):

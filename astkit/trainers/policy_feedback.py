@@ -78,7 +78,8 @@ class Visits:
             self._report(visit)
 
     def _known(self, seen: Scored, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        if not self.watching or seen.correct is None or seen.confidence is None:
+        watching = self.watching and self.learner.classifying
+        if not watching or seen.correct is None or seen.confidence is None:
             return None, None
         return seen.correct[rows], seen.confidence[rows]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy
+from astkit.runs.comparison_arm import _tested
 from astkit.trainers import Budget, Learner, TrainConfig, Trainer
 from astkit.trainers.costs import Costs
 
@@ -144,3 +146,59 @@ def test_a_model_is_tried_and_counted_in_the_precision_of_its_training() -> None
     ]
     assert found[0] == found[1]
     assert found[0].forward > 0
+
+
+def binary(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = nn.BCEWithLogitsLoss(reduction="none")
+    return losses(outputs.squeeze(1), targets.float())
+
+
+def counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.PoissonNLLLoss(reduction="none")(outputs.mean(1), targets.float())
+
+
+def pairs(outputs: Tensor, targets: Tensor) -> Tensor:
+    equal = targets[:, None] == targets
+    distance = (outputs[:, None] - outputs).abs().sum(2)
+    return torch.where(equal, distance, (1 - distance).relu()).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "width", "labels"), [(binary, 1, 2), (counts, 2, 9), (pairs, 4, 24)]
+)
+def test_integer_targets_are_no_classes_unless_the_criterion_says_so(
+    criterion, width, labels
+) -> None:
+    data = TensorDataset(DATA.tensors[0], torch.arange(24) % labels)
+    options = {"epochs": 1, "batch_size": 8, "criterion": criterion, "device": "cpu"}
+    trainer = Trainer(nn.Linear(8, width), data, data, **options)
+    assert "val_loss" in trainer.run().epochs[-1]
+    tested = _tested(trainer, SimpleNamespace(held=lambda part: trainer.validation, metrics=()))
+    assert (tested["metric"], tested["worst_class"]) == ("loss", None)
+    with pytest.raises(ValueError, match=r"Kakurenbo .* has no class outputs"):
+        Trainer(nn.Linear(8, width), data, policy="kakurenbo", **options).run()
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    return -outputs.log_softmax(1)[torch.arange(len(targets)), targets] * torch.ones(3)[targets]
+
+
+@pytest.mark.parametrize("criterion", [nn.CrossEntropyLoss(reduction="none"), weighted])
+def test_labels_of_a_criterion_over_classes_are_checked(criterion) -> None:
+    trainer = Trainer(nn.Linear(8, 3), DATA, DATA, epochs=1, criterion=criterion, device="cpu")
+    assert "val_accuracy" in trainer.run().epochs[-1]
+    last = TensorDataset(DATA.tensors[0], torch.tensor([*[0] * 23, 3]))  # in the last batch alone
+    trainer = Trainer(nn.Linear(8, 3), [last[:23], last[23:]], epochs=1, criterion=criterion)
+    with pytest.raises(ValueError, match="Label 3 occurs 1 time in batch 1"):
+        trainer.run()
+
+
+def test_queued_work_is_training_before_a_new_shape_is_run() -> None:
+    trainer = Trainer(nn.Linear(8, 3), DATA, epochs=1, batch_size=8, device="cpu")
+    trainer.ledger.waiting, trainer.ledger.synchronize = False, lambda: None
+    rows = Batch(torch.arange(8), *DATA[:8])
+    for queued in (False, True):  # a known shape waits for nothing
+        with trainer.ledger.clock("training"):
+            pass
+        trainer._cost(rows)
+        assert trainer.ledger.queued is queued
