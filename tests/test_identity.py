@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from astkit.gating import Gate, RandomSubset
-from astkit.identity import configuration, tensor_hash
+from astkit.identity import configuration, repeated_hash, tensor_hash
 
 
 @dataclass
@@ -117,6 +118,15 @@ def test_an_edited_global_makes_another_criterion(edited: str) -> None:
     kept = configuration(cells()["criterion"])
     assert configuration(cells(edited)["criterion"]) != kept
     assert configuration(cells("mean, calls = 2, 5")["criterion"]) == kept  # read by no function
+
+
+def test_rows_that_flip_by_a_generator_of_their_own_have_no_hash() -> None:
+    for seed in range(100):
+        flip = random.Random(seed).getrandbits
+        assert (
+            repeated_hash(functools.partial(lambda flip: [flip(1) for _ in range(3)], flip)) is None
+        )
+    assert repeated_hash(lambda: [random.random(), torch.rand(2)]) is not None
 
 
 def test_a_function_is_the_same_in_every_process() -> None:

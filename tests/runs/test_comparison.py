@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import astkit
 from astkit import Budget, Comparison, Gate, Metric, Policy, Selection
 from astkit.gating import CachedLoss
+from astkit.identity import READS
 from astkit.runs import comparison_arm, comparison_plan
 from astkit.runs.comparison_task import Task
 from tests.runs import small_tasks
@@ -47,7 +48,7 @@ TEST = Read(*small_tasks.TEST.tensors)
 def report(folder):
     before = torch.get_rng_state()
     report = run(out=folder, test=TEST)
-    assert TEST.reads == HELD * len(report.entries) + 2 * 3  # the identity reads three rows twice
+    assert TEST.reads == HELD * len(report.entries) + 3 * READS  # by the identity
     assert torch.equal(torch.get_rng_state(), before)
     return report
 
