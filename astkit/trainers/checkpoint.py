@@ -31,11 +31,11 @@ class Checkpoints:
 
     ``Trainer(..., checkpoints=Checkpoints("runs/mine/ckpt", every=500), resume=True)``.
 
-    Checkpoints are written after every ``every`` training batches, after each epoch, and when
-    iteration over the run is stopped. The training thread copies the state; a background thread
-    writes the file after all preceding metrics. A queued copy is replaced by the next one. During
-    training the folder is locked; other trainers raise ``ValueError``. Of several processes, all
-    read the checkpoints, and process 0 writes them.
+    Checkpoints are written after every ``every`` training batches, after each epoch, and when the
+    run is interrupted or iteration over it is stopped. The training thread copies the state; a
+    background thread writes the file after all preceding metrics. A queued copy is replaced by the
+    next one. During training the folder is locked; other trainers raise ``ValueError``. Of several
+    processes, all read the checkpoints, and process 0 writes them.
 
     Args:
         folder: used exclusively for these files; created if missing.

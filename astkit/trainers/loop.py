@@ -17,7 +17,14 @@ from astkit.batch import Batch
 from astkit.profiling.flops import FlopsPerSample
 from astkit.trainers.policy_feedback import TrainingData
 from astkit.trainers.resume import Resumable
-from astkit.trainers.state import Event, History, StepRecord, TimeIsUp, time_is_up
+from astkit.trainers.state import (
+    Event,
+    History,
+    StepRecord,
+    TimeIsUp,
+    interrupt_held,
+    time_is_up,
+)
 from astkit.trainers.steps import DenseStep, StepResult
 
 
@@ -59,8 +66,7 @@ class Loop(Resumable):
                 self._prepare()
                 yield from self._all_batches()
         except GeneratorExit:  # iteration was stopped between two batches
-            if distributed.world() == 1:  # the other processes may not have stopped
-                self._save()
+            self._save_alone()
             raise
         finally:
             for module, training in modes:
@@ -77,8 +83,9 @@ class Loop(Resumable):
     def _all_batches(self) -> Iterator[StepRecord]:
         while not self.done:
             phase = self.position.phase
-            record = self._train_batch() if phase == "train" else self._validate()
-            self._batch_ended(phase == "validate" and self.position.phase != "validate")
+            with interrupt_held(self._save_alone):
+                record = self._train_batch() if phase == "train" else self._validate()
+                self._batch_ended(phase == "validate" and self.position.phase != "validate")
             if record is not None:
                 yield record
             if time_is_up() and not self.done:

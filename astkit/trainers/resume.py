@@ -103,6 +103,11 @@ class Resumable(Parts):
                 keeping.write(state, position.step, after)
         return None if keeping is None else keeping.folder
 
+    def _save_alone(self) -> None:
+        """Save the current state, except with other processes, which may not have stopped here."""
+        if distributed.world() == 1:
+            self._save()
+
     def _load(self, path: Path, state: dict[str, Any]) -> None:
         _compare(state["identity"], self._identity, path)
         try:
@@ -168,12 +173,11 @@ class Resumable(Parts):
                 self.history.restore_steps(observer.records())
 
     def _stateful_parts(self) -> list[tuple[str, Any]]:
-        names = ["ledger", "step", "policy", "feed", "switch", "costs"]
+        names = ("ledger", "step", "policy", "feed", "switch", "costs")
+        parts = {name: getattr(self, name) for name in names} | {"updates": self.learner.updates}
         if getattr(self.step, "gate", None) is self.policy:  # saved by the step
-            names.remove("policy")
-        parts = [(name, getattr(self, name)) for name in names]
-        parts.append(("updates", self.learner.updates))
-        return [(name, part) for name, part in parts if part is not None]
+            del parts["policy"]
+        return [(name, part) for name, part in parts.items() if part is not None]
 
 
 def _stateful(observers: Iterable[Observer]) -> Iterator[tuple[str, Any]]:

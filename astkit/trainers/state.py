@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Protocol
 
 from astkit import distributed
@@ -101,6 +104,34 @@ def time_is_up() -> bool:
     except ValueError:
         raise ValueError(f"{TIME_BUDGET} is {hours!r}: give hours, such as 8.5") from None
     return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
+
+
+@contextmanager
+def interrupt_held(last: Callable[[], object]) -> Iterator[None]:
+    """Hold an interrupt (SIGINT) back until the block ends, and call ``last`` before it acts.
+
+    A second interrupt takes effect at once, as for a loader that hangs.
+    """
+    before, received = signal.getsignal(signal.SIGINT), False
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        if received:
+            before(number, frame)
+        received = True
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+        if received:
+            last()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if received:
+        before(signal.SIGINT, None)
 
 
 @dataclass(frozen=True)

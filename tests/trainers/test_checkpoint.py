@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -394,3 +395,57 @@ def test_the_committed_counts_of_kills_are_good() -> None:
     assert len(content["kinds"]) >= 3
     check_kills(content["kinds"], 30)
     assert content["stamp"]["torch"]
+
+
+class Interrupted(torch.optim.SGD):
+    """Is interrupted after the update of the weights, ``times`` times in that step."""
+
+    times = 0
+
+    def step(self, closure: Any = None) -> Any:
+        found = super().step(closure)
+        for _ in range(self.times):
+            os.kill(os.getpid(), signal.SIGINT)
+        self.times = 0
+        return found
+
+
+@pytest.mark.parametrize("again", ["the same trainer", "a resumed one"])
+def test_an_interrupt_within_a_step_neither_loses_nor_repeats_it(
+    tmp_path: Path, again: str
+) -> None:
+    def begun(name: str, **options: Any) -> Trainer:
+        return build(
+            tmp_path / name,
+            optimizer=lambda model: Interrupted(model.parameters(), lr=0.1, momentum=0.9),
+            keeping={"every": None},
+            **options,
+        )
+
+    whole, trainer = begun("whole"), begun("interrupted")
+    whole.run()
+    before = signal.getsignal(signal.SIGINT)
+    for _ in range(4):
+        next(steps := trainer.steps())
+        steps.close()
+    trainer.optimizer.times = 1  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert trainer.position.step == 5
+    assert signal.getsignal(signal.SIGINT) is before
+    if again == "a resumed one":
+        trainer = begun("interrupted", resume=True)
+        assert trainer.position.step == 5
+    trainer.run()
+    assert left(trainer) == left(whole)
+
+
+def test_a_second_interrupt_takes_effect_at_once(tmp_path: Path) -> None:
+    trainer = build(
+        tmp_path, optimizer=lambda model: Interrupted(model.parameters(), lr=0.1), policy=None
+    )
+    trainer.optimizer.times = 2  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert trainer.position.step == 0
+    assert not list((tmp_path / "ckpt").glob("*.safetensors"))
