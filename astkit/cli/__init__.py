@@ -1,4 +1,8 @@
-"""Command line: ``astkit COMMAND``, or ``python -m astkit COMMAND``. One module per command."""
+"""Command line: ``astkit COMMAND``, or ``python -m astkit COMMAND``.
+
+One module per command, with ``HELP`` (a line), ``MORE`` (the end of its ``--help``),
+``add_options(parser)`` and ``run(options)``, which returns the exit code or ``None``.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import TypeAlias
 
 from astkit.background import BackgroundError
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 COMMANDS = ("demo", "notebooks", "compare", "run", "sweep", "report", "export")
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -64,5 +65,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     # import only the named command, so that help starts at once
     named = [name for name in arguments[:1] if name in COMMANDS]
     for name in named or COMMANDS:
-        import_module(f"astkit.cli.{name}").add(commands)
+        module = import_module(f"astkit.cli.{name}")
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            epilog=module.MORE,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_options(command)
+        command.set_defaults(command=module.run)
     return parser

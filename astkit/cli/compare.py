@@ -6,20 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from astkit.cli import Commands, say
+from astkit.cli import say
 from astkit.names import REGISTRIES
 
+HELP = "compare policies with dense and random training at equal FLOPs"
+MORE = "With -o, the same command continues a comparison that was interrupted."
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = commands.add_parser(
-        "compare",
-        help="compare policies with dense and random training at equal FLOPs",
-        description="Train policies, dense and random selection at equal FLOPs, and print whether"
-        " selecting samples pays. With -o, the same command continues what was interrupted.",
-    )
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     task = command.add_mutually_exclusive_group()
     task.add_argument(
         "--dataset", default="digits", help=f"{', '.join(REGISTRIES['task'])} (digits)"
@@ -53,10 +49,10 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "-o", "--out", type=Path, help="folder for results, checkpoints and a page"
     )
-    command.set_defaults(command=_run)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
+    """Compare, and print the pilot's predictions, the verdicts and the table."""
     from astkit.runs.comparison import compare
     from astkit.trainers import Budget
 

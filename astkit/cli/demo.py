@@ -5,21 +5,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astkit.cli import Commands
 from astkit.cli.run import start
 from astkit.files import shipped
 
 NOTEBOOK = shipped("notebooks") / "01_baseline_vs_gated.ipynb"
+HELP, MORE = "run notebook 01 on the digits, print its table", ""
 
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = commands.add_parser("demo", help="run notebook 01 on the digits, print its table")
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     command.add_argument("--out", type=Path, default=Path("out"), help="output folder")
-    command.set_defaults(command=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the notebook from its beginning, and print the comparison in its folder."""
     if not NOTEBOOK.exists():
         raise FileNotFoundError(
             f"{NOTEBOOK} is missing: install astkit from a wheel, or run the demo in a clone"

@@ -7,16 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from astkit.cli import Commands
-
-ABOUT = """\
-Write a notebook and the modules of astkit that it needs as one file, with the
+HELP = "write a notebook as one file that runs on Kaggle without installation or internet"
+MORE = """\
+Writes a notebook and the modules of astkit that it needs as one file, with the
 kernel-metadata.json that `kaggle kernels push` requires. The file verifies its
 source when it starts. Imports that Kaggle's image does not provide are errors.
 Files that parameters name are taken along. --dataset sets the parameter
 dataset to "cifar10" unless -p sets it.
-"""
-EXAMPLE = """\
+
 example:
   astkit export kaggle notebooks/01_baseline_vs_gated.ipynb -o out/kaggle \\
       --user me --dataset someone/cifar-10 --gpu -t 8.5
@@ -24,17 +22,11 @@ example:
 """
 
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    export = commands.add_parser("export", help="write a notebook as one file for Kaggle")
+def add_options(export: argparse.ArgumentParser) -> None:
+    """Add the options of the one target, ``kaggle``."""
     targets = export.add_subparsers(required=True, metavar="TARGET")
-    command = targets.add_parser(
-        "kaggle",
-        help="a notebook that needs no installation and no internet",
-        description=ABOUT,
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    command = targets.add_parser("kaggle", help=HELP, epilog=MORE, formatter_class=raw)
     command.add_argument("notebook", type=Path)
     command.add_argument(
         "-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the files"
@@ -62,10 +54,10 @@ def add(commands: Commands) -> None:
     package.add_argument("--readable", action="store_true", help="one cell per module")
     package.add_argument("--wheel", type=Path, help="install this wheel from a dataset instead")
     kernel.add_argument("--public", action="store_true", help="make it public")
-    command.set_defaults(command=_run)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
+    """Write the file and its metadata, and print what to do with them."""
     from astkit.export import kaggle  # needs nbformat
     from astkit.export.bundle import bundle
 

@@ -6,18 +6,19 @@ import argparse
 import shutil
 from pathlib import Path
 
-from astkit.cli import Commands, say
+from astkit.cli import say
 from astkit.files import shipped
 
+HELP, MORE = "copy the notebooks into a folder", ""
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = commands.add_parser("notebooks", help="copy the notebooks into a folder")
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     command.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
-    command.set_defaults(command=_run)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
+    """Copy the notebooks."""
     if options.folder.exists():
         raise ValueError(f"{options.folder} exists and would be overwritten: name a new folder")
     left_out = shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__")

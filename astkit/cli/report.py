@@ -5,33 +5,30 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from astkit.cli import Commands, say
+from astkit.cli import say
 
-EXAMPLES = """examples:
+HELP = "a table of runs"
+MORE = """\
+One table of the runs in a folder: parameters, n, mean, interval, and the
+difference to the control, paired by seed. Failed runs are listed.
+
+examples:
   astkit report                                  a table of all runs in runs/
   astkit report --metric flops --by arm          another metric, other groups
 """
 
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = commands.add_parser(
-        "report",
-        help="a table of runs",
-        description="One table of the runs in a folder: parameters, n, mean, interval, and the"
-        " difference to the control, paired by seed. Failed runs are listed.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     command.add_argument("runs", type=Path, nargs="?", default=Path("runs"), help="default: runs")
     command.add_argument("--name", help="only runs with this name (of one notebook)")
     command.add_argument("--metric", help="numeric column (default: test_accuracy)")
     command.add_argument("--by", metavar="COLUMNS", help="columns to group by, comma-separated")
     command.add_argument("--control", help="group to compare with (default: dense)")
-    command.set_defaults(command=_run)
 
 
-def _run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
+    """Print the number of runs of each status, those that are not complete, and the table."""
     import pandas as pd
 
     from astkit.runs import tables

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astkit.cli import FAILED, GOOD, Commands, say
+from astkit.cli import FAILED, GOOD, say
 
 if TYPE_CHECKING:
     from astkit.runs.notebook import Outcome
     from astkit.runs.parameters import Notebook
 
-EXAMPLE = """\
+HELP = "run a notebook with given parameters in a run folder"
+MORE = """\
 examples:
   astkit run notebooks/01_baseline_vs_gated.ipynb -p epochs=2 -p seeds=0
   astkit run notebooks/02_controller_tuning.ipynb -p seeds='[0, 1]'
@@ -24,25 +25,17 @@ examples:
 The run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds the parameters
 (config.json), the environment (env.json), the executed notebook
 (notebook.ipynb), and result.json once the run is complete or error.json if it
-failed. The same parameters use the same folder.
+failed. The same parameters use the same folder: a complete run is not run
+again, an incomplete one resumes.
 """
 
 
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = commands.add_parser(
-        "run",
-        help="run a notebook with given parameters in a run folder",
-        description="Run a notebook with given parameters in a run folder. A complete\n"
-        "run is not run again; an incomplete one resumes in its folder.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     add_notebook(command, "name=value", "a parameter; strings need no quotes; may be repeated")
     command.add_argument(
         "--again", action="store_true", help="mark an earlier run stale, and start a new one"
     )
-    command.set_defaults(command=_run)
 
 
 def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None:
@@ -107,7 +100,8 @@ def start(
     return done, FAILED if done.status == "failed" else GOOD
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the notebook, and print its outcome."""
     from astkit.runs import parameters
 
     if options.threads is not None and options.threads < 1:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from astkit.cli import FAILED, GOOD, Commands, say
+from astkit.cli import FAILED, GOOD, say
 from astkit.cli.run import add_notebook, interruptible
 
 if TYPE_CHECKING:
     from astkit.runs.notebook import Outcome
 
-EXAMPLE = """\
+HELP = "run a notebook with every combination of a grid of parameters"
+MORE = """\
 examples:
   astkit sweep notebooks/01_baseline_vs_gated.ipynb -p target_rate=0.1,0.2 \\
       -p seeds=0..4 --jobs 2
@@ -25,27 +27,14 @@ values:
   0..4           0, 1, 2, 3 and 4
   '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
 
-Each combination runs in its own process and folder. Ctrl-C ends the runs. A
-sweep that is run again skips complete runs and runs the rest, including
-failed runs. Concurrent sweeps share the work.
+Each combination runs in its own process and folder; a table of all is printed
+at the end. Ctrl-C ends the runs. A sweep that is run again skips complete runs
+and runs the rest, including failed runs. Concurrent sweeps share the work.
 """
 
-_WHERE = {
-    "failed": ": see notebook.ipynb and error.json in {folder}",
-    "busy": ": locked by another process",
-}
 
-
-def add(commands: Commands) -> None:
-    """Add the command to the parser."""
-    command = commands.add_parser(
-        "sweep",
-        help="run a notebook with every combination of a grid of parameters",
-        description="Run a notebook with every combination of a grid of parameters, each in its\n"
-        "own run folder, and print a table.",
-        epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
     add_notebook(command, "name=values", "values of a parameter (see below); may be repeated")
     command.add_argument("--jobs", type=int, default=1, metavar="N", help="concurrent runs")
     command.add_argument(
@@ -54,10 +43,10 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="run nothing; print a command line for each incomplete run, for use with a scheduler",
     )
-    command.set_defaults(command=_run)
 
 
-def _run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Run the sweep and print its table, or print its commands."""
     from astkit.runs import parameters, sweep
 
     values = parameters.read(options.notebook).grid(options.parameters)
@@ -79,10 +68,11 @@ def _report(outcomes: Sequence[Outcome]) -> None:
     text = frame.to_string(index=False, justify="left", formatters={"error": str})
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     say("\n".join(["", *(line.rstrip()[:width] for line in text.splitlines()), ""]))
-    for status in ("complete", "failed", "busy"):
-        if of_it := [done for done in outcomes if done.status == status]:
-            folder = next((done.folder for done in of_it if done.folder), None)
-            where = _WHERE.get(status, "") if folder or status == "busy" else ""
-            say(f"{len(of_it)} {status}{where.format(folder=folder)}")
+    where = {"busy": ": locked by another process"}
+    failed = [done.folder for done in outcomes if done.status == "failed" and done.folder]
+    if failed:
+        where["failed"] = f": see notebook.ipynb and error.json in {failed[0]}"
+    for status, count in Counter(done.status for done in outcomes).items():
+        say(f"{count} {status}{where.get(status, '')}")
     for note in sorted({done.note for done in outcomes if done.note}):
         say(f"note: {note}")
