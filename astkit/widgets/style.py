@@ -5,11 +5,8 @@ Figures have dark text on white, independent of the page's theme and ``matplotli
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import wraps
 from io import BytesIO
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -17,9 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 PAPER, INK, SOFT = "#ffffff", "#222222", "#595959"
 """Background, text, and auxiliary lines; WCAG contrast to the background 15.9 and 7."""
@@ -47,28 +41,25 @@ LOOK: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
+styled = matplotlib.rc_context(LOOK)
+"""Decorator of functions that draw: applies this style."""
 
 # the same in all notebooks; unnamed runs are usually gated
 _places = {"dense": 0, "batched gate": 1, "this run": 1, "random": 2}
 
 
-def look() -> AbstractContextManager[None]:
-    """Context in which matplotlib uses this style."""
-    return matplotlib.rc_context(LOOK)
-
-
 class Picture(Figure):
     """A figure that notebooks display without pyplot."""
 
+    @styled
     def draw(self, renderer: RendererBase) -> None:
         """Draw in this style; ticks are created only at this point."""
-        with look():
-            super().draw(renderer)
+        super().draw(renderer)
 
+    @styled
     def savefig(self, fname: Any, **options: Any) -> None:
         """Save in this style; see `matplotlib.figure.Figure.savefig`."""
-        with look():
-            super().savefig(fname, **options)
+        super().savefig(fname, **options)
 
     def _repr_png_(self) -> bytes:
         return self.png()
@@ -82,17 +73,6 @@ class Picture(Figure):
         few = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
         few.save(small, "png", optimize=True)
         return small.getvalue()
-
-
-def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of functions that create a figure: applies this style."""
-
-    @wraps(draw)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        with look():
-            return draw(*args, **kwargs)
-
-    return wrapped
 
 
 @styled
@@ -129,15 +109,16 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
 
 
 def legend_beside(figure: Picture, axis: Axes) -> None:
-    """A legend to the right of all axes, with lines in the order of their ends on ``axis``."""
+    """A legend to the right of all axes, with curves in the order of their ends on ``axis``."""
     handles, labels = axis.get_legend_handles_labels()
-    ends = {each.get_label(): np.asarray(each.get_ydata(), float) for each in axis.lines}
+    curves = [each for each in axis.lines if each.get_transform() is axis.transData]
+    ends = {each.get_label(): np.asarray(each.get_ydata(), float)[-1] for each in curves}
 
-    def last(entry: tuple[Any, str]) -> float:
-        y = ends.get(entry[1], np.zeros(2))
-        return -float(y[-1]) if len(y) != 2 else np.inf  # vertical lines and shaded areas last
+    def place(entry: tuple[Any, str]) -> float:
+        end = ends.get(entry[1], np.nan)
+        return np.inf if np.isnan(end) else -end  # vertical lines and shaded areas last
 
-    order = sorted(zip(handles, labels, strict=True), key=last)
+    order = sorted(zip(handles, labels, strict=True), key=place)
     figure.legend(*zip(*order, strict=True), loc="outside right center", labelspacing=0.9)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
@@ -72,13 +73,14 @@ def test_a_name_keeps_its_look_and_a_new_one_gets_one_of_its_own(monkeypatch):
     assert len({line["color"] for line in (first, *others)}) == 5
 
 
-def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest():
+@pytest.mark.parametrize("points", [1, 2, 3])
+def test_a_legend_lists_lines_from_the_highest_end_to_the_lowest(points):
     picture = style.picture()
     axis = picture.axes[0]
     axis.fill_between([0, 2], 0, 1, label="shade")
     axis.axvline(1, label="mark")
     for name, end in (("low", 1.0), ("high", 9.0), ("middle", 5.0)):
-        axis.plot([0, 1, 2], [3.0, 2.0, end], label=name)
+        axis.plot(range(points), [3.0, 2.0, end][-points:], label=name)
     style.legend_beside(picture, axis)
     names = [text.get_text() for text in picture.legends[0].get_texts()]
     assert names[:3] == ["high", "middle", "low"]
