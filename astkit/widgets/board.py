@@ -19,6 +19,7 @@ from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
 POINTS = 1000  # maximum number of points per series; even
 MARKS = 100  # maximum number of marked changes of settings
+EVERY_S = 2.0  # minimum time between two frames, in seconds
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
 _SERIES = {
@@ -60,32 +61,23 @@ class Trace:
 class LiveBoard:
     """An observer that plots threshold, activation rate, loss, accuracy and cost during a run.
 
-    Drawing is excluded from the trainer's clocks and limited by ``every_s`` and ``max_share``; the
+    Drawing is excluded from the trainer's clocks and limited by `EVERY_S` and ``max_share``; the
     last frame is always drawn. If drawing fails, the board is disabled and training continues.
 
     Args:
-        every_s: minimum time between two frames, in seconds.
-        max_share: maximum share of the time since the first frame spent on drawing, in (0, 1].
         live: ``False`` disables the board; ``ASTKIT_LIVE=0`` disables all boards.
 
     Attributes:
+        max_share: maximum share of the time since the first frame spent on drawing.
         series: logged values, by name.
         set_up: CPU seconds of the first frame, including the import of matplotlib.
         spent: CPU seconds of all further frames, limited by ``max_share``.
         frames: number of frames drawn.
-
-    Raises ``ValueError`` for a share outside (0, 1] or negative seconds.
     """
 
-    def __init__(
-        self, every_s: float = 2.0, max_share: float = 0.02, live: bool | None = None
-    ) -> None:
-        if not 0 < max_share <= 1:
-            raise ValueError(f"max_share is {max_share}: pass a share above 0 and at most 1")
-        if not every_s >= 0:
-            raise ValueError(f"every_s is {every_s}: pass seconds, 0 or more")
-        self.every_s, self.max_share = every_s, max_share
+    def __init__(self, live: bool | None = None) -> None:
         self.shown = frontend.mode(live) != "off"
+        self.max_share = 0.02
         self.set_up, self.spent, self.frames = 0.0, 0.0, 0
         self.series = {name: Trace() for names in _SERIES.values() for name in names}
         self.events: list[int] = []
@@ -97,8 +89,7 @@ class LiveBoard:
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Store the metrics of a batch; draw if a frame is due."""
-        probe = phase == "event" and metrics["name"] == "probe"
-        if phase == "event" and not probe and len(self.events) < MARKS:
+        if phase == "event" and metrics["name"] != "probe" and len(self.events) < MARKS:
             self.events.append(step)
             if metrics["name"] == "selection":
                 self._switched = f"selection switched {metrics['value']} at step {step}"
@@ -114,7 +105,7 @@ class LiveBoard:
         if self._started is None:
             return True
         allowed = self.max_share * (now - self._started)
-        return now - self._last >= self.every_s and self.spent + self._cost <= allowed
+        return now - self._last >= EVERY_S and self.spent + self._cost <= allowed
 
     def draw(self) -> None:
         """Draw a frame now, replacing the previous one."""

@@ -10,6 +10,7 @@ from astkit.widgets.board import LiveBoard
 from astkit.widgets.drive import Run
 
 STEERED_SHARE = 0.1  # maximum share of time spent on drawing while controls are shown
+ANSWER_S = 3.0  # seconds to wait for an answer of the front end
 
 
 class Dashboard:
@@ -24,24 +25,16 @@ class Dashboard:
     ``start`` returns at the end of the run.
 
     Args:
-        board: displays the run; a `LiveBoard` by default.
         live: ``False`` shows neither board nor controls, ``True`` shows controls even if no
             front end was detected; ``ASTKIT_LIVE`` (0 or 1) overrides it.
-        wait_s: seconds to wait for a response of the front end.
         pace: maximum batches per second while controls are shown; ``None`` for no limit.
     """
 
-    def __init__(
-        self,
-        board: LiveBoard | None = None,
-        live: bool | None = None,
-        wait_s: float = 3.0,
-        pace: float | None = None,
-    ) -> None:
+    def __init__(self, live: bool | None = None, pace: float | None = None) -> None:
         if pace is not None and not pace > 0:
             raise ValueError(f"pace is {pace}: pass batches a second above 0, or None")
-        self.live, self.wait_s, self.pace = live, wait_s, pace
-        self.board = board or LiveBoard(live=live)
+        self.live, self.pace = live, pace
+        self.board = LiveBoard(live)
         self.run: Run | None = None
         self._strip: Any = None
 
@@ -60,7 +53,7 @@ class Dashboard:
         self.run = run = Run(trainer, lambda run: self._strip and self._strip.follow())
         self._strip = None
         if frontend.mode(self.live) == "ask" and await self._answered(run):
-            self.board.max_share = max(self.board.max_share, STEERED_SHARE)
+            self.board.max_share = STEERED_SHARE
             run.begin(self.pace)
             await asyncio.sleep(0)
         else:
@@ -74,8 +67,8 @@ class Dashboard:
             print(f"no controls ({error.name} is not installed): training runs to its end")
             return False
         strip = Strip(run)
-        if await strip.answered(self.wait_s):
+        if await strip.answered(ANSWER_S):
             self._strip = strip
             return True
-        strip.close(f"no front end answered within {self.wait_s:g} s: training ran to its end")
+        strip.close(f"no front end answered within {ANSWER_S:g} s: training ran to its end")
         return False

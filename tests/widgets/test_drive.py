@@ -14,7 +14,7 @@ import pytest
 
 from astkit.trainers import TimeIsUp
 from astkit.trainers.switching import Switch
-from astkit.widgets import Dashboard, LiveBoard, Run, frontend, strip
+from astkit.widgets import Dashboard, LiveBoard, Run, dashboard, frontend, strip
 from tests.widgets.small import small_trainer
 
 
@@ -261,16 +261,22 @@ def test_a_steered_run_says_so_and_is_saved_whole(trainer, tmp_path):
 # --- the dashboard around it -------------------------------------------------------------------
 
 
+def quiet_dashboard(**options):
+    live = Dashboard(**options)
+    live.board.shown = False
+    return live
+
+
 @pytest.fixture
 def begin(trainer, monkeypatch):
     """Start a dashboard where the front end is as told."""
     monkeypatch.setattr("IPython.display.display", lambda *a, **k: None)
 
-    def begin(mode, **options):
+    def begin(mode):
         monkeypatch.setattr(frontend, "mode", lambda wish=None: mode)
-        board = LiveBoard(live=False)
-        run = asyncio.run(Dashboard(board, **options).start(trainer))
-        assert len(board.series["loss"].points()) == 33
+        live = quiet_dashboard()
+        run = asyncio.run(live.start(trainer))
+        assert len(live.board.series["loss"].points()) == 33
         return run
 
     return begin
@@ -285,7 +291,8 @@ def test_nobody_there_runs_to_the_end_without_a_widget(begin, monkeypatch, mode)
 def test_no_answer_runs_to_the_end(begin, monkeypatch):
     notes = []
     monkeypatch.setattr(strip.Strip, "close", lambda self, note: notes.append(note))
-    assert begin("ask", wait_s=0.1).status == "finished"
+    monkeypatch.setattr(dashboard, "ANSWER_S", 0.1)
+    assert begin("ask").status == "finished"
     assert notes == ["no front end answered within 0.1 s: training ran to its end"]
 
 
@@ -298,6 +305,7 @@ def test_without_the_widget_library_it_says_so(begin, monkeypatch, capsys):
 def test_an_answer_lets_the_cell_end_while_the_run_goes_on(trainer, monkeypatch):
     monkeypatch.setattr(frontend, "mode", lambda wish=None: "ask")
     monkeypatch.setattr(strip, "READOUT_SECONDS", 0.0)
+    monkeypatch.setattr(dashboard, "ANSWER_S", 20.0)
     strips, seen = [], []
     monkeypatch.setattr("IPython.display.display", lambda *a, **k: None)
     ready = strip.Strip.answered
@@ -310,7 +318,7 @@ def test_an_answer_lets_the_cell_end_while_the_run_goes_on(trainer, monkeypatch)
     monkeypatch.setattr(strip.Strip, "answered", answered)
 
     async def scene():
-        live = Dashboard(LiveBoard(live=False), wait_s=20, pace=200)
+        live = quiet_dashboard(pace=200)
         run = await live.start(trainer)
         assert not trainer.done
         (controls,) = strips
