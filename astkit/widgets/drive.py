@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -110,13 +110,10 @@ class Run:
 
         Closing the generator closes the observers, so that a board draws its last frame.
         """
-        steps = self.trainer.steps()
         self.status = "running"
         try:
-            try:
+            with closing(self.trainer.steps()) as steps:
                 yield steps
-            finally:
-                steps.close()
         except (KeyboardInterrupt, asyncio.CancelledError, GeneratorExit):
             self.stop("interrupted")
         except BaseException as error:  # SystemExit, too
@@ -161,13 +158,14 @@ def _out_of_time(error: BaseException | None) -> bool:
 class _Interrupts:
     """Makes the kernel's interrupt (SIGINT) end a run, and restores the handler afterwards.
 
-    Inside a cell the handler is set immediately. ipykernel sets its idle handler whenever a
-    cell ends, so ``watch`` replaces it after each batch.
+    Inside a cell the handler is set immediately, since ipykernel's own would wait for the next
+    ``await``. ipykernel sets its idle handler whenever a cell ends, so ``watch`` replaces it after
+    each batch.
     """
 
     def __init__(self, stop: Callable[[str], None], inside_cell: bool) -> None:
         self._stop, self._inside_cell = stop, inside_cell
-        self._kernel = frontend.kernel()
+        self._kernel: Any = frontend.kernel()
         self._mine = threading.current_thread() is threading.main_thread()
         self._idle: Any = getattr(self._kernel, "saved_sigint_handler", None)
         self._before: Any = None
@@ -194,4 +192,4 @@ class _Interrupts:
         if signal.getsignal(signal.SIGINT) == self._handle:
             signal.signal(signal.SIGINT, self._idle)
         if getattr(self._kernel, "saved_sigint_handler", None) == self._handle:
-            self._kernel.saved_sigint_handler = self._idle  # type: ignore[union-attr]
+            self._kernel.saved_sigint_handler = self._idle

@@ -34,7 +34,8 @@ class Strip:
         from IPython.display import display
 
         gate = getattr(run.trainer.step, "gate", None)
-        self.run, self.gate = run, gate if hasattr(gate, "controller") else None
+        self.run = run
+        self.gate: Any = gate if hasattr(gate, "controller") else None
         self._started, self._told = time.perf_counter(), 0.0
         self._ready, self._there = _Ready(), asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -62,13 +63,13 @@ class Strip:
     def _gate_row(self) -> Any:
         limits = {"min": 0.01, "max": 1.0, "step": 0.01, "readout_format": ".2f"}
         self._target = widgets.FloatSlider(
-            self.gate.target_rate,  # type: ignore[union-attr]
+            self.gate.target_rate,
             description="target rate",
             continuous_update=False,
             **limits,
         )
         self._target.observe(lambda change: self._steer("target_rate", change["new"]), "value")
-        name = controller_name(self.gate.controller)  # type: ignore[union-attr]
+        name = controller_name(self.gate.controller)
         names = sorted(REGISTRIES["controller"]) + [_OWN] * (name == _OWN)
         choice = widgets.Dropdown(options=names, value=name, description="controller")
         choice.observe(lambda change: self._steer("controller", change["new"]), "value")
@@ -76,7 +77,7 @@ class Strip:
         return widgets.HBox([self._target, choice])
 
     def _show_gains(self) -> None:
-        self._shown_for = controller = self.gate.controller  # type: ignore[union-attr]
+        self._shown_for = controller = self.gate.controller
         self._gains.children = tuple(self._gain(name) for name in controller.gains)
 
     def _gain(self, name: str) -> Any:
