@@ -139,26 +139,22 @@ class ScaleFree(Controller):
     """Base class of threshold controllers that adapt to the scale of the scores.
 
     Starts at the quantile of the first batch. Updates the logarithm of the threshold; from the
-    first negative score on, the threshold itself, in units of a running mean absolute deviation.
-    With several processes, these are the quantile and the scores of the global batch.
+    first negative score on, the threshold itself. With several processes, quantile and scores are
+    those of the global batch.
 
     Attributes:
         additive: whether updates are added to the threshold rather than to its logarithm.
+        distribution: whether `moved` needs all scores, and not only their least values.
     """
 
-    state: ClassVar[tuple[str, ...]] = ("value", "spread", "additive")
+    state: ClassVar[tuple[str, ...]] = ("value", "additive")
+    distribution: bool = False
     smallest = 1e-30  # the lowest threshold on the log scale
 
     def __init__(self, target_rate: float) -> None:
         super().__init__(target_rate)
-        self.additive = False
         self.value: float | None = None
-        self.spread = 0.0
-
-    @property
-    def distribution(self) -> bool:
-        """Whether `moved` needs all scores, and not only their least values."""
-        return False
+        self.additive = False
 
     def threshold(self, scores: Tensor, quota: int) -> float:
         # a batch of zeros has no scale: initialise at the first batch with a positive score
@@ -167,7 +163,6 @@ class ScaleFree(Controller):
             if self.value is None or least_positive(scores) < math.inf:
                 self._check_sign(scores)
                 self.value = self.wanted(scores)
-                self.spread = _deviation(scores)
         return self.value
 
     def quantile(self, scores: Tensor) -> float:
@@ -207,19 +202,8 @@ class ScaleFree(Controller):
             self.become_additive(scores)
 
     def become_additive(self, scores: Tensor) -> None:
-        """Switch to additive updates; the initial unit is the spread of ``scores``."""
-        self.additive, self.spread = True, _deviation(scores)
-
-    def shifted(self, value: float, step: float, scores: Tensor) -> float:
-        """``value * exp(step)``, or ``value + step * spread`` if additive; kept within limits."""
-        if self.additive:
-            self.spread += 0.1 * (_deviation(scores) - self.spread)
-            return value + step * self.spread
-        least, lowest = least_positive(scores), value <= self.smallest
-        # a batch of zeros has no scale; below all positive scores a step would only cause windup
-        if (lowest and least == math.inf) if step > 0 else (lowest or value < least):
-            return value
-        return min(max(value * math.exp(step), self.smallest), 1 / self.smallest)
+        """Switch to additive updates, at the first batch ``scores`` with a negative score."""
+        self.additive = True
 
 
 def least_positive(scores: Tensor) -> float:
@@ -229,8 +213,3 @@ def least_positive(scores: Tensor) -> float:
         return least
     positive = scores[scores > 0]
     return float(positive.amin()) if len(positive) else math.inf
-
-
-def _deviation(scores: Tensor) -> float:
-    scores = scores.double()  # integer tensors have no mean; half precision is inexact
-    return float((scores - scores.mean()).abs().mean())

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from astkit.gating.cards import Card
-from astkit.gating.controllers import ScaleFree, checked
+from astkit.gating.controllers import ScaleFree, checked, least_positive
 
 
 def density(values: Tensor, at: float) -> float:
@@ -56,7 +56,8 @@ class LogIntegral(ScaleFree):
     With ``f`` the density of log-scores at the threshold, it is stable for ``gain * f < 2``. For
     scores that decay as ``exp(-step / tau)``, the rate has an offset of ``-1 / (tau * gain)``.
     After a negative score, ``gain * spread * (rate - target)`` is added to the threshold itself,
-    and ``f`` is the density of ``score / spread``; see `ScaleFree`.
+    with ``spread`` a running mean absolute deviation, and ``f`` is the density of
+    ``score / spread``.
 
     ``gain="auto"`` sets the gain to ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
     batch's own quantile and averaged over batches (geometrically, 0.1 for the newest); the rate's
@@ -67,7 +68,7 @@ class LogIntegral(ScaleFree):
     """
 
     gains = ("gain",)
-    state = (*ScaleFree.state, "auto", "density")
+    state = ("value", "spread", "additive", "auto", "density")
     damping = 0.25  # gain * f for "auto": standard deviation times sqrt(1 + 0.25 / 1.75) = 1.07
     _gain: float = checked("above 0", 'use 0.5 for most scores, or "auto"')
     card = Card(
@@ -82,6 +83,7 @@ class LogIntegral(ScaleFree):
 
     def __init__(self, target_rate: float, gain: float | str = 0.5) -> None:
         super().__init__(target_rate)
+        self.spread = 0.0
         self.density: float | None = None
         self._gain = 0.5  # initial value for "auto"
         self.gain = gain
@@ -106,18 +108,27 @@ class LogIntegral(ScaleFree):
         self.auto = gain == "auto"
 
     @property
-    def distribution(self) -> bool:
+    def distribution(self) -> bool:  # type: ignore[override]
         return self.auto
 
     def become_additive(self, scores: Tensor) -> None:
         super().become_additive(scores)
+        self.spread = _deviation(scores)
         self.density = None  # it was measured on log-scores
 
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
         if self.auto and len(scores) > 1 and 0 < (found := self._density(scores)) < math.inf:
             before = found if self.density is None else self.density
             self.density = before * (found / before) ** 0.1
-        return self.shifted(value, self.gain * (rate - self.target_rate), scores)
+        step = self.gain * (rate - self.target_rate)
+        if self.additive:
+            self.spread += 0.1 * (_deviation(scores) - self.spread)
+            return value + step * self.spread
+        least, lowest = least_positive(scores), value <= self.smallest
+        # a batch of zeros has no scale; below all positive scores a step would only cause windup
+        if (lowest and least == math.inf) if step > 0 else (lowest or value < least):
+            return value
+        return min(max(value * math.exp(step), self.smallest), 1 / self.smallest)
 
     def _density(self, scores: Tensor) -> float:
         scores, at = scores.double(), self.wanted(scores)
@@ -143,7 +154,7 @@ class QuantileEMA(ScaleFree):
     """
 
     gains = ("alpha",)
-    state = ("value", "additive")
+    distribution = True
     alpha: float = checked("above 0 and at most 1", "0.2 averages over about 10 batches")
     card = Card(
         law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
@@ -160,10 +171,6 @@ class QuantileEMA(ScaleFree):
         super().__init__(target_rate)
         self.alpha = alpha
 
-    @property
-    def distribution(self) -> bool:
-        return True
-
     def quantile(self, scores: Tensor) -> float:
         host = scores.double().cpu().numpy()
         return float(np.quantile(host, 1 - self.target_rate, method="weibull"))
@@ -174,3 +181,8 @@ class QuantileEMA(ScaleFree):
             return value + self.alpha * (found - value)
         # a batch of zeros has no scale
         return value * (found / value) ** self.alpha if found > self.smallest else value
+
+
+def _deviation(scores: Tensor) -> float:
+    scores = scores.double()  # integer tensors have no mean; half precision is inexact
+    return float((scores - scores.mean()).abs().mean())
