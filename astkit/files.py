@@ -1,8 +1,7 @@
-"""Atomic file writes, checksums, and files that come with the package."""
+"""Atomic file writes, and files that come with the package."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import stat
@@ -71,12 +70,6 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 def _is_stream(path: Path) -> bool:
     named = str(path) in ("/dev/stdout", "/dev/stderr", "/dev/null")
     return named or str(path.parent) in ("/dev/fd", "/proc/self/fd")
-
-
-def sha256(path: str | os.PathLike[str]) -> str:
-    """Hexadecimal SHA-256 of the file at ``path``, read in blocks."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def shipped(name: str) -> Path:

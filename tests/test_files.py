@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import stat
@@ -16,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astkit.datasets import Images, write_mapped
-from astkit.files import sha256, write_atomic
+from astkit.files import write_atomic
 
 
 @given(st.binary(max_size=2_000) | st.text(max_size=200))
@@ -27,7 +26,6 @@ def test_what_is_written_is_read_back(
     data = content.encode() if isinstance(content, str) else content
     assert write_atomic(path, content) == path
     assert path.read_bytes() == data
-    assert sha256(path) == hashlib.sha256(data).hexdigest()
 
 
 def test_an_old_file_is_replaced_and_missing_folders_are_made(tmp_path: Path) -> None:
@@ -206,8 +204,3 @@ def test_file_then_rename_then_folder_reach_the_disk(
     monkeypatch.setattr(os, "replace", noted_replace)
     write_atomic(tmp_path / "file", "content")
     assert events == ["sync file", "rename", "sync folder"]
-
-
-def test_a_missing_file_has_no_checksum(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        sha256(tmp_path / "missing")
