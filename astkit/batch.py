@@ -109,7 +109,9 @@ def tensors(part: Any) -> Iterator[Tensor]:
 
 def map_tensors(change: Callable[[Tensor], Any], part: Any) -> Any:
     """``part`` with ``change`` applied to each tensor; mappings become dicts."""
-    return _rebuilt(part, lambda child: map_tensors(change, child), change)
+    if isinstance(part, Tensor):
+        return change(part)
+    return _rebuilt(part, lambda child: map_tensors(change, child))
 
 
 def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
@@ -118,23 +120,16 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
     Everything else, such as a scalar of the whole batch, is unchanged.
     """
 
-    def change(tensor: Tensor) -> Tensor:
-        if tensor.ndim == 0 or len(tensor) != count:
-            return tensor
-        if isinstance(rows, slice):
-            return tensor[rows]
-        return tensor.index_select(0, rows.to(tensor.device))
-
     if isinstance(part, Tensor):
-        return change(part)
-
-    def visit(child: Any) -> Any:
-        if _plain_list(child, count):
-            chosen = child[rows] if isinstance(rows, slice) else [child[i] for i in rows.tolist()]
-            return type(child)(chosen)
-        return _rebuilt(child, visit, change)
-
-    return visit(part)
+        if part.ndim == 0 or len(part) != count:
+            return part
+        if isinstance(rows, slice):
+            return part[rows]
+        return part.index_select(0, rows.to(part.device))
+    if _plain_list(part, count):
+        chosen = part[rows] if isinstance(rows, slice) else [part[i] for i in rows.tolist()]
+        return type(part)(chosen)
+    return _rebuilt(part, lambda child: take_rows(child, rows, count))
 
 
 def call(model: Callable[..., Any], x: Any, y: Any = None) -> Any:
@@ -186,9 +181,8 @@ def join(parts: list[Any]) -> Any:
     return whole
 
 
-def _rebuilt(part: Any, visit: Callable[[Any], Any], change: Callable[[Tensor], Any]) -> Any:
-    if isinstance(part, Tensor):
-        return change(part)
+def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
+    """``part`` with each child replaced by ``visit(child)``; itself if it has none."""
     if isinstance(part, Mapping):
         return {key: visit(value) for key, value in part.items()}
     if isinstance(part, tuple | list):
