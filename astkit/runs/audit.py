@@ -13,7 +13,7 @@ class Audit:
     """How well the last losses find wrong labels, and how much training was spent on them.
 
     Attributes:
-        flagged: number of rows flagged, those with the highest last loss.
+        flagged: number of rows flagged, those with the highest last loss: as many as are wrong.
         found: number of wrong labels among them.
         wrong: number of wrong labels among all ``rows``.
         average_precision: mean of the precision at the rank of each wrong label, by last loss.
@@ -29,13 +29,8 @@ class Audit:
 
     @property
     def precision(self) -> float:
-        """Share of the flagged rows whose label is wrong."""
+        """Share of the flagged rows whose label is wrong, and of the wrong labels flagged."""
         return self.found / self.flagged
-
-    @property
-    def recall(self) -> float:
-        """Share of the wrong labels that were flagged."""
-        return self.found / self.wrong
 
     @property
     def chance(self) -> float:
@@ -45,14 +40,13 @@ class Audit:
     def __str__(self) -> str:
         return (
             f"{self.flagged:,} of {self.rows:,} rows flagged: precision {self.precision:.1%}"
-            f" (chance {self.chance:.1%}), recall {self.recall:.1%} (chance"
-            f" {self.flagged / self.rows:.1%}), average precision {self.average_precision:.1%};"
+            f" (chance {self.chance:.1%}), average precision {self.average_precision:.1%};"
             f" {self.training_share:.1%} of the training was spent on wrong labels"
         )
 
 
-def audit(trained: Tensor, losses: Tensor, wrong: Tensor, flagged: int | None = None) -> Audit:
-    """Precision and recall of the highest last losses at finding rows with a wrong label.
+def audit(trained: Tensor, losses: Tensor, wrong: Tensor) -> Audit:
+    """How well the highest last losses find the rows with a wrong label.
 
     Networks fit consistent samples first, so mislabelled samples keep a high loss (Arpit et al.,
     "A Closer Look at Memorization in Deep Networks", 2017). With cross-entropy this order is that
@@ -63,10 +57,8 @@ def audit(trained: Tensor, losses: Tensor, wrong: Tensor, flagged: int | None = 
         trained: int ``[parts, N]``: how often each row was trained on in each part of the budget.
         losses: float ``[N]``: the last loss of each row, NaN for rows without one.
         wrong: bool ``[N]``: the rows whose label is known to be wrong.
-        flagged: number of rows to flag, by default as many as are wrong.
 
-    Raises ``ValueError`` for arrays of other shapes, without a wrong label, and for a number of
-    flagged rows outside 1 to N.
+    Raises ``ValueError`` for arrays of other shapes, and without a wrong label.
     """
     check_visits(trained, losses)
     rows = len(losses)
@@ -77,18 +69,16 @@ def audit(trained: Tensor, losses: Tensor, wrong: Tensor, flagged: int | None = 
             f" {int(wrong.count_nonzero())} rows: pass a bool tensor of shape [{rows}] that marks"
             " at least one"
         )
-    number = int(wrong.sum()) if flagged is None else flagged
-    if not 1 <= number <= rows:
-        raise ValueError(f"flagged is {number}: give a number of rows from 1 to {rows}")
+    number = int(wrong.sum())
     hits = wrong[by_loss(losses)].double()
     precision = hits.cumsum(0) / torch.arange(1, rows + 1)
     total = trained.cpu().double().sum(0)
     return Audit(
         flagged=number,
         found=int(hits[:number].sum()),
-        wrong=int(hits.sum()),
+        wrong=number,
         rows=rows,
-        average_precision=float((precision * hits).sum() / hits.sum()),
+        average_precision=float((precision * hits).sum() / number),
         training_share=float(total[wrong].sum() / total.sum().clamp_min(1)),
     )
 

@@ -119,12 +119,12 @@ class Comparison:
         visits = self._together(policy)
         return Samples(**visits, data=self.train, labels=labels, show=show, name=policy)
 
-    def audit(self, policy: str, wrong: Tensor, flagged: int | None = None) -> Audit:
+    def audit(self, policy: str, wrong: Tensor) -> Audit:
         """How well an arm's losses, averaged over seeds, find the rows ``wrong`` (bool ``[N]``).
 
-        See `astkit.runs.audit.audit` for the arguments and the errors raised.
+        See `astkit.runs.audit.audit` for the errors raised.
         """
-        return audit(**self._together(policy), wrong=wrong, flagged=flagged)
+        return audit(**self._together(policy), wrong=wrong)
 
     def _together(self, policy: str) -> dict[str, Tensor]:
         seeds = [entry["seed"] for entry in self.entries if entry["policy"] == policy]

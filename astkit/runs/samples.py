@@ -20,7 +20,6 @@ from torch.utils.data import DataLoader
 
 from astkit.datasets import Loader
 from astkit.files import write_atomic
-from astkit.gating.controllers import check_rate
 from astkit.gating.data_facts import class_labels
 from astkit.runs.audit import by_loss, check_visits
 
@@ -131,20 +130,18 @@ class Samples:
             "newly learned": self.newly_learned,
         }
 
-    def overlap(self, other: Samples, share: float = 0.1) -> float:
-        """Jaccard index of the most selected rows of two runs on the same data, in [0, 1].
+    def overlap(self, other: Samples) -> float:
+        """Jaccard index of the most selected tenth of the rows of two runs, in [0, 1].
 
-        The rows are the first ``share`` of ``most_selected``; two random choices of that size have
-        an index of about ``share / (2 - share)``. Raises ``ValueError`` for different data, or a
-        share outside (0, 1].
+        Two random choices of that size have an index of about 0.05. Raises ``ValueError`` for
+        runs on different data.
         """
-        check_rate("share", share)
         if len(other.total) != len(self.total):
             raise ValueError(
                 f"other has {len(other.total)} rows, but this run {len(self.total)}: compare runs"
                 " on the same training data"
             )
-        number = max(1, round(share * len(self.total)))
+        number = max(1, round(0.1 * len(self.total)))
         first, second = (set(each.most_selected[:number].tolist()) for each in (self, other))
         return len(first & second) / max(1, len(first | second))
 
