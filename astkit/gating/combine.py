@@ -15,7 +15,6 @@ from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.scored import Scored
 from astkit.gating.significance import (
     ContextScore,
-    MeanRelative,
     RelativeScore,
     Score,
     finite_only,
@@ -53,7 +52,7 @@ def _registered(name: str, criterion: Criterion) -> Score:
     return cast(Score, made(**options))
 
 
-class WeightedSum(MeanRelative):
+class WeightedSum(RelativeScore):
     """``sum(weight * score / mean(score))``; means are taken over the finite rows of the batch.
 
     Dividing by the mean makes the weights independent of the scale of each term. If a mean is 0,

@@ -70,9 +70,9 @@ def score_rows(score: Score, batch: Scored) -> Tensor:
 
 
 class RelativeScore(ContextScore):
-    """A score that compares features of a row with a reference computed from the batch.
+    """A score that compares features of a row with a reference, by default the mean of the batch.
 
-    Sample-by-sample training uses a running reference instead.
+    Sample-by-sample training uses a running reference, by default the mean of all previous rows.
     """
 
     @abstractmethod
@@ -80,31 +80,21 @@ class RelativeScore(ContextScore):
         """Raw features, ``[batch, features]``; each row is computed independently."""
 
     @abstractmethod
-    def reference(self, features: Tensor) -> Tensor:
-        """Reference of a batch, ``[features]``."""
-
-    @abstractmethod
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         """Scores ``[batch]`` from features and reference; NaN for non-finite features."""
 
-    @abstractmethod
+    def reference(self, features: Tensor) -> Tensor:
+        """Reference of a batch, ``[features]``."""
+        return features.mean(0)
+
     def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
         """The reference of ``count`` rows, updated with a row's ``features [1, features]``."""
+        return reference + (features[0] - reference) / (count + 1)
 
     def score(self, batch: Scored) -> Tensor:
         features = self.features(batch)
         finite = features[features.isfinite().all(1)]  # one NaN would make all scores NaN
         return self.combine(features, self.reference(finite if len(finite) else features))
-
-
-class MeanRelative(RelativeScore):
-    """A `RelativeScore` whose reference is the mean of the batch or of all previous rows."""
-
-    def reference(self, features: Tensor) -> Tensor:
-        return features.mean(0)
-
-    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
-        return reference + (features[0] - reference) / (count + 1)
 
 
 def finite_only(scores: Tensor, features: Tensor) -> Tensor:
@@ -130,7 +120,7 @@ def contrast(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     return inputs.flatten(1).std(dim=1)
 
 
-class LossAndContrast(MeanRelative):
+class LossAndContrast(RelativeScore):
     """The original's score: ``0.7 * half(loss) + 0.3 * half(contrast)``.
 
     ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `contrast`. Source:
