@@ -1,4 +1,4 @@
-"""Cards: descriptions of the registered controllers and policies, as table rows."""
+"""Cards: descriptions of the registered controllers, as table rows."""
 
 from __future__ import annotations
 
@@ -30,9 +30,3 @@ def controllers() -> list[dict[str, str]]:
         {"controller": name, "gains": ", ".join(kind.gains), **kind.card._asdict()}
         for name, kind in found.items()
     ]
-
-
-def policies() -> list[dict[str, str]]:
-    """One row per registered policy: name and card."""
-    found = {name: resolve("policy", name) for name in REGISTRIES["policy"]}
-    return [{"policy": name, **kind.card._asdict()} for name, kind in found.items()]
