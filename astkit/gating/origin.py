@@ -9,11 +9,6 @@ from torch import Tensor
 from astkit.gating.cards import Card
 from astkit.gating.controllers import Controller, checked, pooled_rate
 
-_SOURCE = (
-    "oluwafemidiakhoa/adaptive-sparse-training at 3e66290, KAGGLE_VIT_BATCHED_STANDALONE.py,"
-    " SundewAlgorithm"
-)
-
 
 class OriginPI(Controller):
     """The original's PI controller: acts on an EMA of the batch rate and moves the threshold.
@@ -51,7 +46,11 @@ class OriginPI(Controller):
             "stable iff ki < alpha kp and f (2 kp - ki) < 4 (2 - alpha) / alpha, f = density of"
             " scores at the threshold; linearised, for a fixed distribution and no active clamp"
         ),
-        source=_SOURCE + ", fed with batch rates as its report says",
+        source=(
+            "oluwafemidiakhoa/adaptive-sparse-training at 3e66290,"
+            " KAGGLE_VIT_BATCHED_STANDALONE.py, SundewAlgorithm, fed with batch rates as its report"
+            " says"
+        ),
     )
 
     def __init__(

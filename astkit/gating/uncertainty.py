@@ -32,19 +32,13 @@ def class_logits(outputs: Any, rows: int) -> Tensor:
     return single(outputs)
 
 
-def log_shares(logits: Tensor) -> Tensor:
-    """Log-probabilities of ``logits [batch, classes]``; finite even if a logit is -inf."""
-    logs = logits.log_softmax(1)
-    # 0 * log 0 is defined as 0 here, but 0 * -inf is NaN
-    return logs.clamp_min(torch.finfo(logs.dtype).min)
-
-
 def entropy(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     """Entropy of the predicted distribution, in nats, from 0 to ``ln(classes)``. Ignores labels.
 
     Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
     """
-    logs = log_shares(class_logits(outputs, count_rows(targets)))
+    logs = class_logits(outputs, count_rows(targets)).log_softmax(1)
+    logs = logs.clamp_min(torch.finfo(logs.dtype).min)  # 0 * log 0 is 0, but 0 * -inf is NaN
     return -(logs.exp() * logs).sum(1)
 
 

@@ -52,15 +52,15 @@ class Exchange:
 
     def __init__(self) -> None:
         self._waiting: list[tuple[int, Visit]] = []
-        self._put = self._taken = 0
+        self._batches = 0
 
     def put(self, *visits: Visit) -> None:
         """Keep the ``visits`` of one batch, of which every process has a part.
 
         At most one of them was trained on; empty ones may be left out.
         """
-        self._waiting += [(2 * self._put + (not each.trained), each) for each in visits]
-        self._put += 1
+        self._waiting += [(2 * self._batches + (not each.trained), each) for each in visits]
+        self._batches += 1
 
     def take(self) -> list[Visit]:
         """The visits of all processes since the last call, in the order of the batches.
@@ -68,9 +68,9 @@ class Exchange:
         Every process must call it. Each sends 16 bytes per visit, and per row the index (8 bytes),
         the loss (4) and, for a policy that ``needs_outputs``, correctness (1) and confidence (4).
         """
-        if self._put == self._taken:
+        if not self._batches:
             return []
-        (waiting, self._waiting), self._taken = (self._waiting, []), self._put
+        waiting, self._waiting, self._batches = self._waiting, [], 0
         sizes = [(key, len(visit.losses)) for key, visit in waiting]
         columns = [
             torch.tensor(sizes, dtype=torch.int64).flatten(),
