@@ -13,13 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import (
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    PercentFormatter,
-)
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -162,7 +156,7 @@ def stability_bound(noise: Table) -> Picture:
     axis.set(ylabel="RMSE of the rate / binomial floor", yscale="log")
     axis.set_xlim(0, 1.22 * table["gain x f"].max())
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
+    axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.legend(loc="upper left")
     return figure
@@ -208,12 +202,8 @@ def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
     axis.set(xlabel="step (batches)", ylabel="score of a sample")
     axis.set(yscale="log" if log else "linear", ylim=(edges[0], top))
     axis.grid(visible=False)
-    figure.colorbar(
-        mesh,
-        label="share of the batch in a cell",
-        ticks=MaxNLocator(5),
-        format=PercentFormatter(1),
-    )
+    ticks: dict[str, Any] = {"ticks": MaxNLocator(5), "format": PercentFormatter(1)}
+    figure.colorbar(mesh, label="share of the batch in a cell", **ticks)
     axis.legend(loc="upper right", frameon=True)
     return figure
 

@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import (
-    EngFormatter,
-    MaxNLocator,
-)
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -76,25 +73,19 @@ def _arms(axis: Axes, table: pd.DataFrame, column: str) -> None:
         axis.fill_between(*band, color=style["color"], alpha=0.15, lw=0)
 
 
+# in the order of a bar
 _BUSY: dict[str, tuple[str, str]] = {
     "load": (COLOURS[3], HATCHES[1]),
     "scoring": (COLOURS[0], HATCHES[0]),
     "score": (COLOURS[0], HATCHES[0]),
     "gate": (COLOURS[6], HATCHES[4]),
-    "train": (COLOURS[1], HATCHES[5]),
     "forward": (COLOURS[4], HATCHES[1]),
     "backward": (COLOURS[1], HATCHES[0]),
     "optimizer": (COLOURS[5], HATCHES[2]),
     "log": (COLOURS[2], HATCHES[0]),
 }
 _OWN = (COLOURS[3], HATCHES[6])  # phases of custom steps
-_IDLE = {"other": HATCHES[2], "draw": HATCHES[5]}
-PHASES = (*_BUSY, *_IDLE)
-"""Segments of a bar, in their order.
-
-``other``: time of the training clock outside all phases; ``draw``: time outside all clocks,
-spent in observers such as a live board.
-"""
+_REST = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
 
 
 @styled
@@ -120,7 +111,7 @@ def cost_breakdown(results: Table) -> Picture:
     if "dense" in means.index:
         total = spent["dense"]
         rest = (total - spent).clip(lower=0).rename("not spent, up to dense")
-        axis.barh(range(len(means)), rest, left=spent, label=rest.name, **_bar("other"))
+        axis.barh(range(len(means)), rest, left=spent, label=rest.name, **_REST)
         for place, flops in enumerate(spent):
             axis.text(max(flops, total), place, f" {flops / total:.2f} ×", va="center", size=9)
     axis.set(title="FLOPs of training, by part", xlim=(0, 1.12 * most))
@@ -146,8 +137,8 @@ def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
 
 
 def _bar(part: str) -> dict[str, Any]:
-    if part in _IDLE:
-        return {"color": PAPER, "hatch": _IDLE[part], "edgecolor": SOFT, "lw": 0.8}
+    if part == "other":
+        return _REST
     colour, hatch = _BUSY.get(part, _OWN)
     return {"color": colour, "hatch": hatch, "edgecolor": PAPER, "lw": 0.8}
 
@@ -177,9 +168,8 @@ def phase_breakdown(results: Table) -> Picture:
 
     Args:
         results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
-            clock; ``training_steps``; ``arm`` and ``seed`` if there are several. With
-            ``wall_seconds`` and ``evaluation_seconds`` the bar also shows the time outside both
-            clocks. `Throughput.rows` and results of runs contain these columns.
+            clock, of which ``other`` is outside all phases; ``training_steps``; ``arm`` and
+            ``seed`` if there are several. `Throughput.rows` contain these columns.
     """
     table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
     parts = _milliseconds(table)
@@ -201,15 +191,12 @@ def _milliseconds(table: pd.DataFrame) -> pd.DataFrame:
     """Milliseconds per batch: one row per arm, one column per phase, in the order of a bar."""
     phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
     phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
-    if {"wall_seconds", "evaluation_seconds"} <= set(table):
-        clocks = table["seconds"] + table["evaluation_seconds"]
-        phases["draw"] = (table["wall_seconds"] - clocks).clip(lower=0)
     runs = [table["arm"], table["seed"]]
     batches = table.groupby(runs, sort=False)["training_steps"].sum()
     per_batch = phases.groupby(runs, sort=False).sum().div(batches, axis=0)
     spent = per_batch.groupby("arm", sort=False).mean() * 1e3
-    own = [phase for phase in spent if phase not in PHASES]
-    return spent[[phase for phase in (*_BUSY, *own, *_IDLE) if phase in spent]]
+    own = [phase for phase in spent if phase not in (*_BUSY, "other")]
+    return spent[[phase for phase in (*_BUSY, *own, "other") if phase in spent]]
 
 
 @styled

@@ -12,6 +12,7 @@ from matplotlib.patches import Rectangle
 
 from astkit.widgets.style import COLOURS, Picture, picture, styled
 
+SIDE = 0.62  # width and height of the square that an image fits in, in inches
 GAP, CAPTION, LABEL = 0.12, 0.3, 2.2  # in units of an image's side
 SMALL = 16  # images with fewer pixels a side are interpolated, which makes digits legible
 
@@ -21,8 +22,6 @@ def image_rows(
     images: Mapping[str, Sequence[Any]],
     captions: Mapping[str, Sequence[str]] | None = None,
     title: str = "",
-    *,
-    side: float = 0.62,
 ) -> Picture:
     """Rows of images, named at the left, each image with a frame and a caption below it.
 
@@ -33,7 +32,6 @@ def image_rows(
             whose names end in the same words after a colon share their colour.
         captions: for each row the captions of its images.
         title: title of the figure.
-        side: width and height of the square that an image fits in, in inches.
 
     Raises ``ValueError`` if there is no image, or one of another shape.
     """
@@ -42,9 +40,9 @@ def image_rows(
         raise ValueError("images holds no image: pass at least one row with one image")
     step = 1 + GAP + CAPTION * bool(captions)
     width, height = max(map(len, rows.values())) * (1 + GAP) + LABEL, len(rows) * step
-    figure = picture(width=width * side, height=height * side + 0.35 * bool(title), layout=None)
+    figure = picture(width=width * SIDE, height=height * SIDE + 0.35 * bool(title), layout=None)
     axis = figure.axes[0]
-    axis.set_position((0, 0, 1, height * side / figure.get_figheight()))
+    axis.set_position((0, 0, 1, height * SIDE / figure.get_figheight()))
     axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
     axis.set_axis_off()
     kinds = list(dict.fromkeys(name.rpartition(": ")[2] for name in rows))

@@ -190,13 +190,9 @@ def test_a_bar_holds_the_milliseconds_of_each_phase_in_the_order_of_a_batch(time
         assert lefts == pytest.approx(np.cumsum(sizes) - sizes)
 
 
-def test_phases_of_ones_own_and_time_outside_of_every_clock_are_drawn(timed):
-    for row in timed:
-        row |= {"wall_seconds": row["seconds"] + 0.5 + 0.04, "evaluation_seconds": 0.5}
+def test_phases_of_ones_own_are_drawn(timed):
     timed[0]["phases"] = {**timed[0]["phases"], "distil": 0.004}
-    picture = plots.phase_breakdown(timed)
-    assert widths(picture, 0)["draw"] == pytest.approx(4)
-    assert legend(picture)[-3:] == ["distil", "other", "draw"]
+    assert legend(plots.phase_breakdown(timed))[-2:] == ["distil", "other"]
 
 
 def test_windows_of_a_run_are_added_up(timed):
@@ -207,8 +203,7 @@ def test_windows_of_a_run_are_added_up(timed):
 
 
 def test_neighbours_differ_in_grey():
-    phases = ["load", "score", "gate", "train", "forward", "backward", "optimizer", "log"]
-    assert set(phases) < set(plots.PHASES)
+    phases = ["load", "score", "gate", "forward", "backward", "optimizer", "log"]
     rows = [{"phases": dict.fromkeys(phases, 0.1), "seconds": 1.0, "training_steps": 1}]
     parts = plots.phase_breakdown(rows).axes[0].containers
     looks = [(bar.get_facecolor(), bar.get_hatch()) for part in parts for bar in part]
