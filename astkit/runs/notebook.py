@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ from astkit.runs.parameters import Notebook, seed_of
 from astkit.runs.record import FOLDER, Record
 from astkit.stamp import stamp
 
-EXECUTED = "notebook.ipynb"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Environment variables that set the number of threads of torch and its libraries."""
 
@@ -92,16 +91,16 @@ def run(
     with ExitStack() as held:
         # folders are created, marked and locked under the root's lock, so each run has one folder
         with _lock(Path(root), timeout=-1):
-            record = find(notebook, given, root)
+            begun = find(notebook, given, root)
             try:
-                if record and again:
-                    with _lock(record.folder):
-                        record.mark_stale("run again on demand")
-                    record = None
-                begun, record = record is not None, record or _create(notebook, given, root)
+                if begun and again:
+                    with _lock(begun.folder):
+                        begun.mark_stale("run again on demand")
+                    begun = None
+                record = begun or _create(notebook, given, root)
                 held.enter_context(_lock(record.folder))
             except Timeout:
-                return Outcome(given, "busy", folder=record.folder if record else None)
+                return Outcome(given, "busy", folder=begun.folder if begun else None)
         if record.status == "complete":
             return outcome(notebook, given, record)
         if begun:
@@ -109,18 +108,21 @@ def run(
         variables = {FOLDER: str(record.folder.resolve())}
         if threads is not None:
             variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-        target, start = record.folder.resolve() / EXECUTED, time.perf_counter()
+        target, start = record.folder.resolve() / "notebook.ipynb", time.perf_counter()
         with record.unfinished():
             end = execute(notebook.path, target, given, environment=variables, show=show)
-            return _settle(record, given, end, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            _settle(record, end, seconds)
+        note = "the time limit was reached: run it again to resume" if end == "left" else ""
+        done = outcome(notebook, given, record)
+        return replace(done, seconds=seconds, executed=True, note=note)
 
 
 def find(
     notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]
 ) -> Record | None:
     """The folder of a run that was started, or ``None``."""
-    parameters = notebook.parameters(given)
-    return Record.find(root, _name(notebook), parameters, seed_of(parameters))
+    return Record.find(root, *_identity(notebook, given))
 
 
 def outcome(notebook: Notebook, given: Mapping[str, Any], record: Record) -> Outcome:
@@ -133,6 +135,18 @@ def outcome(notebook: Notebook, given: Mapping[str, Any], record: Record) -> Out
     changed = record.config.get("code") != notebook.code
     note = f"{notebook.path.name} has changed since: run it again" if changed else ""
     return Outcome(**known, status="complete", seconds=record.result.get("wall_seconds"), note=note)
+
+
+def _create(notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]) -> Record:
+    also = {"notebook": notebook.path.name, "code": notebook.code}
+    return Record.create(root, *_identity(notebook, given), **also)
+
+
+def _identity(notebook: Notebook, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], int]:
+    """Name, parameters and seed of a run; the name can be a part of a folder's."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", notebook.path.stem).strip("_.-") or "notebook"
+    parameters = notebook.parameters(given)
+    return name, parameters, seed_of(parameters)
 
 
 class _Kernel(AsyncKernelManager):
@@ -216,16 +230,6 @@ def _lock(folder: Path, timeout: float = 0) -> FileLock:
     return FileLock(folder / ".lock", timeout=timeout)
 
 
-def _name(notebook: Notebook) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]+", "_", notebook.path.stem).strip("_.-") or "notebook"
-
-
-def _create(notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]) -> Record:
-    parameters = notebook.parameters(given)
-    also = {"notebook": notebook.path.name, "code": notebook.code}
-    return Record.create(root, _name(notebook), parameters, seed_of(parameters), **also)
-
-
 def _resume(record: Record, notebook: Notebook) -> None:
     """Remove files of an earlier attempt, and update the environment stamp."""
     before = record.read("env.json", earlier=list)
@@ -237,19 +241,15 @@ def _resume(record: Record, notebook: Notebook) -> None:
     record.write("config.json", config)
 
 
-def _settle(record: Record, given: dict[str, Any], end: Error | str, seconds: float) -> Outcome:
+def _settle(record: Record, end: Error | str, seconds: float) -> None:
     """Write the status files of the run, and remove files that contradict them."""
-    known: dict[str, Any] = {"parameters": given, "folder": record.folder, "executed": True}
     if end == "complete":
         record.finish(**{**record.result, "wall_seconds": seconds})
-        return Outcome(**known, status="complete", seconds=seconds)
+        return
     # a result written before a failure or the time limit is incomplete
     (record.folder / "result.json").unlink(missing_ok=True)
     if isinstance(end, dict):
         record.write("error.json", end)
-        return Outcome(**known, status="failed", seconds=seconds, error=_one_line(end))
-    note = "the time limit was reached: run it again to resume"
-    return Outcome(**known, status="incomplete", seconds=seconds, note=note)
 
 
 def _one_line(error: Mapping[str, Any]) -> str:

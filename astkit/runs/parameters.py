@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,19 +50,18 @@ class Notebook:
     defaults: dict[str, Any]
     code: str
 
-    def check_names(self, names: Sequence[str]) -> None:
-        """Raise ``ValueError`` for an unknown parameter, suggesting similar names."""
-        unknown = [name for name in names if name not in self.defaults]
-        if not unknown:
-            return
-        near = difflib.get_close_matches(unknown[0], self.defaults, n=2)
+    def default(self, name: str) -> Any:
+        """The default of a parameter; ``ValueError`` for an unknown one, with similar names."""
+        if name in self.defaults:
+            return self.defaults[name]
+        near = difflib.get_close_matches(name, self.defaults, n=2)
         if not self.defaults:
             remedy = "tag its first code cell 'parameters'"
         elif near:
             remedy = f"did you mean {' or '.join(near)}?"
         else:
             remedy = f"choose from {', '.join(self.defaults)}"
-        raise ValueError(f"{self.path.name} has no parameter {unknown[0]!r}: {remedy}")
+        raise ValueError(f"{self.path.name} has no parameter {name!r}: {remedy}")
 
     def fit(self, name: str, value: Any) -> Any:
         """``value`` converted to the type of the parameter's default.
@@ -70,8 +70,7 @@ class Notebook:
         a list, and a default of ``None`` accepts anything. Raises ``ValueError`` for
         other types, unknown names, and values that JSON cannot represent.
         """
-        self.check_names([name])
-        default = self.defaults[name]
+        default = self.default(name)
         try:
             fitted = _fit(value, default)
         except TypeError:
@@ -90,8 +89,7 @@ class Notebook:
 
         Literals are those of JSON and of Python; anything else is a string.
         """
-        self.check_names([name])
-        return self.fit(name, text if isinstance(self.defaults[name], str) else literal(text))
+        return self.fit(name, text if isinstance(self.default(name), str) else literal(text))
 
     def given(self, options: Sequence[str]) -> dict[str, Any]:
         """The values in ``name=value`` options; see `from_text` and `assignments`."""
@@ -103,7 +101,6 @@ class Notebook:
 
     def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters: the defaults, updated with ``given``; see `fit`."""
-        self.check_names(list(given))
         return {**self.defaults, **{name: self.fit(name, given[name]) for name in given}}
 
     def grid(self, options: Sequence[str]) -> dict[str, list[Any]]:
@@ -113,12 +110,10 @@ class Notebook:
         commas; ``a..b`` is the range of integers from ``a`` to ``b``, both included. Raises
         ``ValueError`` for unknown names and values of another type.
         """
-        texts = assignments(options)
-        self.check_names(list(texts))
-        return {name: self._values(name, text) for name, text in texts.items()}
+        return {name: self._values(name, text) for name, text in assignments(options).items()}
 
     def _values(self, name: str, text: str) -> list[Any]:
-        if not isinstance(self.defaults[name], str):
+        if not isinstance(self.default(name), str):
             ranges = _RANGE.sub(lambda found: _range(name, *map(int, found.groups())), text)
             found = literal(f"[{ranges}]")
             if isinstance(found, list):
@@ -135,7 +130,6 @@ class Notebook:
         Raises ``ValueError`` for an unknown name, a value of another type, no values, duplicates,
         or more than `MOST` combinations.
         """
-        self.check_names(list(grid))
         columns = {name: self._column(name, values) for name, values in grid.items()}
         if (count := math.prod(map(len, columns.values()))) > MOST:
             raise ValueError(f"these are {count:,} combinations: give at most {MOST:,}")
@@ -147,9 +141,10 @@ class Notebook:
         column = [self.fit(name, value) for value in (values if several else [values])]
         if not column:
             raise ValueError(f"{name} has no values: give one or more")
-        shown = [repr(value) for value in column]  # True is not 1, although they are equal
-        if twice := [text for place, text in enumerate(shown) if text in shown[:place]]:
-            raise ValueError(f"{name} contains {twice[0]} twice: give each value once")
+        counts = Counter(map(repr, column))  # True is not 1, although they are equal
+        text, count = counts.most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"{name} contains {text} twice: give each value once")
         return column
 
 

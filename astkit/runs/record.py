@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -66,16 +65,9 @@ class Record:
         """The folder of a run below ``root``: an existing folder of the same run, or a new one.
 
         Runs are the same if name, parameters and seed are equal; stale runs are not resumed.
-        ``also``: additional entries of ``config.json``.
-
-        Raises ``ValueError`` for a name that is invalid in a folder's name, or parameters that JSON
-        cannot represent.
+        ``name`` becomes a part of the folder's; ``also``: additional entries of ``config.json``.
+        Raises ``ValueError`` for parameters that JSON cannot represent.
         """
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*(_[A-Za-z0-9.-]+)*", name):
-            raise ValueError(
-                f"name is {name!r}: give letters, digits, '-', '.' and single '_', since it becomes"
-                " part of a folder's name"
-            )
         if found := cls.find(root, name, parameters, seed):
             return found
         tail = _tail(name, parameters, seed)

@@ -97,13 +97,6 @@ def test_a_notebook_finds_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert swept.folder == tmp_path / "swept"
 
 
-def test_a_name_must_fit_into_a_folders(tmp_path: Path) -> None:
-    for name in ("", "a/b", "a__b", "_a", "a b", ".."):
-        with pytest.raises(ValueError, match="becomes part of a folder's name"):
-            Record.create(tmp_path, name, {})
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be written as JSON"):
         Record.create(tmp_path, "a", {"rate": {1}})
