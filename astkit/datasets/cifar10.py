@@ -24,13 +24,6 @@ DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain
 MOST_FOLDERS = 5000
 MOST_LISTED = 30
 
-PATTERNS = {
-    "python": ("data_batch_[1-5]", "test_batch"),
-    "parquet": ("train-*.parquet", "plain_text/train-*.parquet"),
-    "folders": ("train/airplane", "train/truck"),
-}
-"""Names of files or folders that identify a layout."""
-
 
 def load_cifar10(root: Path | None, download: bool, size: int | None) -> Parts:
     """Training and test part, uint8 ``[N, 3, 32, 32]``, from the first place that contains them.
@@ -44,19 +37,15 @@ def load_cifar10(root: Path | None, download: bool, size: int | None) -> Parts:
         _download(places[0])
         found = find_layout(places)
     if found is None:
-        names = "; ".join(" or ".join(patterns) for patterns in PATTERNS.values())
+        names = "; ".join(" or ".join(patterns) for patterns, _ in LAYOUTS.values())
         raise FileNotFoundError(
             f"CIFAR-10 was not found. Looked for {names} in these folders and below them:"
             f"{''.join(map(_listed, places))}\nTo get it, pass download=True, or put one of the"
             " layouts into one of these folders (see data/README.md)."
         )
     folder, layout = found
-    read: dict[str, Callable[[Path], Parts]] = {
-        "python": _read_python,
-        "parquet": _read_parquet,
-        "folders": _read_folders,
-    }
-    return read[layout](folder)
+    _, read = LAYOUTS[layout]
+    return read(folder)
 
 
 def search_places(root: Path | None) -> list[Path]:
@@ -74,14 +63,14 @@ def search_places(root: Path | None) -> list[Path]:
 def find_layout(places: list[Path]) -> tuple[Path, str] | None:
     """The folder at or below ``places`` that contains CIFAR-10, and its layout.
 
-    Ties below one place are resolved by the order of ``PATTERNS``, then by the smallest depth.
+    Ties below one place are resolved by the order of ``LAYOUTS``, then by the smallest depth.
     Files train-*.parquet may be of any dataset: below a place, "cifar" must be in their path.
     """
     for place in places:
         ranks = [
             (rank, depth, str(folder), layout)
             for folder, depth in _folders(place)
-            for rank, (layout, patterns) in enumerate(PATTERNS.items())
+            for rank, (layout, (patterns, _)) in enumerate(LAYOUTS.items())
             if any(True for pattern in patterns for _ in folder.glob(pattern))
             and (layout != "parquet" or not depth or "cifar" in str(folder).lower())
         ]
@@ -104,15 +93,10 @@ def _folders(root: Path) -> Iterator[tuple[Path, int]]:
     for folder, depth in queue:
         yield folder, depth
         if depth < DEPTH:
-            queue += [(path, depth + 1) for path in _entries(folder) if path.is_dir()]
+            # unlike iterdir, glob passes over a folder without permission to read it
+            below = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
+            queue += [(path, depth + 1) for path in below]
             del queue[MOST_FOLDERS:]
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    except OSError:  # a folder without permission to read it
-        return []
 
 
 def _download(place: Path) -> None:
@@ -187,3 +171,11 @@ def _read_folders(folder: Path) -> Parts:
 def _images(parts: list[tuple[Tensor, Tensor]]) -> Images:
     pixels, labels = (torch.cat(part) for part in zip(*parts, strict=True))
     return Images(pixels, labels, CLASSES, "cifar10")
+
+
+LAYOUTS: dict[str, tuple[tuple[str, str], Callable[[Path], Parts]]] = {
+    "python": (("data_batch_[1-5]", "test_batch"), _read_python),
+    "parquet": (("train-*.parquet", "plain_text/train-*.parquet"), _read_parquet),
+    "folders": (("train/airplane", "train/truck"), _read_folders),
+}
+"""Names of files or folders that identify a layout, and what reads it."""

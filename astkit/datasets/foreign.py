@@ -29,7 +29,11 @@ _UNDIVIDED = RandomSampler | SequentialSampler  # load every row in every proces
 
 
 class Indexed(Dataset[Any]):
-    """A dataset whose item ``i`` is ``(i, data[i])``; see `indexed`."""
+    """``data`` with each item's index: its DataLoader yields ``(index, batch)``.
+
+    For policies that keep per-sample state, in custom training loops and in `Trainer`. ``data``
+    must have a length and ``[i]``, otherwise ``ValueError`` is raised.
+    """
 
     def __init__(self, data: Any) -> None:
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
@@ -55,13 +59,7 @@ class Indexed(Dataset[Any]):
         return partial(_collate_indexed, collate_fn)
 
 
-def indexed(data: Any) -> Indexed:
-    """``data`` with each item's index: its DataLoader yields ``(index, batch)``.
-
-    For policies that keep per-sample state, in custom training loops and in `Trainer`. ``data``
-    must have a length and ``[i]``, otherwise ``ValueError`` is raised.
-    """
-    return Indexed(data)
+indexed = Indexed
 
 
 def _collate_indexed(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> tuple[Any, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -74,24 +74,22 @@ def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
             f"{test} has the class {unknown[0]!r}, which is missing in {train}; "
             "use the same class folders in both."
         )
-    parts = [train, test] if tested else [train]
     files = [
-        (folder, path, label)
-        for folder in parts
+        (path, label)
+        for part in ([train, test] if tested else [train])
         for label, name in enumerate(classes)
-        for path in _image_files(folder / name)
+        for path in _image_files(part / name)
     ]
-    pictures = _pictures([path for _, path, _ in files], size)
-    made: list[Images] = []
-    for folder in parts:
-        rows = [row for row, file in enumerate(files) if file[0] == folder]
-        labels = torch.tensor([files[row][2] for row in rows])
-        pixels = torch.stack([pictures[row] for row in rows])
-        made.append(Images(pixels, labels, tuple(classes), root.name))
-    return made[0], made[1] if tested else None
+    paths, labels = zip(*files, strict=True)
+    pixels = torch.stack(_pictures(paths, size))
+    whole = Images(pixels, torch.tensor(labels), tuple(classes), root.name)
+    if not tested:
+        return whole, None
+    for_test = torch.tensor([test in path.parents for path in paths])
+    return whole.subset(~for_test), whole.subset(for_test)
 
 
-def _pictures(paths: list[Path], size: int | None) -> list[Tensor]:
+def _pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
     remedy = "replace it or take it out of the folder"
     pictures: list[Tensor] = []
     for path in paths:
