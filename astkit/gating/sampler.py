@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from astkit import distributed, rng
+from astkit.gating.data_facts import DataFacts, data_facts
 from astkit.gating.data_facts import class_labels as class_labels  # conditions import it here
-from astkit.gating.data_facts import distinct_rows
 from astkit.gating.selection import Selection
 
 if TYPE_CHECKING:
@@ -50,14 +50,11 @@ class RunInfo:
 def plan_round(
     policy: Policy,
     order: Tensor,
-    samples: int,
-    labels: Tensor | None = None,
+    facts: DataFacts,
     *,
     epoch: int,
     number: int,
     progress: float,
-    validation_labels: Tensor | None = None,
-    distinct: int | None = None,
     dense: bool = False,
 ) -> Selection:
     """Selection of round ``number`` of an epoch with the shuffled candidates ``order``.
@@ -66,12 +63,12 @@ def plan_round(
     """
     first, last = (len(order) * each // policy.rounds for each in (number, number + 1))
     rows = order[first:last]
-    known = (labels, policy.seed, validation_labels, distinct)
-    run = RunInfo(samples, rows, epoch, number, progress, *known)
+    known = (facts.labels, policy.seed, facts.validation_labels, facts.distinct)
+    run = RunInfo(facts.samples, rows, epoch, number, progress, *known)
     chosen = None if dense else policy.plan(run)
     if chosen is None:
         return Selection(rows, candidates=len(rows))
-    return chosen.check(samples, policy)
+    return chosen.check(facts.samples, policy)
 
 
 class PolicySampler(Sampler[int]):
@@ -101,10 +98,10 @@ class PolicySampler(Sampler[int]):
 
     def __init__(self, policy: Policy, data: Any, epochs: float, validation: Any = None) -> None:
         try:
-            self.samples = len(data)
+            samples = len(data)
         except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
-            self.samples = 0
-        if not self.samples:
+            samples = 0
+        if not samples:
             raise ValueError(
                 f"data is a {type(data).__name__} without rows or without a length, so no rows can"
                 " be selected before loading: pass a map-style data set, or use a policy that"
@@ -113,11 +110,9 @@ class PolicySampler(Sampler[int]):
         if not epochs > 0:
             raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")
         self.policy, self.epochs = policy, epochs
-        self.labels = class_labels(data, self.samples)
-        self.validation_labels = class_labels(validation)
-        self.distinct = distinct_rows(policy, data)
+        self.facts = data_facts(policy, data, samples, validation)
         self.progress: Callable[[], float] | None = None
-        self._length = -(-policy.expected_rows(self.samples) // distributed.world())
+        self._length = -(-policy.expected_rows(samples) // distributed.world())
         self._forget()
 
     def _forget(self) -> None:
@@ -126,9 +121,8 @@ class PolicySampler(Sampler[int]):
         self.score_only = torch.empty(0, dtype=torch.int64)
         self._rows = torch.empty(0, dtype=torch.int64)  # rows drawn in this iteration
         self._scale = torch.empty(0)  # scale of their losses
-        # fraction of the processes whose row at this place is not repeated
-        self._real = torch.empty(0, dtype=torch.float64)
         self._used = torch.empty(0, dtype=torch.bool)
+        self._repeats = 0  # processes whose last row repeats that of another one, with weight 0
         self._left, self._left_scale = self._rows, self._scale  # planned, and in no share yet
         self._next = 0  # the first row after the latest batch
         self._planned = 0  # rounds planned in this iteration
@@ -142,12 +136,15 @@ class PolicySampler(Sampler[int]):
         world, left = distributed.world(), slice(self._next, None)
         shares = distributed.gather(self._rows[left], self._scale[left])
         rows, scale = (torch.stack(parts, 1).flatten() for parts in zip(*shares, strict=True))
-        real = (torch.arange(world) < (self._real[left, None] * world).round()).flatten()
-        beside = {name: getattr(self, name) for name in ("lr_factor", "score_only")}
-        done = world * (self._done + self._next)
-        rows = torch.cat([rows[real], self._left])
-        scale = torch.cat([scale[real], self._left_scale])
-        return {"rows": rows, "scale": scale, "done": done, "planned": self._planned, **beside}
+        real = max(0, len(rows) - self._repeats)
+        return {
+            "rows": torch.cat([rows[:real], self._left]),
+            "scale": torch.cat([scale[:real], self._left_scale]),
+            "done": world * (self._done + self._next),
+            "planned": self._planned,
+            "lr_factor": self.lr_factor,
+            "score_only": self.score_only,
+        }
 
     def __len__(self) -> int:
         """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
@@ -164,13 +161,19 @@ class PolicySampler(Sampler[int]):
         self._forget()
         policy.exchange()
         if state is None:
-            self._begin()
+            if self.progress is None and policy.begun == self.epochs:
+                warnings.warn(
+                    f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
+                    " schedule stays at the final value: raise epochs",
+                    stacklevel=2,
+                )
+            policy.begun += 1
         else:
             self._planned, self._done = state["planned"], state["done"] // distributed.world()
             self.lr_factor, self.score_only = state["lr_factor"], state["score_only"]
             yield from self._draw(state["rows"], state["scale"])
         epoch = policy.begun - 1
-        order = rng.permutation(self.samples, policy.seed, "order", epoch)
+        order = rng.permutation(self.facts.samples, policy.seed, "order", epoch)
         while self._planned < policy.rounds:
             policy.exchange()
             number, self._planned = self._planned, self._planned + 1
@@ -178,13 +181,10 @@ class PolicySampler(Sampler[int]):
             chosen = plan_round(
                 policy,
                 order,
-                self.samples,
-                self.labels,
+                self.facts,
                 epoch=epoch,
                 number=number,
                 progress=min(1.0, spent if self.progress is None else self.progress()),
-                validation_labels=self.validation_labels,
-                distinct=self.distinct,
             )
             self.lr_factor = chosen.lr_factor
             self.score_only = order[:0] if chosen.score_only is None else chosen.score_only
@@ -197,32 +197,20 @@ class PolicySampler(Sampler[int]):
         rows, scale = torch.cat([self._left, rows]), torch.cat([self._left_scale, scale])
         planned = len(rows) if last else len(rows) // world * world
         self._left, self._left_scale = rows[planned:], scale[planned:]
-        rows, scale = rows[:planned], scale[:planned]
-        missing = -planned % world
-        rows = torch.cat([rows, rows[-1:].expand(missing)])
-        scale = torch.cat([scale, torch.zeros(missing)])
-        real = (torch.arange(len(rows)) < planned).double().view(len(rows) // world, world).mean(1)
+        self._repeats = -planned % world
         mine = slice(distributed.rank(), None, world)
-        self._rows = torch.cat([self._rows, rows[mine]])
-        self._scale = torch.cat([self._scale, scale[mine]])
-        self._real = torch.cat([self._real, real])
-        self._used = torch.cat([self._used, torch.zeros(len(real), dtype=torch.bool)])
-        return rows[mine].tolist()
+        rows, scale = rows[:planned], scale[:planned]
+        rows = torch.cat([rows, rows[-1:].expand(self._repeats)])[mine]
+        scale = torch.cat([scale, torch.zeros(self._repeats)])[mine]
+        self._rows = torch.cat([self._rows, rows])
+        self._scale = torch.cat([self._scale, scale])
+        self._used = torch.cat([self._used, torch.zeros(len(rows), dtype=torch.bool)])
+        return rows.tolist()
 
     def complete(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not passed to ``mean`` yet."""
         left = len(self._used) - int(self._used.sum())
         return self._planned == self.policy.rounds and left < size
-
-    def _begin(self) -> None:
-        policy = self.policy
-        epoch, policy.begun = policy.begun, policy.begun + 1
-        if self.progress is None and epoch == self.epochs:
-            warnings.warn(
-                f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its schedule"
-                " stays at the final value: raise epochs",
-                stacklevel=3,
-            )
 
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
         """``sum(scale * loss) / rows`` of a drawn batch.
@@ -239,7 +227,7 @@ class PolicySampler(Sampler[int]):
             )
         part = self._find(index.detach().cpu())
         # not by scale_of: scales are float32, losses may be float64
-        return (losses * self._scale[part].to(losses.device)).sum() / float(self._real[part].sum())
+        return (losses * self._scale[part].to(losses.device)).sum() / self._count(part)
 
     def scale_of(self, index: Tensor) -> Tensor:
         """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.
@@ -247,7 +235,13 @@ class PolicySampler(Sampler[int]):
         Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
         """
         part = self._find(index.detach().cpu())
-        return self._scale[part] * (len(index) / float(self._real[part].sum()))
+        return self._scale[part] * (len(index) / self._count(part))
+
+    def _count(self, part: slice) -> float:
+        """Mean number of rows of the processes in ``part``, without repeats."""
+        world, rows = distributed.world(), part.stop - part.start
+        repeats = self._repeats if part.stop == len(self._rows) else 0
+        return (rows * world - repeats) / world
 
     def _find(self, index: Tensor) -> slice:
         """Positions of the rows ``index`` among the drawn ones; marks them as used."""

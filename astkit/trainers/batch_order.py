@@ -16,7 +16,7 @@ from astkit.batch import Batch
 from astkit.datasets import BatchSource, Loader, prefetched
 from astkit.datasets.foreign import divided, name_of
 from astkit.gating import Policy
-from astkit.gating.data_facts import class_labels, distinct_rows
+from astkit.gating.data_facts import DataFacts, data_facts
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import plan_round
 from astkit.trainers.state import Position
@@ -75,7 +75,7 @@ class Feed:
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
         self._drawn: Tensor | None = None  # state of the loader's generator before the epoch
-        self._known: dict[str, Any] = {}  # of the data, for the policy
+        self._facts = DataFacts(source.num_samples or 0)
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
                 loader, remedy = f"a {name_of(source)} loads all rows", LOADER
@@ -87,11 +87,7 @@ class Feed:
                 )
             data = getattr(source, "data", None)
             held = getattr(validation, "data", getattr(validation, "loader", None))
-            self._known = {
-                "labels": class_labels(data, source.num_samples),
-                "validation_labels": class_labels(held),
-                "distinct": distinct_rows(self.policy, data),
-            }
+            self._facts = data_facts(self.policy, data, source.num_samples, held)
 
     @property
     def rounds(self) -> int:
@@ -206,11 +202,10 @@ class Feed:
         chosen = plan_round(
             self.policy,
             order,
-            self.source.num_samples or len(order),
+            self._facts,
             epoch=position.epoch,
             number=number,
             progress=position.spent,
-            **self._known,
             dense=dense,
         )
         candidates = len(order) * (number + 1) // self.rounds - len(order) * number // self.rounds

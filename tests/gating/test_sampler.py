@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, Sampler
 
 from astkit.datasets import indexed
 from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
-from astkit.gating.data_facts import class_labels
+from astkit.gating.data_facts import DataFacts, class_labels
 from astkit.gating.sampler import plan_round
 
 
@@ -85,13 +85,14 @@ def test_what_a_plan_says_beside_its_rows_is_kept_by_the_sampler() -> None:
 def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
     order = torch.tensor([3, 1, 4, 0, 2])
     options: dict[str, Any] = {"epoch": 0, "number": 0, "progress": 0.0}
+    facts = DataFacts(5)
     for policy in (Policy(), Kept()):
-        chosen = plan_round(policy, order, 5, **options)
+        chosen = plan_round(policy, order, facts, **options)
         assert chosen.index.equal(order)
         assert chosen.candidates == 5
-    halves = [plan_round(Kept(2), order, 5, **{**options, "number": n}) for n in (0, 1)]
+    halves = [plan_round(Kept(2), order, facts, **{**options, "number": n}) for n in (0, 1)]
     assert [half.index.tolist() for half in halves] == [[3, 1], [4, 0, 2]]
-    assert len(plan_round(RandomSubset(0.4), order, 5, **options)) == 2
+    assert len(plan_round(RandomSubset(0.4), order, facts, **options)) == 2
 
 
 def test_class_labels_are_found_under_either_name() -> None:
