@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from astkit.datasets import Images, load, stratified
+from astkit.datasets import Images, load
 from astkit.datasets.decode import resized
 from astkit.datasets.splits import carve
 from astkit.rng import permutation
@@ -23,8 +23,8 @@ from astkit.tasks.parts import (
     WIDTH,
     Arguments,
     Labelled,
+    divided,
     mlp,
-    pairs,
     regression,
     standardised,
 )
@@ -70,23 +70,21 @@ def table(path: str | Path, target: str) -> Arguments:
     wanted = frame.pop(target)
     inputs = torch.tensor(pd.get_dummies(frame).to_numpy("float32"))
     if pd.api.types.is_float_dtype(wanted):
-        values = torch.tensor(wanted.to_numpy("float32"))
-        classes, labels = 0, torch.zeros(len(values), dtype=torch.int64)
+        y = torch.tensor(wanted.to_numpy("float32"))
+        rows = divided(torch.zeros(len(y)).long())
+        y, outputs, others = standardised(y, rows[0]), 1, regression()
     else:
         codes, names = pd.factorize(wanted, sort=True)
-        classes, labels = len(names), torch.tensor(codes).long()
-        values = labels
-        if classes > MANY:
+        if len(names) > MANY:
             raise ValueError(
-                f"target {target!r} has {classes} classes, more than {MANY}: write the numbers with"
-                " a decimal point for a regression, or give another column"
+                f"target {target!r} has {len(names)} classes, more than {MANY}: write the numbers"
+                " with a decimal point for a regression, or give another column"
             )
-    test, rest = stratified(labels, HELD, 0, "test")
-    held, train = (rest[rows] for rows in stratified(labels[rest], HELD, 0, "validation"))
-    inputs = standardised(inputs, train)
-    found = pairs(inputs, values if classes else standardised(values, train), train, held, test)
-    found["make_model"] = partial(mlp, inputs.shape[1], classes or 1)
-    return found if classes else found | regression()
+        y = torch.tensor(codes).long()
+        rows, outputs, others = divided(y), len(names), {}
+    data, model = Labelled(standardised(inputs, rows[0]), y), partial(mlp, inputs.shape[1], outputs)
+    parts: Arguments = {part: data.take(i) for part, i in zip(PARTS, rows, strict=True)}
+    return {**parts, **others, "make_model": model}
 
 
 def hugging_face(path: str | Path) -> Arguments:
@@ -121,11 +119,12 @@ def hugging_face(path: str | Path) -> Arguments:
             f"{path} has labels such as {train['label'][0]!r}: number the classes from 0"
         ) from error
     if kind == "text":
-        texts = {part: hashed(parts[part]["text"]) for part in parts}
-        made: Arguments = {
-            part: Labelled(texts[part], torch.tensor(parts[part]["label"][:])) for part in PARTS
-        }
-        return {**made, "make_model": partial(_bag, classes)}
+        made: Arguments = {"make_model": partial(_bag, classes)}
+        for part in PARTS:
+            made[part] = Labelled(
+                hashed(parts[part]["text"]), torch.tensor(parts[part]["label"][:])
+            )
+        return made
     names = tuple(map(str, range(classes)))
     train, held, test = (_pictures(parts[part], names) for part in PARTS)
     return images(train, held, test, "simple_cnn", ("flip",))
@@ -148,27 +147,17 @@ def _pictures(rows: Any, names: tuple[str, ...]) -> Images:
     return Images(torch.stack(pixels), torch.tensor(rows["label"][:]), names, "images")
 
 
-OPTIONAL = (
-    "batch_size",
-    "budget",
-    "config",
-    "criterion",
-    "make_optimizer",
-    "metrics",
-    "policies",
-)
-"""Further arguments of `astkit.compare` that a script may define."""
-
-
 def script(path: str | Path) -> Arguments:
     """The variables of a Python file: ``make_model``, ``train``, ``validation``, ``test``.
 
-    Optional: `OPTIONAL`. The file is executed as by ``python``, with its folder on ``sys.path``,
-    where it remains. Raises ``ValueError`` for a missing variable.
+    Further arguments of `astkit.compare` are optional. The file is executed as by ``python``, with
+    its folder on ``sys.path``, where it remains. Raises ``ValueError`` for a missing variable.
     """
+    needed = ("make_model", *PARTS)
+    more = ["batch_size", "budget", "config", "criterion", "make_optimizer", "metrics", "policies"]
     sys.path.insert(0, str(Path(path).resolve().parent))
     found = runpy.run_path(str(path))
-    for name in ("make_model", *PARTS):
+    for name in needed:
         if name not in found:
             raise ValueError(f"{path} does not define {name}: define it at the top level")
-    return {name: found[name] for name in ("make_model", *PARTS, *OPTIONAL) if name in found}
+    return {name: found[name] for name in (*needed, *more) if name in found}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from astkit.gating import cross_entropy_rows, row_losses
 from astkit.lattice.pairs import docs_pairs
 from astkit.rng import permutation
-from astkit.tasks.parts import PARTS, Arguments, Block, Columns, small
+from astkit.tasks.parts import Arguments, Block, Columns, small
 from astkit.trainers import Metric
 
 LENGTH, WIDTH, DEPTH = 64, 64, 4
@@ -25,11 +25,11 @@ SEQUENCES, MOST = 480, 256
 class GPT(nn.Module):
     """A causal transformer: tokens int64 ``[rows, length]`` to logits ``[rows, length, size]``."""
 
-    def __init__(self, size: int, width: int = WIDTH, depth: int = DEPTH, length: int = LENGTH):
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(size, width), nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, size)
+        self.words, self.places = nn.Embedding(size, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.ModuleList(Block(WIDTH) for _ in range(DEPTH))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, size)
         for embedding in (self.words, self.places):
             nn.init.normal_(embedding.weight, std=0.1)
 
@@ -50,12 +50,10 @@ def language(path: str | Path | None = None) -> Arguments:
     x, y, size = sequences(path)
     rows = torch.arange(len(x) if path else SEQUENCES)
     held, test = len(rows) // 10, len(rows) // 5
-    parts = zip(PARTS, (rows[held + test :], rows[:held], rows[held : held + test]), strict=True)
-    return {
-        **{part: Columns(tokens=x[index], labels=y[index]) for part, index in parts},
-        "metrics": Metric("nats per character", character_loss, higher_is_better=False),
-        **small(partial(GPT, size), epochs=3, batch_size=8),
-    }
+    parts = rows[held + test :], rows[:held], rows[held : held + test]
+    data, model = Columns(tokens=x, labels=y), partial(GPT, size)
+    metric = Metric("nats per character", character_loss, higher_is_better=False)
+    return {**small(data, parts, model, epochs=3, batch_size=8), "metrics": metric}
 
 
 def sequences(path: str | Path | None = None) -> tuple[Tensor, Tensor, int]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from astkit.datasets import stratified
 from astkit.trainers import Budget, Metric, TrainConfig
 
 Arguments = dict[str, Any]
@@ -20,14 +22,6 @@ WIDTH = 64
 """Hidden units of the small models."""
 
 
-def small(
-    make_model: Callable[[], nn.Module], epochs: int, lr: float = 3e-3, batch_size: int = 32
-) -> Arguments:
-    """A small model, and how it is trained: learning rate, rows per batch and epochs."""
-    config, budget = TrainConfig(lr=lr), Budget(epochs=epochs)
-    return {"make_model": make_model, "config": config, "batch_size": batch_size, "budget": budget}
-
-
 class Labelled(TensorDataset):
     """Rows ``(x, y)``; policies read the classes of integer targets ``y`` from ``labels``."""
 
@@ -35,6 +29,12 @@ class Labelled(TensorDataset):
     def labels(self) -> Tensor:
         """The last tensor."""
         return self.tensors[-1]
+
+    def take(self, rows: Tensor) -> Self:
+        """The selected ``rows``, int64."""
+        taken = copy.copy(self)
+        taken.tensors = tuple(each[rows] for each in self.tensors)
+        return taken
 
 
 class Columns(Labelled):
@@ -48,10 +48,31 @@ class Columns(Labelled):
         return dict(zip(self.names, super().__getitem__(row), strict=True))
 
 
-def pairs(x: Tensor, y: Tensor, train: Tensor, held: Tensor, test: Tensor) -> Arguments:
-    """The three parts as `Labelled` rows of ``x`` and ``y``; the others are int64 row numbers."""
-    rows = zip(PARTS, (train, held, test), strict=True)
-    return {part: Labelled(x[index], y[index]) for part, index in rows}
+def divided(
+    labels: Tensor, test: float = HELD, validation: float = HELD
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of the three `PARTS`, int64; ``validation`` is a share of what the test part leaves."""
+    tested, rest = stratified(labels, test, 0, "test")
+    held, train = stratified(labels[rest], validation, 0, "validation")
+    return rest[train], rest[held], tested
+
+
+def small(
+    data: Labelled,
+    rows: Iterable[Tensor],
+    make_model: Callable[[], nn.Module],
+    epochs: int,
+    lr: float = 3e-3,
+    batch_size: int = 32,
+) -> Arguments:
+    """The three `PARTS` of ``data`` by their ``rows``, a small model, and how it is trained."""
+    return {
+        **{part: data.take(index) for part, index in zip(PARTS, rows, strict=True)},
+        "make_model": make_model,
+        "config": TrainConfig(lr=lr),
+        "batch_size": batch_size,
+        "budget": Budget(epochs=epochs),
+    }
 
 
 def standardised(values: Tensor, train: Tensor) -> Tensor:

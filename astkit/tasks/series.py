@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from astkit.rng import generator
-from astkit.tasks.parts import Arguments, pairs, regression, small
+from astkit.tasks.parts import Arguments, Labelled, regression, small
 
 STEPS, AHEAD = 96, 8
 """Values of a series; values to forecast."""
@@ -35,10 +35,8 @@ def oscillations() -> Arguments:
         x.append(2 * DAMPING * cosine * x[-1] - DAMPING**2 * x[-2] + shock)
     series = torch.stack(x[-STEPS:], 1)  # the first 50 are the transient
     series = series / series.std(1, keepdim=True)
-    return {
-        **pairs(series[:, None], y, *torch.arange(rows).split(SIZES)),
-        **small(partial(convolutions, len(PERIODS)), epochs=5),
-    }
+    parts, model = torch.arange(rows).split(SIZES), partial(convolutions, len(PERIODS))
+    return small(Labelled(series[:, None], y), parts, model, epochs=5)
 
 
 def forecast() -> Arguments:
@@ -57,11 +55,9 @@ def forecast() -> Arguments:
     time = torch.arange(STEPS + AHEAD)[:, None] / (10 + 4 * period)
     wave = (1 + amplitude) * (2 * math.pi * (time + phase)).sin()
     series = (wave + torch.stack(noise)).T
-    return {
-        **pairs(series[:, None, :STEPS], series[:, STEPS:], *torch.arange(rows).split(SIZES)),
-        **regression(),
-        **small(partial(convolutions, AHEAD, STEPS), epochs=8),
-    }
+    data = Labelled(series[:, None, :STEPS], series[:, STEPS:])
+    parts, model = torch.arange(rows).split(SIZES), partial(convolutions, AHEAD, STEPS)
+    return small(data, parts, model, epochs=8) | regression()
 
 
 def convolutions(outputs: int, steps: int | None = None, channels: int = 32) -> nn.Module:

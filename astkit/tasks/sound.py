@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit.rng import generator
-from astkit.tasks.parts import Arguments, pairs, small
+from astkit.tasks.parts import Arguments, Labelled, small
 
 RATE, SAMPLES = 8000, 2048
 """Samples per second, and of a sound."""
@@ -29,10 +29,8 @@ def sound() -> Arguments:
     """
     waves, labels = sounds()
     x = spectrograms(waves)
-    return {
-        **pairs((x - x.mean()) / x.std(), labels, *torch.arange(len(x)).split(SIZES)),
-        **small(partial(network, len(KINDS)), epochs=4),
-    }
+    data, parts = Labelled((x - x.mean()) / x.std(), labels), torch.arange(len(x)).split(SIZES)
+    return small(data, parts, partial(network, len(KINDS)), epochs=4)
 
 
 def sounds() -> tuple[Tensor, Tensor]:

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.datasets import stratified
 from astkit.gating.losses import class_outputs
-from astkit.tasks.parts import HELD, Arguments, mlp, pairs, regression, small, standardised
+from astkit.tasks.parts import Arguments, Labelled, divided, mlp, regression, small, standardised
 from astkit.trainers import Metric
 
 RARE, COMMON = 170, 1530
@@ -27,14 +26,9 @@ def diabetes() -> Arguments:
     values, target = load_diabetes(return_X_y=True)
     x = torch.tensor(values, dtype=torch.float32)
     y = torch.tensor(target, dtype=torch.float32)
-    rows = torch.zeros(len(y), dtype=torch.int64)
-    test, rest = stratified(rows, HELD, 0, "test")
-    held, train = (rest[part] for part in stratified(rows[rest], HELD, 0, "validation"))
-    return {
-        **pairs(standardised(x, train), standardised(y, train), train, held, test),
-        **regression(),
-        **small(partial(mlp, x.shape[1], 1), epochs=20, lr=1e-3),
-    }
+    rows = divided(torch.zeros(len(y), dtype=torch.int64))
+    data = Labelled(standardised(x, rows[0]), standardised(y, rows[0]))
+    return small(data, rows, partial(mlp, x.shape[1], 1), epochs=20, lr=1e-3) | regression()
 
 
 def imbalanced() -> Arguments:
@@ -49,13 +43,9 @@ def imbalanced() -> Arguments:
     counts = {1: RARE, 0: COMMON}
     kept = torch.cat([(labels == each).nonzero().squeeze(1)[:n] for each, n in counts.items()])
     x, y = torch.tensor(values, dtype=torch.float32)[kept], labels[kept]
-    test, rest = stratified(y, 0.3, 0, "test")
-    held, train = (rest[rows] for rows in stratified(y[rest], 1 / 7, 0, "validation"))
-    return {
-        **pairs(x / 16, y, train, held, test),
-        "metrics": Metric("balanced accuracy", balanced, higher_is_better=True),
-        **small(partial(mlp, 64, 2), epochs=20),
-    }
+    found = small(Labelled(x / 16, y), divided(y, 0.3, 1 / 7), partial(mlp, 64, 2), epochs=20)
+    metric = Metric("balanced accuracy", balanced, higher_is_better=True)
+    return {**found, "metrics": metric}
 
 
 def balanced(outputs: Any, targets: Any) -> Tensor:

@@ -9,9 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from astkit.datasets import stratified
 from astkit.lattice.pairs import docs_pairs
-from astkit.tasks.parts import HELD, PARTS, Arguments, Block, Columns, small
+from astkit.tasks.parts import Arguments, Block, Columns, divided, small
 
 WORDS, LENGTH = 8192, 32
 """Hashed words; words of a text."""
@@ -47,16 +46,8 @@ def text() -> Arguments:
     names = sorted(set(labelled.values()))
     labels = torch.tensor([names.index(name) for name in labelled.values()])
     tokens = hashed(labelled)
-    test, rest = stratified(labels, HELD, 0, "test")
-    held, train = (rest[rows] for rows in stratified(labels[rest], HELD, 0, "validation"))
-    rows = dict(zip(PARTS, (train, held, test), strict=True))
-    return {
-        **{
-            part: Columns(tokens=tokens[index], mask=tokens[index] > 0, labels=labels[index])
-            for part, index in rows.items()
-        },
-        **small(partial(Encoder, len(names)), epochs=3),
-    }
+    data = Columns(tokens=tokens, mask=tokens > 0, labels=labels)
+    return small(data, divided(labels), partial(Encoder, len(names)), epochs=3)
 
 
 def hashed(texts: Iterable[str]) -> Tensor:
