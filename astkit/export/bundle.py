@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,11 +60,12 @@ def bundle(path: Path, values: dict[str, Any] | None = None) -> Bundle:
     Raises ``FileNotFoundError`` for a missing notebook, ``ValueError`` for one that cannot be
     exported and for invalid values.
     """
+    values = values or {}
     parts = cells.open_notebook(path)
     known = cells.literals(parts.parameters.source)
-    cells.check_values(values or {}, known)
-    files = _files(known | (values or {}), path)
-    values = (values or {}) | {name: each.name for name, each in files.items()}
+    cells.check_values(values, known)
+    files = _files(known | values, path)
+    values = values | {name: each.name for name, each in files.items()}
     modules = closure({"the start": START, **cells.plain(parts.body, parts.first)})
     if taken := known.keys() & TAKEN:
         raise ValueError(f"the parameter {min(taken)!r} has a name that the export uses: rename it")
@@ -74,17 +76,19 @@ def bundle(path: Path, values: dict[str, Any] | None = None) -> Bundle:
         values=values,
         modules=modules,
         files={each.name: each.read_bytes() for each in files.values()},
-        source=source_hash(modules),
-        commit=_commit([ROOT / name for name in modules], ROOT),
+        source=hash_of(
+            {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
+        ),
+        commit=_commit(modules),
         body=parts.body,
     )
 
 
 def _files(parameters: dict[str, Any], path: Path) -> dict[str, Path]:
     """Files named by parameters, relative to the notebook at ``path``, which are taken along."""
-    words = {name: each for name, each in parameters.items() if each and isinstance(each, str)}
+    words = {name: each for name, each in parameters.items() if isinstance(each, str)}
     found = {name: path.parent / each for name, each in words.items()}
-    found = {name: each for name, each in found.items() if each.is_file()}
+    found = {name: each for name, each in found.items() if os.path.isfile(each)}
     taken: dict[str, Path] = {}  # the export writes them into one folder
     for name, each in found.items():
         if not taken.setdefault(each.name, each).samefile(each):
@@ -100,17 +104,9 @@ def _files(parameters: dict[str, Any], path: Path) -> dict[str, Path]:
     return found
 
 
-def source_hash(modules: Mapping[str, str]) -> str:
-    """SHA-256 over names and contents, as in ``astkit.stamp.source_hash``."""
-    return hash_of(
-        {name.removeprefix(f"{PACKAGE}/"): text.encode() for name, text in modules.items()}
-    )
-
-
-def _commit(paths: Sequence[Path], root: Path) -> str | None:
+def _commit(modules: Iterable[str]) -> str | None:
     # the last commit of these files, not HEAD: unrelated changes do not change the export
-    changed = git(root, "status", "--porcelain", "--", *map(str, paths), seconds=_GIT_SECONDS)
+    changed = git(ROOT, "status", "--porcelain", "--", *modules, seconds=_GIT_SECONDS)
     if changed != "":
         return None
-    named = ("log", "-1", "--format=%H", "--", *map(str, paths))
-    return git(root, *named, seconds=_GIT_SECONDS) or None
+    return git(ROOT, "log", "-1", "--format=%H", "--", *modules, seconds=_GIT_SECONDS) or None

@@ -30,8 +30,8 @@ class Import(NamedTuple):
     optional: bool
 
 
-def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
-    """Path below ``root`` (with "/") to source, for all modules required by ``cells``, sorted.
+def closure(cells: Mapping[str, str]) -> dict[str, str]:
+    """Path below `ROOT` (with "/") to source, for all modules required by ``cells``, sorted.
 
     ``cells`` maps a label for messages to plain Python. Imports are followed through functions,
     packages and the table of names. Raises ``ValueError`` for an import not found in Python,
@@ -44,23 +44,17 @@ def closure(cells: Mapping[str, str], root: Path = ROOT) -> dict[str, str]:
         label, source, needed = waiting.pop()
         for each in imports(source, label):
             must = needed and not each.optional
-            for module in _modules(each, root):
+            for module in _modules(each):
                 if module in required or (module in found and not must):
                     continue
-                if path := _path(module, root):
+                if path := _path(module):
                     found[module] = path
                     required |= {module} if must else set()
                     waiting.append((module, path.read_text(encoding="utf-8"), must))
                 elif must:
-                    _check_image(each, module, label, root)
+                    _check_image(each, module, label)
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(found.values())}
-    return {path.relative_to(root).as_posix(): text for path, text in texts.items()}
-
-
-def has(module: str) -> bool:
-    """Whether ``module`` (dotted) is part of Python or of Kaggle's image."""
-    top = module.partition(".")[0]
-    return top in IMAGE or top in sys.stdlib_module_names
+    return {path.relative_to(ROOT).as_posix(): text for path, text in texts.items()}
 
 
 @cache  # the modules of a second notebook are mostly those of the first
@@ -104,13 +98,13 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield from _nodes(child)
 
 
-def _modules(each: Import, root: Path) -> Iterator[str]:
+def _modules(each: Import) -> Iterator[str]:
     """Modules that an import loads, parents included."""
     loaded = [each.module]
     if _top(each.module) == PACKAGE:
         # a name may be a module, or an attribute of a module
         inner = [f"{each.module}.{name}" for name in each.names]
-        loaded += [module for module in inner if _path(module, root) is not None]
+        loaded += [module for module in inner if _path(module)]
         if each.module == PACKAGE:
             loaded += [PUBLIC[name] for name in each.names if name in PUBLIC]
         looked_up = not each.names or _LOOK_UPS & {*each.names}
@@ -122,21 +116,21 @@ def _modules(each: Import, root: Path) -> Iterator[str]:
         yield from (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 
 
-def _check_image(each: Import, module: str, label: str, root: Path) -> None:
+def _check_image(each: Import, module: str, label: str) -> None:
     if _top(module) == PACKAGE:
-        raise ValueError(f"{label} imports {module}, which {root / PACKAGE} does not have")
-    if not has(module):
+        raise ValueError(f"{label} imports {module}, which {ROOT / PACKAGE} does not have")
+    if _top(module) not in IMAGE | sys.stdlib_module_names:
         raise ValueError(
             f"{label} imports {each.module} (line {each.line}), which Kaggle's image does not have:"
             " remove what needs it, or import it within try ... except ImportError"
         )
 
 
-def _path(module: str, root: Path) -> Path | None:
+def _path(module: str) -> Path | None:
     """File of a module of the package; ``None`` for others."""
     if _top(module) != PACKAGE:
         return None
-    base = root.joinpath(*module.split("."))
+    base = ROOT.joinpath(*module.split("."))
     places = (base / "__init__.py", base.with_name(f"{base.name}.py"))
     return next((path for path in places if path.is_file()), None)
 

@@ -61,14 +61,14 @@ def write(made: Bundle, kernel: Kernel, folder: Path) -> Path:
             f"dataset is {kernel.datasets[0]!r}, but {made.name} reads no dataset: leave it out, or"
             " give the notebook a parameter `dataset` or read from /kaggle/input"
         )
-    code_file = f"{made.name}.ipynb"
-    described = metadata(made, kernel, code_file)
+    described = metadata(made, kernel)
     if kernel.wheel is not None:
         about = {"title": "astkit wheel", "id": kernel.wheel_dataset, "licenses": LICENSES}
         write_atomic(folder / DATASET / "dataset-metadata.json", json.dumps(about, indent=2) + "\n")
         write_atomic(folder / DATASET / kernel.wheel.name, kernel.wheel.read_bytes())
     write_atomic(folder / METADATA, json.dumps(described, indent=2) + "\n")
-    return write_atomic(folder / code_file, notebook.text(made, kernel.readable, kernel.wheel))
+    code = folder / described["code_file"]
+    return write_atomic(code, notebook.text(made, kernel.readable, kernel.wheel))
 
 
 def reads_data(made: Bundle) -> bool:
@@ -77,7 +77,7 @@ def reads_data(made: Bundle) -> bool:
     return read or "dataset" in literals(made.parameters)
 
 
-def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
+def metadata(made: Bundle, kernel: Kernel) -> dict[str, Any]:
     """kernel-metadata.json with all fields that Kaggle's client reads.
 
     Defaults differ from the documentation (`enable_internet` is sent as true): see
@@ -92,7 +92,7 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
     return {
         "id": f"{kernel.user}/{_slug(title)}",
         "title": title,
-        "code_file": code_file,
+        "code_file": f"{made.name}.ipynb",
         "language": "python",
         "kernel_type": "notebook",
         "is_private": not kernel.public,
@@ -112,14 +112,14 @@ def metadata(made: Bundle, kernel: Kernel, code_file: str) -> dict[str, Any]:
 def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
     """Summary of the written files and the next steps, in a few lines."""
     cifar = literals(made.parameters).get("dataset") == "cifar10"
-    name = kernel.user == NOBODY and f"replace {NOBODY} by your Kaggle name, or pass --user"
-    data = cifar and not kernel.datasets
-    add = data and "add a dataset that contains CIFAR-10: --dataset OWNER/SLUG"
-    fast = cifar and not kernel.gpu and "CIFAR-10 trains faster on a GPU: pass --gpu"
-    wheel = kernel.wheel and f"kaggle datasets create -p {path.parent / DATASET}"
-    steps = [
-        step for step in (name, add, fast, wheel, f"kaggle kernels push -p {path.parent}") if step
-    ]
+    steps = {
+        f"replace {NOBODY} by your Kaggle name, or pass --user": kernel.user == NOBODY,
+        "add a dataset that contains CIFAR-10: --dataset OWNER/SLUG": cifar and not kernel.datasets,
+        "CIFAR-10 trains faster on a GPU: pass --gpu": cifar and not kernel.gpu,
+        f"kaggle datasets create -p {path.parent / DATASET}": kernel.wheel is not None,
+        f"kaggle kernels push -p {path.parent}": True,
+    }
+    needed = [step for step, is_needed in steps.items() if is_needed]
     source = kernel.wheel.name if kernel.wheel else f"{len(made.modules)} modules, {made.stamp}"
     values = ", ".join(f"{name} = {value!r}" for name, value in made.values.items())
     datasets = ", ".join(kernel.datasets)
@@ -128,7 +128,7 @@ def summary(made: Bundle, kernel: Kernel, path: Path) -> str:
         *([f"parameters set: {values}"] if values else []),
         f"{path.parent / METADATA}: GPU {'on' if kernel.gpu else 'off'}, internet off"
         + (f", datasets {datasets}" if datasets else ""),
-        *(f"{number}. {step}" for number, step in enumerate(steps, 1)),
+        *(f"{number}. {step}" for number, step in enumerate(needed, 1)),
     ]
     return "\n".join(lines)
 

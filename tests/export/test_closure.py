@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from astkit.export import closure as module
-from astkit.export.closure import IMAGE, ROOT, closure, has, imports
+from astkit.export.closure import IMAGE, ROOT, closure, imports
 from astkit.names import PUBLIC, REGISTRIES
 
 TABLES = {
@@ -41,20 +41,16 @@ NAMED = BASE | {"gating/__init__.py", "gating/gate.py", "gating/scores.py", "mod
 
 
 @pytest.fixture
-def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, table in TABLES.items():
-        monkeypatch.setattr(module, name, table)
+def needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], set[str]]:
+    for name, value in {**TABLES, "ROOT": tmp_path}.items():
+        monkeypatch.setattr(module, name, value)
     for name, text in SOURCES.items():
         path = tmp_path / "astkit" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return tmp_path
 
-
-@pytest.fixture
-def needed(kit: Path) -> Callable[[str], set[str]]:
     def find(cell: str) -> set[str]:
-        return {name.removeprefix("astkit/") for name in closure({"cell 1": cell}, kit)}
+        return {name.removeprefix("astkit/") for name in closure({"cell 1": cell})}
 
     return find
 
@@ -98,8 +94,10 @@ def test_what_is_not_there_is_refused(needed) -> None:
 def test_the_image_has_the_packages_requirements_and_python_itself() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {Requirement(text).name for text in project["dependencies"]} <= IMAGE
-    there = {name: has(name) for name in ("torch.nn", "json", "optuna", "anywidget", "jsonx")}
-    assert [name for name in there if there[name]] == ["torch.nn", "json"]
+    assert closure({"cell 1": "import torch.nn, json"}) == {}
+    for name in ("optuna", "anywidget", "jsonx"):
+        with pytest.raises(ValueError, match=f"imports {name} .* which Kaggle's image does not"):
+            closure({"cell 1": f"import {name}"})
 
 
 def test_what_may_fail_may_be_absent(needed) -> None:

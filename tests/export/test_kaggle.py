@@ -49,7 +49,7 @@ def test_every_field_is_written(gpu: bool, tmp_path: Path) -> None:
     [("", "astkit-01-small"), ("Does it pay?", "does-it-pay"), ("A_b  c: 10", "a-b-c-10")],
 )
 def test_the_title_slugifies_to_the_id(title: str, slug: str, tmp_path: Path) -> None:
-    values = metadata(make(tmp_path), Kernel("me", title), "x.ipynb")
+    values = metadata(make(tmp_path), Kernel("me", title))
     assert values["id"] == f"me/{slug}"
     # Kaggle: the title lowercased, dashes for what is no letter or digit
     assert re.sub(r"[^a-z0-9]+", "-", values["title"].lower()).strip("-") == slug

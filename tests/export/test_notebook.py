@@ -97,32 +97,33 @@ def test_the_same_source_gives_the_same_bytes(small: Path, made: Bundle) -> None
     assert notebook.text(other) != notebook.text(made)
 
 
-def test_a_commit_is_that_of_the_exported_files(tmp_path: Path) -> None:
+def test_a_commit_is_that_of_the_exported_files(tmp_path: Path, monkeypatch) -> None:
     def git(*arguments: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
         command = ["git", *who, *arguments]
         result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
         return result.stdout.strip()
 
+    monkeypatch.setattr(bundles, "ROOT", tmp_path)
     module, other = tmp_path / "module.py", tmp_path / "other.txt"
     module.write_text("1\n")
-    assert bundles._commit([module], tmp_path) is None
+    assert bundles._commit(["module.py"]) is None
     git("init", "-q")
-    assert bundles._commit([module], tmp_path) is None  # not committed
+    assert bundles._commit(["module.py"]) is None  # not committed
     git("add", "module.py")
     git("commit", "-qm", "module")
     first = git("rev-parse", "HEAD")
-    assert bundles._commit([module], tmp_path) == first
+    assert bundles._commit(["module.py"]) == first
     other.write_text("2\n")
     git("add", "other.txt")
     git("commit", "-qm", "other")
-    assert bundles._commit([module], tmp_path) == first  # the export is what it was
+    assert bundles._commit(["module.py"]) == first  # the export is what it was
     module.write_text("3\n")
-    assert bundles._commit([module], tmp_path) is None
+    assert bundles._commit(["module.py"]) is None
 
 
 def test_the_commit_is_in_the_stamp(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "_commit", lambda paths, root: "a" * 40)
+    monkeypatch.setattr(bundles, "_commit", lambda modules: "a" * 40)
     named = bundle(small)
     assert named.stamp.endswith("commit aaaaaaaa)")
     assert named.stamp in notebook.text(named)
@@ -188,6 +189,7 @@ def test_files_that_parameters_name_are_taken_along(
     (tmp_path / "found" / "table.bin").write_bytes(b'\xff\x00{}"')
     book = nbformat.read(small, 4)
     book.cells[1].source = "results = 'found/table.bin'\nword = 'found/none.bin'"
+    book.cells[1].source += f"\nempty = ''\ntext = '{'no file ' * 100}'"
     nbformat.write(book, small)
     made = bundle(small)
     assert made.values == {"results": "table.bin"}

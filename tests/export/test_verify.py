@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from astkit.export import verify as guard
-from astkit.export.bundle import source_hash
-from astkit.stamp import source_hash as on_disk
+from astkit.source import hash_of
+from astkit.stamp import source_hash
 
 MODULES = {"kit/__init__.py": "VALUE = 1\n", "kit/part/a.py": "'''ä'''\n"}
-INNER = {name.removeprefix("kit/"): text for name, text in MODULES.items()}
-SOURCE = source_hash({f"astkit/{name}": text for name, text in INNER.items()})
+SOURCE = hash_of({name.removeprefix("kit/"): text.encode() for name, text in MODULES.items()})
 
 
 def unpack(modules: dict[str, str], folder: Path) -> Path:
@@ -30,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_hash_is_that_of_the_stamp(folder: Path) -> None:
-    assert on_disk(folder) == SOURCE
+    assert source_hash(folder) == SOURCE
 
 
 def test_what_was_exported_is_imported_with_caches_beside_it(folder: Path) -> None:
