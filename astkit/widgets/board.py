@@ -168,12 +168,11 @@ class LiveBoard:
 
 
 class Panel(NamedTuple):
-    """A pair of axes: label and style of each series; ``right`` is plotted on the right axis."""
+    """A pair of axes: label and style of each series; accuracy is plotted on the right axis."""
 
     title: str
     unit: str
     curves: dict[str, tuple[str, dict[str, Any]]]
-    right: str = ""
 
 
 def _panels(there: set[str]) -> list[Panel]:
@@ -191,25 +190,25 @@ def _panels(there: set[str]) -> list[Panel]:
     return [
         Panel("threshold", "score of a sample", {"threshold": ("threshold", first)}),
         Panel("activation rate", "share of the batch", rates),
-        Panel(title, "mean loss", losses | accuracy, right="val_accuracy"),
+        Panel(title, "mean loss", losses | accuracy),
         cost,
     ]
 
 
 def _draw(axis: Axes, panel: Panel, points: dict[str, Any], marks: list[int]) -> None:
+    curves = {name: curve for name, curve in panel.curves.items() if name in points}
     sides, lines = {"": axis}, []
-    if panel.right in points:
-        sides[panel.right] = right = axis.twinx()
-        right.set(ylim=(0, 1.02))
-        right.set_ylabel("validation accuracy", size=8, color=panel.curves[panel.right][1]["color"])
-        right.spines.right.set_visible(True)
-        right.grid(False)
-    for name in [name for name in panel.curves if name in points]:
-        label, style = panel.curves[name]
+    for name, (label, style) in curves.items():
+        if name == "val_accuracy":
+            sides[name] = right = axis.twinx()
+            right.set(ylim=(0, 1.02))
+            right.set_ylabel("validation accuracy", size=8, color=style["color"])
+            right.spines.right.set_visible(True)
+            right.grid(False)
         lines += sides.get(name, axis).plot(*points[name].T, label=label, **style)
     for mark in marks:
         axis.axvline(mark, color=SOFT, lw=0.8, ls=":")
-    end = max(points[name][-1, 0] for name in panel.curves if name in points)
+    end = max(points[name][-1, 0] for name in curves)
     axis.set_xlim(0, max(end, 1.0))
     if panel.title != "threshold":
         axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]) if axis.dataLim.y0 < 0 else 0)
