@@ -12,8 +12,6 @@ from typing import Any
 from astkit.gating import Policy
 from astkit.gating.sampler import PolicySampler
 
-State = Mapping[str, Any]
-
 
 def require(package: str) -> None:
     """Raise ``ModuleNotFoundError`` with the remedy if ``package`` is not installed."""
@@ -24,21 +22,24 @@ def require(package: str) -> None:
         )
 
 
-def saved(policy: Policy, sampler: PolicySampler | None, epoch_over: bool = False) -> State:
+def saved(
+    policy: Policy, sampler: PolicySampler | None, epoch_over: bool = False
+) -> dict[str, Any]:
     """State of ``policy`` and of the current iteration of its sampler, for a checkpoint.
 
     ``epoch_over``: whether the last batch of the iteration was trained on. Of several processes,
     each must call this.
     """
     policy.exchange()
-    running = sampler is not None and policy.begun and not epoch_over
-    iteration = sampler.iteration() if running and sampler is not None else None
+    iteration = None
     if policy.interrupted is not None:  # restored, and not continued yet
         iteration = dict(policy.interrupted)
+    elif sampler is not None and policy.begun and not epoch_over:
+        iteration = sampler.iteration()
     return {"policy": policy.state_dict(), "begun": policy.begun, "iteration": iteration}
 
 
-def restore(policy: Policy, state: State) -> None:
+def restore(policy: Policy, state: Mapping[str, Any]) -> None:
     """Restore what `saved` returned; the next iteration of the sampler continues from there."""
     policy.load_state_dict(state["policy"])
     policy.begun, policy.interrupted = state["begun"], state["iteration"]

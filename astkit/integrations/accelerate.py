@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from astkit.gating import Policy
-from astkit.integrations import State, require, restore, saved
+from astkit.integrations import require, restore, saved
 
 require("accelerate")
 from accelerate import Accelerator  # noqa: E402
@@ -39,7 +39,7 @@ class _Checkpointed:
     def state_dict(self) -> dict[str, Any]:
         # stays true from the last batch of an iteration until the next iteration
         over = getattr(self.loader, "end_of_dataloader", False)
-        return dict(saved(self.policy, self.policy._sampler, over))
+        return saved(self.policy, self.policy._sampler, over)
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         restore(self.policy, state)

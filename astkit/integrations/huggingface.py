@@ -17,17 +17,14 @@ from astkit.batch import count_rows, take_rows, tensors
 from astkit.datasets import indexed
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
 from astkit.gating.losses import IGNORED, logits_of, reduced, single
-from astkit.gating.policy import overrides, visit_of
+from astkit.gating.policy import overrides
 from astkit.gating.sampler import PolicySampler
-from astkit.gating.scored import correctness
 from astkit.integrations import require, restore, saved
 from astkit.trainers import state_file
 
 require("transformers")
 from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402
-from transformers.models.auto.modeling_auto import (  # noqa: E402
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-)
+from transformers.models.auto import modeling_auto  # noqa: E402
 from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
@@ -65,8 +62,9 @@ class PolicyTrainer(Trainer):
         self.sampler: PolicySampler | None = None
         config = getattr(self.model, "config", None)
         self.labels_are_inputs = getattr(config, "is_encoder_decoder", False)
-        named = type(self.model).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        causal = named or getattr(self.model, "loss_type", None) == "ForCausalLM"
+        causal_models = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        loss_type = getattr(self.model, "loss_type", None)
+        causal = type(self.model).__name__ in causal_models or loss_type == "ForCausalLM"
         shifted = causal and not self.labels_are_inputs
         self.criterion = criterion or (causal_losses if shifted else cross_entropy_rows)
         self.add_callback(_Saving(self))
@@ -94,7 +92,7 @@ class PolicyTrainer(Trainer):
         self.sampler, accumulated = sampler, self.args.gradient_accumulation_steps
         done = 0 if self.args.ignore_data_skip else self.resumed_step
         skipped = done % -(-len(inner) // accumulated) * accumulated
-        return DataLoader(_Stream(inner, sampler, skipped), batch_size=None, collate_fn=_same)
+        return DataLoader(_Stream(inner, sampler, skipped), batch_size=None)
 
     def num_examples(self, dataloader: DataLoader[Any]) -> int:
         data = dataloader.dataset
@@ -128,11 +126,8 @@ class PolicyTrainer(Trainer):
             loss = loss * (counts.sum() * rows / len(counts)) / num_items_in_batch
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes  # gradients are averaged over them
-        if overrides(self.policy, "observe"):
-            known = correctness(outputs, part) if self.policy.needs_outputs else (None, None)
-            seen = None if index is None else index[chosen.index]
-            visit, exchange = visit_of(seen, means, known, trained=True), self.policy._exchange
-            (self.policy.observe if exchange is None else exchange.put)(visit)
+        seen = None if index is None else index[chosen.index]
+        self.policy._report(means, seen, outputs, part)
         loss = loss.to(means.dtype)
         return (loss, outputs) if return_outputs else loss
 
@@ -225,7 +220,3 @@ class _Stream(IterableDataset[Any]):
 def _with_index(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> dict[str, Any]:
     index, rows = zip(*pairs, strict=True)
     return {**collate_fn(list(rows)), INDEX: torch.tensor(index)}
-
-
-def _same(batch: Any) -> Any:
-    return batch

@@ -7,7 +7,7 @@ from typing import Any
 from astkit.gating import Policy
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import PolicySampler
-from astkit.integrations import State, require, restore, saved
+from astkit.integrations import require, restore, saved
 
 require("lightning")
 from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
@@ -52,8 +52,8 @@ class PolicyCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """State of the policy, and of the current epoch if batches are left."""
-        return dict(saved(self.policy, self.policy._sampler, self._epoch_over))
+        return saved(self.policy, self.policy._sampler, self._epoch_over)
 
-    def load_state_dict(self, state_dict: State) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of the policy."""
         restore(self.policy, state_dict)
