@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.rng import isolated
+from astkit.rng import isolated, restored
 
 READS = 8  # rows with a generator of their own hardly come out equal so often
 _LIBRARIES = ("astkit", "torch")  # their code is identified by the name
@@ -125,19 +125,16 @@ def repeated_hash(read: Callable[[], Any]) -> str | None:
 
     It is called up to `READS` times, with generators seeded equally, which are then restored.
     """
-    states = random.getstate(), np.random.get_state()
     found: set[str] = set()
-    try:
+    with restored():
         for _ in range(READS):
-            if len(found) > 1:
-                return None
             random.seed(0)
             np.random.seed(0)
-            with isolated("cpu", "identity"):
-                found.add(repr(configuration(read())))
-    except Exception:  # training reports it where it matters
-        return None
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-    return hashlib.sha256(found.pop().encode()).hexdigest()[:16] if len(found) == 1 else None
+            try:
+                with isolated("cpu", "identity"):
+                    found.add(repr(configuration(read())))
+            except Exception:  # training reports it where it matters
+                return None
+            if len(found) > 1:
+                return None
+    return hashlib.sha256(found.pop().encode()).hexdigest()[:16]

@@ -7,9 +7,11 @@ generators of torch, numpy and Python are not used.
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,3 +74,15 @@ def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
                 with torch.accelerator.device_index(device.index):
                     torch.get_device_module(device).manual_seed(seed)
         yield
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Restore the default generators of Python, NumPy and torch (on the CPU) after a context."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with isolated("cpu"):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset, IterableDataset
 
 from astkit.batch import tensors
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
-from astkit.rng import isolated
+from astkit.rng import restored
 from astkit.system import allowed_cpus
 
 FREE_SHARE = 0.25  # of the device's free memory that a resident dataset may take
@@ -68,18 +67,22 @@ def loader_settings(
     if resident == "auto":
         on_disk = isinstance(data, MappedImages) and device.type == "cpu"
         resident = isinstance(data, Images) and not on_disk and fits(data.images, device)
-    if num_workers != "auto":
-        ahead = 2
-    elif resident or isinstance(data, Images) or not _on_cpu(data):
+    row, on_cpu, ahead = None, True, 2
+    if num_workers == "auto" or device.type == "cuda":
+        with restored():
+            row = data[0]
+        on_cpu = all(part.is_cpu for part in tensors(row))
+    if num_workers == "auto":
         # a batch of Images is one copy, and workers would add a second; a fork cannot use CUDA
-        num_workers = ahead = 0
-    else:
-        num_workers, ahead = _workers(batch_size * _row_bytes(_row(data)), device)
+        num_workers = 0
+        if on_cpu and not isinstance(data, Images):
+            row_bytes = sum(getattr(part, "nbytes", 0) for part in tree_leaves(row))
+            num_workers, ahead = _workers(batch_size * row_bytes, device)
     return LoaderSettings(
         num_workers=num_workers,
         prefetch_factor=ahead if num_workers else None,
         # torch refuses to pin rows that are on a GPU already
-        pin_memory=device.type == "cuda" and _on_cpu(data),
+        pin_memory=device.type == "cuda" and on_cpu,
         timeout_s=timeout_s,
         resident=resident,
     )
@@ -129,25 +132,6 @@ def _room() -> int | None:
     if _SHARED.is_dir():
         room.append(shutil.disk_usage(_SHARED).free // 2)
     return min(room, default=None)
-
-
-def _row(data: Images | Dataset[Any]) -> Any:
-    states = random.getstate(), np.random.get_state()
-    try:
-        with isolated("cpu"):
-            return data[0]
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-
-
-def _on_cpu(data: Images | Dataset[Any]) -> bool:
-    return all(part.is_cpu for part in tensors(_row(data)))
-
-
-def _row_bytes(item: Any) -> int:
-    parts = item if isinstance(item, tuple | list) else [item]
-    return sum(getattr(part, "nbytes", 0) for part in parts)
 
 
 def _table(path: Path) -> dict[str, int]:

@@ -86,6 +86,12 @@ def test_waiting_batches_never_take_more_than_the_room(machine, device):
         assert found.num_workers == min(unlimited[0], room // 4000)
 
 
+def test_the_size_of_a_row_counts_its_nested_parts(machine):
+    machine(room=4000)
+    for row in ({"x": [torch.zeros(250)], "y": 1}, (torch.zeros(250), 1), torch.zeros(250)):
+        assert loader_settings([row] * 8, 4).num_workers == 1
+
+
 def test_images_need_no_workers(machine, tmp_path):
     machine()
     mapped = write_mapped(tmp_path / "set", IMAGES)
