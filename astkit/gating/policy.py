@@ -18,9 +18,8 @@ from astkit.gating.losses import cross_entropy_rows
 from astkit.gating.sampler import PolicySampler, RunInfo
 from astkit.gating.scored import Scored, correctness
 from astkit.gating.selection import Selection
-from astkit.gating.visits import Exchange
+from astkit.gating.visits import Exchange, visit_of
 from astkit.gating.visits import Visit as Visit
-from astkit.gating.visits import visit_of as visit_of
 from astkit.identity import arguments
 from astkit.names import resolve
 
@@ -212,16 +211,17 @@ class Policy:
                 " policy.mean(losses, index, outputs=outputs, targets=y)"
             )
         total = self._sampler.mean(losses, index)
-        if overrides(self, "observe"):
-            known = correctness(outputs, targets) if self.needs_outputs else (None, None)
-            visit = visit_of(index, losses, known, trained=True)
-            if self._exchange is None:
-                self.observe(visit)
-            else:
-                self._exchange.put(visit)
+        self._report(losses, index, outputs, targets)
         if self._exchange is not None and self._sampler.complete(len(index)):
             self.exchange()
         return total
+
+    def _report(self, losses: Tensor, index: Tensor | None, outputs: Any, targets: Any) -> None:
+        """Observe the rows of a training batch, or keep them for `exchange`."""
+        if overrides(self, "observe"):
+            known = correctness(outputs, targets) if self.needs_outputs else (None, None)
+            visit = visit_of(index, losses, known, trained=True)
+            (self.observe if self._exchange is None else self._exchange.put)(visit)
 
     def exchange(self) -> None:
         """Observe the visits of all processes since the last call; every process must call it.
@@ -248,23 +248,23 @@ def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) ->
     """
     if policy is None or isinstance(policy, Policy):
         return policy
-    options: dict[str, Any] = {"name": policy} if isinstance(policy, str) else {}
-    options |= policy if isinstance(policy, Mapping) else {}
-    if "name" not in options:
+    given = {"name": policy} if isinstance(policy, str) else policy
+    if not isinstance(given, Mapping) or "name" not in given:
         raise ValueError(
             f"policy is {policy!r}: pass a policy such as RandomSubset(0.1), its name, or"
             ' {"name": "random", "rate": 0.1}'
         )
+    options = dict(given)
     name = options.pop("name")
-    made: Any = resolve("policy", name)
-    names = inspect.signature(made).parameters
-    if "seed" in names:
+    made = resolve("policy", name)
+    signature = inspect.signature(made)
+    if "seed" in signature.parameters:
         options.setdefault("seed", seed)
     try:
-        inspect.signature(made).bind(**options)
+        signature.bind(**options)
     except TypeError as error:
         raise ValueError(
             f"policy {name!r} cannot be made with {options} ({error}): its arguments are"
-            f" {', '.join(names)}"
+            f" {', '.join(signature.parameters)}"
         ) from None
     return made(**options)
