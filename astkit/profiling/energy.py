@@ -33,8 +33,7 @@ REUSED = 0.1
 class EnergyReading:
     """Joules over ``window_s`` seconds, or the reason for their absence.
 
-    ``backend`` is the counter ("nvml" or "rapl") and ``scope`` what it covers. Raises
-    ``ValueError`` unless exactly one of positive joules and a reason is given.
+    ``backend`` is the counter ("nvml" or "rapl") and ``scope`` what it covers.
     """
 
     joules: float | None
@@ -42,18 +41,6 @@ class EnergyReading:
     scope: str
     window_s: float
     reason: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.joules is None) != bool(self.reason):
-            raise ValueError(
-                f"a reading requires either joules or a reason, got joules {self.joules} and"
-                f" reason {self.reason!r}: pass exactly one of them"
-            )
-        if self.joules is not None and not (math.isfinite(self.joules) and self.joules > 0):
-            raise ValueError(
-                f"joules must be finite and above 0, got {self.joules}: pass None with a reason"
-                " where nothing was measured"
-            )
 
     def __str__(self) -> str:
         if self.joules is None:

@@ -38,9 +38,6 @@ class ProfilerWindow:
         folder: where ``trace.json.gz`` is written (chrome://tracing and ui.perfetto.dev open it),
             replacing an older one; ``None`` writes none.
 
-    Attributes:
-        trace: the path of the trace, once written.
-
     Raises ``ValueError`` for a count below 1.
     """
 
@@ -56,7 +53,6 @@ class ProfilerWindow:
                 raise ValueError(f"{name} is {value}, but counts batches: give 1 or more")
         self.wait, self.warmup, self.active = wait, warmup, active
         self.folder = None if folder is None else Path(folder)
-        self.trace: Path | None = None
         self._profiler: profile | None = None
         self._operators: list[dict[str, Any]] | None = None
 
@@ -113,7 +109,7 @@ class ProfilerWindow:
             with TemporaryDirectory() as folder:  # torch does not write atomically
                 path = Path(folder) / "trace.json.gz"
                 profiler.export_chrome_trace(str(path))
-                self.trace = write_atomic(self.folder / path.name, path.read_bytes())
+                write_atomic(self.folder / path.name, path.read_bytes())
         logs.record(
             logs.PROFILING,
             "profiled",

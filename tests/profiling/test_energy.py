@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,8 +13,6 @@ from hypothesis import strategies as st
 from astkit.profiling import EnergyMeter, EnergyReading
 from astkit.profiling.energy import REUSED
 from tests.profiling.conftest import Machine
-
-READING = EnergyReading(5.0, "nvml", "GPU 0", 12.0)
 
 
 def meter_of(machine):
@@ -32,18 +28,9 @@ def spend(meter, machine, seconds, watts, name="training"):
 
 
 def test_a_reading_says_its_joules_or_why_there_are_none():
-    assert str(READING) == "5.0 J (nvml, GPU 0, 12.0 s)"
+    assert str(EnergyReading(5.0, "nvml", "GPU 0", 12.0)) == "5.0 J (nvml, GPU 0, 12.0 s)"
     missing = EnergyReading(None, None, "cpu", 0.0, "no readable RAPL counter here")
     assert str(missing) == "joules not measured: no readable RAPL counter here"
-
-
-def test_a_reading_is_never_zero_or_nonsense():
-    for joules in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="above 0"):
-            replace(READING, joules=joules)
-    for joules, reason in ((None, None), (None, ""), (1.0, "too short")):
-        with pytest.raises(ValueError, match="exactly one"):
-            replace(READING, joules=joules, reason=reason)
 
 
 # --- the meter
