@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from astkit.source import git, hash_of
+from astkit.system import text_of
 
 _PACKAGES = ("torch", "torchvision", "numpy")
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -101,26 +102,19 @@ def _devices() -> list[str]:
 
 
 def _cpu() -> dict[str, object]:
-    fields = [line.partition(":") for line in (_read(_CPU_INFO) or "").splitlines()]
+    fields = [line.partition(":") for line in text_of(_CPU_INFO).splitlines()]
     facts = {name.strip().lower(): value.strip() for name, _, value in fields}
     flags = set((facts.get("flags") or facts.get("features") or "").split())
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    cores = {_read(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in allowed}
+    cores = {text_of(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in allowed}
     return {
         "cpu": facts.get("model name") or platform.processor() or platform.machine(),
         "cpus": len(allowed) or os.cpu_count(),
-        "cores": None if None in cores else len(cores) or None,
+        "cores": None if "" in cores else len(cores) or None,
         "threads": torch.get_num_threads(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "bf16_native": bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) if flags else None,
     }
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text()
-    except OSError:
-        return None
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:

@@ -10,6 +10,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -76,6 +77,14 @@ def allowed_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def text_of(path: Path) -> str:
+    """Content of a file of the system; empty if it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _threads(wanted: ThreadChoice, undo: ExitStack) -> Record:
