@@ -21,8 +21,7 @@ import numpy as np
 
 from astkit.runs.record import digest
 
-MOST = 100_000
-"""Combinations of one grid: more are probably a typing error."""
+MOST = 100_000  # combinations of one grid: more are probably a typing error
 
 _RANGE = re.compile(r"(?<![\w.])([+-]?\d+)\.\.([+-]?\d+)(?![\w.])")
 _EXAMPLE: dict[type, str] = {

@@ -15,8 +15,7 @@ from astkit.files import write_atomic
 from astkit.profiling import Ledger
 from astkit.trainers import Learner, Step, StepResult
 
-PARTS = 8
-"""Equal parts of the budget for which the rows are counted separately."""
+PARTS = 8  # equal parts of the budget for which the rows are counted separately
 
 
 class Visits:

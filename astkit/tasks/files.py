@@ -30,8 +30,7 @@ from astkit.tasks.parts import (
 )
 from astkit.tasks.text import WORDS, hashed
 
-MANY = 100
-"""Largest number of classes in a table."""
+MANY = 100  # largest number of classes in a table
 
 
 def folder(root: str | Path, size: int = 32) -> Arguments:

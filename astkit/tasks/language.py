@@ -16,10 +16,8 @@ from astkit.rng import permutation
 from astkit.tasks.parts import Arguments, Block, Columns, small
 from astkit.trainers import Metric
 
-LENGTH, WIDTH, DEPTH = 64, 64, 4
-"""Characters of a sequence; sizes of the transformer."""
-SEQUENCES, MOST = 480, 256
-"""Sequences of the embedded text; largest number of different characters."""
+LENGTH, WIDTH, DEPTH = 64, 64, 4  # characters of a sequence; sizes of the transformer
+SEQUENCES, MOST = 480, 256  # sequences of the embedded text; largest number of different characters
 
 
 class GPT(nn.Module):

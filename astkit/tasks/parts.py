@@ -16,10 +16,8 @@ from astkit.trainers import Budget, Metric, TrainConfig
 
 Arguments = dict[str, Any]
 PARTS = ("train", "validation", "test")
-HELD = 0.15
-"""Share of the validation rows, and of the test rows, if the data have no such part."""
-WIDTH = 64
-"""Hidden units of the small models."""
+HELD = 0.15  # share of the validation rows, and of the test rows, if the data have no such part
+WIDTH = 64  # hidden units of the small models
 
 
 class Labelled(TensorDataset):

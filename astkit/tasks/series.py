@@ -11,14 +11,12 @@ from torch import nn
 from astkit.rng import generator
 from astkit.tasks.parts import Arguments, Labelled, regression, small
 
-STEPS, AHEAD = 96, 8
-"""Values of a series; values to forecast."""
+STEPS, AHEAD = 96, 8  # values of a series; values to forecast
 PERIODS, DAMPING = (6, 8, 11, 16), 0.8
 """Of the second-order autoregressions, in steps; their damping per step."""
 PHI, NOISE = 0.8, 0.3
 """First-order coefficient, and standard deviation of the innovations, of the forecast's noise."""
-SIZES = (2000, 500, 2000)
-"""Rows of the three parts."""
+SIZES = (2000, 500, 2000)  # rows of the three parts
 
 
 def oscillations() -> Arguments:

@@ -11,13 +11,10 @@ from torch import Tensor, nn
 from astkit.rng import generator
 from astkit.tasks.parts import Arguments, Labelled, small
 
-RATE, SAMPLES = 8000, 2048
-"""Samples per second, and of a sound."""
-WINDOW = 128
-"""Samples of a window of the Fourier transform; windows overlap by half."""
+RATE, SAMPLES = 8000, 2048  # samples per second, and of a sound
+WINDOW = 128  # samples of a window of the Fourier transform; windows overlap by half
 KINDS = ("tone", "rising", "falling", "vibrato", "tremolo", "noise band")
-SIZES = (1800, 300, 1500)
-"""Rows of the three parts."""
+SIZES = (1800, 300, 1500)  # rows of the three parts
 
 
 def sound() -> Arguments:

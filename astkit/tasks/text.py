@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from astkit.lattice.pairs import docs_pairs
 from astkit.tasks.parts import Arguments, Block, Columns, divided, small
 
-WORDS, LENGTH = 8192, 32
-"""Hashed words; words of a text."""
+WORDS, LENGTH = 8192, 32  # hashed words; words of a text
 
 
 class Encoder(nn.Module):
