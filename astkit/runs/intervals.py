@@ -12,10 +12,11 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from astkit.profiling import bootstrap_interval
+from astkit.runs.paired import known
 from astkit.trainers.evaluator import wilson_interval
 
-MANY = 20
-"""Number of values from which the interval is a bootstrap instead of Student's."""
+MANY = 20  # number of values from which the interval is a bootstrap instead of Student's
+POWER = 0.8  # probability with which an effect is to be shown
 
 
 class Interval(NamedTuple):
@@ -58,7 +59,7 @@ def mean_interval(values: Iterable[float | None]) -> Interval:
     Student's t below `MANY` values, a percentile bootstrap otherwise: with 3 values, a 95 %
     bootstrap interval covers the true mean in only 74 % of cases.
     """
-    found = [value for value in values if value is not None and math.isfinite(value)]
+    found = known(values)
     if len(found) >= MANY and _spread(found):
         return Interval(fmean(found), *bootstrap_interval(found, "mean"), len(found))
     return student_interval(found)
@@ -152,8 +153,8 @@ class Seeds(NamedTuple):
     high: int
 
 
-def seeds_needed(values: Sequence[float], error: float = 0.05, power: float = 0.8) -> Seeds | None:
-    """Seeds with which a paired t-test shows the mean of ``values`` with probability ``power``.
+def seeds_needed(values: Sequence[float], error: float = 0.05) -> Seeds | None:
+    """Seeds with which a paired t-test shows the mean of ``values`` with probability `POWER`.
 
     ``low`` and ``high`` take the spread at the ends of its 80 % chi-square interval, as Browne
     recommends for small pilots ("On the use of a pilot sample for sample size determination",
@@ -167,14 +168,14 @@ def seeds_needed(values: Sequence[float], error: float = 0.05, power: float = 0.
     if not spread or mean < spread / math.sqrt(n):
         return None
     factors = [math.sqrt((n - 1) / special.chdtri(n - 1, tail)) for tail in (0.1, 0.9)]
-    low, high = (seeds_for(mean / (spread * factor), error, power) for factor in factors)
-    return Seeds(low, seeds_for(mean / spread, error, power), high)
+    low, high = (seeds_for(mean / (spread * factor), error) for factor in factors)
+    return Seeds(low, seeds_for(mean / spread, error), high)
 
 
-def seeds_for(effect: float, error: float = 0.05, power: float = 0.8) -> int:
-    """Smallest n at which a two-sided paired t-test has ``power``; at most 100,000.
+def seeds_for(effect: float, error: float = 0.05) -> int:
+    """Smallest n at which a two-sided paired t-test has the `POWER`; at most 100,000.
 
-    ``effect``: mean difference in standard deviations of the difference, not 0. ``power`` is the
+    ``effect``: mean difference in standard deviations of the difference, not 0. The power is the
     probability of a decision with the effect's sign. Source: noncentral t distribution; Cohen,
     Statistical Power Analysis (1988), chapter 2.
     """
@@ -182,7 +183,7 @@ def seeds_for(effect: float, error: float = 0.05, power: float = 0.8) -> int:
 
     def enough(n: int) -> bool:
         quantile, shift = _quantile(n, error), abs(effect) * math.sqrt(n)
-        return bool(1 - special.nctdtr(n - 1, shift, quantile) >= power)
+        return bool(1 - special.nctdtr(n - 1, shift, quantile) >= POWER)
 
     low, high = 1, 2
     while not enough(high) and high < 100_000:
@@ -193,15 +194,15 @@ def seeds_for(effect: float, error: float = 0.05, power: float = 0.8) -> int:
     return high
 
 
-def smallest_effect(values: Sequence[float], error: float = 0.05, power: float = 0.8) -> float:
-    """Mean difference that as many seeds, with the spread of ``values``, show with ``power``.
+def smallest_effect(values: Sequence[float], error: float = 0.05) -> float:
+    """Mean difference that as many seeds, with the spread of ``values``, show with `POWER`.
 
     In the unit of ``values``, of which there are at least 2. Source: as `seeds_for`.
     """
     from scipy import special
 
     n = len(values)
-    shift = float(special.nctdtrinc(n - 1, 1 - power, _quantile(n, error)))
+    shift = float(special.nctdtrinc(n - 1, 1 - POWER, _quantile(n, error)))
     return shift * stdev(values) / math.sqrt(n)
 
 

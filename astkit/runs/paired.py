@@ -1,16 +1,12 @@
-"""Entries of a comparison: arms paired with a control by seed. Needs scipy.
+"""Entries of a comparison, see `astkit.Comparison`: arms paired with a control by seed.
 
-An entry is the result of one arm and seed: ``policy``, ``seed``, ``value`` (of the metric, on test
-data), ``seconds``, ``flops``, ``trained`` and ``scored`` (samples), ``rate`` (share of the
-samples trained on), ``worst_class`` (lowest value of a class, or None) and ``curve``, a list of
-[FLOPs, seconds, validation value]. Seconds and FLOPs are None if they were not measured.
 "dense" is the control; "random at 0.30" a control that trains on random samples at that rate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -21,8 +17,7 @@ Arm = dict[int, Entry]
 
 COSTS = {"flops": "FLOPs", "seconds": "seconds"}
 DENSE, RANDOM = "dense", "random at "
-NEAR = 0.02
-"""Largest difference between the mean rates of a policy and of its random control."""
+NEAR = 0.02  # largest difference between the mean rates of a policy and of its random control
 
 
 def by_arm(entries: Sequence[Entry]) -> dict[str, Arm]:
@@ -40,21 +35,17 @@ def by_arm(entries: Sequence[Entry]) -> dict[str, Arm]:
 
 def is_control(name: str) -> bool:
     """Whether the arm of this name is dense training or a random control."""
-    return name == DENSE or _is_random(name)
-
-
-def _is_random(name: str) -> bool:
-    return name.startswith(RANDOM)
+    return name == DENSE or name.startswith(RANDOM)
 
 
 def random_control(arm: Arm, arms: Mapping[str, Arm]) -> Arm:
     """Entries of random controls with the arm's rate for the same seed; those absent are left out.
 
-    Rates may differ by 0.02.
+    Rates may differ by `NEAR`.
     """
-    found = {}
+    found, controls = {}, [each for name, each in arms.items() if name.startswith(RANDOM)]
     for seed, run in arm.items():
-        runs = [each[seed] for name, each in arms.items() if _is_random(name) and seed in each]
+        runs = [each[seed] for each in controls if seed in each]
         nearest = min(runs, key=lambda other: abs(other["rate"] - run["rate"]), default=None)
         if nearest is not None and abs(nearest["rate"] - run["rate"]) <= NEAR:
             found[seed] = nearest
@@ -67,7 +58,8 @@ def wants_control(name: str, arms: Mapping[str, Arm]) -> bool:
     Random selection needs none, and for an arm that trains on all samples dense is the control.
     """
     selects = any(run["rate"] < 0.995 for run in arms[name].values())
-    return selects and not name.startswith("random") and any(map(_is_random, arms))
+    controlled = any(each.startswith(RANDOM) for each in arms)
+    return selects and controlled and not name.startswith("random")
 
 
 def finite(value: float | None) -> TypeGuard[float]:
@@ -87,7 +79,7 @@ def _pairs(arm: Arm, control: Arm) -> list[tuple[Entry, Entry]]:
     return [pair for pair in pairs if all(finite(run["value"]) for run in pair)]
 
 
-def known(values: Sequence[float | None]) -> list[float]:
+def known(values: Iterable[float | None]) -> list[float]:
     """The finite values."""
     return list(filter(finite, values))
 
