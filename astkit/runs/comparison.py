@@ -170,8 +170,7 @@ class Comparison:
         path = path / NAME if path.is_dir() else path
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
-        kinds: dict[str, Any] = {"entries": list, "metric": str, "higher": bool, "settings": dict}
-        found = read_json(path, **kinds)
+        found = read_json(path, entries=list, metric=str, higher=bool, settings=dict)
         needed = {"policy", "seed", "value", "flops", "seconds", "curve", "visits"}
         if not found.get("entries"):
             raise ValueError(f"{path} is no comparison: it has no entries")

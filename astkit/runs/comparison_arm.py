@@ -16,6 +16,7 @@ from astkit.gating.losses import class_outputs
 from astkit.gating.policy import overrides
 from astkit.profiling import EnergyMeter, Ledger
 from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
+from astkit.runs.paired import RANDOM
 from astkit.runs.record import read_json, write_json
 from astkit.runs.visits import Visits
 from astkit.trainers import (
@@ -33,10 +34,8 @@ from astkit.trainers import (
 
 Entry = dict[str, Any]
 
-POINTS = 12
-"""Validations per run, at equal fractions of the budget."""
-PAUSE = 30.0
-"""Minimum interval between checkpoints, in seconds."""
+POINTS = 12  # validations per run, at equal fractions of the budget
+PAUSE = 30.0  # minimum interval between checkpoints, in seconds
 VISITS = "comparison_visits"
 
 
@@ -132,7 +131,7 @@ def run_arm(
     """
     policy, held = arm.fresh(), task.held("validation")
     chooses = policy is not None and overrides(policy, "choose")
-    step: Step = GatedStep(policy) if chooses and policy is not None else DenseStep()
+    step: Step = GatedStep(policy) if policy is not None and chooses else DenseStep()
     rows = selectable(task.train, arm.seed).num_samples or 0
     device = choose_device(task.device)
 
@@ -153,23 +152,19 @@ def run_arm(
         resume=resumable,
         meter=EnergyMeter(device),
     )
-    failed = None
+    failure = None
     try:
         work.run()
     except FloatingPointError as error:
         if policy is None:
             raise
-        failed = str(error)
+        failure = {"value": None, "worst_class": None, "failed": str(error)}
     entry = {
         "policy": arm.label,
         "seed": arm.seed,
         **_cost(work),
         **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel arms"}),
-        **(
-            {"value": None, "worst_class": None, "failed": failed}
-            if failed
-            else _tested(work, task)
-        ),
+        **(failure or _tested(work, task)),
         "curve": curve.points,
         "visits": f"{arm.name}.safetensors",
     }
@@ -222,4 +217,4 @@ def control_of(entry: Entry, policy: Chosen) -> Arm | None:
     rate = max(0.01, round(entry["rate"], 2))
     if rate >= 1 or isinstance(as_policy(policy), RandomSubset):
         return None
-    return Arm(f"random at {rate:.2f}", {"name": "random", "rate": rate}, entry["seed"])
+    return Arm(f"{RANDOM}{rate:.2f}", {"name": "random", "rate": rate}, entry["seed"])

@@ -15,7 +15,8 @@ from astkit.gating import as_policy
 from astkit.identity import configuration
 from astkit.runs import pilot
 from astkit.runs.comparison_arm import Entry, control_of, run_arm
-from astkit.runs.comparison_task import DENSE, Arm, Chosen, Task, selectable
+from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
+from astkit.runs.paired import DENSE
 from astkit.runs.record import read_json, write_json
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress
@@ -27,7 +28,7 @@ class Turns(Progress):
 
     def __init__(self) -> None:
         super().__init__("compare")
-        self.arms, self.done, self.kept = 1, 0, 0  # kept: those of an earlier call
+        self.arms, self.done, self.kept = 1, 0, 0
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Update the bar during an arm."""
@@ -35,14 +36,15 @@ class Turns(Progress):
         if self.bar is not None and share != self.bar.n:
             self._put((share, self.text))
 
-    def finished(self, entry: Entry, trained: bool) -> None:
-        """Count an arm; report it if it was trained in this call."""
+    def keep(self, arms: int) -> None:
+        """Count arms of an earlier call."""
+        self.done, self.kept = self.done + arms, self.kept + arms
+        if self.bar is not None:
+            self.bar.initial = self.kept / self.arms  # the ETA counts the arms of this call
+
+    def finished(self, entry: Entry) -> None:
+        """Count and report an arm that was trained."""
         self.done += 1
-        if not trained:
-            self.kept += 1
-            if self.bar is not None:
-                self.bar.initial = self.kept / self.arms  # the ETA counts the arms of this call
-            return
         value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
         self.text = f"{entry['policy']}, seed {entry['seed']}: {value}"
         if self.bar is not None:
@@ -83,7 +85,9 @@ class Plan:
         start = time.monotonic()
         settings = self._checked_settings(folder)
         self.folder, self.resumable = folder, resumable
-        self._read()
+        for path in sorted((folder / "entries").glob("*.json")):
+            entry = read_json(path, policy=str, seed=int, rate=float)
+            self.entries[entry["policy"], entry["seed"]] = entry
         measured = self._pilot(all_policies)
         self._announce(measured)
         controls: dict[str, Arm] = {}
@@ -120,28 +124,22 @@ class Plan:
 
     def _checked_settings(self, folder: Path) -> dict[str, Any]:
         """All settings; raises ``ValueError`` if the folder's results have others."""
-        policies = {label: _plain(spec) for label, spec in self.policies.items()}
         shared = self.task.settings(self.budget, self.first)
-        now = json.loads(json.dumps({**shared, "policies": policies}))
+        asked = {label: _plain(spec) for label, spec in self.policies.items()}
+        now, asked = json.loads(json.dumps([shared, asked]))
         path = folder / "settings.json"
-        then = read_json(path)
-        before = then.get("policies", {})
-        same = {k: v for k, v in now["policies"].items() if k in before}
-        changed = [k for k in now if k != "policies" and then and now[k] != then.get(k)]
-        changed += [label for label in same if same[label] != before[label]]
+        then = read_json(path, policies=dict) or {**now, "policies": {}}
+        before = then.pop("policies")
+        changed = [name for name in now if now[name] != then.get(name)]
+        changed += [label for label in asked if asked[label] != before.get(label, asked[label])]
         if changed:
             raise ValueError(
                 f"out is {folder}, whose results were made with another {', '.join(changed)}:"
                 " choose another folder, or restore those settings"
             )
-        now["policies"] = {**before, **now["policies"]}
+        now["policies"] = before | asked
         write_json(path, now)
         return now
-
-    def _read(self) -> None:
-        for path in sorted((self.folder / "entries").glob("*.json")):
-            entry = read_json(path, policy=str, seed=int, rate=float)
-            self.entries[entry["policy"], entry["seed"]] = entry
 
     def _pilot(self, all_policies: bool) -> pilot.Pilot:
         """The pilot, kept in the folder; removes the policies that cannot pay."""
@@ -151,13 +149,12 @@ class Plan:
         if found is None or any(found.of(label) is None for label in self.policies):
             found = pilot.measure(self.task, self.policies, self.first, self._steps())
             write_json(path, asdict(found))
-        for label in [] if all_policies else list(self.policies):
-            prediction = found.of(label)
-            if prediction is not None and not prediction.pays:
-                del self.policies[label]
+        for each in () if all_policies else found.predictions:
+            if each.policy in self.policies and not each.pays:
+                del self.policies[each.policy]
                 self._say(
-                    f"{label} is left out, since it saves no time here whatever its accuracy:"
-                    f" {prediction.measured}; all_policies=True, or --all, trains it"
+                    f"{each.policy} is left out, since it saves no time here whatever its accuracy:"
+                    f" {each.measured}; all_policies=True, or --all, trains it"
                 )
         if not self.policies:
             raise ValueError("no policy is left to compare: " + "; ".join(self.notes))
@@ -204,13 +201,11 @@ class Plan:
     def _stage(self, arms: Sequence[Arm]) -> None:
         """Train the ``arms`` that have no entry, in this process or in parallel."""
         missing = [arm for arm in arms if (arm.label, arm.seed) not in self.entries]
-        for arm in arms:
-            if arm not in missing:
-                self.turns.finished(self.entries[arm.label, arm.seed], trained=False)
+        self.turns.keep(len(arms) - len(missing))
         calls = [(self.task, arm, self._budget(arm), self.folder) for arm in missing]
         for entry in self._entries(calls):
             self.entries[entry["policy"], entry["seed"]] = entry
-            self.turns.finished(entry, trained=True)
+            self.turns.finished(entry)
 
     def _entries(self, calls: Sequence[tuple[Task, Arm, Budget, Path]]) -> Iterator[Entry]:
         train = partial(run_arm, resumable=self.resumable, timed=self.jobs == 1)
@@ -283,17 +278,16 @@ def _plain(policy: Chosen) -> Any:
 
 
 def _check_numbers(plan: Plan) -> None:
-    whole = [isinstance(seed, int) and seed >= 0 for seed in plan.seeds]
-    problems = {
-        f"seeds is {plan.seeds}: give different whole numbers, such as range(5)": not all(whole)
-        or len(set(plan.seeds)) < len(plan.seeds)
-        or (not plan.seeds and plan.minutes is None),
-        f"minutes is {plan.minutes}: give a number above 0": plan.minutes is not None
-        and not plan.minutes > 0,
-        f"jobs is {plan.jobs}: give the number of processes, 1 or more": plan.jobs < 1,
-        "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
-        " FLOPs": plan.budget.seconds is not None,
-    }
-    for sentence, found in problems.items():
-        if found:
-            raise ValueError(sentence)
+    seeds, minutes = plan.seeds, plan.minutes
+    whole = all(isinstance(seed, int) and seed >= 0 for seed in seeds)
+    if not whole or len(set(seeds)) < len(seeds) or not (seeds or minutes is not None):
+        raise ValueError(f"seeds is {seeds}: give different whole numbers, such as range(5)")
+    if minutes is not None and not minutes > 0:
+        raise ValueError(f"minutes is {minutes}: give a number above 0")
+    if plan.jobs < 1:
+        raise ValueError(f"jobs is {plan.jobs}: give the number of processes, 1 or more")
+    if plan.budget.seconds is not None:
+        raise ValueError(
+            "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
+            " FLOPs"
+        )

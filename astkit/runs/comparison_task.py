@@ -26,6 +26,7 @@ from astkit.datasets.foreign import Indexed
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
 from astkit.identity import configuration
 from astkit.names import REGISTRIES
+from astkit.runs.paired import DENSE
 from astkit.tasks import task
 from astkit.tasks.parts import PARTS
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
@@ -33,8 +34,6 @@ from astkit.trainers.evaluator import as_metrics
 from astkit.trainers.resume import data_identity
 
 Chosen = Policy | Mapping[str, Any]
-
-DENSE = "dense"
 
 
 @dataclass(frozen=True)
@@ -142,15 +141,15 @@ def selectable(data: Any, seed: int) -> BatchSource:
 
 def opened_loader(data: Any) -> Any:
     """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
-    samplers = (RandomSampler, SequentialSampler)
     if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
         return data
     rows: Any = data.dataset
     sampler: Any = data.sampler
     collate: Any = None if data.collate_fn is default_collate else data.collate_fn
-    if data.batch_size is None or type(sampler) not in samplers or len(sampler) != len(rows):
+    plain = type(sampler) in (RandomSampler, SequentialSampler) and len(sampler) == len(rows)
+    if not plain or getattr(sampler, "replacement", False) or data.batch_size is None:
         return data
-    if getattr(sampler, "replacement", False) or (data.num_workers and data.worker_init_fn):
+    if data.num_workers and data.worker_init_fn:
         return data
     if isinstance(rows, Indexed):  # the Loader provides indices itself
         own: Any = rows.collate(collate)
@@ -235,8 +234,8 @@ def checked_task(given: Mapping[str, Any]) -> Task:
         if given[part] is None:
             raise ValueError(f"{part} is missing: pass data for it, or dataset='digits'")
     named = {name: value for name, value in given.items() if value is not None}
-    metrics = as_metrics(given["metrics"])
-    found = Task(**{**named, "make_model": given["make_model"], "metrics": metrics})
+    needed = {"make_model": given["make_model"], "metrics": as_metrics(given["metrics"])}
+    found = Task(**named | needed)
     _check_model(found)
     return found
 
