@@ -39,17 +39,14 @@ Error = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run.
+    """The outcome of a run; ``error`` and ``note`` have one line.
 
     Attributes:
         parameters: those given; ``config.json`` in the folder contains all parameters.
-        status: "complete", "failed", "incomplete" if it stopped at a time limit or was
-            interrupted, or "busy" if another process has locked the run.
+        status: "incomplete" if it stopped at a time limit or was interrupted, "busy" if another
+            process has locked it.
         seconds: wall time of the kernel; ``None`` if unknown.
-        error: reason of the failure, in one line.
-        folder: the run's folder; ``None`` if not yet created.
         executed: whether this call executed the run; false if it was already complete.
-        note: a remark, in one line.
     """
 
     parameters: dict[str, Any]
@@ -174,17 +171,11 @@ def execute(
     environment: Mapping[str, str],
     show: bool = False,
 ) -> Error | Literal["complete", "left"]:
-    """Execute the notebook ``source`` into ``target``, which is written after each cell.
+    """Execute the notebook ``source``, in its folder, into ``target``, written after each cell.
 
-    Returns "left" if a cell raised ``SystemExit(0)``, such as at a time limit, and for a failure
-    its type, message and traceback, and the last cell that was started.
-
-    Args:
-        source: path of the notebook; its folder is the kernel's working directory.
-        target: path of the executed notebook.
-        parameters: values that replace those of the parameters cell.
-        environment: additional environment variables of the kernel.
-        show: print what the notebook prints.
+    ``parameters`` replace values of the parameters cell; ``environment`` adds to the variables of
+    this process. Returns "left" if a cell raised ``SystemExit(0)``, such as at a time limit, and
+    for a failure its type, message and traceback, and the last cell that was started.
     """
     try:
         done = papermill.execute_notebook(

@@ -43,11 +43,7 @@ _SIGNS: tuple[tuple[str, Status], ...] = (
 
 
 class Record:
-    """One run's folder; ``Record.create`` creates one, ``Record(folder)`` opens one.
-
-    Args:
-        folder: the run's folder; created if missing.
-    """
+    """The folder of one run, made if missing; `create` names a new one after its parameters."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -62,9 +58,8 @@ class Record:
         seed: int = 0,
         **also: Any,
     ) -> Record:
-        """The folder of a run below ``root``: an existing folder of the same run, or a new one.
+        """The folder of a run below ``root``: what `find` finds, or a new one.
 
-        Runs are the same if name, parameters and seed are equal; stale runs are not resumed.
         ``name`` becomes a part of the folder's; ``also``: additional entries of ``config.json``.
         Raises ``ValueError`` for parameters that JSON cannot represent.
         """
@@ -89,7 +84,7 @@ class Record:
         parameters: Mapping[str, Any],
         seed: int = 0,
     ) -> Record | None:
-        """The run that `create` would resume, or ``None``."""
+        """The latest run with this name, seed and parameters that is not stale, or ``None``."""
         same = [cls(path) for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))]
         return next((run for run in reversed(same) if run.status != "stale"), None)
 

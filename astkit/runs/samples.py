@@ -189,13 +189,10 @@ class Samples:
         """Write a line per row, atomically: index, counts, last loss, label, and its groups."""
         import pandas as pd
 
-        rows = range(len(self.total))
+        rows = torch.arange(len(self.total))
         parts = {f"part {part}": each for part, each in enumerate(self.trained.numpy(), 1)}
-        groups = {group: [False] * len(rows) for group in list(self.groups)[2:]}
-        for group, marks in groups.items():
-            for row in self.groups[group].tolist():
-                marks[row] = True
-        frame = pd.DataFrame([self._entry(row) for row in rows]).assign(**parts, **groups)
+        groups = {name: torch.isin(rows, of).numpy() for name, of in list(self.groups.items())[2:]}
+        frame = pd.DataFrame(map(self._entry, rows.tolist())).assign(**parts, **groups)
         return write_atomic(path, frame.to_csv(index=False, float_format="%.6g"))
 
     def __repr__(self) -> str:

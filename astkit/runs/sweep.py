@@ -4,12 +4,8 @@ Each run is a process, `astkit run`, with its own folder. A sweep that is run ag
 runs and runs the rest. Concurrent sweeps share the work, also on several machines with a shared
 file system: a run is locked by the process that executes it::
 
-    from astkit.runs import sweep
-
     outcomes = sweep.run("01.ipynb", {"target_rate": [0.05, 0.1], "seed": range(5)}, jobs=2)
     sweep.table(outcomes)
-
-For use with a scheduler, `commands` returns one command line per run.
 """
 
 from __future__ import annotations
@@ -58,15 +54,9 @@ def run(
             unless ``OMP_NUM_THREADS`` is set.
         announce: called with a message with the number of runs, and one after each run.
 
-    Returns:
-        One outcome per combination, the last name varying fastest.
-
-    Raises:
-        ValueError: before anything runs, for unknown parameters, or invalid
-            ``jobs`` or ``threads``.
-        FileNotFoundError: if the notebook does not exist.
-        KeyboardInterrupt: once the runs have been interrupted and have ended; call it again to
-            resume.
+    Returns one outcome per combination, the last name varying fastest. Before anything runs, raises
+    ``ValueError`` for unknown parameters and invalid numbers, ``FileNotFoundError`` without the
+    notebook. An interrupt is passed on once the runs have ended; call it again to resume.
     """
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}: give 1 or more")
@@ -130,17 +120,12 @@ def _planned(
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}: give 1 or more")
     plan = read(path)
-    rows = plan.combinations(values)
-    found = {index: notebook.find(plan, row, root) for index, row in enumerate(rows)}
-    return (
-        plan,
-        rows,
-        {
-            index: notebook.outcome(plan, rows[index], record)
-            for index, record in found.items()
-            if record and record.status == "complete"
-        },
-    )
+    rows, done = plan.combinations(values), {}
+    for index, row in enumerate(rows):
+        record = notebook.find(plan, row, root)
+        if record and record.status == "complete":
+            done[index] = notebook.outcome(plan, row, record)
+    return plan, rows, done
 
 
 def _words(
