@@ -50,5 +50,4 @@ def decode(data: bytes, where: str, remedy: str) -> Tensor:
 
 def resized(picture: Tensor, size: int) -> Tensor:
     """``picture`` (uint8 ``[3, height, width]``) as uint8 ``[3, size, size]``, antialiased."""
-    shape = (size, size)
-    return F.interpolate(picture[None], size=shape, mode="bilinear", antialias=True)[0]
+    return F.interpolate(picture[None], (size, size), mode="bilinear", antialias=True)[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from astkit import distributed
-from astkit.batch import Batch, as_batch, map_tensors
+from astkit.batch import Batch, as_batch
 from astkit.datasets.augment import Augment, Normalize, Statistic
 from astkit.datasets.images import Images, check_label_range
 from astkit.datasets.settings import TIMEOUT_S, loader_settings
@@ -120,8 +120,7 @@ class Loader:
         """A copy whose order and augmentation are drawn with ``seed``."""
         other = copy.copy(self)
         other.seed, other._stream = seed, None
-        other._augment = copy.copy(self._augment)
-        other._augment.seed = seed
+        other._augment = Augment(self._augment.names, self._augment.pad, seed)
         return other
 
     def divided(self) -> Self:
@@ -134,11 +133,6 @@ class Loader:
         """The rows of ``epoch`` in order: int64 ``[num_samples]``, on the CPU."""
         n = self.num_samples
         return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
-
-    @property
-    def resident(self) -> bool:
-        """Whether all images are kept on the device."""
-        return self.settings.resident
 
     @property
     def keyed(self) -> bool:
@@ -186,10 +180,13 @@ class Loader:
             return
         moves = self._augment.draw(index, epoch)
         placed = index.split([len(chunk) for chunk in chunks])
-        fetched = self._gather(placed) if self.resident else self._fetch(chunks, epoch)
+        fetched = self._gather(placed) if self.settings.resident else self._fetch(chunks, epoch)
         first = 0
         for rows, item in zip(placed, fetched, strict=True):
             batch = as_batch(item, rows)
+            if self._outputs is not None and not isinstance(self.data, Images):
+                check_labels_of(batch.y, self._outputs, "a batch")
+            batch = batch.to(self.device)
             if isinstance(batch.x, Tensor) and batch.y is not batch.x:
                 x = self._augment.apply(batch.x, moves.rows(first, first + len(rows)))
                 batch = batch._replace(x=self._normalize(x))
@@ -207,16 +204,12 @@ class Loader:
     def _fetch(self, chunks: Sequence[Tensor], epoch: int) -> Iterator[Any]:
         if self._stream is None:
             self._stream = Stream(self.data, self.settings, self.seed, self.collate_fn)
-        for item in self._stream.batches([chunk.cpu() for chunk in chunks], epoch):
-            if self._outputs is not None and not isinstance(self.data, Images):
-                check_labels_of(item, self._outputs, "a batch")
-            yield map_tensors(lambda part: part.to(self.device, non_blocking=True), item)
+        return self._stream.batches([chunk.cpu() for chunk in chunks], epoch)
 
 
-def check_labels_of(item: Any, outputs: int, where: str) -> None:
-    """Raise ``ValueError`` if class labels in a collated batch exceed ``outputs``."""
-    y = as_batch(item).y
-    labels = y.get("labels") if isinstance(y, Mapping) else y
+def check_labels_of(targets: Any, outputs: int, where: str) -> None:
+    """Raise ``ValueError`` if class labels in the targets of a batch exceed ``outputs``."""
+    labels = targets.get("labels") if isinstance(targets, Mapping) else targets
     if isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point():
         check_label_range(labels, outputs, where)
 

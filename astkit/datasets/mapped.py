@@ -28,9 +28,8 @@ AGAIN = "write the folder again with write_mapped"
 class MappedImages(Images):
     """``Images`` stored in the files of ``folder``; pixels are read when a batch needs them.
 
-    ``images`` is read-only. Pages that were read stay in the
-    system's page cache, which shrinks when memory is short. A worker process reopens the files
-    instead of receiving a copy. ``subset`` copies its rows into memory.
+    ``images`` is read-only. A worker process reopens the files instead of receiving a copy.
+    ``subset`` copies its rows into memory.
     """
 
     folder: Path
@@ -89,8 +88,7 @@ def _write_rows(folder: Path, data: Any) -> None:
     if not len(data):
         raise ValueError("data is empty; pass a dataset with at least one row.")
     shape = tuple(data[0][0].shape)
-    mode, size = "w+", (len(data), *shape)
-    pixels = np.lib.format.open_memmap(folder / IMAGES, mode, np.uint8, size)
+    pixels = np.lib.format.open_memmap(folder / IMAGES, "w+", np.uint8, (len(data), *shape))
     labels = np.empty(len(data), np.int64)
     for row in range(len(data)):
         image, label = map(torch.as_tensor, data[row])

@@ -12,26 +12,19 @@ import torch
 from astkit.batch import Batch, tensors
 
 THREAD = "astkit-prefetch"
+AHEAD = 2  # batches
 Made = tuple[Batch | None, torch.cuda.Event | None]
 
 
-def prefetched(
-    batches: Iterator[Batch], device: torch.device | str = "cpu", depth: int = 2
-) -> Iterator[Batch]:
-    """The same ``batches``, prepared by a thread up to ``depth`` batches ahead.
+def prefetched(batches: Iterator[Batch], device: torch.device | str = "cpu") -> Iterator[Batch]:
+    """The same ``batches``, prepared by a thread up to `AHEAD` batches ahead.
 
     ``batches`` must not use the default random generators, since that would change the consumer's
     random numbers: see `Loader.keyed`. On CUDA the thread uses a separate stream, so that copies
     from pinned memory overlap with computation. Closing the iterator early waits for the current
-    batch and ends the thread. An error is raised in place of its batch, with its traceback. Raises
-    ``ValueError`` for an invalid ``depth``.
+    batch and ends the thread. An error is raised in place of its batch, with its traceback.
     """
-    if depth < 1:
-        raise ValueError(f"depth is {depth}; pass 1 batch or more.")
-    return _ahead(batches, torch.device(device), depth)
-
-
-def _ahead(batches: Iterator[Batch], device: torch.device, depth: int) -> Iterator[Batch]:
+    device = torch.device(device)
     side = torch.cuda.Stream(device) if device.type == "cuda" else None
     if side is not None:
         # copies of the data to the device may not be complete yet
@@ -50,7 +43,7 @@ def _ahead(batches: Iterator[Batch], device: torch.device, depth: int) -> Iterat
         batch, ready = make()
         while batch is not None:
             yield _handed_over(batch, ready, device)
-            while len(ahead) < depth:
+            while len(ahead) < AHEAD:
                 ahead.append(pool.submit(make))
             batch, ready = ahead.popleft().result()
             ahead.append(pool.submit(make))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from astkit.batch import tensors
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
 from astkit.rng import restored
-from astkit.system import allowed_cpus
+from astkit.system import allowed_cpus, text_of
 
 FREE_SHARE = 0.25  # of the device's free memory that a resident dataset may take
 WAITING_SHARE = 0.1  # of the free memory that prefetched batches may take
@@ -96,84 +97,67 @@ def fits(images: Tensor, device: torch.device) -> bool:
     if not hasattr(module, "mem_get_info"):  # the device does not report free memory
         return False
     free: int = module.mem_get_info(device)[0]
-    return images.numel() * images.element_size() <= FREE_SHARE * free
+    return images.nbytes <= FREE_SHARE * free
 
 
-def free_memory() -> int | None:
-    """Bytes this process may still allocate, in the machine or its control group; None if unknown.
+def free_memory() -> int:
+    """Bytes this process may still allocate, in the machine or its control group.
 
     The page cache counts as free: MemAvailable of proc(5), and memory.max minus anon and shmem
-    of memory.stat in the kernel's cgroup-v2 document.
+    of memory.stat in the kernel's cgroup-v2 document. ``sys.maxsize`` if unknown.
     """
     free = []
     machine = _table(_MEMORY).get("MemAvailable:")
     if machine is not None:
         free.append(machine * 1024)
-    group, limit = _table(_GROUP / "memory.stat"), _read(_GROUP / "memory.max").strip()
+    group, limit = _table(_GROUP / "memory.stat"), text_of(_GROUP / "memory.max").strip()
     if limit.isdigit() and "anon" in group:
         free.append(max(0, int(limit) - group["anon"] - group.get("shmem", 0)))
-    return min(free, default=None)
+    return min(free, default=sys.maxsize)
 
 
 def _workers(batch_bytes: int, device: torch.device) -> tuple[int, int]:
     """Number of workers, and batches per worker; one core is reserved for training on the CPU."""
     on_cpu = device.type == "cpu"
     workers = min(MOST_WORKERS[on_cpu], allowed_cpus() - on_cpu)
-    ahead, room = 2 if on_cpu else 4, _room()
-    while room is not None and workers and workers * ahead * batch_bytes > room:
-        ahead, workers = (ahead - 1, workers) if ahead > 1 else (1, workers - 1)
-    return workers, ahead
+    batches = _room() // max(1, batch_bytes)
+    ahead = min(2 if on_cpu else 4, batches // max(1, workers))
+    return min(workers, batches), max(1, ahead)
 
 
-def _room() -> int | None:
+def _room() -> int:
     """Bytes available for prefetched batches in shared memory, which may be small."""
-    free = free_memory()
-    room = [] if free is None else [int(WAITING_SHARE * free)]
-    if _SHARED.is_dir():
-        room.append(shutil.disk_usage(_SHARED).free // 2)
-    return min(room, default=None)
+    room = int(WAITING_SHARE * free_memory())
+    return min(room, shutil.disk_usage(_SHARED).free // 2) if _SHARED.is_dir() else room
 
 
 def _table(path: Path) -> dict[str, int]:
     """The lines ``name number ...`` of a file; empty if it cannot be read."""
-    lines = (line.split() for line in _read(path).splitlines())
+    lines = (line.split() for line in text_of(path).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def _check_arguments(
     data: Any, batch_size: int, num_workers: object, resident: object, timeout_s: float
 ) -> None:
     kind = type(data).__name__
-    for refused, message in (
-        (
-            isinstance(data, IterableDataset) or not hasattr(data, "__len__"),
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        raise ValueError(
             f"data is a {kind}, which has no rows to choose from; pass Images or a map-style "
-            "dataset, or wrap a DataLoader over it with as_loader.",
-        ),
-        (batch_size < 1, f"batch_size is {batch_size}; pass 1 or more."),
-        (
-            num_workers != "auto" and (not isinstance(num_workers, int) or num_workers < 0),
-            f"num_workers is {num_workers!r}; pass 0 or more, or 'auto'.",
-        ),
-        (not timeout_s > 0, f"timeout_s is {timeout_s}; pass more than 0 seconds."),
-        (
-            resident not in (True, False, "auto"),
-            f"resident is {resident!r}; pass True, False or 'auto'.",
-        ),
-        (
-            resident is True and not isinstance(data, Images),
+            "dataset, or wrap a DataLoader over it with as_loader."
+        )
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; pass 1 or more.")
+    if num_workers != "auto" and (not isinstance(num_workers, int) or num_workers < 0):
+        raise ValueError(f"num_workers is {num_workers!r}; pass 0 or more, or 'auto'.")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s is {timeout_s}; pass more than 0 seconds.")
+    if resident not in (True, False, "auto"):
+        raise ValueError(f"resident is {resident!r}; pass True, False or 'auto'.")
+    if resident is True and not isinstance(data, Images):
+        raise ValueError(
             f"resident is True, but data is a {kind}; only Images can be kept there, so pass "
-            "Images or resident='auto'.",
-        ),
-    ):
-        if refused:
-            raise ValueError(message)
+            "Images or resident='auto'."
+        )
     if len(data) == 0:
         raise ValueError("data is empty; pass a dataset with at least one row.")

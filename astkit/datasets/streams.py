@@ -45,7 +45,8 @@ class Stream:
         self._chunks.rows = chunks
         # an iterator draws its workers' base seed from here instead of the global generator
         self._generator.manual_seed(derive(self._seed, "workers", epoch))
-        self._loader = self._loader or self._new_loader()
+        if self._loader is None:
+            self._loader = self._new_loader()
         iterator = iter(self._loader)
         while True:
             try:
@@ -100,9 +101,6 @@ class _Chunks:
     def __iter__(self) -> Iterator[list[int]]:
         rows = self.rows  # a pass keeps its initial rows
         return (chunk.tolist() for chunk in rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def _collated(items: list[Any]) -> Any:

@@ -42,8 +42,8 @@ def test_resident_equals_streamed_equals_dataset(size, augment, epoch, drop_last
     options = {"augment": augment, "seed": 7, "normalize": STATS, "drop_last": drop_last}
     resident = Loader(DATA, size, resident=True, **options)
     streamed = Loader(DATA, size, resident=False, **options)
-    assert resident.resident
-    assert not streamed.resident
+    assert resident.settings.resident
+    assert not streamed.settings.resident
     expected = passes(resident, epoch, order=order)
     assert_same(expected, passes(streamed, epoch, order=order))
     assert_same(expected, passes(Loader(Rows(), size, **options), epoch, order=order))

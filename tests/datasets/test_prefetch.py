@@ -11,7 +11,7 @@ from torch.nn.functional import dropout
 
 from astkit.batch import Batch
 from astkit.datasets import Images, Loader, prefetched
-from astkit.datasets.prefetch import THREAD
+from astkit.datasets.prefetch import AHEAD, THREAD
 from astkit.rng import isolated
 from tests.datasets.toy import BOTH, DATA, N, Rows, assert_same
 
@@ -54,16 +54,15 @@ def no_thread_stays():
 @settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 30),
-    st.integers(1, 5),
     st.integers(0, 3),
     st.one_of(st.none(), st.lists(st.integers(0, N - 1), max_size=30)),
     st.booleans(),
 )
-def test_batches_are_the_loaders(size, depth, start, order, resident):
+def test_batches_are_the_loaders(size, start, order, resident):
     order = None if order is None else torch.tensor(order, dtype=torch.int64)
     source = Loader(DATA, size, augment=BOTH, resident=resident)
     plain, ahead = (source.batches(1, order, start) for _ in range(2))
-    assert_same(list(plain), list(prefetched(ahead, depth=depth)))
+    assert_same(list(plain), list(prefetched(ahead)))
 
 
 def test_workers_and_thread_together():
@@ -74,18 +73,17 @@ def test_workers_and_thread_together():
     assert_same(list(Loader(DATA, 4).batches(2)), list(prefetched(source.batches(2))))
 
 
-@pytest.mark.parametrize("depth", [1, 3])
-def test_it_is_ahead_by_depth_and_no_more(depth):
+def test_it_is_ahead_by_two_batches_and_no_more():
     source = Counted()
-    batches = prefetched(source.batches(), depth=depth)
+    batches = prefetched(source.batches())
     assert source.made == 0  # nothing is made before it is asked for
     next(batches)
     assert (source.made, helpers()) == (1, [])  # a trainer learns from the first what fits
     for taken in (2, 3):
         next(batches)
-        wait_for(source, taken + depth)
+        wait_for(source, taken + AHEAD)
         time.sleep(0.02)  # time enough to make one too many
-        assert source.made == taken + depth
+        assert source.made == taken + AHEAD
     assert source.threads[0] is threading.current_thread()
     assert all(thread is not threading.current_thread() for thread in source.threads[1:])
     batches.close()
@@ -114,7 +112,7 @@ def test_leaving_early_leaves_no_thread(end):
 @pytest.mark.parametrize("fail_at", [0, 5])
 def test_an_error_comes_with_its_traceback_at_its_place(fail_at):
     source = Counted(fail_at=fail_at)
-    batches = prefetched(source.batches(), depth=4)
+    batches = prefetched(source.batches())
     taken = []
     with pytest.raises(KeyError, match="broken in the making") as caught:
         taken.extend(batch.y.item() for batch in batches)
@@ -123,11 +121,6 @@ def test_an_error_comes_with_its_traceback_at_its_place(fail_at):
     assert source.made == fail_at
     assert source.closed
     assert list(batches) == []
-
-
-def test_an_impossible_depth_fails_at_once():
-    with pytest.raises(ValueError, match="depth is 0; pass 1 batch or more"):
-        prefetched(iter(()), depth=0)
 
 
 def test_random_numbers_of_the_consumer_are_its_own():
