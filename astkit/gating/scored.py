@@ -38,9 +38,9 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
 class Scored:
     """A batch whose outputs and losses are evaluated on first access.
 
-    Reading ``outputs``, ``losses``, ``correct`` or ``confidence`` runs one forward pass of
-    ``model`` in eval mode without gradients; the trainer counts its cost. `forward` does the same
-    for a second model, and `train` trains one.
+    Reading ``outputs`` or ``losses`` runs one forward pass of ``model`` in eval mode without
+    gradients; the trainer counts its cost. `forward` does the same for a second model, and `train`
+    trains one.
 
     Args:
         outputs: model outputs, if already known.
@@ -114,21 +114,11 @@ class Scored:
         """The losses if already computed, else ``None``."""
         return self._losses
 
-    @property
-    def correct(self) -> Tensor | None:
-        """Correctness of each row, bool ``[rows]``; ``None`` without classes."""
-        return correctness(self.outputs, self.targets)[0]
-
-    @property
-    def confidence(self) -> Tensor | None:
-        """The largest class probability of each row, ``[rows]``; ``None`` without classes."""
-        return correctness(self.outputs, self.targets)[1]
-
     def take(self, rows: Tensor) -> Scored:
         """Subset of the rows (int64 ``[n]``), not evaluated yet."""
         index, x, y = self.batch.take(rows)
-        hooks: dict[str, Any] = {"run": self._run, "book": self._book}
-        part = Scored(None, y, x, index, self.model, criterion=self.criterion, **hooks)
+        known = (None, y, x, index, self.model)
+        part = Scored(*known, criterion=self.criterion, run=self._run, book=self._book)
         part.apart = True
         return part
 

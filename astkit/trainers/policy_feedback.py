@@ -12,6 +12,7 @@ from astkit.batch import Batch
 from astkit.datasets import BatchSource
 from astkit.gating import Policy, Scored
 from astkit.gating.policy import overrides
+from astkit.gating.scored import correctness
 from astkit.gating.visits import Exchange, Visit, visit_of
 from astkit.trainers.learner import Learner
 from astkit.trainers.steps import StepResult
@@ -78,10 +79,12 @@ class Visits:
             self._report(visit)
 
     def _known(self, seen: Scored, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        watching = self.watching and self.learner.classifying
-        if not watching or seen.correct is None or seen.confidence is None:
+        if not self.watching or not self.learner.classifying:
             return None, None
-        return seen.correct[rows], seen.confidence[rows]
+        correct, confidence = correctness(seen.outputs, seen.targets)
+        if correct is None or confidence is None:
+            return None, None
+        return correct[rows], confidence[rows]
 
     def _visit(
         self,

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from astkit.batch import Batch
 from astkit.gating import Scored, ScoredBatches, evaluating
+from astkit.gating.scored import correctness
 from astkit.trainers import TrainConfig
 from astkit.trainers.learner import Learner
 
@@ -44,15 +45,21 @@ def test_outputs_are_computed_when_read_and_once() -> None:
     assert (batch.rows, batch.read, batch.known_losses, model.passes) == (8, False, None, [])
     losses = batch.losses
     assert (batch.read, batch.known_losses is losses, len(losses)) == (True, True, 8)
-    assert batch.correct is not None
-    assert batch.confidence is not None
     assert batch.losses is losses
     assert model.passes == [(False, False)]
     assert state_of(model) == before
     assert torch.get_rng_state().equal(random)
     assert losses.equal(F.cross_entropy(batch.outputs, Y, reduction="none"))
-    assert batch.correct.equal(batch.outputs.argmax(1) == Y)
-    assert batch.confidence.equal(batch.outputs.softmax(1).amax(1))
+
+
+def test_a_prediction_is_correct_where_the_likeliest_class_is_the_label() -> None:
+    outputs = torch.randn(8, 3)
+    correct, confidence = correctness(outputs, Y)
+    assert correct is not None
+    assert confidence is not None
+    assert correct.equal(outputs.argmax(1) == Y)
+    assert confidence.equal(outputs.softmax(1).amax(1))
+    assert correctness(outputs, torch.randn(8, 3)) == (None, None)
 
 
 def test_outputs_that_are_known_are_not_computed() -> None:
@@ -64,7 +71,6 @@ def test_outputs_that_are_known_are_not_computed() -> None:
     with pytest.raises(ValueError, match="neither given nor computable: pass outputs or model"):
         Scored(None, Y, X).losses  # noqa: B018
     regression = Scored(outputs, torch.randn(8, 3), X, criterion=nn.MSELoss(reduction="none"))
-    assert (regression.correct, regression.confidence) == (None, None)
     torch.testing.assert_close(
         regression.losses, (outputs - regression.targets).square().mean(1).detach()
     )
