@@ -1,8 +1,4 @@
-"""Controllers: adapt the threshold so that a target rate of samples exceeds it.
-
-Defines the interface, `TopK`, and the base class of the controllers in `astkit.gating.tracking`.
-The original's controllers are in `astkit.gating.origin`.
-"""
+"""Controllers: adapt the threshold so that a target rate of samples exceeds it."""
 
 from __future__ import annotations
 
@@ -35,12 +31,9 @@ _RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
 }
 
 
-def checked(rule: str, advice: str) -> Any:
-    """Descriptor of a numeric attribute; raises ``ValueError`` for values that violate ``rule``."""
-    return _Checked(rule, advice)
-
-
 class _Checked:
+    """A numeric attribute; raises ``ValueError`` for values that violate ``rule``."""
+
     def __init__(self, rule: str, advice: str) -> None:
         self.rule, self.advice = rule, advice
 
@@ -52,6 +45,9 @@ class _Checked:
             name = self.name.lstrip("_")
             raise ValueError(f"{name} is {value}, but it must be {self.rule}: {self.advice}")
         vars(instance)[self.name] = float(value)
+
+
+checked: Any = _Checked  # for the type checker, such an attribute is a float
 
 
 class Controller(ABC):

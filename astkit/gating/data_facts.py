@@ -68,7 +68,7 @@ def distinct_rows(policy: Policy, data: Any) -> int | None:
 
 
 def _unwrapped(data: Any) -> Any:
-    data = getattr(data, "dataset", data) if isinstance(data, DataLoader) else data
+    data = data.dataset if isinstance(data, DataLoader) else data
     while hasattr(data, "indexed_data"):
         data = data.indexed_data
     return data

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
-from astkit.gating.losses import cross_entropy_rows
+from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.sampler import PolicySampler, RunInfo
 from astkit.gating.scored import Scored, correctness
 from astkit.gating.selection import Selection
@@ -85,6 +85,7 @@ class Policy:
     cost: Cost = Cost()
     card: ClassVar[PolicyCard]
     seed: int = 0
+    criterion: Criterion | None = None
     begun: int = 0
     flops: float = 0.0
     interrupted: Mapping[str, Any] | None = None
@@ -168,8 +169,8 @@ class Policy:
                 f"{type(self).__name__} keeps per-sample state, but got no index: use a DataLoader"
                 " of indexed(data) and pass index=... of each batch"
             )
-        criterion = getattr(self, "criterion", None) or cross_entropy_rows
         model = distributed.unwrapped(model)  # scoring exchanges nothing
+        criterion = self.criterion or cross_entropy_rows
         return Scored(None, x if y is None else y, x, index, model, criterion=criterion)
 
     def sampler(self, data: Any, epochs: float, validation: Any = None) -> PolicySampler:
