@@ -61,8 +61,8 @@ class Trace:
 class LiveBoard:
     """An observer that plots threshold, activation rate, loss, accuracy and cost during a run.
 
-    Drawing is excluded from the trainer's clocks and limited by `EVERY_S` and ``max_share``; the
-    last frame is always drawn. If drawing fails, the board is disabled and training continues.
+    Drawing is excluded from the trainer's clocks, and limited to a frame every two seconds and to
+    ``max_share``; the last frame is always drawn. If drawing fails, training continues without.
 
     Args:
         live: ``False`` disables the board; ``ASTKIT_LIVE=0`` disables all boards.
@@ -70,15 +70,13 @@ class LiveBoard:
     Attributes:
         max_share: maximum share of the time since the first frame spent on drawing.
         series: logged values, by name.
-        set_up: CPU seconds of the first frame, including the import of matplotlib.
-        spent: CPU seconds of all further frames, limited by ``max_share``.
-        frames: number of frames drawn.
+        spent: CPU seconds of all frames but the first, limited by ``max_share``.
     """
 
     def __init__(self, live: bool | None = None) -> None:
         self.shown = frontend.mode(live) != "off"
         self.max_share = 0.02
-        self.set_up, self.spent, self.frames = 0.0, 0.0, 0
+        self.spent = 0.0
         self.series = {name: Trace() for names in _SERIES.values() for name in names}
         self.events: list[int] = []
         self._reason = "no meter was given"
@@ -117,12 +115,9 @@ class LiveBoard:
             print(f"the live board is off, training continues: {error!r}", file=sys.stderr)
         self._cost = time.thread_time() - start
         self._last = time.perf_counter()
-        self.frames += 1
         if self._started is None:
-            self._started, self.set_up = self._last, self._cost
-            self._cost = 0.0  # the cost so far is that of importing matplotlib
-        else:
-            self.spent += self._cost
+            self._started, self._cost = self._last, 0.0  # matplotlib was imported for this frame
+        self.spent += self._cost
 
     def _show(self) -> None:
         from IPython.display import display

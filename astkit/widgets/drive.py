@@ -110,6 +110,8 @@ class Run:
 
         Closing the generator closes the observers, so that a board draws its last frame.
         """
+        from astkit.trainers import TimeIsUp  # imports torch, which figures do not require
+
         self.status = "running"
         try:
             with closing(self.trainer.steps()) as steps:
@@ -118,14 +120,14 @@ class Run:
             self.stop("interrupted")
         except BaseException as error:  # SystemExit, too
             self.error = error
-        early = "out of time" if _out_of_time(self.error) else "failed"
-        self.status = early if self.error else self._ending or "finished"
+            self._ending = "out of time" if isinstance(error, TimeIsUp) else "failed"
+        self.status = self._ending or "finished"
         self._after(self)
 
     def _ended(self) -> Run:
         if self.error is None:
             return self
-        if _out_of_time(self.error):  # not an error: a notebook shows only the message
+        if self.status == "out of time":  # not an error: a notebook shows only the message
             sentence = f"{type(self.error).__name__}: {self.error}"
             vars(self.error)["_render_traceback_"] = lambda: [sentence]
         raise self.error
@@ -147,12 +149,6 @@ class Run:
     def save(self, path: str | Path) -> None:
         """Write `record` as JSON, atomically."""
         files.write_atomic(Path(path), json.dumps(self.record(), indent=1) + "\n")
-
-
-def _out_of_time(error: BaseException | None) -> bool:
-    from astkit.trainers import TimeIsUp  # imports torch, which figures do not require
-
-    return isinstance(error, TimeIsUp)
 
 
 class _Interrupts:

@@ -6,8 +6,6 @@ import os
 import sys
 from typing import Any, Literal
 
-Mode = Literal["off", "headless", "ask"]
-
 
 def kernel() -> Any | None:
     """The IPython kernel that runs this code; ``None`` outside notebooks."""
@@ -16,7 +14,7 @@ def kernel() -> Any | None:
     return getattr(shell, "kernel", None)
 
 
-def mode(live: bool | None = None) -> Mode:
+def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
     """Whether to show figures, and whether to show controls.
 
     - "off": nothing. ``ASTKIT_LIVE=0``, ``live=False``, or no notebook.
@@ -30,17 +28,15 @@ def mode(live: bool | None = None) -> Mode:
     wish = os.environ.get("ASTKIT_LIVE", "")
     if wish not in ("", "0", "1"):
         raise ValueError(f"ASTKIT_LIVE is {wish!r}: set it to 0 or 1, or unset it")
-    if wish == "0" or (not wish and live is False) or kernel() is None:
+    running = kernel()
+    if wish == "0" or (not wish and live is False) or running is None:
         return "off"
     if wish == "1" or live:
         return "ask"
     if os.environ.get("KAGGLE_KERNEL_RUN_TYPE", "").lower() == "batch":
         return "headless"
-    return "ask" if _request_metadata() else "headless"
-
-
-def _request_metadata() -> dict[str, Any]:
     try:
-        return kernel().get_parent("shell").get("metadata") or {}  # type: ignore[union-attr]
+        metadata = running.get_parent("shell").get("metadata")
     except AttributeError:  # a kernel other than ipykernel's
-        return {"unknown": True}
+        return "ask"
+    return "ask" if metadata else "headless"
