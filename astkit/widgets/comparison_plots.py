@@ -1,8 +1,4 @@
-"""Figures of a comparison of policies; legible in greyscale, on white and on dark pages.
-
-Both functions take a data frame or a list of mappings, which `astkit.runs.comparison_page` makes,
-and raise ``ValueError`` for a missing column or a table without rows.
-"""
+"""Figures of a comparison of policies, from tables that `astkit.runs.comparison_page` makes."""
 
 from __future__ import annotations
 

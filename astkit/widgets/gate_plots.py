@@ -1,7 +1,4 @@
-"""Figures of a gate: scores, thresholds, rates and classes.
-
-All raise ``ValueError`` for a missing column or a table without rows.
-"""
+"""Figures of a gate: scores, thresholds, rates and classes; tables as in `astkit.widgets.plots`."""
 
 from __future__ import annotations
 
