@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from astkit.gating import Policy
-from astkit.gating.sampler import PolicySampler
 
 
 def require(package: str) -> None:
@@ -22,9 +21,7 @@ def require(package: str) -> None:
         )
 
 
-def saved(
-    policy: Policy, sampler: PolicySampler | None, epoch_over: bool = False
-) -> dict[str, Any]:
+def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:
     """State of ``policy`` and of the current iteration of its sampler, for a checkpoint.
 
     ``epoch_over``: whether the last batch of the iteration was trained on. Of several processes,
@@ -34,8 +31,8 @@ def saved(
     iteration = None
     if policy.interrupted is not None:  # restored, and not continued yet
         iteration = dict(policy.interrupted)
-    elif sampler is not None and policy.begun and not epoch_over:
-        iteration = sampler.iteration()
+    elif policy._sampler is not None and policy.begun and not epoch_over:
+        iteration = policy._sampler.iteration()
     return {"policy": policy.state_dict(), "begun": policy.begun, "iteration": iteration}
 
 

@@ -39,7 +39,7 @@ class _Checkpointed:
     def state_dict(self) -> dict[str, Any]:
         # stays true from the last batch of an iteration until the next iteration
         over = getattr(self.loader, "end_of_dataloader", False)
-        return saved(self.policy, self.policy._sampler, over)
+        return saved(self.policy, over)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         restore(self.policy, state)

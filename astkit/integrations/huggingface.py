@@ -59,7 +59,6 @@ class PolicyTrainer(Trainer):
                 " one loss per row: pass criterion=(outputs, batch) -> [rows]"
             )
         self.policy, self.resumed_step = policy, 0
-        self.sampler: PolicySampler | None = None
         config = getattr(self.model, "config", None)
         self.labels_are_inputs = getattr(config, "is_encoder_decoder", False)
         causal_models = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
@@ -75,9 +74,8 @@ class PolicyTrainer(Trainer):
         if overrides(policy, "plan"):
             sampler = policy.sampler(rows, epochs=1)
         elif policy.needs_index:
-            sampler = PolicySampler(policy, indexed(rows), epochs=1)
+            sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
-            self.sampler = None
             return loader
         sampler.progress = lambda: self.state.global_step / max(1, self.state.max_steps)
         names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last")
@@ -89,7 +87,7 @@ class PolicyTrainer(Trainer):
             generator=torch.Generator().manual_seed(self.args.seed),  # not the global one
             **{name: getattr(loader, name) for name in names},
         )
-        self.sampler, accumulated = sampler, self.args.gradient_accumulation_steps
+        accumulated = self.args.gradient_accumulation_steps
         done = 0 if self.args.ignore_data_skip else self.resumed_step
         skipped = done % -(-len(inner) // accumulated) * accumulated
         return DataLoader(_Stream(inner, sampler, skipped), batch_size=None)
@@ -178,7 +176,7 @@ class _Saving(TrainerCallback):
         self.trainer = trainer
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        held = saved(self.trainer.policy, self.trainer.sampler)
+        held = saved(self.trainer.policy)
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
             for older in folder.glob(STATE):  # of another run into this folder

@@ -52,7 +52,7 @@ class PolicyCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """State of the policy, and of the current epoch if batches are left."""
-        return saved(self.policy, self.policy._sampler, self._epoch_over)
+        return saved(self.policy, self._epoch_over)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of the policy."""
