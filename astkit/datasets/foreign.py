@@ -107,8 +107,7 @@ class ForeignLoader:
     @property
     def batch_size(self) -> int | None:
         """The loader's batch size, ``None`` if unknown."""
-        size: int | None = getattr(self.loader, "batch_size", None)
-        return size
+        return getattr(self.loader, "batch_size", None)
 
     def __len__(self) -> int:
         """Batches in a full pass; raises ``TypeError`` if unknown."""
@@ -141,7 +140,7 @@ class ForeignLoader:
             index, parts = item if self._indexed else (None, item)
             batch = as_batch(parts, index)
             if self._outputs is not None and batch.rows:
-                check_labels_of(parts, self._outputs, f"batch {number}")
+                check_labels_of(batch.y, self._outputs, f"batch {number}")
             yield batch.to(self.device)
         if number < 0:
             raise ValueError(
@@ -194,13 +193,10 @@ def as_loader(
         stages: Any = getattr(obj, "pipeline", None) or [None]
         if not isinstance(stages[0], DataLoader):  # of a WebLoader, which yields batches
             obj = DataLoader(obj, batch_size=batch_size or BATCH_SIZE)
-        return resized(ForeignLoader(obj, device), batch_size)
-    if isinstance(obj, Indexed):  # Loader provides row indices itself
-        obj = obj.indexed_data
-    if is_dataset(obj):
-        size = batch_size or BATCH_SIZE
-        return Loader(obj, size, device=device, shuffle=shuffle, seed=seed)
-    if hasattr(_sampler(obj), "policy"):
+    elif is_dataset(obj):
+        rows = obj.indexed_data if isinstance(obj, Indexed) else obj  # Loader provides the indices
+        return Loader(rows, batch_size or BATCH_SIZE, device=device, shuffle=shuffle, seed=seed)
+    elif hasattr(_sampler(obj), "policy"):
         raise ValueError(
             "the loader has a policy's sampler, for custom training loops: give the trainer the"
             " dataset, batch_size=... and policy=..."

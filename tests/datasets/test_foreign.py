@@ -177,7 +177,7 @@ def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():
     moved = as_loader(foreign, "meta")
     assert (moved.device.type, foreign.device.type) == ("meta", "cpu")
     assert isinstance(as_loader(ordinary()), ForeignLoader)
-    for data, size in ((IMAGES, 4), (PAIRS, 10), (indexed(PAIRS), 10)):
+    for data, size in ((IMAGES, 4), (PAIRS, 10), (indexed(PAIRS), 10), (indexed([*PAIRS]), 10)):
         made = as_loader(data, seed=5)
         assert isinstance(made, Loader)
         assert (made.batch_size, made.seed, made.shuffle, made.num_samples) == (128, 5, True, size)
