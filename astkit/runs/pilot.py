@@ -19,6 +19,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,14 +29,13 @@ from astkit import rng
 from astkit.batch import Batch
 from astkit.gating import Policy
 from astkit.gating.policy import overrides
-from astkit.profiling import bootstrap_interval, interleaved
+from astkit.profiling import Timings, bootstrap_interval, interleaved
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.runs.comparison_arm import POINTS
 from astkit.runs.comparison_task import Arm, Chosen, Task
 from astkit.trainers import Budget, Trainer, choose_device
 
-SHARE, ROUNDS = 0.01, 16
-"""The pilot takes about `SHARE` of the comparison's time, for 5 to `ROUNDS` rounds."""
+SHARE, ROUNDS = 0.01, 16  # of the comparison's time, for 5 to `ROUNDS` rounds
 PHASES = ("load", "forward", "backward", "optimizer")
 
 
@@ -137,34 +137,22 @@ def measure(
     with rng.isolated(choose_device(task.device), seed, "pilot"):
         begin = time.perf_counter()
         work = task.trainer(None, seed, Budget(epochs=1e9))
-        dense = work.steps()
-        try:
+        with closing(work.steps()) as dense:
             next(dense)  # resolves "auto" settings, counts FLOPs
-            started = time.perf_counter() - begin
+            parts = {"start": time.perf_counter() - begin}
             made = {label: Arm(label, each, seed).fresh() for label, each in policies.items()}
-            return _measured(work, dense, {k: v for k, v in made.items() if v}, started, steps)
-        finally:
-            dense.close()
-
-
-def _measured(
-    work: Trainer,
-    dense: Iterator[object],
-    policies: Mapping[str, Policy],
-    started: float,
-    steps: float,
-) -> Pilot:
-    batch = work.learner.prepare(work.feed.peek())
-    cost = work.costs.of(batch, work.train.check_labels)
-    seconds = _timed(work, dense, batch, policies, steps)
-    means = {name: work.ledger.phases.get(name, 0.0) / work.position.step for name in PHASES}
-    medians = {name: statistics.median(seconds[name]) for name in ("dense", "score")}
-    parts = {**medians, **means, "start": started}
-    samples = work.train.num_samples or batch.rows
-    forward = cost.forward / cost.training if cost.training else 1 / 3
-    found = _Times(seconds, batch.rows, samples, parts["load"], forward)
-    made = tuple(found.prediction(label, policy) for label, policy in policies.items())
-    return Pilot(batch.rows, samples, parts, 0.0 if cost.uncounted else cost.training, made)
+            chosen = {label: policy for label, policy in made.items() if policy is not None}
+            batch = work.learner.prepare(work.feed.peek())
+            cost = work.costs.of(batch, work.train.check_labels)
+            times = _timed(work, dense, batch, chosen, steps)
+        parts |= {name: times.median(name) for name in ("dense", "score")}
+        parts |= {name: work.ledger.phases.get(name, 0.0) / work.position.step for name in PHASES}
+        samples = work.train.num_samples or batch.rows
+        forward = cost.forward / cost.training if cost.training else 1 / 3
+        found = _Times(times, batch.rows, samples, parts["load"], forward)
+        predictions = tuple(found.prediction(label, policy) for label, policy in chosen.items())
+        flops = 0.0 if cost.uncounted else cost.training
+        return Pilot(batch.rows, samples, parts, flops, predictions)
 
 
 def _timed(
@@ -173,7 +161,7 @@ def _timed(
     batch: Batch,
     policies: Mapping[str, Policy],
     steps: float,
-) -> Mapping[str, tuple[float, ...]]:
+) -> Timings:
     """Seconds of each part in each round."""
     learner = work.learner
 
@@ -184,32 +172,38 @@ def _timed(
     def choose(policy: Policy) -> Callable[[], object]:
         return lambda: policy.choose(learner.scored(batch))
 
-    choosing = {label: each for label, each in policies.items() if _choosing(each)}
+    choosing = {label: each for label, each in policies.items() if overrides(each, "choose")}
+    alone = {  # the others choose only after their plan, or with their helper models
+        label: each
+        for label, each in choosing.items()
+        if not overrides(each, "plan") and not overrides(each, "prepare")
+    }
     shares = {1.0, 0.25, *map(_rate, choosing.values())}
     arms: dict[str, Callable[[], object]] = {
         "dense": lambda: next(dense),
         "score": lambda: learner.scored(batch).losses,
         **{f"train {rows}": train(rows) for rows in {_part(each, batch.rows) for each in shares}},
-        **{f"choose {k}": choose(v) for k, v in choosing.items() if _alone(v)},
+        **{f"choose {label}": choose(policy) for label, policy in alone.items()},
     }
     wait = synchronizer(work.device)
-    alone = wait is None and torch.get_num_threads() == 1 and _workers(work) == 0
-    clock = time.process_time if alone else time.perf_counter
+    workers = getattr(getattr(work.train, "settings", None), "num_workers", 1)
+    one_thread = wait is None and torch.get_num_threads() == 1 and workers == 0
+    clock = time.process_time if one_thread else time.perf_counter
     first = interleaved(arms, rounds=2, warmup=1, clock=clock, synchronize=wait)
     allowed = SHARE * steps * first.median("dense") / max(sum(map(first.median, arms)), 1e-9)
     rounds = max(3, int(min(ROUNDS, allowed)) - 2)
     rest = interleaved(arms, rounds=rounds, warmup=0, clock=clock, synchronize=wait)
-    return {name: first.seconds[name] + rest.seconds[name] for name in arms}
+    return Timings({name: first.seconds[name] + rest.seconds[name] for name in arms}, "dense")
 
 
 class _Times(NamedTuple):
-    """Seconds of each part in each round, and what turns them into predictions.
+    """What turns seconds into predictions.
 
     ``rows`` of a batch; ``samples`` of the data; seconds to ``load`` a batch; ``forward``: share of
     the forward pass in the FLOPs of training.
     """
 
-    seconds: Mapping[str, tuple[float, ...]]
+    times: Timings
     rows: int
     samples: int
     load: float
@@ -218,7 +212,7 @@ class _Times(NamedTuple):
     def prediction(self, label: str, policy: Policy) -> Prediction:
         rate, cost = _rate(policy), policy.cost
         scored, ceiling, break_even = cost.forwards + cost.helpers, None, 1.0
-        if _choosing(policy):
+        if overrides(policy, "choose"):
             shares, ceiling, break_even, always = self._choosing(label, rate, scored)
             assumed = "" if always and not overrides(policy, "plan") else "assumed for every batch"
         else:
@@ -233,8 +227,8 @@ class _Times(NamedTuple):
         slope = self._slope(0.25) / self.rows
         rows = max(1, round(rate * self.samples))
         steps, every = (math.ceil(each / self.rows) for each in (rows, self.samples))
-        shares = []
-        for dense, score in zip(self.seconds["dense"], self.seconds["score"], strict=True):
+        seconds, shares = self.times.seconds, []
+        for dense, score in zip(seconds["dense"], seconds["score"], strict=True):
             step = max(0.0, dense - slope * self.rows)  # what does not depend on the rows
             only = scored * self.samples * (self.load + score) / self.rows
             total = every * step + slope * self.samples
@@ -245,9 +239,8 @@ class _Times(NamedTuple):
         self, label: str, rate: float, scored: float
     ) -> tuple[list[float], float, float, bool]:
         """Seconds of a batch over dense's, ceiling, break-even rate; whether it always scores."""
-        seconds, part = self.seconds, _part(rate, self.rows)
-        dense = statistics.median(seconds["dense"])
-        expected = scored * statistics.median(seconds["score"])
+        seconds, part = self.times.seconds, _part(rate, self.rows)
+        dense, expected = self.times.median("dense"), scored * self.times.median("score")
         # the mean, since helper models are not trained in every batch
         own = statistics.mean(seconds.get(f"choose {label}", (expected,)))
         c = max(own, expected)
@@ -262,14 +255,8 @@ class _Times(NamedTuple):
         """Seconds of training on a whole batch that are in proportion to its rows."""
         parts = [_part(each, self.rows) for each in (rate, 0.25)]
         part = next((part for part in parts if part < self.rows), 0)
-        whole = statistics.median(self.seconds[f"train {self.rows}"])
-        less = statistics.median(self.seconds[f"train {part}"]) if part else 0.0
-        return (whole - less) / (1 - part / self.rows)
-
-
-def _workers(work: Trainer) -> int:
-    settings = getattr(work.train, "settings", None)
-    return int(getattr(settings, "num_workers", 1))
+        less = self.times.median(f"train {part}") if part else 0.0
+        return (self.times.median(f"train {self.rows}") - less) / (1 - part / self.rows)
 
 
 def _part(rate: float, rows: int) -> int:
@@ -277,18 +264,9 @@ def _part(rate: float, rows: int) -> int:
     return min(rows, max(2, round(rate * rows)))
 
 
-def _choosing(policy: Policy) -> bool:
-    return overrides(policy, "choose")
-
-
-def _alone(policy: Policy) -> bool:
-    """Whether ``choose`` works without ``plan`` and ``prepare``."""
-    return not overrides(policy, "plan") and not overrides(policy, "prepare")
-
-
 def _rate(policy: Policy) -> float:
     """Share of the rows that is trained on, as far as known without the data."""
-    if _choosing(policy):
+    if overrides(policy, "choose"):
         return float(getattr(policy, "target_rate", getattr(policy, "rate", 1.0)))
     many = 1_000_000
     return min(1.0, policy.expected_rows(many) / many, 1 - policy.cost.forwards)
