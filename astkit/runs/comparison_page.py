@@ -88,17 +88,16 @@ def _row(arm: Arm, dense: Arm, judged: Verdict | None, metric: str) -> dict[str,
         key: mean_interval(run[key] for run in runs).mean
         for key in ("value", "trained", "rate", "worst_class")
     }
-    shares = {key: (getattr(judged, key, None), ratios(arm, dense, key)) for key in COSTS}
+    shares = {}
+    for key, cost in COSTS.items():
+        found: Interval | None = getattr(judged, key, None)
+        mean = ratio_interval(known(ratios(arm, dense, key))).mean
+        shares[f"{cost} / dense"] = found.text(".2f") if found else _text(mean, ".2f")
     return {
         "n": f"{len(runs)}" + f" of {len(arm)}" * (len(runs) < len(arm)),
         metric: _text(means["value"], ".2%" if unit(metric)[0] > 1 else ".4g"),
         f"{metric} minus dense": amount(judged.difference, metric) if judged else _NONE,
-        **{
-            f"{COSTS[key]} / dense": found.text(".2f")
-            if found
-            else _text(ratio_interval(known(rest)).mean, ".2f")
-            for key, (found, rest) in shares.items()
-        },
+        **shares,
         "samples trained": _text(means["trained"], ",.0f"),
         "rate": _text(means["rate"], ".2f"),
         "worst class": _text(means["worst_class"], ".2%"),
@@ -159,11 +158,11 @@ def pictures(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> dict[str,
         for point in entry["curve"]
     ]
     if curves and any(all(row[key] is not None for row in curves) for key in COSTS):
-        reached = [
-            {"arm": each.policy, "flops": each.reach_flops, "seconds": each.reach_seconds}
+        marks = [
+            {"arm": each.policy}
+            | {key: getattr(getattr(each, f"reach_{key}"), "mean", None) for key in COSTS}
             for each in verdicts
         ]
-        marks = [{k: getattr(v, "mean", v) for k, v in row.items()} for row in reached]
         found["validation value by cost"] = comparison_plots.cost_to_reach(curves, marks, metric)
     return found
 
