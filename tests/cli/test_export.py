@@ -26,12 +26,22 @@ def run(notebook: Path, *options: str) -> int:
     return main(["export", "kaggle", str(notebook), "-o", str(notebook.parent / "out"), *options])
 
 
-def settings(notebook: Path) -> dict[str, object]:
+NAMES = ("rate", "name", "time_budget_h")
+
+
+def settings(notebook: Path, names: tuple[str, ...] = NAMES) -> dict[str, object]:
     """What the parameters are once the first cell of the export has run."""
     book = nbformat.read(notebook.parent / "out" / notebook.name, 4)
     space: dict[str, object] = {}
     exec(next(c.source for c in book.cells if c.cell_type == "code"), space)
-    return {name: space[name] for name in ("rate", "name", "time_budget_h")}
+    return {name: space[name] for name in names}
+
+
+def add(notebook: Path, lines: str) -> None:
+    """Add parameters to the notebook."""
+    book = nbformat.read(notebook, 4)
+    book.cells[0].source += f"\n{lines}"
+    nbformat.write(book, notebook)
 
 
 def test_a_plain_call_keeps_the_notebooks_own_parameters(small: Path, capsys) -> None:
@@ -58,33 +68,21 @@ def test_parameters_are_written_into_the_notebook(small: Path) -> None:
 
 
 def test_values_are_read_as_by_run(small: Path) -> None:
-    book = nbformat.read(small, 4)
-    book.cells[0].source += "\nlive = True\nseeds = [0, 1]\nout = ''"
-    nbformat.write(book, small)
+    add(small, "live = True\nseeds = [0, 1]\nout = ''")
     run(small, *(f"-p{option}" for option in ("live=false", "seeds=0", "out=1", "name=null")))
-    space: dict[str, object] = {}
-    cells = nbformat.read(small.parent / "out" / small.name, 4).cells
-    exec(next(c.source for c in cells if c.cell_type == "code"), space)
-    found = {name: space[name] for name in ("live", "seeds", "out", "name")}
-    assert found == {"live": False, "seeds": [0], "out": "1", "name": "null"}
+    expected = {"live": False, "seeds": [0], "out": "1", "name": "null"}
+    assert settings(small, tuple(expected)) == expected
 
 
 def test_a_time_budget_comes_with_a_place_to_save_in(small: Path) -> None:
-    book = nbformat.read(small, 4)
-    book.cells[0].source += "\nout = ''  # a folder"
-    nbformat.write(book, small)
+    add(small, "out = ''  # a folder")
     run(small, "-t", "8")
-    space: dict[str, object] = {}
-    cells = nbformat.read(small.parent / "out" / small.name, 4).cells
-    exec(next(c.source for c in cells if c.cell_type == "code"), space)
-    assert (space["out"], space["time_budget_h"]) == ("run", 8.0)
+    assert settings(small, ("out", "time_budget_h")) == {"out": "run", "time_budget_h": 8.0}
 
 
 def test_kaggles_options_go_into_the_metadata(small: Path, monkeypatch) -> None:
     options = ["--title", "My title", "--dataset", "a/b", "--dataset", "c/d", "--gpu", "--public"]
-    book = nbformat.read(small, 4)
-    book.cells[0].source += "\ndataset = 'digits'"
-    nbformat.write(book, small)
+    add(small, "dataset = 'digits'")
     monkeypatch.setenv("KAGGLE_USERNAME", "somebody")
     run(small, *options)
     values = json.loads((small.parent / "out" / "kernel-metadata.json").read_text())
@@ -106,9 +104,7 @@ def test_wrong_options_are_refused(small: Path, capsys) -> None:
         (["--dataset", "a/b", "-p", "dataset=digits"], "dataset=digits needs no attached dataset"),
     ):
         if "dataset=digits" in options:
-            book = nbformat.read(small, 4)
-            book.cells[0].source += "\ndataset = 'digits'"
-            nbformat.write(book, small)
+            add(small, "dataset = 'digits'")
         with pytest.raises(SystemExit) as caught:
             run(small, *options)
         assert caught.value.code == 2
