@@ -131,7 +131,7 @@ class Ledger:
         if distributed.world() == 1:
             return
         self.settle()  # the exchange waits for the device
-        now = [*asdict(self.samples).values(), *asdict(self.flops).values(), self.flops_dense]
+        now = self._totals()
         before = self.pooled or [0.0] * len(now)
         added = distributed.total(*(a - b for a, b in zip(now, before, strict=True)))
         self.pooled = [a + b for a, b in zip(added, before, strict=True)]
@@ -139,6 +139,9 @@ class Ledger:
         self.counts = Samples(*map(round, self.pooled[:counts]))
         self.flops = Flops(*self.pooled[counts:-1])
         self.flops_dense = self.pooled[-1]
+
+    def _totals(self) -> list[float]:
+        return [*asdict(self.samples).values(), *asdict(self.flops).values(), self.flops_dense]
 
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
@@ -211,9 +214,8 @@ class Ledger:
         self.seconds = {"training": 0.0, "evaluation": 0.0, **state["seconds"]}
         self.phases = dict(state["phases"])
         self.flops_dense = state["flops_dense"]
-        self.uncounted, self.pooled = set(state["uncounted"]), []
-        if distributed.world() > 1:  # all counts so far are those of all processes
-            self.pooled = [*state["samples"].values(), *state["flops"].values(), self.flops_dense]
+        self.uncounted = set(state["uncounted"])
+        self.pooled = self._totals()  # all counts so far are those of all processes
         if self.meter is not None and state.get("meter"):
             self.meter.load_state_dict(state["meter"])
 
