@@ -1,8 +1,4 @@
-"""Background jobs that must not delay a training step, run in order in one thread.
-
-Jobs write files or draw; training never waits for their results. A thread does not survive
-``os.fork``, so a writer rejects jobs from any process except its own.
-"""
+"""Background jobs, such as writing and drawing, which must not delay a training step."""
 
 from __future__ import annotations
 
@@ -30,7 +26,8 @@ class BackgroundWriter:
 
     An exception in a job is raised once, as a `BackgroundError`, by a later ``put`` or ``flush``;
     later jobs still run. The interpreter exits after the last job, or with ``daemon`` without
-    waiting for any. Jobs must not use the writer. Raises ``ValueError`` in a forked process.
+    waiting for any. Jobs must not use the writer. Raises ``ValueError`` in a forked process, in
+    which the thread does not exist.
     """
 
     def __init__(self, daemon: bool = False) -> None:

@@ -46,7 +46,6 @@ def tuned(
     "cudnn_benchmark", with ``value`` and ``why``.
 
     Args:
-        device: device of the training.
         threads: number of torch threads, limited to the processors available, since excess
             threads wait for each other; "auto" uses torch's number within that limit.
         allocator: "on" makes glibc keep the memory of freed tensors, which otherwise returns to the

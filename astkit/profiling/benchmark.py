@@ -138,8 +138,7 @@ def bootstrap_interval(
     values it is too narrow: 95 % covered 83 % for means of 5 normal values, 91 % of 15
     (medians: 94 % and 92 %).
 
-    Raises ``ValueError`` for fewer than 2 values, non-finite values or an unknown
-    statistic.
+    Raises ``ValueError`` for fewer than 2 values, non-finite values or an unknown statistic.
     """
     if len(values) < 2 or not all(map(math.isfinite, values)):
         raise ValueError(f"values are {list(values)}: an interval needs at least 2, all finite")

@@ -72,11 +72,8 @@ class EnergyMeter:
     Without a counter only time is measured, and each reading is ``None`` with the reason.
     Synchronise the device before each edge: queued work is counted in the next window.
 
-    Args:
-        device: device to measure. For a GPU: its whole board without the CPU; for the CPU: all its
-            packages, including all processes.
-        counter: use this counter instead of the device's default.
-        clock: monotonic clock, in seconds.
+    Of a GPU, its whole board without the CPU is measured; of the CPU, all its packages, including
+    all processes; or what ``counter`` counts. ``clock``: monotonic, in seconds.
     """
 
     def __init__(

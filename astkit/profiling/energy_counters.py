@@ -32,10 +32,8 @@ class UnavailableError(Exception):
 class EnergyCounter:
     """Cumulative counters in millijoules, read at the start and end of windows.
 
-    Attributes:
-        backend: source of the values.
-        scope: what is measured.
-        step_s: seconds between two updates of the counter; approximate for NVML.
+    ``backend`` is their source, ``scope`` what they measure, ``step_s`` the seconds between two
+    updates, which are approximate for NVML.
     """
 
     step_s = 0.1

@@ -23,13 +23,10 @@ PROC = Path("/proc/self")
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """The peak of a block; if ``bytes`` is ``None``, ``reason`` explains why.
+    """The peak of a block in ``bytes``, or the ``reason`` for its absence.
 
-    Attributes:
-        bytes: maximum memory in use during the block.
-        baseline: memory in use at the start of the block, in bytes.
-        backend: source of the numbers, "VmHWM" or "torch.accelerator".
-        reason: why they are missing.
+    ``baseline``: bytes in use at the start of the block; ``backend``: source of the numbers,
+    "VmHWM" or "torch.accelerator".
     """
 
     bytes: int | None = None

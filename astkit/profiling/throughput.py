@@ -21,28 +21,19 @@ class Throughput:
         trainer.run()
         pd.DataFrame(speed.rows)
 
-    It does not change the training and reads no tensor. An accelerator is synchronised once per
-    window, and the wait counts as training. The first batch only starts the first window, since it
-    includes one-time work. The last window may be shorter. The memory peak is reset
-    at each window; see `peak_memory`.
+    With a log ``level`` of "astkit", such as ``logs.PERFORMANCE``, only while it is enabled. An
+    accelerator is synchronised once per window, and the wait counts as training. The first batch,
+    which includes one-time work, only starts the first window; the last window may be shorter. The
+    memory peak is reset at each window; see `peak_memory`.
 
-    Args:
-        ledger: ledger of the run, whose clocks are read.
-        device: device of the run.
-        every: training batches per window.
-        level: measure only while this log level of "astkit" is enabled, such as
-            ``logs.PERFORMANCE``; ``None`` measures always.
-
-    Attributes:
-        rows: one mapping per window. ``step``: its last step. ``training_steps``: its batches.
-            ``seen_per_second``, ``trained_per_second``: samples loaded, and samples
-            trained on, per second of the training clock. ``wall_seconds``; part of them are
-            ``seconds`` and ``evaluation_seconds`` of the two clocks, and ``phases`` of the first.
-            ``utilisation``: ``seconds / wall_seconds``. ``cpu_utilisation``: CPU seconds of this
-            process (threads, not children) over wall seconds and available cores.
-            ``gpu_utilisation``: share of the driver's last sample period (1/6 to 1 s) in which a
-            kernel ran, or ``None`` with ``gpu_utilisation_reason``. ``memory_bytes``: peak in the
-            window, with ``memory_backend`` and ``memory_reason``.
+    ``rows`` has one mapping per window. ``step``: its last step. ``training_steps``: its batches.
+    ``seen_per_second``, ``trained_per_second``: samples loaded, and trained on, per second of the
+    training clock. ``wall_seconds``; part of them are ``seconds`` and ``evaluation_seconds`` of the
+    two clocks, and ``phases`` of the first. ``utilisation``: ``seconds / wall_seconds``.
+    ``cpu_utilisation``: CPU seconds of this process (threads, not children) over wall seconds and
+    available cores. ``gpu_utilisation``: share of the driver's last sample period (1/6 to 1 s) in
+    which a kernel ran, or ``None`` with ``gpu_utilisation_reason``. ``memory_bytes``: peak in the
+    window, with ``memory_backend`` and ``memory_reason``.
 
     Raises ``ValueError`` for ``every`` below 1.
     """
@@ -88,13 +79,15 @@ class Throughput:
         memory.__exit__()
         if self._batches:
             peak = memory.reading
-            found = {
+            row = {
+                **self._speed(start, self._mark()),
+                **self._gpu(),
                 "memory_bytes": peak.bytes,
                 "memory_backend": peak.backend,
                 "memory_reason": peak.reason,
             }
-            self.rows.append({**self._speed(start, self._mark()), **self._gpu(), **found})
-            logs.record(logs.PERFORMANCE, "throughput", lambda: self.rows[-1])
+            self.rows.append(row)
+            logs.record(logs.PERFORMANCE, "throughput", lambda: row)
 
     def _mark(self) -> dict[str, float]:
         """All counters now; a row is the difference of two."""

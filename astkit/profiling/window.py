@@ -27,18 +27,13 @@ class ProfilerWindow:
         Trainer(model, data, budget=Budget(epochs=1), observers=[window]).run()
         pandas.DataFrame(window.operators())
 
-    It uses no random numbers and changes no results. A profiled batch takes 1.2 (convolutions) to 2
-    times as long (small operators), so measure timings without it. Work between two batches of
-    the window, such as a validation, is also profiled.
+    Before them, ``wait`` batches are skipped, at least 1, since the first one also counts FLOPs and
+    selects kernels, and ``warmup`` batches are profiled without a result. ``trace.json.gz``, for
+    chrome://tracing and ui.perfetto.dev, is written to ``folder`` if given.
 
-    Args:
-        wait: batches to skip, at least 1: the first one also counts FLOPs and selects kernels.
-        warmup: batches with the profiler on and results discarded.
-        active: batches to profile.
-        folder: where ``trace.json.gz`` is written (chrome://tracing and ui.perfetto.dev open it),
-            replacing an older one; ``None`` writes none.
-
-    Raises ``ValueError`` for a count below 1.
+    Results do not change. A profiled batch takes 1.2 (convolutions) to 2 times as long (small
+    operators), so measure timings without it. Work between two batches of the window, such as a
+    validation, is also profiled. Raises ``ValueError`` for a count below 1.
     """
 
     def __init__(
@@ -85,14 +80,12 @@ class ProfilerWindow:
             profiler.stop()
 
     def operators(self, top: int | None = None) -> list[dict[str, Any]]:
-        """The operators of the window, by decreasing cost, at most ``top``.
+        """Rows of the operators of the window, by decreasing cost, at most ``top``.
 
-        Rows for ``pandas.DataFrame``: ``name``; ``calls``; ``self_cpu_ms`` and
-        ``self_device_ms``, milliseconds excluding called operators, on the device those of its
-        kernels; ``share`` of the device's time, or of the CPU's if no kernel ran. Time in Python
-        is not included.
-
-        Raises ``ValueError`` if no batch was profiled.
+        ``name``; ``calls``; ``self_cpu_ms`` and ``self_device_ms``, milliseconds excluding called
+        operators, on the device those of its kernels; ``share`` of the device's time, or of the
+        CPU's if no kernel ran, without time in Python. Raises ``ValueError`` if no batch was
+        profiled.
         """
         if self._operators is None:
             raise ValueError(
