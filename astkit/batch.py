@@ -23,11 +23,8 @@ class Args(tuple[Any, ...]):
 class Batch(NamedTuple):
     """Rows of a dataset in a training loop.
 
-    Attributes:
-        index: int64 ``[rows]``, row numbers in the dataset; ``None`` if unknown.
-        x: input of the model.
-        y: target of the criterion; ``x`` itself if the batch is passed as a
-            single object (a mapping or a tensor).
+    ``index``: int64 ``[rows]``, row numbers in the dataset; ``None`` if unknown. ``y``, the target
+    of the criterion, is ``x`` itself if the batch is a single object (a mapping or a tensor).
     """
 
     index: Tensor | None  # type: ignore[assignment]  # shadows tuple.index
@@ -80,10 +77,7 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
 
 
 def count_rows(part: Any) -> int:
-    """Length of the first dimension of the first tensor in ``part``.
-
-    Raises ``ValueError`` if there is no such tensor.
-    """
+    """Length of the first tensor in ``part`` that has one; ``ValueError`` if there is none."""
     for tensor in tensors(part):
         if tensor.ndim:
             return len(tensor)

@@ -1,7 +1,6 @@
-"""Table from names to the modules that define them.
+"""Names and the modules that define them, for lazy imports, the registries and the exporter.
 
-Used by lazy imports, the registries and the exporter. It is a literal, so it can be parsed
-without importing.
+The tables are literals, so they can be parsed without importing.
 """
 
 from __future__ import annotations
@@ -108,11 +107,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
 
 
 def resolve(kind: str, name: str) -> Any:
-    """The object registered as ``name`` under ``kind`` ("policy", "score", "controller", "model",
-    "condition", "task", "dataset").
-
-    Raises ``ValueError`` for an unknown name.
-    """
+    """The object ``name`` of the table ``kind``; raises ``ValueError`` for an unknown name."""
     table = REGISTRIES[kind]
     if name not in table:
         raise ValueError(f"unknown {kind} {name!r}: choose one of {', '.join(sorted(table))}")

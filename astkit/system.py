@@ -1,7 +1,4 @@
-"""System settings of a run: threads, allocator, cuDNN; with the reason of each.
-
-`tuned` applies them in a context and restores them where possible.
-"""
+"""System settings of a run: threads, allocator, cuDNN; with the reason of each."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def tuned(
     allocator: Switch = "auto",
     fixed_shapes: bool = False,
 ) -> Iterator[Record]:
-    """Configure the system for training on ``device``; yields the settings and their reasons.
+    """Configure the system for training on ``device`` in a context; yields what was set, and why.
 
     The record has plain values only: one entry each for "threads", "allocator" and
     "cudnn_benchmark", with ``value`` and ``why``.

@@ -118,10 +118,9 @@ class EnergyMeter:
             self._add(account, before, after, now)
 
     def reading(self, name: str = "training") -> EnergyReading:
-        """The total of ``name`` so far; ``None`` with the reason if incomplete.
+        """The total of ``name`` so far; ``None`` with the reason if incomplete or too short.
 
-        A total is rejected below 100 steps of the counter (10 s for a GPU) and if pauses are too
-        frequent (see the module docstring).
+        That is below 100 steps of the counter (10 s for a GPU), or between frequent pauses.
         """
         account = self._accounts.get(name, _Account())
         reason = self.missing or account.reason or self._refusal(account)
