@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,19 +15,14 @@ LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
 
 
-class DataFacts(NamedTuple):
-    """What is known of the data of a run: attributes as of `RunInfo`."""
-
-    samples: int
-    labels: Tensor | None = None
-    validation_labels: Tensor | None = None
-    distinct: int | None = None
-
-
-def data_facts(policy: Policy, data: Any, samples: int, validation: Any) -> DataFacts:
-    """The facts of ``data`` and of ``validation`` data, which may be ``None``, for ``policy``."""
-    labels, held = class_labels(data, samples), class_labels(validation)
-    return DataFacts(samples, labels, held, distinct_rows(policy, data))
+def data_facts(policy: Policy, data: Any, samples: int, validation: Any) -> dict[str, Any]:
+    """The attributes of `RunInfo` that ``data`` and ``validation`` data (or ``None``) determine."""
+    return {
+        "samples": samples,
+        "labels": class_labels(data, samples),
+        "validation_labels": class_labels(validation),
+        "distinct": distinct_rows(policy, data),
+    }
 
 
 def class_labels(data: Any, samples: int | None = None) -> Tensor | None:

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from astkit import distributed, rng
-from astkit.gating.data_facts import DataFacts, data_facts
 from astkit.gating.data_facts import class_labels as class_labels  # conditions import it here
+from astkit.gating.data_facts import data_facts
 from astkit.gating.selection import Selection
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class RunInfo:
 def plan_round(
     policy: Policy,
     order: Tensor,
-    facts: DataFacts,
+    facts: dict[str, Any],
     *,
     epoch: int,
     number: int,
@@ -59,16 +59,17 @@ def plan_round(
 ) -> Selection:
     """Selection of round ``number`` of an epoch with the shuffled candidates ``order``.
 
-    With ``dense`` the policy is not called, and all candidates are selected.
+    ``facts``: see `data_facts`. With ``dense`` the policy is not called, and all are selected.
     """
     first, last = (len(order) * each // policy.rounds for each in (number, number + 1))
     rows = order[first:last]
-    known = (facts.labels, policy.seed, facts.validation_labels, facts.distinct)
-    run = RunInfo(facts.samples, rows, epoch, number, progress, *known)
+    run = RunInfo(
+        rows=rows, epoch=epoch, round=number, progress=progress, seed=policy.seed, **facts
+    )
     chosen = None if dense else policy.plan(run)
     if chosen is None:
         return Selection(rows, candidates=len(rows))
-    return chosen.check(facts.samples, policy)
+    return chosen.check(run.samples, policy)
 
 
 class PolicySampler(Sampler[int]):
@@ -82,11 +83,7 @@ class PolicySampler(Sampler[int]):
     With several processes, each plans the same rounds and yields every W-th of their rows; if the
     rows of an iteration do not divide by W, some processes yield one more row, with weight 0.
 
-    Args:
-        policy: a policy that overrides ``plan``.
-        data: any object with a length.
-        epochs: planned number of iterations, used to compute ``progress``.
-        validation: validation data, for policies that use its class shares.
+    Arguments: a policy that overrides ``plan``, and those of `Policy.sampler`.
 
     Attributes:
         score_only: int64: rows of the latest plan to score without training.
@@ -173,7 +170,7 @@ class PolicySampler(Sampler[int]):
             self.lr_factor, self.score_only = state["lr_factor"], state["score_only"]
             yield from self._draw(state["rows"], state["scale"])
         epoch = policy.begun - 1
-        order = rng.permutation(self.facts.samples, policy.seed, "order", epoch)
+        order = rng.permutation(self.facts["samples"], policy.seed, "order", epoch)
         while self._planned < policy.rounds:
             policy.exchange()
             number, self._planned = self._planned, self._planned + 1

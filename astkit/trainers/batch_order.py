@@ -16,7 +16,7 @@ from astkit.batch import Batch
 from astkit.datasets import BatchSource, Loader, prefetched
 from astkit.datasets.foreign import divided, name_of
 from astkit.gating import Policy
-from astkit.gating.data_facts import DataFacts, data_facts
+from astkit.gating.data_facts import data_facts
 from astkit.gating.policy import overrides
 from astkit.gating.sampler import plan_round
 from astkit.trainers.state import Position
@@ -75,7 +75,7 @@ class Feed:
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
         self._drawn: Tensor | None = None  # state of the loader's generator before the epoch
-        self._facts = DataFacts(source.num_samples or 0)
+        self._facts: dict[str, Any] = {}
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
                 loader, remedy = f"a {name_of(source)} loads all rows", LOADER

@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, Sampler
 
 from astkit.datasets import indexed
 from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
-from astkit.gating.data_facts import DataFacts, class_labels
+from astkit.gating.data_facts import class_labels
 from astkit.gating.sampler import plan_round
 
 
@@ -85,7 +85,7 @@ def test_what_a_plan_says_beside_its_rows_is_kept_by_the_sampler() -> None:
 def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
     order = torch.tensor([3, 1, 4, 0, 2])
     options: dict[str, Any] = {"epoch": 0, "number": 0, "progress": 0.0}
-    facts = DataFacts(5)
+    facts = {"samples": 5}
     for policy in (Policy(), Kept()):
         chosen = plan_round(policy, order, facts, **options)
         assert chosen.index.equal(order)
