@@ -23,11 +23,10 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
 
     BatchNorm statistics do not change; modules already in eval mode stay in eval mode.
     """
-    modules = [] if model is None else model.modules()
-    training = [module for module in modules if module.training]
+    training = [] if model is None else [module for module in model.modules() if module.training]
     try:
-        if model is not None:
-            model.eval()
+        for module in training:  # not by eval(), which a module may override with a lasting effect
+            module.training = False
         with torch.no_grad(), rng.isolated(device):
             yield
     finally:

@@ -158,6 +158,24 @@ def test_modes_and_generators_come_back_after_an_error() -> None:
         assert torch.get_rng_state().equal(random)
 
 
+def test_a_module_that_does_more_when_its_mode_changes_is_left_alone() -> None:
+    class Merging(nn.Linear):
+        """Adds to its weights for evaluation, as loralib does, and takes it away for training."""
+
+        def train(self, mode: bool = True) -> Merging:
+            with torch.no_grad():
+                self.weight += self.training - mode
+            return super().train(mode)
+
+    model = nn.Sequential(Merging(6, 3))
+    expected, weight = model(X), model[0].weight.clone()
+    with evaluating(model):
+        assert not model[0].training
+        assert model(X).equal(expected)
+    assert model[0].weight.equal(weight)
+    assert model[0].training
+
+
 def test_batches_of_a_loader_as_scored_ones() -> None:
     squared = nn.MSELoss(reduction="none")
     indexed = ScoredBatches([(torch.arange(8), (X, X[:, :2]))], squared)
