@@ -77,9 +77,14 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
     try:
         found = criterion(outputs, targets)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        if "memory" in str(error):  # out of memory: the caller may retry with fewer rows
+        # after "out of memory" the caller may retry; the other is a sentence of this module
+        if "memory" in str(error) or (isinstance(error, ValueError) and "criterion" in str(error)):
             raise
-        raise ValueError(_mismatch(outputs, targets, error)) from error
+        _check_classes(outputs, targets)
+        raise ValueError(
+            f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
+            f" convert one of them to the shape and type that the criterion expects ({error})"
+        ) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
         raise ValueError(
@@ -187,22 +192,15 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.movedim(-1, 1) if last else logits
 
 
-def _mismatch(outputs: Any, targets: Any, error: Exception) -> str:
-    """Message for a failed criterion; raises ``ValueError`` for labels out of range."""
-    if isinstance(error, ValueError) and "criterion" in str(error):
-        return str(error)
+def _check_classes(outputs: Any, targets: Any) -> None:
+    """Raise ``ValueError`` if there are class logits, and labels out of their range."""
     try:
         logits, labels = logits_of(outputs), labels_of(targets)
         classes = (logits if labels.ndim == 1 else _classes_second(logits, labels)).shape[1]
     except (ValueError, IndexError):
-        classes = 0  # no class logits
-    fits = classes and len(logits) == len(labels) and logits.ndim == labels.ndim + 1
-    if fits and whole_numbers(labels):
+        return
+    if len(logits) == len(labels) and logits.ndim == labels.ndim + 1 and whole_numbers(labels):
         check_labels(labels, classes)
-    return (
-        f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
-        f" convert one of them to the shape and type that the criterion expects ({error})"
-    )
 
 
 def _part(value: Any, name: str) -> Any:

@@ -110,8 +110,8 @@ def contrast(outputs: Any, targets: Any, inputs: Any) -> Tensor:
 
     Raises ``ValueError`` unless the inputs are a float tensor with at least two values per row.
     """
-    if not isinstance(inputs, Tensor) or not inputs.is_floating_point() or inputs[0].numel() < 2:
-        tensor = isinstance(inputs, Tensor)
+    tensor = isinstance(inputs, Tensor)
+    if not tensor or not inputs.is_floating_point() or inputs.shape[1:].numel() < 2:
         what = f"{inputs.dtype} {list(inputs.shape)}" if tensor else type(inputs).__name__
         raise ValueError(
             "contrast needs the inputs in one float tensor with at least two values per row, but"

@@ -125,6 +125,10 @@ def watching(**outputs: Any) -> Any:
 ERRORS: dict[str, tuple[Callable[[], Any], str]] = {
     "no rows": (lambda: as_batch({"id": 3}).rows, "contains dict without a tensor .*collate"),
     "an empty batch": (lambda: Gate()(nn.Linear(6, 3), X[:0], Y[:0]), r"at least one row"),
+    "an empty batch of images": (
+        lambda: Gate(score="contrast")(nn.Linear(6, 3), X[:0], Y[:0]),
+        r"at least one row",
+    ),
     "rows that do not exist": (lambda: choose(3, 48), r"selected rows 3 to 48 of 48, .*0 to"),
     "planned": (
         lambda: list(Planning(Selection(torch.tensor([-1]))).sampler(DATA, epochs=1)),
