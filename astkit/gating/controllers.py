@@ -56,9 +56,6 @@ class Controller(ABC):
     With several processes (`astkit.distributed`), each calls ``threshold`` and ``update`` with the
     scores of its own rows; use `pooled_rate` in ``update`` to keep the thresholds equal.
 
-    Args:
-        target_rate: set point: fraction of active samples, in (0, 1]; may be changed in training.
-
     Attributes:
         held: whether the threshold is known before the batch is scored, which sample-by-sample
             decisions require.
@@ -77,7 +74,7 @@ class Controller(ABC):
 
     @property
     def target_rate(self) -> float:
-        """Set point: fraction of active samples, in (0, 1]."""
+        """Set point: fraction of active samples, in (0, 1]; may be changed during training."""
         return self._target_rate
 
     @target_rate.setter

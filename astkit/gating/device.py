@@ -1,8 +1,4 @@
-"""A gate without device synchronisation: decisions and counters stay on the device.
-
-`Gate` copies the scores of every batch to the host, which synchronises with the GPU. `DeviceGate`
-transfers nothing unless a value is read; all shapes depend only on the batch size.
-"""
+"""A gate without device synchronisation: decisions and counters stay on the device."""
 
 from __future__ import annotations
 
@@ -21,6 +17,9 @@ from astkit.gating.significance import Score
 class DeviceGate(Gate):
     """A `Gate` that does not synchronise with the accelerator; also runs on the CPU.
 
+    A `Gate` copies the scores of every batch to the host. Here all shapes depend only on the batch
+    size, and nothing is transferred unless a value is read.
+
     Selects the highest scores of every batch, up to the quota given by the target rate, as
     ``Gate(controller="top_k")`` does, except that ties are broken by row order and the fallback
     takes the highest scores. Rows with a non-finite score are replaced by the highest-scoring row
@@ -30,11 +29,7 @@ class DeviceGate(Gate):
     tensors; reading one synchronises, so collect them and read many at once. The registered scores
     "loss", "contrast", "confidence", "entropy" and "margin" do not synchronise either.
 
-    Args:
-        target_rate: fraction of active samples, in (0, 1].
-        score, criterion, fallback, min_active, seed: as for `Gate`.
-
-    Raises ``ValueError`` for an invalid rate or an unknown name.
+    Arguments, but for ``controller``, and errors are those of `Gate`.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ class OriginPI(Controller):
     0.11 for the defaults at ``f = 1``, a slow oscillation.
 
     Args:
-        kp: gain on the smoothed error; acts as an integral gain.
-        ki: gain on its sum; acts as a double integral gain.
+        kp: gain on the smoothed error.
+        ki: gain on its sum.
         alpha: weight of the newest rate in the EMA, in (0, 1].
         start: initial threshold, in units of the scores.
     """

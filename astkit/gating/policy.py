@@ -107,9 +107,8 @@ class Policy:
     def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
         """Train helper models; called once before training, included in the measured time.
 
-        Args:
-            make_model: returns an untrained copy of the model.
-            data: training data as `Scored` batches; can be iterated repeatedly.
+        ``make_model`` returns an untrained copy of the model; ``data``, which can be iterated
+        repeatedly, are the training data as `Scored` batches.
         """
 
     def steer(self, name: str, value: Any) -> None:
@@ -194,10 +193,8 @@ class Policy:
     ) -> Tensor:
         """The loss of a batch drawn by the policy's sampler, 0-dim; calls ``observe``.
 
-        Args:
-            losses: one per row, ``[rows]``, in the order of ``index``.
-            index: int64 ``[rows]``, as returned by the `indexed` data set.
-            outputs, targets: required by a policy that ``needs_outputs``.
+        ``losses [rows]`` are in the order of ``index``, int64 ``[rows]``, which comes with the
+        batch. A policy that ``needs_outputs`` requires ``outputs`` and ``targets``.
 
         Raises ``ValueError`` for rows that were not drawn, or a policy without a sampler.
         """

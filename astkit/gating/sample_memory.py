@@ -1,8 +1,4 @@
-"""Scores with per-sample state: one number per sample of the data set.
-
-Samples are identified by their data set index, which a `Loader` or a DataLoader of `indexed` data
-provides.
-"""
+"""Scores with state of each sample, which its index in the data set identifies."""
 
 from __future__ import annotations
 

@@ -186,18 +186,12 @@ class Scored:
 class ScoredBatches:
     """Batches of ``loader`` as `Scored`, for ``Policy.prepare`` in a custom training loop.
 
-    Args:
-        loader: yields batches, or ``(index, batch)`` pairs of an `indexed` data set; must allow
-            repeated iteration.
-        criterion: returns one loss per row.
-        indexed: whether the loader yields pairs.
+    The loader must allow repeated iteration, and yield ``(index, batch)`` pairs of an `indexed`
+    data set, or batches if ``indexed`` is false.
     """
 
     def __init__(
-        self,
-        loader: Iterable[Any],
-        criterion: Criterion = cross_entropy_rows,
-        indexed: bool = True,
+        self, loader: Iterable[Any], criterion: Criterion = cross_entropy_rows, indexed: bool = True
     ) -> None:
         self.loader, self.criterion, self.indexed = loader, criterion, indexed
 

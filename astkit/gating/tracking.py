@@ -1,7 +1,4 @@
-"""Controllers that track the quantile of the scores: `LogIntegral`, `QuantileEMA`.
-
-The density of the scores at the threshold is the sensitivity of the rate to the threshold.
-"""
+"""Controllers that track the quantile of the scores, and the density of the scores there."""
 
 from __future__ import annotations
 
@@ -144,10 +141,10 @@ class QuantileEMA(ScaleFree):
     that is an integer, the next score exceeds it with probability ``target`` for any distribution.
     For fewer than ``1 / target`` rows it is the maximum, and the rate is about ``1 / (n + 1)``.
 
-    There is no feedback from the rate and hence no instability. For scores that decay as
-    ``exp(-step / tau)``, the threshold lags by ``1 / alpha`` batches and the rate has an offset of
-    ``-f / (tau * alpha)``, with ``f`` the density of log-scores at the threshold, as `LogIntegral`
-    with ``gain = alpha / f``. With negative scores, the quantiles themselves are averaged.
+    For scores that decay as ``exp(-step / tau)``, the threshold lags by ``1 / alpha`` batches and
+    the rate has an offset of ``-f / (tau * alpha)``, with ``f`` the density of log-scores at the
+    threshold, as `LogIntegral` with ``gain = alpha / f``. With negative scores, the quantiles
+    themselves are averaged.
 
     Args:
         alpha: weight of the newest batch, in (0, 1].
