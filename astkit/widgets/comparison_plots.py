@@ -109,7 +109,7 @@ def cost_to_reach(curves: Table, reached: Table, metric: str = "accuracy") -> Pi
         axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="dense's final value")
         if marks[cost].notna().any():
             large = {**_LARGE, "color": PAPER, "marker": "o"}
-            axis.plot([np.nan] * 2, [np.nan] * 2, **large, label="it is reached")
+            axis.plot([np.nan], [np.nan], **large, label="it is reached")
         for row in marks.to_dict("records"):
             axis.plot([row[cost]], [final], **{**line(str(row["arm"])), **_LARGE})
         low, high = np.nanmin(ranges), np.nanmax(ranges)

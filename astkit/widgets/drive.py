@@ -80,7 +80,9 @@ class Run:
 
         Raises the error that ended the run early, such as `TimeIsUp`.
         """
-        with _Interrupts(self.stop, inside_cell=True), self._kept() as steps:
+        before = signal.getsignal(signal.SIGINT)  # ipykernel's waits for the next await
+        with _interrupts(self.stop, before) as watch, self._kept() as steps:
+            watch()
             for _ in steps:
                 self._after(self)
                 if self._ending:
@@ -88,16 +90,17 @@ class Run:
         self._ended()
 
     async def _drive(self, rest_s: float) -> None:
-        with _Interrupts(self.stop, inside_cell=False) as interrupts, self._kept() as steps:
+        idle = getattr(frontend.kernel(), "saved_sigint_handler", None)  # set as a cell ends
+        with _interrupts(self.stop, idle) as watch, self._kept() as steps:
             for record in steps:
-                interrupts.watch()
+                watch()
                 self._after(self)
                 if record.phase == "train":
                     self._single.clear()
                 await asyncio.sleep(rest_s)  # the kernel handles messages now
                 while self._paused.is_set() and not self._single.is_set() and not self._ending:
                     self.status = "paused"
-                    interrupts.watch()
+                    watch()
                     self._after(self)
                     await asyncio.sleep(0.05)
                 self.status = "running"
@@ -151,41 +154,26 @@ class Run:
         files.write_atomic(Path(path), json.dumps(self.record(), indent=1) + "\n")
 
 
-class _Interrupts:
-    """Makes the kernel's interrupt (SIGINT) end a run, and restores the handler afterwards.
+@contextmanager
+def _interrupts(stop: Callable[[str], None], theirs: Any) -> Iterator[Callable[[], None]]:
+    """Yields a function that lets interrupts (SIGINT) call ``stop`` if ``theirs`` handles them.
 
-    Inside a cell the handler is set immediately, since ipykernel's own would wait for the next
-    ``await``. ipykernel sets its idle handler whenever a cell ends, so ``watch`` replaces it after
-    each batch.
+    At the end ``theirs`` is the handler again.
     """
 
-    def __init__(self, stop: Callable[[str], None], inside_cell: bool) -> None:
-        self._stop, self._inside_cell = stop, inside_cell
-        self._kernel: Any = frontend.kernel()
-        self._mine = threading.current_thread() is threading.main_thread()
-        self._idle: Any = getattr(self._kernel, "saved_sigint_handler", None)
-        self._before: Any = None
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop("interrupted")
 
-    def __enter__(self) -> _Interrupts:
-        if self._mine and self._inside_cell:
-            self._before = signal.signal(signal.SIGINT, self._handle)
-        return self
+    def watch() -> None:
+        mine = threading.current_thread() is threading.main_thread()
+        if mine and theirs is not None and signal.getsignal(signal.SIGINT) is theirs:
+            signal.signal(signal.SIGINT, handle)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._stop("interrupted")
-
-    def watch(self) -> None:
-        """Replace the idle handler if no cell runs."""
-        if self._mine and self._idle is not None and signal.getsignal(signal.SIGINT) is self._idle:
-            signal.signal(signal.SIGINT, self._handle)
-
-    def __exit__(self, *exception: object) -> None:
-        if not self._mine:
-            return
-        if self._inside_cell:
-            signal.signal(signal.SIGINT, self._before)
-            return
-        if signal.getsignal(signal.SIGINT) == self._handle:
-            signal.signal(signal.SIGINT, self._idle)
-        if getattr(self._kernel, "saved_sigint_handler", None) == self._handle:
-            self._kernel.saved_sigint_handler = self._idle
+    try:
+        yield watch
+    finally:
+        if signal.getsignal(signal.SIGINT) is handle:
+            signal.signal(signal.SIGINT, theirs)
+        kernel: Any = frontend.kernel()
+        if getattr(kernel, "saved_sigint_handler", None) is handle:  # a cell runs
+            kernel.saved_sigint_handler = theirs

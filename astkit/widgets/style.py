@@ -61,9 +61,6 @@ class Picture(Figure):
         """Save in this style; see `matplotlib.figure.Figure.savefig`."""
         super().savefig(fname, **options)
 
-    def _repr_png_(self) -> bytes:
-        return self.png()
-
     def png(self, dpi: float | None = None) -> bytes:
         """The figure as a PNG with 256 colours, which keeps notebooks small."""
         from PIL import Image
@@ -73,6 +70,8 @@ class Picture(Figure):
         few = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
         few.save(small, "png", optimize=True)
         return small.getvalue()
+
+    _repr_png_ = png  # for notebooks
 
 
 @styled
