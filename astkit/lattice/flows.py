@@ -74,20 +74,15 @@ class _Fates(NamedTuple):
     alive: Tensor  # bool [n]: neither arrived nor died
     wanted: Tensor  # int64 [n], children
     rank: Tensor  # int64 [n]: children wanted by earlier flows of the same sample
-    room: Tensor  # int64 [batch]: free slots of a sample
+    born: Tensor  # int64 [batch], children that find a slot
     stop: Tensor  # bool [batch]
 
 
 @dataclass(frozen=True)
 class Stepper:
-    """The update rules of a step.
+    """The update rules of a step; ``extent [3]``: largest x, y and z.
 
-    Args:
-        config: settings of the lattice.
-        neuron, carrier: shared by all flows.
-        extent: largest x, y and z, ``[3]``.
-        adaptive: whether samples stop early.
-        flows_per_call: flows in one call of neuron and carrier; None: all.
+    ``adaptive`` and ``flows_per_call``: see `EnergyFlowLattice.forward`.
     """
 
     config: LatticeConfig
@@ -115,7 +110,7 @@ class Stepper:
     def step(self, flows: Flows, tally: Tally, number: int) -> tuple[Flows, Tally, list[Landing]]:
         """Step ``number`` (from 0): remaining flows, updated counters, landings.
 
-        Synchronises with the device once, to read the number of remaining flows.
+        Synchronises with the device once, to read the numbers of flows.
         """
         flows, decided = self._move(flows)
         sample = flows.slot // self.config.flows_per_sample
@@ -123,7 +118,9 @@ class Stepper:
         arrived, alive, wanted, born, stranded = read.tolist()
         landings = []
         if wanted:  # a flow also loses the energy share of a child without a slot
-            flows = _shared(flows, fates.wanted)
+            share = torch.ones_like(flows.place)
+            share[:, 3] = 1 / (fates.wanted + 1).to(share.dtype)
+            flows = flows._replace(place=flows.place * share)
         if arrived:
             landings.append(_landing(flows, sample, find(fates.arrived, arrived)))
         if alive < len(sample) or born:
@@ -186,7 +183,7 @@ class Stepper:
         born = torch.minimum(here[2], room)
         after, stop = self._count(tally, here, born, number)
         alive = ~(arrived | died)
-        fates = _Fates(arrived, alive, wanted, rank, room, stop)
+        fates = _Fates(arrived, alive, wanted, rank, born, stop)
         stranded = (after.left - tally.left).sum()
         read = torch.stack([here[0].sum(), alive.sum(), here[2].sum(), born.sum(), stranded])
         return fates, after, read
@@ -233,10 +230,10 @@ class Stepper:
             return flows.take(rows)
         each = torch.arange(self.config.max_children, device=sample.device)
         rank = fates.rank[:, None] + each
-        made = (each < fates.wanted[:, None]) & (rank < fates.room[sample][:, None])
+        made = (each < fates.wanted[:, None]) & (rank < fates.born[sample][:, None])
         chosen = find(made.flatten(), born)
         parent, which = chosen // len(each), chosen % len(each)
-        found = self._slots(flows, fates, sample[parent], rank.flatten()[chosen])
+        found = self._slots(flows.slot, fates, born)
         start = flows.place.index_select(0, parent)
         offset = start.new_tensor(NEIGHBOURS)[which]
         decided = decided.index_select(0, parent)
@@ -252,24 +249,17 @@ class Stepper:
             tuple(layer.index_select(0, source) for layer in flows.hidden),
         )
 
-    def _slots(self, flows: Flows, fates: _Fates, sample: Tensor, rank: Tensor) -> Tensor:
-        """The ``rank``-th free slot of ``sample``, including slots of ended flows."""
-        each = self.config.flows_per_sample
-        taken = torch.zeros(len(fates.stop) * each, dtype=torch.bool, device=rank.device)
-        taken.scatter_(0, flows.slot, fates.alive)
-        free = taken.view(-1, each).to(torch.uint8).argsort(dim=1, stable=True)
-        return sample * each + free[sample, rank]
+    def _slots(self, slot: Tensor, fates: _Fates, born: int) -> Tensor:
+        """The first free slots of each sample, ``[born]``, including those of ended flows."""
+        batch, each = len(fates.born), self.config.flows_per_sample
+        taken = torch.zeros(batch * each, dtype=torch.bool, device=slot.device)
+        free = ~taken.scatter(0, slot, fates.alive).view(batch, each)
+        return find((free & (free.cumsum(1) <= fates.born[:, None])).flatten(), born)
 
 
 def find(mask: Tensor, count: int) -> Tensor:
     """Indices of true elements of ``mask [n]``, int64 ``[count]``, without synchronisation."""
     return torch.nonzero_static(mask, size=count).squeeze(1)
-
-
-def _shared(flows: Flows, wanted: Tensor) -> Flows:
-    share = torch.ones_like(flows.place)
-    share[:, 3] = 1 / (wanted + 1).to(share.dtype)
-    return flows._replace(place=flows.place * share)
 
 
 def _landing(flows: Flows, sample: Tensor, rows: Tensor) -> Landing:

@@ -69,8 +69,6 @@ class EnergyFlowLattice(nn.Module):
     ) -> LatticeOutput:
         """Map embeddings to embeddings.
 
-        Synchronises with the device once per step, to read the number of remaining flows.
-
         Args:
             x: ``[batch, dim]``.
             adaptive: False runs samples for the maximum number of steps, or until no flow is alive.
