@@ -21,7 +21,6 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from astkit import rng
-from astkit.datasets import Loader
 from astkit.lattice.pairs import TextPair, docs_pairs, in_validation, read_pairs, words
 
 FEATURES = 8192
@@ -29,11 +28,9 @@ FEATURES = 8192
 
 @dataclass(frozen=True, eq=False)
 class Pairs(Dataset[tuple[Tensor, Tensor]]):
-    """Rows of an array of embeddings, as a dataset of sources and targets.
+    """Rows (int64 ``[K]``) of all sources ``x`` and targets ``y``, ``[N, dim]``, as a dataset.
 
-    Attributes:
-        x, y: all sources and targets, ``[N, dim]``; may be memory-mapped.
-        rows: int64 ``[K]``: row numbers in ``x`` and ``y``.
+    ``x`` and ``y`` may be memory-mapped.
     """
 
     x: Tensor
@@ -58,19 +55,12 @@ class Pairs(Dataset[tuple[Tensor, Tensor]]):
         """All sources and all targets, in the format of `fetch`."""
         return self.fetch(torch.arange(len(self)))
 
-    def loader(self, batch_size: int = 64, *, shuffle: bool = True, seed: int = 0) -> Loader:
-        """A loader that reads ``x`` and ``y`` batch by batch."""
-        return Loader(self, batch_size, shuffle=shuffle, seed=seed)
-
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """Pairs for training and validation.
+    """Pairs for training and validation, parts of the same arrays.
 
-    Attributes:
-        name: name in tables.
-        train, validation: parts of the same arrays.
-        texts: the text pair of each row of the arrays; empty if there are none.
+    ``texts``: the text pair of each row of the arrays; empty if there are none.
     """
 
     name: str
@@ -90,8 +80,8 @@ class Task:
         return [self.texts[row] for row in part.rows.tolist()]
 
 
-def docs_task(count: int | None = None, dim: int = 768, *, seed: int = 0) -> Task:
-    """The stored documentation pairs (see `docs_pairs`), or a random ``count`` of them by ``seed``.
+def docs_task(count: int | None = None, dim: int = 768) -> Task:
+    """The stored documentation pairs (see `docs_pairs`), or a fixed random ``count`` of them.
 
     Raises ``ValueError`` for a ``count`` out of range.
     """
@@ -99,17 +89,13 @@ def docs_task(count: int | None = None, dim: int = 768, *, seed: int = 0) -> Tas
     if count is not None:
         if not 1 <= count <= len(pairs):
             raise ValueError(f"count is {count}: give 1 to {len(pairs)}, or None for all pairs")
-        drawn = rng.permutation(len(pairs), seed, "docs_task")[:count]
+        drawn = rng.permutation(len(pairs), 0, "docs_task")[:count]
         pairs = [pairs[row] for row in sorted(drawn.tolist())]
-    return text_task(pairs, dim, seed=seed, name="docs")
+    return text_task(pairs, dim, "docs")
 
 
 def text_task(
-    pairs: Sequence[TextPair] | str | os.PathLike[str],
-    dim: int = 768,
-    *,
-    seed: int = 0,
-    name: str = "texts",
+    pairs: Sequence[TextPair] | str | os.PathLike[str], dim: int = 768, name: str = "texts"
 ) -> Task:
     """A task from text pairs, or from a JSONL file of them (see `read_pairs`).
 
@@ -126,17 +112,16 @@ def text_task(
             f" {len(sides[1])} for validation: give more pairs with different sources"
         )
     train = [pairs[row] for row in sides[0].tolist()]
-    embed = lsa([pair.source for pair in train] + [pair.target for pair in train], dim, seed)
+    embed = lsa([pair.source for pair in train] + [pair.target for pair in train], dim)
     x, y = embed([pair.source for pair in pairs]), embed([pair.target for pair in pairs])
     return Task(name, Pairs(x, y, sides[0]), Pairs(x, y, sides[1]), tuple(pairs))
 
 
-def lsa(texts: Sequence[str], dim: int, seed: int = 0) -> Callable[[Sequence[str]], Tensor]:
+def lsa(texts: Sequence[str], dim: int) -> Callable[[Sequence[str]], Tensor]:
     """A function from n texts to unit vectors float32 ``[n, dim]``, fitted to ``texts``.
 
-    scikit-learn's `TfidfVectorizer` on hashed words and bigrams, followed by
-    `TruncatedSVD`, whose random initialisation depends on ``seed``. Texts without words in common
-    with ``texts`` map to 0, as do directions beyond the rank of ``texts``.
+    scikit-learn's `TfidfVectorizer` on hashed words and bigrams, followed by `TruncatedSVD`. Texts
+    without words in common with ``texts`` map to 0, as do directions beyond the rank of ``texts``.
 
     Raises ``ValueError`` for a ``dim`` beyond the number of features.
     """
@@ -147,9 +132,8 @@ def lsa(texts: Sequence[str], dim: int, seed: int = 0) -> Callable[[Sequence[str
         raise ValueError(f"dim is {dim}: give 1 to {FEATURES}, the number of hashed features")
     numbers = {str(number): number for number in range(FEATURES)}
     tfidf: Any = TfidfVectorizer(analyzer=hashed, vocabulary=numbers)
-    svd: Any = TruncatedSVD(
-        min(dim, len(texts)), n_iter=2, n_oversamples=16, random_state=seed
-    ).fit(tfidf.fit_transform(texts))
+    svd: Any = TruncatedSVD(min(dim, len(texts)), n_iter=2, n_oversamples=16, random_state=0)
+    svd.fit(tfidf.fit_transform(texts))
     rank = int((svd.singular_values_ > 1e-9 * svd.singular_values_[0]).sum())  # others are noise
 
     def embed(texts: Sequence[str]) -> Tensor:

@@ -25,11 +25,8 @@ MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
 class Vocabulary:
     """The most frequent words of the training texts, numbered from 4; 0 to 3 are special tokens.
 
-    Args:
-        texts: training texts.
-        size: maximum number of tokens, including special tokens.
-
-    Raises ``ValueError`` for a size without room for words.
+    ``size``: maximum number of tokens, including special tokens. Raises ``ValueError`` if no word
+    is left.
     """
 
     def __init__(self, texts: Sequence[str], size: int = 2000) -> None:
@@ -52,10 +49,9 @@ class Vocabulary:
         Longer texts are truncated, without an end token.
         """
         encoded = torch.full((len(texts), length), PAD)
-        for row, text in enumerate(texts):
+        for row, text in zip(encoded, texts, strict=True):
             numbers = [self._number.get(word, UNKNOWN) for word in words(text)] + [END]
-            numbers = numbers[:length]
-            encoded[row, : len(numbers)] = torch.tensor(numbers)
+            row[: len(numbers)] = torch.tensor(numbers[:length])
         return encoded
 
     def decode(self, tokens: Tensor) -> list[str]:
@@ -121,12 +117,8 @@ class TextDecoder(nn.Module):
 class TextBridge(nn.Module):
     """Encoder and decoder for a lattice with ``cells`` surface cells and embeddings of ``dim``.
 
-    Args:
-        vocabulary: vocabulary of the training texts.
-        dim, cells: sizes of the lattice.
-        width: width of word vectors and GRU.
-        length: maximum number of tokens per text; longer ones are truncated.
-        seed: seed of the weights.
+    ``width`` is that of word vectors and GRU; texts are truncated to ``length`` tokens; ``seed``
+    determines the weights.
     """
 
     def __init__(
