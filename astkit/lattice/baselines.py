@@ -64,22 +64,23 @@ def retrieval(predicted: Tensor, targets: Tensor) -> Retrieval:
     return Retrieval(len(rank), *(float(values.double().mean()) for values in found))
 
 
-def ridge(train: Pairs, seed: int = 0) -> Any:
+def ridge(train: Pairs) -> Any:
     """Ridge regression in float64 (scikit-learn), lambda chosen by MRR on a part of ``train``."""
     from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GridSearchCV
 
     if len(train) < 2:
         raise ValueError(f"train has {len(train)} pairs: give 2 or more, to hold one out")
-    x, y = (side.double() for side in train.whole())
-    order = rng.permutation(len(train), seed, "ridge")
+    order = rng.permutation(len(train), 0, "ridge").numpy()
     held = max(1, int(HELD_OUT * len(train)))
-    out, fit = order[:held], order[held:]
 
-    def mrr(lam: float) -> float:
-        fitted = Ridge(alpha=lam).fit(x[fit].numpy(), y[fit].numpy())
-        return retrieval(torch.from_numpy(fitted.predict(x[out].numpy())), y[out]).mrr
+    def mrr(fitted: Ridge, x: Any, y: Any) -> float:
+        return retrieval(*map(torch.from_numpy, (fitted.predict(x), y))).mrr
 
-    return Ridge(alpha=max(LAMBDAS, key=mrr)).fit(x.numpy(), y.numpy())
+    split = (order[held:], order[:held])
+    options: Any = {"scoring": mrr, "cv": [split], "error_score": "raise"}
+    search = GridSearchCV(Ridge(), {"alpha": LAMBDAS}, **options)
+    return search.fit(*(side.double().numpy() for side in train.whole())).best_estimator_
 
 
 def baselines(task: Task) -> dict[str, Retrieval]:
