@@ -84,15 +84,15 @@ def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES:,} bytes of text")
-        numbered = enumerate(content.decode().split("\n"), 1)
-        lines = {f"{path} line {n}": line for n, line in numbered if line.strip()}
+        lines = content.decode().split("\n")
     except FileNotFoundError:
         raise
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as JSON lines ({error}): rewrite it") from error
-    if not lines:
+    pairs = [_pair(line, f"{path} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    if not pairs:
         raise ValueError(f"{path} contains no pair: give lines of the form {_FORM}")
-    return [_pair(line, where) for where, line in lines.items()]
+    return pairs
 
 
 def _pair(line: str, where: str) -> TextPair:

@@ -118,12 +118,9 @@ class Slides:
 
 @styled
 def steps_until_done(steps: Sequence[int], allowed: int, arrivals: Sequence[int]) -> Picture:
-    """Histograms of steps per sample and of arrivals per step.
+    """Histograms of the ``steps`` of each sample, at most ``allowed``, and of ``arrivals``.
 
-    Args:
-        steps: one number per sample.
-        allowed: maximum number of steps.
-        arrivals: flows that arrived in step 1, 2, ...
+    ``arrivals``: flows that arrived in step 1, 2, ...
     """
     figure = picture(2, width=4.4, height=3.0)
     samples, flows = figure.axes

@@ -29,10 +29,8 @@ class _Flow:
 def run_reference(model: EnergyFlowLattice, x: Tensor, *, adaptive: bool = True) -> LatticeOutput:
     """Compute the output of ``model(x, adaptive=...)`` flow by flow, with gradients.
 
-    Args:
-        model: with ``lattice=True``.
-        x: ``[batch, dim]``; compare in float64, since thresholds are discontinuous.
-        adaptive: see `EnergyFlowLattice.forward`.
+    ``model`` has flows (``lattice=True``); ``x``: ``[batch, dim]``. Compare in float64, since
+    thresholds are discontinuous.
     """
     samples = [_Sample(model, model.mapper(row[None])[0]) for row in x]
     for sample in samples:
