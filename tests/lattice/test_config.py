@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from astkit.lattice.config import PRESETS, LatticeConfig
+from astkit.lattice.model import EnergyFlowLattice
 
 REFUSED = (
     ({"max_flows": 143}, "at least 144"),
@@ -35,7 +37,12 @@ def test_derived_settings() -> None:
     assert (config.cells, config.flows_per_sample, config.steps_allowed) == (15, 30, 25)
 
 
-def test_presets_grow() -> None:
+def test_presets_grow_and_run() -> None:
     assert list(PRESETS) == ["debug", "experiment", "large"]
     sizes = [(each.cells, each.depth, each.hidden) for each in PRESETS.values()]
     assert sizes == sorted(sizes)
+    for preset in PRESETS.values():
+        with torch.no_grad():
+            output = EnergyFlowLattice(preset)(torch.ones(1, preset.dim))
+        assert output.stats.created >= preset.cells
+        assert output.y.isfinite().all()
