@@ -135,8 +135,8 @@ def outcome(notebook: Notebook, given: Mapping[str, Any], record: Record) -> Out
 
 
 def _create(notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]) -> Record:
-    also = {"notebook": notebook.path.name, "code": notebook.code}
-    return Record.create(root, *_identity(notebook, given), **also)
+    names = _identity(notebook, given)
+    return Record.create(root, *names, notebook=notebook.path.name, code=notebook.code)
 
 
 def _identity(notebook: Notebook, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], int]:
