@@ -57,11 +57,12 @@ def run(options: argparse.Namespace) -> None:
     from astkit.trainers import Budget
 
     task = _task(options)
-    named = [_policy(text) for text in options.policies or ()]
+    if options.policies or "policies" not in task:  # a script may name its own
+        task["policies"] = [_policy(text) for text in options.policies or POLICIES]
+    if options.epochs is not None:
+        task["budget"] = Budget(epochs=options.epochs)
     found = compare(
-        **{"policies": [_policy(text) for text in POLICIES], **task}
-        | ({"policies": named} if named else {})
-        | ({} if options.epochs is None else {"budget": Budget(epochs=options.epochs)}),
+        **task,
         seeds=range(options.seeds),
         minutes=options.minutes,
         jobs=options.jobs,

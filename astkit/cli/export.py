@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from astkit.cli.run import add_notebook
+
 HELP = "write a notebook as one file that runs on Kaggle without installation or internet"
 MORE = """\
 Writes a notebook and the modules of astkit that it needs as one file, with the
@@ -27,20 +29,11 @@ def add_options(export: argparse.ArgumentParser) -> None:
     targets = export.add_subparsers(required=True, metavar="TARGET")
     raw = argparse.RawDescriptionHelpFormatter
     command = targets.add_parser("kaggle", help=HELP, epilog=MORE, formatter_class=raw)
-    command.add_argument("notebook", type=Path)
+    add_notebook(command, "name=value", "a parameter; may be repeated")
     command.add_argument(
         "-o", "--out", type=Path, required=True, metavar="DIR", help="folder of the files"
     )
-    settings = command.add_argument_group("settings of the run")
-    settings.add_argument(
-        "-p",
-        dest="parameters",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a parameter; may be repeated",
-    )
-    settings.add_argument(
+    command.add_argument(
         "-t", "--time-budget-h", type=float, metavar="HOURS", help="save and exit after HOURS"
     )
     kernel = command.add_argument_group("at Kaggle")

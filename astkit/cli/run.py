@@ -33,31 +33,25 @@ again, an incomplete one resumes.
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_notebook(command, "name=value", "a parameter; strings need no quotes; may be repeated")
+    add_place(command)
     command.add_argument(
         "--again", action="store_true", help="mark an earlier run stale, and start a new one"
     )
 
 
 def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None:
-    """Add the options shared with `astkit sweep`."""
+    """Add a notebook and its parameters, as for `astkit sweep` and `astkit export`."""
     command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
     command.add_argument(
         "-p", dest="parameters", action="append", default=[], metavar=form, help=what
     )
-    command.add_argument(
-        "--runs",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="parent folder of the run folders (default: runs)",
-    )
-    command.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="CPU threads of a run (sets OMP_NUM_THREADS and"
-        " similar variables; a notebook's own parameter overrides it)",
-    )
+
+
+def add_place(command: argparse.ArgumentParser) -> None:
+    """Add where and with how many threads runs take place, as for `astkit sweep`."""
+    folder, threads = "parent of the run folders (runs)", "CPU threads of each run"
+    command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=folder)
+    command.add_argument("--threads", type=int, metavar="N", help=threads)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from astkit.cli import FAILED, GOOD, say
-from astkit.cli.run import add_notebook, interruptible
+from astkit.cli.run import add_notebook, add_place, interruptible
 
 if TYPE_CHECKING:
     from astkit.runs.notebook import Outcome
@@ -36,12 +36,10 @@ and runs the rest, including failed runs. Concurrent sweeps share the work.
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_notebook(command, "name=values", "values of a parameter (see below); may be repeated")
+    add_place(command)
     command.add_argument("--jobs", type=int, default=1, metavar="N", help="concurrent runs")
     command.add_argument(
-        "--print",
-        dest="only_print",
-        action="store_true",
-        help="run nothing; print a command line for each incomplete run, for use with a scheduler",
+        "--print", action="store_true", help="only print a command for each incomplete run"
     )
 
 
@@ -51,8 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
     values = parameters.read(options.notebook).grid(options.parameters)
     where: dict[str, Any] = {"root": options.runs, "threads": options.threads}
-    if options.only_print:
-        print("\n".join(sweep.commands(options.notebook, values, **where)))
+    if options.print:
+        for line in sweep.commands(options.notebook, values, **where):
+            print(line)
         return GOOD
     with interruptible():
         outcomes = sweep.run(options.notebook, values, options.jobs, announce=say, **where)

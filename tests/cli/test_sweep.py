@@ -83,6 +83,12 @@ def test_without_a_failure_the_exit_code_is_0(toy, outcome, capsys):
     assert capsys.readouterr().out.endswith("6 complete\nnote: toy.ipynb has changed since\n")
 
 
+def test_runs_that_did_not_reach_their_end_are_counted(toy, outcome, capsys):
+    outcome(lambda row: {"status": "incomplete"} if row["seed"] else {})
+    assert run(toy, *SEEDS) == 0
+    assert capsys.readouterr().out.endswith("2 complete\n4 incomplete\n")
+
+
 def test_a_failure_without_a_folder_names_none(toy, outcome, capsys):
     outcome(lambda row: {"status": "failed", "error": "OSError: no space"})
     assert run(toy, *SEEDS) == 1
@@ -100,7 +106,7 @@ def test_an_interrupt_is_exit_code_130(toy, monkeypatch, capsys):
     assert "started again, it resumes" in capsys.readouterr().err
 
 
-def test_print_runs_nothing(toy, capsys):
+def test_print_runs_nothing(toy, capsys, monkeypatch):
     assert run(toy, "-p", "seed=0..1", "-p", "mode='a b',c", "--print") == 0
     tail = f"--runs {toy.parent / 'runs'}"
     assert capsys.readouterr().out.splitlines() == [
@@ -109,6 +115,9 @@ def test_print_runs_nothing(toy, capsys):
         for mode in ("'mode=a b'", "mode=c")
     ]
     assert not (toy.parent / "runs").exists()
+    monkeypatch.setattr(sweep, "commands", lambda *arguments, **options: [])
+    assert run(toy, "-p", "seed=0", "--print") == 0
+    assert capsys.readouterr().out == ""  # a line would be a command to a scheduler
 
 
 def test_bad_arguments_are_refused_before_anything_starts(toy, capsys):
