@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
@@ -94,14 +93,11 @@ class Loader:
         self.transforms = configuration(given) if augment or normalize else {}
         channels = data.shape[0] if isinstance(data, Images) else None
         self._normalize = Normalize(normalize, channels)
-        self._choose = partial(
-            loader_settings,
-            data,
-            batch_size,
-            num_workers=num_workers,
-            resident=resident,
-            timeout_s=timeout_s,
-        )
+        self._asked: Any = {
+            "num_workers": num_workers,
+            "resident": resident,
+            "timeout_s": timeout_s,
+        }
         self._outputs: int | None = None
         self._stored: tuple[Tensor, Tensor] | None = None
         self._stream: Stream | None = None
@@ -111,7 +107,7 @@ class Loader:
     def to(self, device: torch.device | str) -> Self:
         """Deliver batches on ``device`` from the next pass on; recomputes automatic settings."""
         self.device = torch.device(device)
-        self.settings = self._choose(self.device)
+        self.settings = loader_settings(self.data, self.batch_size, self.device, **self._asked)
         self._stored = self._stream = None
         self._normalize = self._normalize.on(self.device)
         return self
