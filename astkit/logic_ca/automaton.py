@@ -7,8 +7,9 @@ Source: Miotti et al., "Differentiable Logic Cellular Automata", 2025, and its n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +19,20 @@ from torch.utils.checkpoint import checkpoint
 from astkit import rng
 from astkit.identity import tensor_hash
 from astkit.logic_ca import gates
-from astkit.logic_ca.config import LogicCAConfig
+from astkit.logic_ca.config import LogicCAConfig, check_masks
 from astkit.logic_ca.fused import gate_stack, plain_stack
 
 
-class _Rule(NamedTuple):
-    """Coefficients of all gates, computed once per rollout."""
+class _Layers(NamedTuple):
+    """Layers of gates, computed once per rollout: see `gate_stack`."""
 
-    first: Tensor  # [8, kernels, 4]
-    kernel: tuple[Tensor, ...]  # [4, gates * kernels, 1] each
-    update: tuple[Tensor, ...]  # [4, gates, 1] each
+    rows: Sequence[Tensor]
+    coefficients: Sequence[Tensor]
     fused: bool
+
+    def __call__(self, x: Tensor) -> Tensor:
+        stack = gate_stack if self.fused else plain_stack
+        return stack(x, self.rows, self.coefficients)
 
 
 class LogicCA(nn.Module):
@@ -44,9 +48,6 @@ class LogicCA(nn.Module):
     Attributes:
         kernel_logits: ``[gates, kernels, 16]`` per layer.
         update_logits: ``[gates, 16]`` per layer.
-
-    Args:
-        config: sizes, and the seed of the wiring.
     """
 
     def __init__(self, config: LogicCAConfig) -> None:
@@ -59,10 +60,14 @@ class LogicCA(nn.Module):
         self.update_logits = nn.ParameterList(
             gates.initial_logits(size, first=config.first_logit) for size in config.update_layers
         )
-        for name, table in _draw(config).items():
-            self.register_buffer(name, table)
-        self._number_rows()
-        self.register_load_state_dict_post_hook(LogicCA._renumber)
+        generator = partial(rng.generator, config.seed, "wiring")
+        self.register_buffer("kernel_wires_0", gates.first_kernel(generator("kernel", 0)))
+        for i, sizes in enumerate(pairwise(config.kernel_layers), 1):
+            wires = gates.unique_pairs(*sizes, generator("kernel", i))
+            self.register_buffer(f"kernel_wires_{i}", wires)
+        for i, sizes in enumerate(pairwise((config.update_inputs, *config.update_layers))):
+            wires = gates.unique_pairs(*sizes, generator("update", i))
+            self.register_buffer(f"update_wires_{i}", wires)
 
     @property
     def kernel_wires(self) -> list[Tensor]:
@@ -94,9 +99,8 @@ class LogicCA(nn.Module):
 
         Args:
             x: ``[batch, channels, height, width]`` in [0, 1], of any dtype.
-            steps: number of steps.
-            masks: bool ``[steps, batch, 1, height, width]``, true if a cell is updated; see
-                `fire_masks`. Required for a fire rate below 1.
+            masks: bool ``[steps, batch, 1, height, width]`` on any device, true if a cell is
+                updated; see `fire_masks`. Required for a fire rate below 1.
             hard: hard gates, without gradients of the logits. As bool ``[gates]``, kernels first:
                 which gates are hard, with straight-through gradients; see `hard_gates`.
             fused: False uses plain operations, which ``torch.func`` supports.
@@ -105,78 +109,76 @@ class LogicCA(nn.Module):
         Returns ``[batch, channels, height, width]``. Raises ``ValueError`` for wrong shapes or
         missing masks.
         """
-        self._check(x, steps, masks, hard)
-        # features first, in the dtype of the logits
-        rule, state = self._rule(hard, fused), x.transpose(0, 1).to(self.update_logits[0].dtype)
-        size = recompute if recompute is not None and torch.is_grad_enabled() else steps
-        if size < 1:
-            raise ValueError(f"recompute is {recompute}: give 1 step or more, or None")
-        for first in range(0, steps, size):
-            fires = None if masks is None else masks[first : first + size]
-            count = min(size, steps - first)
-            if size < steps:
-                state = checkpoint(self._run, rule, state, count, fires, use_reentrant=False)
-            else:
-                state = self._run(rule, state, count, fires)
+        self._check(x, steps, hard, recompute)
+        check_masks(masks, self.config.fire_rate, [steps, len(x), 1, *x.shape[2:]])
+        first, kernel, update = self._rule(hard, fused)
+
+        def run(state: Tensor, fires: Sequence[Tensor | None]) -> Tensor:
+            for fire in fires:
+                new = update(self._perceived(state, first, kernel)).view(state.shape)
+                state = new if fire is None else torch.where(fire, new, state)
+            return state
+
+        state = x.transpose(0, 1).to(first.dtype)  # features first
+        fires: Sequence[Tensor | None] = [None] * steps
+        if masks is not None:
+            fires = masks.to(x.device).transpose(1, 2).unbind()
+        if recompute is None or recompute >= steps or not torch.is_grad_enabled():
+            return run(state, fires).transpose(0, 1)
+        for done in range(0, steps, recompute):
+            state = checkpoint(run, state, fires[done : done + recompute], use_reentrant=False)
         return state.transpose(0, 1)
 
-    def _check(self, x: Tensor, steps: int, masks: Tensor | None, hard: bool | Tensor) -> None:
+    def _check(self, x: Tensor, steps: int, hard: bool | Tensor, recompute: int | None) -> None:
         if x.ndim != 4 or x.shape[1] != self.config.channels:
             raise ValueError(
                 f"x has shape {list(x.shape)}: give [batch, {self.config.channels}, height, width]"
             )
         if steps < 1:
             raise ValueError(f"steps is {steps}: give 1 or more")
+        if recompute is not None and recompute < 1:
+            raise ValueError(f"recompute is {recompute}: give 1 step or more, or None")
         if isinstance(hard, Tensor) and list(hard.shape) != [sum(self.config.gates)]:
             raise ValueError(
                 f"hard has shape {list(hard.shape)}: give [{sum(self.config.gates)}], one per gate"
             )
-        if masks is None:
-            if self.config.fire_rate < 1:
-                raise ValueError(
-                    f"masks is None, but the fire rate is {self.config.fire_rate}: draw them with"
-                    " astkit.logic_ca.tasks.fire_masks"
-                )
-            return
-        wanted = [steps, len(x), 1, *x.shape[2:]]
-        if list(masks.shape) != wanted:
-            raise ValueError(f"masks has shape {list(masks.shape)}: give {wanted}")
 
-    def _rule(self, hard: bool | Tensor, fused: bool) -> _Rule:
+    def _rule(self, hard: bool | Tensor, fused: bool) -> tuple[Tensor, _Layers, _Layers]:
+        """Coefficients ``[8, kernels, 4]`` of the first kernel layer; the other layers."""
         logits = [*self.kernel_logits, *self.update_logits]
-        rows = [p.shape[:-1].numel() for p in logits]
+        sizes = [p.shape[:-1].numel() for p in logits]
         c = gates.coefficients(torch.cat([p.flatten(0, -2) for p in logits]), hard)
-        first, *_ = c.split(rows)
-        layers = c.T.contiguous().unsqueeze(-1).split(rows, 1)
+        first = c[: sizes[0]].unflatten(0, (-1, self.config.kernels))
+        layers = [part.contiguous() for part in c.T.unsqueeze(-1).split(sizes, 1)]
+        kernels = torch.arange(self.config.kernels, device=c.device)
+        kernel_rows = [
+            (table[:, :, None] * len(kernels) + kernels).flatten()
+            for table in self.kernel_wires[1:]
+        ]
+        update_rows = [table.flatten() for table in self.update_wires]
+        update_rows[0] = self._stored_rows(c.device)[update_rows[0]]
         count = len(self.kernel_logits)
-        return _Rule(
-            first.unflatten(0, (-1, self.config.kernels)),
-            tuple(part.contiguous() for part in layers[1:count]),
-            tuple(part.contiguous() for part in layers[count:]),
-            fused,
-        )
+        kernel = _Layers(kernel_rows, layers[1:count], fused)
+        return first, kernel, _Layers(update_rows, layers[count:], fused)
 
-    def _run(self, rule: _Rule, state: Tensor, steps: int, masks: Tensor | None) -> Tensor:
-        for t in range(steps):
-            new = self._step(rule, state)
-            state = new if masks is None else torch.where(masks[t].transpose(0, 1), new, state)
-        return state
+    def _stored_rows(self, device: torch.device) -> Tensor:
+        """The row of each input of the update network: stored as (s, k, c), numbered (c, s, k)."""
+        channels = torch.arange(self.config.channels, device=device)
+        rows = torch.arange(self.config.perceived, device=device).view(-1, len(channels))
+        return torch.cat([channels, len(channels) + rows.T.flatten()])
 
-    def _step(self, rule: _Rule, state: Tensor) -> Tensor:
-        stack = gate_stack if rule.fused else plain_stack
-        channels = state.shape[0]
+    def _perceived(self, state: Tensor, first: Tensor, kernel: _Layers) -> Tensor:
+        """Inputs of the update network, features first, of ``state [channels, batch, H, W]``."""
         patch = self._patches(state).flatten(1)  # [9, channels * cells]
         a = patch.index_select(0, self.kernel_wires[0][0])
         b = patch[gates.CENTRE].expand_as(a)
         # in the first layer all kernels read the same neighbours: a product of small matrices
         basis = torch.stack([torch.ones_like(a), a, b, a * b], 1)
-        seen = (rule.first @ basis).flatten(0, 1)  # [8 * kernels, channels * cells]
-        if rule.kernel:
-            seen = stack(seen, self._rows("kernel", 1, len(self.kernel_logits)), rule.kernel)
-        cells = state.reshape(channels, -1)
-        inputs = torch.cat([cells, seen.view(-1, cells.shape[1])])
-        rows = self._rows("update", 0, len(self.update_logits))
-        return stack(inputs, rows, rule.update).view(state.shape)
+        seen = (first @ basis).flatten(0, 1)  # [8 * kernels, channels * cells]
+        if kernel.rows:
+            seen = kernel(seen)
+        cells = state.flatten(1)
+        return torch.cat([cells, seen.view(-1, cells.shape[1])])
 
     def _patches(self, state: Tensor) -> Tensor:
         """Neighbourhoods ``[9, channels, batch, height, width]`` of all cells."""
@@ -186,48 +188,3 @@ class LogicCA(nn.Module):
         return torch.stack(
             [wide[..., i : i + height, j : j + width] for i in range(3) for j in range(3)]
         )
-
-    def _rows(self, kind: str, first: int, end: int) -> list[Tensor]:
-        return [getattr(self, f"_{kind}_rows_{i}") for i in range(first, end)]
-
-    def _number_rows(self) -> None:
-        """Compute, from the wiring, the rows of the features-first layout that each gate reads."""
-        config = self.config
-        kernels = torch.arange(config.kernels, device=self.kernel_wires[0].device)
-        for i, table in enumerate(self.kernel_wires[1:], 1):
-            rows = table[:, :, None] * config.kernels + kernels
-            self.register_buffer(f"_kernel_rows_{i}", rows.flatten(), persistent=False)
-        for i, table in enumerate(self.update_wires):
-            rows = table if i else _perceived_rows(config).to(table.device)[table]
-            self.register_buffer(f"_update_rows_{i}", rows.flatten(), persistent=False)
-
-    @staticmethod
-    def _renumber(module: nn.Module, _: Any) -> None:
-        assert isinstance(module, LogicCA)
-        module._number_rows()
-
-
-def _perceived_rows(config: LogicCAConfig) -> Tensor:
-    """The row of each input of the update network: stored as (s, k, c), numbered as (c, s, k)."""
-    channels = torch.arange(config.channels)
-    rows = torch.arange(config.perceived).view(-1, config.channels).T.flatten()
-    return torch.cat([channels, config.channels + rows])
-
-
-def _draw(config: LogicCAConfig) -> dict[str, Tensor]:
-    """The wiring of each layer by name, each from its own generator."""
-
-    def tables(kind: str, sizes: Sequence[int], skip: int = 0) -> dict[str, Tensor]:
-        return {
-            f"{kind}_wires_{i + skip}": gates.unique_pairs(
-                inputs, outputs, rng.generator(config.seed, "wiring", kind, i + skip)
-            )
-            for i, (inputs, outputs) in enumerate(pairwise(sizes))
-        }
-
-    first = gates.first_kernel(rng.generator(config.seed, "wiring", "kernel", 0))
-    return {
-        "kernel_wires_0": first,
-        **tables("kernel", config.kernel_layers, skip=1),
-        **tables("update", (config.update_inputs, *config.update_layers)),
-    }

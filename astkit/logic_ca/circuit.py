@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astkit import files
+from astkit.identity import configuration
 from astkit.logic_ca.automaton import LogicCA
 from astkit.logic_ca.config import Boundary, check_grid
 from astkit.logic_ca.gates import CENTRE
@@ -125,11 +126,9 @@ class Circuit:
             content = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"this is no circuit: it is not JSON ({error})") from error
-        found = content.items() if isinstance(content, dict) else ()
-        made_by = {"format": FORMAT, "version": VERSION}
-        if {name: value for name, value in found if name in made_by} != made_by:
+        values = content if isinstance(content, dict) else {}
+        if [values.pop(name, None) for name in ("format", "version")] != [FORMAT, VERSION]:
             raise ValueError(f"this is no circuit: give JSON of {FORMAT!r}, version {VERSION}")
-        values = {name: value for name, value in found if name not in made_by}
         if odd := values.keys() ^ cls.__dataclass_fields__.keys():
             raise ValueError(f"missing or unknown keys in the circuit: {', '.join(sorted(odd))}")
         return cls(**values)
@@ -164,7 +163,7 @@ def from_automaton(model: LogicCA) -> Circuit:
     for table, logits in zip(model.update_wires, model.update_logits, strict=True):
         a, b = table.cpu().numpy()
         below = layer(below[a], below[b], logits)
-    meta = {"config": config.to_dict(), "wiring_hash": model.wiring_hash}
+    meta = {"config": configuration(asdict(config)), "wiring_hash": model.wiring_hash}
     ops, a, b = (np.concatenate(parts) for parts in zip(*layers, strict=True))
     return Circuit(config.channels, ops, a, b, below, config.boundary, config.fire_rate, meta)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
+
+from torch import Tensor
 
 from astkit.logic_ca.gates import FIRST_LOGIT, NEIGHBOURS
 
@@ -18,6 +20,17 @@ def check_grid(boundary: object, fire_rate: object) -> None:
         raise ValueError(f"boundary is {boundary!r}: choose one of {known}")
     if not isinstance(fire_rate, float | int) or not 0 < fire_rate <= 1:
         raise ValueError(f"fire_rate is {fire_rate!r}: give a share in (0, 1]")
+
+
+def check_masks(masks: Tensor | None, fire_rate: float, wanted: list[int]) -> None:
+    """Raise ``ValueError`` for a shape other than ``wanted``, or no masks below a rate of 1."""
+    if masks is None and fire_rate < 1:
+        raise ValueError(
+            f"masks is None, but the fire rate is {fire_rate}: draw them with"
+            " astkit.logic_ca.tasks.fire_masks"
+        )
+    if masks is not None and list(masks.shape) != wanted:
+        raise ValueError(f"masks has shape {list(masks.shape)}: give {wanted}, a mask per step")
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,3 @@ class LogicCAConfig:
         """Gates evaluated per cell and step: every kernel perceives each channel."""
         perception, update = self.gates
         return self.channels * perception + update
-
-    def to_dict(self) -> dict[str, Any]:
-        """The sizes as plain values, for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}

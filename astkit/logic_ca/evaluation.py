@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import nn
 
-from astkit.batch import Batch
+from astkit.batch import Batch, join
 from astkit.datasets import BatchSource
 from astkit.gating import evaluating
 from astkit.logic_ca.automaton import LogicCA
@@ -43,17 +42,13 @@ class GateCosts(Costs):
 
     def of(self, batch: Batch, check_all: object) -> FlopsPerSample:
         """The cost of a sample of ``batch``."""
-        return self._by_formula(self._task.config, batch)
+        return self.of_helper(self.learner.model, batch)
 
     def of_helper(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
-        """The cost of a sample of ``batch`` in a helper model; of automata by formula too."""
+        """The cost of a sample of ``batch`` in ``model``, an automaton or of another kind."""
         if isinstance(model, LogicCA):
-            return self._by_formula(model.config, batch)
+            return gate_flops(model.config, *batch.x.shape[2:], self._task.steps)
         return super().of_helper(model, batch)
-
-    def _by_formula(self, config: LogicCAConfig, batch: Batch) -> FlopsPerSample:
-        height, width = batch.x.shape[2:]
-        return gate_flops(config, height, width, self._task.steps)
 
 
 class LogicEvaluator(Evaluator):
@@ -75,8 +70,7 @@ class LogicEvaluator(Evaluator):
 
     def evaluate(self, source: BatchSource) -> dict[str, Any]:
         """Metrics without ``val_`` for one pass of ``source``."""
-        parts = zip(*source.batches(0), strict=True)
-        return self._evaluated(Batch(*(torch.cat(part) for part in parts)))
+        return self._evaluated(join(list(source.batches(0))))
 
     def _evaluated(self, batch: Batch) -> dict[str, Any]:
         model: Any = self.learner.model
@@ -94,7 +88,6 @@ def evaluate(model: LogicCA, task: Task, batch: Batch | None = None) -> dict[str
     device = next(model.parameters()).device
     batch = (batch or task.evaluation()).to(device)
     masks = task.masks(batch.index, 0, EVALUATION)
-    masks = None if masks is None else masks.to(device)
     with evaluating(model, device), denormals_flushed():
         soft, hard = (model(batch.x, task.steps, masks, way) for way in (False, True))
         losses = [first_channel_loss(states, batch.y).sum().item() for states in (soft, hard)]

@@ -65,7 +65,7 @@ def coefficients(logits: Tensor, hard: bool | Tensor = False) -> Tensor:
         if hard is True:
             shares = chosen
         else:
-            shares = shares + (chosen - shares).detach() * hard.unsqueeze(-1)
+            shares = shares + (chosen - shares).detach() * hard.to(logits.device).unsqueeze(-1)
     return shares @ tensor(BASIS, dtype=logits.dtype, device=logits.device)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from astkit.logic_ca.circuit import FALSE, PATCH, Bits, Circuit
+from astkit.logic_ca.config import check_masks
 from astkit.logic_ca.pruning import prune
 
 Words = NDArray[np.uint64]
@@ -64,17 +65,16 @@ class PackedCircuit:
                 f"x has shape {list(x.shape)}: give [batch, {self.circuit.channels}, height,"
                 " width], none of them 0"
             )
-        if masks is None and self.circuit.fire_rate < 1:
-            raise ValueError(
-                f"masks is None, but the fire rate is {self.circuit.fire_rate}: draw them with"
-                " astkit.logic_ca.tasks.fire_masks"
-            )
         batch, _, height, width = x.shape
-        shape = [steps, batch, 1, height, width]
-        fires = None if masks is None else _bits("masks", masks, shape)
+        check_masks(masks, self.circuit.fire_rate, [steps, batch, 1, height, width])
+        fires = None if masks is None else _bits("masks", masks)
         if alive is not None:
-            one = alive.ndim == 5 and alive.shape[1] == 1
-            living = _bits("alive", alive, [steps, 1 if one else batch, 1, height, width])
+            if alive.shape not in [(steps, rows, 1, height, width) for rows in (1, batch)]:
+                raise ValueError(
+                    f"alive has shape {list(alive.shape)}: give"
+                    f" {[steps, batch, 1, height, width]}, with 1 or {batch} as the second"
+                )
+            living = _bits("alive", alive)
         state = _bits("x", x)
         yield state
         step = self._stepper(state.shape)
@@ -158,9 +158,7 @@ def _pack(rows: Bits) -> Words:
     return np.pad(octets, [(0, 0), (0, -octets.shape[1] % 8)]).view(np.uint64)
 
 
-def _bits(name: str, values: Tensor, shape: list[int] | None = None) -> Bits:
-    if shape is not None and list(values.shape) != shape:
-        raise ValueError(f"{name} has shape {list(values.shape)}: give {shape}, a mask per step")
+def _bits(name: str, values: Tensor) -> Bits:
     array = values.detach().cpu().numpy()
     bits: Bits = array.astype(bool)
     if not np.array_equal(array, bits):

@@ -41,7 +41,6 @@ class LogicStep:
     the optimizer's eps would be large.
 
     Args:
-        task: task that defines steps and masks.
         seed: seed of masks and hard gates.
         gate: a policy, such as a `Gate`, that selects samples after a scoring rollout; by default
             all are trained on.
@@ -100,9 +99,7 @@ class LogicStep:
     def _drawn(self, part: Batch) -> tuple[Tensor | None, Tensor | Literal[False]]:
         """Fire masks of the samples, and the hard gates."""
         masks = self.task.masks(part.index, self.seed, self.iteration)
-        hard = self.task.hard(self.seed, self.iteration)
-        moved = None if masks is None else masks.to(part.x.device)
-        return moved, hard if hard is False else hard.to(part.x.device)
+        return masks, self.task.hard(self.seed, self.iteration)
 
     def state_dict(self) -> dict[str, Any]:
         gate = {} if self.gate is None else {"gate": self.gate.state_dict()}
@@ -151,7 +148,6 @@ def logic_trainer(
         done.run().epochs[-1]["val_wrong"]
 
     Args:
-        task: task to train on.
         seed: seed of wiring, order of samples, and masks.
         iterations: the budget is as many passes over the samples as this number of batches takes,
             by default the task's; a policy that selects before loading takes fewer batches.

@@ -130,7 +130,8 @@ def test_the_exported_circuit_is_the_hard_automaton(config):
     model = drawn(config)
     circuit = from_automaton(model)
     assert circuit.gates == config.gates_per_cell
-    assert circuit.meta == {"config": config.to_dict(), "wiring_hash": model.wiring_hash}
+    assert circuit.meta["wiring_hash"] == model.wiring_hash
+    assert LogicCAConfig(**circuit.meta["config"]) == config
     assert (circuit.boundary, circuit.fire_rate) == (config.boundary, config.fire_rate)
     assert Circuit.from_json(circuit.to_json()).meta == circuit.meta
     size = (2, config.channels, 5, 4)

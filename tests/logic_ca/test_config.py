@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_the_presets_have_the_gates_of_the_source() -> None:
 
 def test_a_configuration_is_plain_values_and_back() -> None:
     for config in (LIFE, SYNC, ASYNC):
-        assert LogicCAConfig(**json.loads(json.dumps(config.to_dict()))) == config
+        assert LogicCAConfig(**json.loads(json.dumps(asdict(config)))) == config
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -132,6 +132,13 @@ def test_the_ledger_counts_gates() -> None:
     assert trainer.learner.updates.steps == 5
 
 
+def test_the_gates_of_a_given_model_are_counted() -> None:
+    larger = replace(LIFE.config, kernels=8)
+    trainer = cpu(LIFE, iterations=1, model=LogicCA(larger))
+    trainer.run()
+    assert trainer.ledger.flops.forward == 20 * 6 * larger.gates_per_cell * 9
+
+
 def test_a_resumed_run_is_one_that_was_never_left(tmp_path: Path) -> None:
     def gate() -> Gate:
         return Gate(0.5, criterion=first_channel_loss)
