@@ -20,20 +20,16 @@ def _layer_in_place(x: Tensor, wires: Tensor, c: Tensor) -> Tensor:
     return out.add_(a.mul_(c[1])).add_(c[0])
 
 
-def _layer_backward(
-    grad: Tensor, x: Tensor, wires: Tensor, c: Tensor, needs_input: bool
-) -> tuple[Tensor | None, Tensor]:
-    gates = len(grad)
+def _layer_backward(grad: Tensor, x: Tensor, wires: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of ``x`` and ``c``."""
     both = x.index_select(0, wires)
-    a, b = both[:gates], both[gates:]
+    a, b = both.chunk(2)
     ga, gb = grad * a, b * grad
     of_c = torch.empty_like(c)
     torch.sum(grad, 1, keepdim=True, out=of_c[0])
     torch.sum(ga, 1, keepdim=True, out=of_c[1])
     torch.sum(gb, 1, keepdim=True, out=of_c[2])
     torch.sum(b.mul_(ga), 1, keepdim=True, out=of_c[3])
-    if not needs_input:
-        return None, of_c
     # d/da = c1 g + c3 g b and d/db = c2 g + c3 g a, written over a and b
     torch.mul(grad, c[1], out=a).add_(gb.mul_(c[3]))
     torch.mul(grad, c[2], out=b).add_(ga.mul_(c[3]))
@@ -55,14 +51,12 @@ class _GateStack(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         saved, depth = ctx.saved_tensors, len(ctx.wires)
-        inputs, cs, of_cs = saved[:depth], saved[depth:], []
-        flowing: Tensor | None = grad.contiguous()
-        for i in reversed(range(depth)):
-            assert flowing is not None
-            needs = i > 0 or ctx.needs_input_grad[0]
-            flowing, of_c = _layer_backward(flowing, inputs[i], ctx.wires[i], cs[i], needs)
+        layers = list(zip(saved[:depth], ctx.wires, saved[depth:], strict=True))
+        grad, of_cs = grad.contiguous(), []
+        for layer in reversed(layers):
+            grad, of_c = _layer_backward(grad, *layer)
             of_cs.append(of_c)
-        return flowing, None, *reversed(of_cs)
+        return grad, None, *reversed(of_cs)
 
 
 def gate_stack(x: Tensor, wires: Sequence[Tensor], cs: Sequence[Tensor]) -> Tensor:
