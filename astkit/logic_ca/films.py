@@ -25,11 +25,8 @@ def rollout_frames(trajectories: Mapping[str, ArrayLike], at: Sequence[int]) -> 
     """States of several rollouts: a row per rollout, a column per step.
 
     The first rollout is the reference; cells of the others that differ from it, rounded, are
-    coloured and counted.
-
-    Args:
-        trajectories: for each name values in [0, 1], ``[T, H, W]``, all of one shape.
-        at: the steps to show.
+    coloured and counted. ``trajectories``: for each name values in [0, 1], ``[T, H, W]``, all of
+    one shape; ``at``: the steps to show.
 
     Raises ``ValueError`` for shapes that differ, or a step out of range.
     """
@@ -53,10 +50,8 @@ def save_rollouts(
 ) -> Path:
     """Write the rollouts side by side as an animated GIF, atomically; returns the path.
 
-    ``trajectories``: see `rollout_frames`; ``fps``: frames per second.
-
-    Raises ``ValueError`` for a path that does not end in ``.gif``, shapes that differ, or ``fps``
-    below 1.
+    ``trajectories``: see `rollout_frames`. Raises ``ValueError`` for a path that does not end in
+    ``.gif``, shapes that differ, or less than 1 frame per second (``fps``).
     """
     path, films = Path(path), _films(trajectories)
     if path.suffix != ".gif":
@@ -105,8 +100,7 @@ def _films(trajectories: Mapping[str, ArrayLike]) -> list[_Film]:
 
 
 def _show(axis: Axes, image: Floats) -> Any:
-    axis.set_xticks([])
-    axis.set_yticks([])
+    axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(True)
     return axis.imshow(image, interpolation="nearest")
 

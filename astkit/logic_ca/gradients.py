@@ -43,18 +43,14 @@ def gradients(
 
     Args:
         model: model whose parameters are differentiated; ``.grad`` is unchanged.
-        x: ``[batch, channels, height, width]``.
+        x, steps, masks, hard, recompute: see `LogicCA.forward`; "vmap" cannot recompute.
         targets: ``[batch, height, width]`` of channel 0; the loss is `first_channel_loss`.
-        steps: steps of the rollout.
-        masks: bool ``[steps, batch, 1, height, width]``; see `LogicCA.forward`.
-        hard: bool ``[gates]``, which gates are hard; see `LogicCA.forward`.
         parallel: "batch": all samples in one rollout. "vmap": the gradient of each sample by
             ``torch.func``, then their sum. "chunk": ``chunk_size`` samples at a time, which bounds
             memory. "loop": one sample at a time.
         chunk_size: samples at a time, for "chunk" and, optionally, for "vmap", which still holds
             the gradients of all samples.
         weight: ``[batch]``, weights of the samples in the sum; 1 by default.
-        recompute: see `LogicCA.forward`; not for "vmap".
 
     Returns losses ``[batch]``, unweighted, and the gradients by parameter name. Raises
     ``ValueError`` for an unknown ``parallel``, an invalid chunk size, or no samples.
@@ -101,7 +97,7 @@ def denormals_flushed() -> Iterator[None]:
     within a few layers, which are slow on a CPU. Applies to the calling thread only: the other
     threads among which torch divides large operations, and other devices, are not affected.
     """
-    before = bool((torch.tensor([1e-39]) * 1.0).item() == 0.0)  # torch has no getter
+    before = (torch.tensor(1e-39) * 1.0).item() == 0  # torch has no getter
     torch.set_flush_denormal(True)
     try:
         yield

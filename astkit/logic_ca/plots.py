@@ -11,15 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from astkit.logic_ca.circuit import PASSIVE, PATCH, Circuit
+from astkit.logic_ca.films import Floats
 from astkit.logic_ca.films import rollout_frames as rollout_frames
 from astkit.logic_ca.films import save_rollouts as save_rollouts
 from astkit.logic_ca.gates import CENTRE
 from astkit.widgets.style import COLOURS, HATCHES, INK, PAPER, SOFT, Picture, line, picture, styled
-
-Floats = NDArray[np.float64]
 
 OPS = ("0", "∧", "a∧¬b", "a", "¬a∧b", "b", "⊕", "∨", "⊽", "≡", "¬b", "a∨¬b", "¬a", "¬a∨b", "⊼", "1")
 """The sixteen gates of a and b by index."""

@@ -33,7 +33,8 @@ class Task:
         batch_size: samples per iteration.
         iterations: number of weight updates in training.
         weight_decay: weight decay of AdamW.
-        hard_share: probability that a gate is hard in an iteration; see `hard_gates`.
+        hard_share: probability that a gate is hard in an iteration, 0 in the paper; see
+            `hard_gates`.
         every: iterations per pass; the automaton is evaluated after each pass.
         held_out: number of evaluation samples; Life is evaluated on all neighbourhoods.
     """
@@ -133,28 +134,20 @@ def checkerboard() -> Task:
     """A checkerboard of 2x2 squares in 20 synchronous steps; 3,040 gates."""
     update = (256,) * 10 + (128, 64, 32, 16, 8, 8)
     config = LogicCAConfig(8, 16, (8, 4, 2), update, boundary="zero")
-    return _board("checkerboard", config, 16, 20, 2, 500)
+    return Task("checkerboard", "checkerboard", config, 16, 16, 20, 2, 500, hard_share=0.5)
 
 
 def checkerboard_async() -> Task:
     """The same in 50 steps, each updating 60 % of the cells; 4,064 gates."""
     update = (256,) * 14 + (128, 64, 32, 16, 8, 8)
     config = LogicCAConfig(8, 16, (8, 4, 2), update, boundary="zero", fire_rate=0.6)
-    return _board("checkerboard_async", config, 14, 50, 1, 800)
+    return Task("checkerboard_async", "checkerboard", config, 14, 14, 50, 1, 800, hard_share=0.5)
 
 
 def checkerboard_small() -> Task:
     """The same on 8x8 in 10 synchronous steps, with a small automaton: a smoke test."""
     config = LogicCAConfig(8, 4, (8, 4, 2), (64,) * 4 + (32, 16, 8), boundary="zero")
-    return _board("checkerboard_small", config, 8, 10, 4, 500)
-
-
-def _board(
-    name: str, config: LogicCAConfig, side: int, steps: int, batch: int, iterations: int
-) -> Task:
-    # unlike in the paper, half of the gates are hard in an iteration
-    grid = (side, side, steps)
-    return Task(name, "checkerboard", config, *grid, batch, iterations, hard_share=0.5)
+    return Task("checkerboard_small", "checkerboard", config, 8, 8, 10, 4, 500, hard_share=0.5)
 
 
 def life_step(grid: Tensor) -> Tensor:
@@ -180,15 +173,14 @@ def checkerboard_target(height: int, width: int) -> Tensor:
     return ((x // 2 + y // 2) % 2).float()
 
 
-def damage(height: int, width: int, steps: int, held: int, half: int = 10) -> Tensor:
-    """A mask of a damaged square in the middle: bool ``[steps, 1, 1, H, W]``, false where damaged.
+def damage(height: int, width: int, steps: int, held: int) -> Tensor:
+    """A mask of a damaged square of 20x20 in the middle: bool ``[steps, 1, 1, H, W]``, false there.
 
-    The square reaches ``half`` cells from the centre and is set to 0 in the first ``held`` steps:
-    ``held=steps`` is permanent damage, ``steps // 2`` leaves time to recover.
+    The square is dead in the first ``held`` steps: ``held=steps`` is permanent damage,
+    ``steps // 2`` leaves time to recover.
     """
     alive = torch.ones(steps, 1, 1, height, width, dtype=torch.bool)
-    rows = slice(max(0, height // 2 - half), height // 2 + half)
-    columns = slice(max(0, width // 2 - half), width // 2 + half)
+    rows, columns = (slice(max(0, size // 2 - 10), size // 2 + 10) for size in (height, width))
     alive[:held, :, :, rows, columns] = False
     return alive
 
