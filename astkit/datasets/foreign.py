@@ -29,11 +29,7 @@ _UNDIVIDED = RandomSampler | SequentialSampler  # load every row in every proces
 
 
 class Indexed(Dataset[Any]):
-    """``data`` with each item's index: its DataLoader yields ``(index, batch)``.
-
-    For policies that keep per-sample state, in custom training loops and in `Trainer`. ``data``
-    must have a length and ``[i]``, otherwise ``ValueError`` is raised.
-    """
+    """A dataset whose item ``i`` is ``(i, data[i])``; see `indexed`."""
 
     def __init__(self, data: Any) -> None:
         if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
@@ -59,7 +55,13 @@ class Indexed(Dataset[Any]):
         return partial(_collate_indexed, collate_fn)
 
 
-indexed = Indexed
+def indexed(data: Any) -> Indexed:
+    """``data`` with each item's index: its DataLoader yields ``(index, batch)``.
+
+    For policies that keep per-sample state, in custom training loops and in `Trainer`. ``data``
+    must have a length and ``[i]``, otherwise ``ValueError`` is raised.
+    """
+    return Indexed(data)
 
 
 def _collate_indexed(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> tuple[Any, Any]:
