@@ -85,7 +85,7 @@ _BUSY: dict[str, tuple[str, str]] = {
     "log": (COLOURS[2], HATCHES[0]),
 }
 _OWN = (COLOURS[3], HATCHES[6])  # phases of custom steps
-_REST = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
+_REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
 
 
 @styled
