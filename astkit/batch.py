@@ -113,7 +113,6 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
 
     Everything else, such as a scalar of the whole batch, is unchanged.
     """
-
     if isinstance(part, Tensor):
         if part.ndim == 0 or len(part) != count:
             return part

@@ -73,8 +73,7 @@ class ForeignLoader:
     """Wraps a loader of batches of any structure, such as a torch DataLoader.
 
     Sample indices are known if its dataset is `indexed`, else ``None``. Tensors are only moved to
-    ``device``; the loader determines the order. Raises ``ValueError``
-    if ``loader`` is not iterable.
+    ``device``; the loader determines the order. Raises ``ValueError`` if it is not iterable.
     """
 
     def __init__(self, loader: Iterable[Any], device: torch.device | str = "cpu") -> None:

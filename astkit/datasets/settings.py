@@ -60,8 +60,7 @@ def loader_settings(
     """Settings for batches of ``batch_size`` rows of ``data`` on ``device``.
 
     Values other than ``"auto"`` are used unchanged. One row may be loaded, to see its size and its
-    device; random generators are restored.
-    Raises ``ValueError`` for invalid arguments.
+    device; random generators are restored. Raises ``ValueError`` for invalid arguments.
     """
     _check_arguments(data, batch_size, num_workers, resident, timeout_s)
     device = torch.device(device)
@@ -107,9 +106,8 @@ def free_memory() -> int:
     of memory.stat in the kernel's cgroup-v2 document. ``sys.maxsize`` if unknown.
     """
     free = []
-    machine = _table(_MEMORY).get("MemAvailable:")
-    if machine is not None:
-        free.append(machine * 1024)
+    if (kilobytes := _table(_MEMORY).get("MemAvailable:")) is not None:
+        free.append(kilobytes * 1024)
     group, limit = _table(_GROUP / "memory.stat"), text_of(_GROUP / "memory.max").strip()
     if limit.isdigit() and "anon" in group:
         free.append(max(0, int(limit) - group["anon"] - group.get("shmem", 0)))
