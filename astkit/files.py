@@ -11,6 +11,9 @@ from pathlib import Path
 
 SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
 """Files of an installation from a wheel."""
+_PARENT = Path(__file__).resolve().parents[1]
+CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
+"""The folder that contains the package, unless it is installed."""
 
 
 def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
@@ -75,8 +78,6 @@ def _is_stream(path: Path) -> bool:
 def shipped(name: str) -> Path:
     """A file or folder of the checkout; in an installation from a wheel, its copy."""
     # the checkout first: an editable install copies files, too
-    root = Path(__file__).resolve().parents[1]
-    found = root / name
-    if root.name != "site-packages" and found.exists():
-        return found
+    if CHECKOUT is not None and (CHECKOUT / name).exists():
+        return CHECKOUT / name
     return SHARE / Path(name).name

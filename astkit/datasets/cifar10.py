@@ -14,6 +14,7 @@ from torch import Tensor
 from astkit.datasets.images import Images
 from astkit.datasets.parquet import image_rows, shard_files
 from astkit.datasets.sources import Parts, load_folders
+from astkit.files import CHECKOUT
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MOST_ROWS = 50_000  # per part
@@ -53,9 +54,8 @@ def search_places(root: Path | None) -> list[Path]:
     places = [] if root is None else [root]
     if os.environ.get(DATA):
         places.append(Path(os.environ[DATA]).expanduser())
-    package_parent = Path(__file__).resolve().parents[2]
-    if package_parent.name != "site-packages":
-        places.append(package_parent / "data")
+    if CHECKOUT is not None:
+        places.append(CHECKOUT / "data")
     places += [Path.cwd() / "data", Path(os.environ.get(INPUT) or "/kaggle/input")]
     return list(dict.fromkeys(places))
 

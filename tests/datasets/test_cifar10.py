@@ -26,7 +26,7 @@ def nothing_around(tmp_path, monkeypatch):
     monkeypatch.delenv("ASTKIT_DATA", raising=False)
     monkeypatch.setenv("ASTKIT_INPUT", str(tmp_path / "input"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cifar10, "__file__", str(tmp_path / "checkout" / "a" / "b" / "c.py"))
+    monkeypatch.setattr(cifar10, "CHECKOUT", tmp_path / "checkout")
 
 
 def rows(seed, count=4):
