@@ -86,8 +86,8 @@ class WeightedSum(RelativeScore):
 
     def features(self, batch: Scored) -> Tensor:
         columns = [score_rows(term, batch) for _, term in self.terms]
-        kept = [c if c.dtype == torch.float64 else c.float() for c in columns]
-        features = torch.stack(kept, dim=1)
+        columns = [each if each.dtype == torch.float64 else each.float() for each in columns]
+        features = torch.stack(columns, dim=1)
         lowest = features.nan_to_num(0.0, 0.0, 0.0).amin(0).tolist()
         for (_, term), value in zip(self.terms, lowest, strict=True):
             if value < 0:

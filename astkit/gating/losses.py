@@ -63,10 +63,9 @@ def reduced(losses: Tensor, mask: Tensor | None) -> Tensor:
     losses = losses.flatten(1)
     if mask is None:
         return losses.mean(1)
-    real = mask.flatten(1).to(losses.dtype)
+    real = mask.flatten(1) > 0
     # multiplying by the mask would keep the NaN of a masked token
-    kept = torch.where(real > 0, losses, 0.0)
-    return (kept * real).sum(1) / real.sum(1).clamp_min(1)
+    return torch.where(real, losses, 0.0).sum(1) / real.sum(1).clamp_min(1)
 
 
 def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tensor, Tensor | None]:

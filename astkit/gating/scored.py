@@ -87,8 +87,9 @@ class Scored:
 
     @property
     def device(self) -> torch.device:
-        """Device of the inputs; the CPU without tensors."""
-        return next((tensor.device for tensor in tensors(self.inputs)), torch.device("cpu"))
+        """Device of the inputs, or of the targets if the inputs hold no tensor, such as texts."""
+        found = tensors((self.inputs, self.targets))
+        return next((tensor.device for tensor in found), torch.device("cpu"))
 
     @property
     def outputs(self) -> Any:

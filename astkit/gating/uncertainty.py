@@ -15,14 +15,14 @@ from astkit.gating.losses import check_labels, labels_of, logits_of, single
 INSTEAD = "choose score='loss', or a policy that uses losses, such as 'gate'"
 
 
-def class_logits(outputs: Any, rows: int) -> Tensor:
+def class_logits(outputs: Any, targets: Any) -> Tensor:
     """``outputs`` as ``[rows, classes]``, in float32 or higher precision.
 
     Raises ``ValueError`` for other shapes or fewer than two classes.
     """
     with suppress(ValueError):
         outputs = logits_of(outputs)
-    tensor = isinstance(outputs, Tensor)
+    tensor, rows = isinstance(outputs, Tensor), count_rows(targets)
     if not tensor or outputs.ndim != 2 or len(outputs) != rows or outputs.shape[1] < 2:
         what = list(outputs.shape) if tensor else type(outputs).__name__
         raise ValueError(
@@ -37,7 +37,7 @@ def entropy(outputs: Any, targets: Any, inputs: Any) -> Tensor:
 
     Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
     """
-    logs = class_logits(outputs, count_rows(targets)).log_softmax(1)
+    logs = class_logits(outputs, targets).log_softmax(1)
     logs = logs.clamp_min(torch.finfo(logs.dtype).min)  # 0 * log 0 is 0, but 0 * -inf is NaN
     return -(logs.exp() * logs).sum(1)
 
@@ -48,7 +48,7 @@ def margin(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     Source: Scheffer, Decomain and Wrobel, "Active Hidden Markov Models for Information Extraction"
     (2001), reversed so that higher means less certain. Ignores labels.
     """
-    shares = class_logits(outputs, count_rows(targets)).softmax(1)
+    shares = class_logits(outputs, targets).softmax(1)
     first, second = shares.topk(2, dim=1).values.unbind(1)
     return 1 - (first - second)
 
@@ -58,7 +58,7 @@ def confidence(outputs: Any, targets: Any, inputs: Any) -> Tensor:
 
     Source: Lewis and Gale, "A Sequential Algorithm for Training Text Classifiers" (1994).
     """
-    return 1 - class_logits(outputs, count_rows(targets)).softmax(1).amax(1)
+    return 1 - class_logits(outputs, targets).softmax(1).amax(1)
 
 
 def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
@@ -69,7 +69,7 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     used. Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal" (ICML
     2018), section 3.2.
     """
-    logits, labels = class_logits(outputs, count_rows(targets)), labels_of(targets)
+    logits, labels = class_logits(outputs, targets), labels_of(targets)
     if labels.is_floating_point() and labels.shape == logits.shape:
         if bool((labels < 0).any()):
             raise ValueError(

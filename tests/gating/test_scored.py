@@ -92,6 +92,13 @@ def test_a_pass_of_ones_own_and_a_part_of_the_rows() -> None:
     assert own.take(torch.tensor([3])).losses.equal(expected[3:4])
 
 
+def test_a_batch_of_texts_is_where_its_targets_are() -> None:
+    targets = torch.zeros(2, device="meta")
+    assert Scored(None, targets, ["one", "two"]).device == targets.device
+    assert Scored(None, targets, torch.zeros(2, 3)).device == torch.device("cpu")
+    assert Scored(None, None, None).device == torch.device("cpu")
+
+
 def test_a_second_model_is_scored_and_trained_and_booked() -> None:
     booked: list[tuple[nn.Module, int, bool]] = []
 
