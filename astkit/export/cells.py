@@ -66,7 +66,7 @@ def literals(parameters: str) -> dict[str, Any]:
     for name, node in _assigned(parameters):
         try:
             found[name] = ast.literal_eval(node)
-        except ValueError:
+        except (TypeError, ValueError):  # a list as a key is a TypeError
             found[name] = None
     return found
 

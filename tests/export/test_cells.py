@@ -86,6 +86,7 @@ def test_values_replace_parameters_and_comments_stay() -> None:
     source = "epochs: int = 1  # passés\nname = 'ä'; root = ''\n"
     source += "seeds = [\n    0,  # one\n]  # runs\na = b = 1"
     values = {"epochs": 40, "name": "it's", "seeds": [0, 1], "root": None}
+    assert cells.literals("x = {[]: 1}") == {"x": None}
     assert cells.literals(source) == {"epochs": 1, "name": "ä", "root": "", "seeds": [0]}
     cells.check_values(values, set(cells.literals(source)))
     assert cells.replaced(source, {}) == source
