@@ -47,7 +47,8 @@ class GateCosts(Costs):
     def of_helper(self, model: nn.Module, batch: Batch) -> FlopsPerSample:
         """The cost of a sample of ``batch`` in ``model``, an automaton or of another kind."""
         if isinstance(model, LogicCA):
-            return gate_flops(model.config, *batch.x.shape[2:], self._task.steps)
+            height, width = batch.x.shape[2:]
+            return gate_flops(model.config, height, width, self._task.steps)
         return super().of_helper(model, batch)
 
 
