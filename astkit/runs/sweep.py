@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,8 @@ def _planned(
     for index, row in enumerate(rows):
         record = notebook.find(plan, row, root)
         if record and record.status == "complete":
-            done[index] = notebook.outcome(plan, row, record)
+            with suppress(ValueError):  # a damaged folder affects only its run, which reports it
+                done[index] = notebook.outcome(plan, row, record)
     return plan, rows, done
 
 

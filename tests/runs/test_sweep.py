@@ -104,6 +104,17 @@ def test_a_folder_that_is_no_record_fails_its_run_alone(toy, root, process):
     assert "env.json is damaged (not a mapping)" in outcomes[0].error
 
 
+@pytest.mark.parametrize("name", ["config.json", "result.json"])
+def test_a_complete_run_with_a_damaged_file_fails_alone(toy, root, process, name):
+    process("complete")
+    done, _ = run(toy, {"seed": [0]}, root)
+    (done[0].folder / name).write_text("{")
+    outcomes, lines = run(toy, {"seed": [0, 1]}, root)
+    assert [each.status for each in outcomes] == ["failed", "complete"]
+    assert f"{name} is damaged" in outcomes[0].error
+    assert lines[0] == "2 runs, 0 of them already complete"
+
+
 def test_two_sweeps_share_the_work(toy, root, process):
     def act(record, given):
         time.sleep(0.05)
