@@ -264,9 +264,24 @@ def _check_model(task: Task) -> None:
         raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
     if one is other:
         raise ValueError("make_model returns the same model twice: build a new one in each call")
+    held = _addresses(one)
+    if shared := [name for name, address in _addresses(other).items() if address in held.values()]:
+        raise ValueError(
+            f"make_model returns models that share {shared[0]}, so that one arm would train another"
+            "'s weights: build the whole model in each call, or copy the shared part"
+        )
     pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
     if not all(first.equal(second) for first, second in pairs):
         raise ValueError(
             "make_model returns different weights for the same seed: draw them with torch's default"
             " generator only"
         )
+
+
+def _addresses(model: nn.Module) -> dict[str, int]:
+    """Where the tensors lie that training changes: those with gradients, and running statistics."""
+    return {
+        name: value.data_ptr()
+        for name, value in model.state_dict(keep_vars=True).items()
+        if value.numel() and (value.requires_grad or name.endswith("running_mean"))
+    }

@@ -394,7 +394,8 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
         def __iter__(self):
             return iter(TRAIN)
 
-    model = make_model()
+    model, table = make_model(), torch.zeros(4, 3)
+    norm = nn.BatchNorm1d(4).requires_grad_(False)
     for options, sentence in (
         ({"policies": []}, "policies is []: name at least one beside dense"),
         ({"policies": ["dense"]}, "policies is ['dense']: name at least one beside dense"),
@@ -411,6 +412,18 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
         ({"make_model": None}, "make_model is a NoneType: pass a function without arguments"),
         ({"make_model": lambda: 3}, "make_model returns a int: return a torch module"),
         ({"make_model": lambda: model}, "make_model returns the same model twice: build a new"),
+        (
+            {"make_model": lambda: nn.Sequential(model, nn.Linear(3, 3))},
+            "make_model returns models that share 0.0.weight, so that one arm would train",
+        ),
+        (
+            {"make_model": lambda: nn.Embedding.from_pretrained(table, freeze=False)},
+            "make_model returns models that share weight, so that one arm would train",
+        ),
+        (
+            {"make_model": lambda: nn.Sequential(norm, nn.Linear(4, 3))},  # frozen, but it counts
+            "make_model returns models that share 0.running_mean, so that one arm would",
+        ),
         ({"make_model": _counting()}, "make_model returns different weights for the same seed"),
         ({"test": None}, "test is missing: pass data for it, or dataset='digits'"),
         ({"dataset": "digits"}, "dataset is 'digits', but train is given too: pass only one"),
