@@ -18,6 +18,7 @@ from astkit.runs.comparison_arm import Entry, control_of, run_arm
 from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
 from astkit.runs.paired import DENSE
 from astkit.runs.record import read_json, write_json
+from astkit.runs.samples import data_set
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress
 from astkit.trainers.progress import duration
@@ -249,6 +250,9 @@ class Plan:
             self._say(
                 f"the FLOPs of {', '.join(uncounted)} cannot be counted: arms have equal seconds"
             )
+        for part in ("validation", "test"):
+            if data_set(getattr(self.task, part)) is data_set(self.task.train):
+                self._say(f"{part} is the training data: pass samples that are not trained on")
         if any(entry["seconds"] is None for entry in entries):
             self._say("arms ran in parallel, so that their seconds are not compared")
         for label in self.policies:

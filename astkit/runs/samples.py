@@ -60,7 +60,7 @@ class Samples:
         name: str = "this run",
     ) -> None:
         check_visits(trained, losses)
-        rows, data = len(losses), _data_set(data)
+        rows, data = len(losses), data_set(data)
         if data is not None and len(data) != rows:
             raise ValueError(
                 f"data has {len(data)} rows, but trained counts {rows}: pass the training data"
@@ -234,7 +234,8 @@ def together(visits: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {"trained": torch.stack([each["trained"] for each in visits]).sum(0), "losses": losses}
 
 
-def _data_set(data: Any) -> Any:
+def data_set(data: Any) -> Any:
+    """The data set of a loader, without indices; other objects unchanged."""
     data = data.dataset if isinstance(data, DataLoader) else data
     data = data.data if isinstance(data, Loader) else data
     return getattr(data, "indexed_data", data)

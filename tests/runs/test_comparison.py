@@ -389,6 +389,12 @@ def test_arms_of_other_policies_in_the_folder_are_not_progress(tmp_path, monkeyp
         assert first == f"compare: at most 3 arms for each of 1 seeds, about {left}"
 
 
+def test_values_on_the_training_data_are_said_to_be_such(report):
+    found = run(test=DataLoader(TRAIN, 8), seeds=[0], policies=["infobatch"])
+    assert found.notes == ["test is the training data: pass samples that are not trained on"]
+    assert not any("training data" in note for note in report.notes)
+
+
 def test_mistakes_are_one_sentence(report, folder, tmp_path):
     class Stream(IterableDataset):
         def __iter__(self):
