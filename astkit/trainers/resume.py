@@ -19,6 +19,7 @@ from astkit.datasets import BatchSource, Images
 from astkit.gating.data_facts import class_labels
 from astkit.identity import configuration, repeated_hash, tensor_hash
 from astkit.trainers.learner import Learner
+from astkit.trainers.metrics_file import MetricsFile
 from astkit.trainers.parts import Parts
 from astkit.trainers.state import Event, Observer, Position
 
@@ -57,8 +58,8 @@ class Resumable(Parts):
             self._load(*found)
         elif resume:  # killed before its first checkpoint, possibly after its first metrics
             for observer in self.observers:
-                if hasattr(observer, "records"):
-                    observer.load_state_dict({"lines": 0})  # type: ignore[attr-defined]
+                if isinstance(observer, MetricsFile):
+                    observer.load_state_dict({"lines": 0})
 
     def _agree(self, name: str) -> None:
         """Raise ``ValueError`` in all processes if one would continue another run than process 0.
@@ -85,11 +86,8 @@ class Resumable(Parts):
 
     def _save(self) -> Path | None:
         """Save the current state, unless it is saved already; returns the folder."""
-        keeping, position = self.checkpoints, self.position
-        # epoch and phase distinguish the end of an epoch from its last batch
-        here = (position.step, position.epoch, position.phase, position.validated)
-        if keeping is not None and here != self._saved:
-            self._saved = here
+        keeping = self.checkpoints
+        if keeping is not None and self._place != self._saved:
             self.visits.exchange()
             self.ledger.pool()
             after = [each.sync() for each in self.observers if hasattr(each, "sync")]
@@ -100,8 +98,15 @@ class Resumable(Parts):
                 "loop": distributed.whole(self.state_dict()),
             }
             if distributed.rank() == 0:
-                keeping.write(state, position.step, after)
+                keeping.write(state, self.position.step, after)
+            self._saved = self._place
         return None if keeping is None else keeping.folder
+
+    @property
+    def _place(self) -> tuple[object, ...]:
+        position = self.position
+        # epoch and phase distinguish the end of an epoch from its last batch
+        return position.step, position.epoch, position.phase, position.validated
 
     def _save_alone(self) -> None:
         """Save the current state, except with other processes, which may not have stopped here."""
@@ -125,8 +130,7 @@ class Resumable(Parts):
                 f"{path} does not hold the state of this run ({what}): remove it, or choose another"
                 " folder"
             ) from e
-        position = self.position
-        self._saved = (position.step, position.epoch, position.phase, position.validated)
+        self._saved = self._place
 
     def described(self) -> dict[str, Any]:
         """Settings that must be equal in a resumed run, as plain values."""
@@ -256,7 +260,10 @@ def _sharded(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for optimizer state that would fail at the next training step."""
+    """Raise ``ValueError`` for settings of groups that would fail at the next training step.
+
+    Entries are not compared: they may differ between parameters, as those of Adafactor do.
+    """
 
     def kind(value: Any) -> object:
         inner = tuple(map(kind, value)) if isinstance(value, tuple) else ()
@@ -266,10 +273,7 @@ def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
         return frozenset((name, kind(value)) for name, value in values.items())
 
     pairs = zip(now["param_groups"], then["param_groups"], strict=True)
-    if (
-        any(kinds(a) != kinds(b) for a, b in pairs)
-        or len(set(map(kinds, then["state"].values()))) > 1
-    ):
+    if any(kinds(a) != kinds(b) for a, b in pairs):
         raise ValueError("the optimizer's state has other entries")
 
 

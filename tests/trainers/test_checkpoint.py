@@ -121,6 +121,47 @@ def test_an_ordinary_loader_with_a_generator_of_its_own_is_resumed(tmp_path: Pat
     assert left(twice)["weights"] == left(whole)["weights"]
 
 
+def parted(model: nn.Module) -> torch.optim.Optimizer:
+    first, second = model[1].parameters(), model[4].parameters()
+    return torch.optim.Adam([{"params": first, "amsgrad": True}, {"params": second}])
+
+
+@pytest.mark.parametrize("optimizer", [lambda m: torch.optim.Adafactor(m.parameters()), parted])
+def test_parameters_of_one_optimizer_may_have_different_state(
+    tmp_path: Path, optimizer: Any
+) -> None:
+    whole = build(tmp_path / "whole", optimizer=optimizer)
+    whole.run()
+    leave_after(build(tmp_path / "parts", optimizer=optimizer), 12)
+    resumed = build(tmp_path / "parts", resume=True, optimizer=optimizer)
+    resumed.run()
+    assert left(resumed) == left(whole)
+
+
+class Counts:
+    """An observer with state and records of its own."""
+
+    count = 0
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        self.count += 1
+
+    def close(self) -> None: ...
+
+    def records(self) -> list[dict[str, Any]]:
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+def test_an_observer_with_records_of_its_own_starts_without_a_checkpoint(tmp_path: Path) -> None:
+    build(tmp_path, resume=True, observers=[Counts()])
+
+
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     trainer = build(tmp_path, keeping={"every": 2, "keep": 3})
     for _ in trainer.steps():

@@ -311,7 +311,7 @@ def test_a_run_keeps_the_batches_that_metrics_every_reports():
     assert all(entry["loss"] is not None for entry in steps)
 
 
-def test_optimizer_state_that_would_fail_at_the_next_step_is_refused():
+def test_settings_of_an_optimizer_that_would_fail_at_the_next_step_are_refused():
     optimizer = torch.optim.AdamW([torch.ones(2, requires_grad=True) for _ in range(2)])
     optimizer.param_groups[0]["params"][0].grad = torch.ones(2)
     optimizer.param_groups[0]["params"][1].grad = torch.ones(2)
@@ -323,8 +323,6 @@ def test_optimizer_state_that_would_fail_at_the_next_step_is_refused():
         lambda state: state["param_groups"][0].update(maximize={}),
         lambda state: state["param_groups"][0].update(betas=(0.9, {})),
         lambda state: state["param_groups"].pop(),
-        lambda state: state["state"][1].pop("exp_avg_sq"),
-        lambda state: state["state"][0].update(step="x"),
     ):
         then = copy.deepcopy(now)
         change(then)
