@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 if TYPE_CHECKING:
     from astkit.gating.policy import Policy
 
+NAMES = ("labels", "targets", "label")
 LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
 
@@ -29,18 +30,29 @@ def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
     """Class labels of a data set, int64 ``[samples]``, or ``None``.
 
     The attribute ``labels`` or ``targets``; of a Hugging Face data set, an integer column of this
-    name or ``label``. ``samples``: by default the length of ``data``. Of a DataLoader, its data set
-    counts.
+    name or ``label``; of a TensorDataset, the last of several tensors, if it holds one integer per
+    row, each less than their number. Of a DataLoader its data set counts, of a Subset and a
+    ConcatDataset their parts. ``samples``: by default the length of ``data``.
     """
-    data = _unwrapped(data)
+    data, rows = _inside(data)
     if samples is None:
-        samples = len(data) if hasattr(data, "__len__") else -1
-    for name in ("labels", "targets", "label"):
-        held = _column(data, name) if hasattr(data, "column_names") else getattr(data, name, None)
-        if held is None or not hasattr(held, "__len__") or len(held) != samples:
+        samples = len(data if rows is None else rows) if hasattr(data, "__len__") else -1
+    if rows is not None:
+        whole = class_labels(data)
+        return None if whole is None or len(rows) != samples else whole[rows]
+    if isinstance(data, ConcatDataset):
+        parts = [class_labels(part) for part in data.datasets]
+        known = [labels for labels in parts if labels is not None]
+        return torch.cat(known) if len(known) == len(parts) and len(data) == samples else None
+    held = [_column(data, name) for name in NAMES]
+    if isinstance(data, TensorDataset) and len(data.tensors) > 1 and len(data):
+        last = data.tensors[-1]  # other integers, such as counts, may be far larger
+        held += [last] if 0 <= last.min() <= last.max() < len(last) else []
+    for each in held:
+        if each is None or not hasattr(each, "__len__") or len(each) != samples:
             continue
         try:
-            labels = torch.as_tensor(held)
+            labels = torch.as_tensor(each)
         except (TypeError, ValueError, RuntimeError):
             continue
         if labels.ndim == 1 and not labels.is_floating_point():
@@ -54,23 +66,34 @@ def distinct_rows(policy: Policy, data: Any) -> int | None:
     The tensor is the attribute ``images``, or the first of a TensorDataset, of `LARGEST` bytes at
     most. Rows are compared by a 64-bit hash.
     """
-    data = _unwrapped(data)
+    data, chosen = _inside(data)
     held = next(iter(getattr(data, "tensors", ())), getattr(data, "images", None))
     if not policy.needs_distinct or not isinstance(held, Tensor) or held.nbytes > LARGEST:
         return None
+    held = held if chosen is None else held[chosen]
     rows = held.cpu().reshape(len(held), -1).contiguous().view(torch.uint8).numpy()
     return len({hash(row.tobytes()) for row in rows})
 
 
-def _unwrapped(data: Any) -> Any:
-    data = data.dataset if isinstance(data, DataLoader) else data
-    while hasattr(data, "indexed_data"):
-        data = data.indexed_data
-    return data
+def _inside(data: Any) -> tuple[Any, Tensor | None]:
+    """The data set within loaders and subsets, and its rows in them; ``None`` for all in order."""
+    rows = None
+    while True:
+        if isinstance(data, DataLoader):
+            data = data.dataset
+        elif hasattr(data, "indexed_data"):
+            data = data.indexed_data
+        elif isinstance(data, Subset) and not any(hasattr(data, name) for name in NAMES):
+            own = torch.as_tensor(data.indices, dtype=torch.int64)
+            data, rows = data.dataset, own if rows is None else own[rows]
+        else:
+            return data, rows
 
 
 def _column(data: Any, name: str) -> Any:
-    """Integer column of a Hugging Face data set; ``None`` if there is none."""
+    """Attribute of a data set, or integer column of a Hugging Face one; ``None`` without it."""
+    if not hasattr(data, "column_names"):
+        return getattr(data, name, None)
     kind = getattr((data.features or {}).get(name), "dtype", "")
     integers = isinstance(kind, str) and "int" in kind and hasattr(data, "__len__")
     return data.with_format("numpy")[name][:] if integers else None  # without a transform

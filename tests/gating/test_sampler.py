@@ -13,7 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Sampler,
+    Subset,
+    TensorDataset,
+)
 
 from astkit.datasets import indexed
 from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
@@ -107,6 +114,30 @@ def test_class_labels_are_found_under_either_name() -> None:
     assert class_labels(object(), 7) is None
     both = SimpleNamespace(labels=["a"] * 7, targets=Data.labels)
     assert isinstance(class_labels(both, 7), Tensor)
+
+
+def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
+    x, y = torch.zeros(7, 2), Data.labels
+    pairs, rows = TensorDataset(x, y), [4, 0, 4]
+    for data, expected in (
+        (pairs, y),
+        (DataLoader(pairs), y),
+        (Subset(pairs, rows), y[rows]),
+        (indexed(Subset(Subset(pairs, np.array(rows)), [2, 1])), y[[4, 0]]),
+        (ConcatDataset([Subset(pairs, rows), Named({"targets": y})]), torch.cat([y[rows], y])),
+    ):
+        found = class_labels(data)
+        assert found is not None
+        assert found.equal(expected)
+    relabelled: Any = Subset(pairs, rows)
+    relabelled.targets = [2, 2, 2]
+    assert class_labels(relabelled).tolist() == [2, 2, 2]  # type: ignore[union-attr]
+    for none in (TensorDataset(y), TensorDataset(x, x), TensorDataset(x, y.float())):
+        assert class_labels(none) is None
+    for none in (TensorDataset(x, y + 7), TensorDataset(x, y - 9), TensorDataset(x[:0], y[:0])):
+        assert class_labels(none) is None
+    assert class_labels(ConcatDataset([pairs, TensorDataset(x, x)])) is None
+    assert class_labels(Subset(pairs, rows), 4) is None
 
 
 class Named(list[int]):

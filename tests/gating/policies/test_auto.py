@@ -228,4 +228,4 @@ def test_a_plan_knows_the_labels_of_the_validation_data() -> None:
         Trainer(torch.nn.Linear(2, 4), data, validation, **options).run()  # type: ignore[arg-type]
         list(policy.sampler(data, 1, validation=validation))
         known.append([found is not None and found.equal(LABELS) for found in policy.found])
-    assert known == [[True, True]] * 2 + [[False, False]] * 2
+    assert known == [[True, True]] * 3 + [[False, False]]
