@@ -2,7 +2,8 @@
 
 Comparison of policies, `astkit.compare` (an arm is one policy, or a control, and one seed):
     comparison.py        the call, and its result
-    comparison_task.py   what all arms share, and the checks of the arguments
+    comparison_arguments.py  checks of the arguments, and labels of policies
+    comparison_task.py   what all arms share
     comparison_plan.py   the order of the arms, resuming, processes
     comparison_arm.py    training of one arm; visits.py: the rows that it trains on
     pilot.py             what each policy can save on this machine

@@ -21,9 +21,10 @@ from astkit.files import write_atomic
 from astkit.gating import Criterion
 from astkit.runs import verdict
 from astkit.runs.audit import Audit, audit
+from astkit.runs.comparison_arguments import checked_policies, checked_task, with_task
 from astkit.runs.comparison_arm import VISITS, Entry
 from astkit.runs.comparison_plan import Plan
-from astkit.runs.comparison_task import Chosen, checked_policies, checked_task, with_task
+from astkit.runs.comparison_task import Chosen
 from astkit.runs.pilot import Pilot
 from astkit.runs.record import read_json, write_json
 from astkit.runs.samples import Samples, together

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from astkit.gating import as_policy
+from astkit.gating.data_facts import class_labels
 from astkit.identity import configuration
 from astkit.runs import pilot
+from astkit.runs.comparison_arguments import check_numbers
 from astkit.runs.comparison_arm import Entry, control_of, run_arm
 from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
 from astkit.runs.paired import DENSE
@@ -75,7 +77,7 @@ class Plan:
     jobs: int = 1
 
     def __post_init__(self) -> None:
-        _check_numbers(self)
+        check_numbers(self.seeds, self.minutes, self.jobs, self.budget)
         self.entries: dict[tuple[str, int], Entry] = {}
         self.notes: list[str] = []
         self.seeds = self.seeds if self.minutes is None else []
@@ -253,6 +255,12 @@ class Plan:
         for part in ("validation", "test"):
             if data_set(getattr(self.task, part)) is data_set(self.task.train):
                 self._say(f"{part} is the training data: pass samples that are not trained on")
+        unknown = class_labels(data_set(self.task.train)) is None
+        if unknown and "auto" in self.policies and entries[0]["worst_class"] is not None:
+            self._say(
+                "train has no class labels that auto could read, so it neither looks for wrong ones"
+                " nor at class shares: give the data set an attribute labels, one class per row"
+            )
         if any(entry["seconds"] is None for entry in entries):
             self._say("arms ran in parallel, so that their seconds are not compared")
         for label in self.policies:
@@ -279,19 +287,3 @@ def _plain(policy: Chosen) -> Any:
     """A policy's settings without its seed, which the comparison sets."""
     settings = configuration(as_policy(policy))
     return {name: value for name, value in settings.items() if name != "seed"}
-
-
-def _check_numbers(plan: Plan) -> None:
-    seeds, minutes = plan.seeds, plan.minutes
-    whole = all(isinstance(seed, int) and seed >= 0 for seed in seeds)
-    if not whole or len(set(seeds)) < len(seeds) or not (seeds or minutes is not None):
-        raise ValueError(f"seeds is {seeds}: give different whole numbers, such as range(5)")
-    if minutes is not None and not minutes > 0:
-        raise ValueError(f"minutes is {minutes}: give a number above 0")
-    if plan.jobs < 1:
-        raise ValueError(f"jobs is {plan.jobs}: give the number of processes, 1 or more")
-    if plan.budget.seconds is not None:
-        raise ValueError(
-            "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
-            " FLOPs"
-        )

@@ -1,10 +1,9 @@
-"""The task that all arms of `astkit.compare` share, and their policies by label; both checked."""
+"""The task that all arms of `astkit.compare` share, and an arm of it."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,13 +23,7 @@ from astkit import rng
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.foreign import Indexed
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
-from astkit.identity import configuration
-from astkit.names import REGISTRIES
-from astkit.runs.paired import DENSE
-from astkit.tasks import task
-from astkit.tasks.parts import PARTS
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
-from astkit.trainers.evaluator import as_metrics
 from astkit.trainers.resume import data_identity
 
 Chosen = Policy | Mapping[str, Any]
@@ -166,122 +159,3 @@ def opened_loader(data: Any) -> Any:
         drop_last=data.drop_last,
         collate_fn=collate,
     )
-
-
-def label_of(policy: str | Chosen) -> str:
-    """The policy's name with the arguments given, such as "gate(0.25, score=entropy)"."""
-    built = as_policy(policy)
-    assert built is not None
-    kind = type(built)
-    place = f"{kind.__module__}:{kind.__qualname__}"
-    names = {held: name for name, held in REGISTRIES["policy"].items()}
-    if isinstance(policy, Policy):
-        given = _given(built)
-    else:
-        given = {} if isinstance(policy, str) else dict(policy)
-    shown = {key: value for key, value in given.items() if key not in ("name", "seed")}
-    first = next(iter(inspect.signature(kind).parameters), None)
-    parts = [str(value) if key == first else f"{key}={value}" for key, value in shown.items()]
-    parts.sort(key=lambda part: "=" in part)
-    return names.get(place, kind.__name__) + (f"({', '.join(parts)})" if parts else "")
-
-
-def _given(policy: Policy) -> dict[str, Any]:
-    """Arguments of ``policy`` that differ from the defaults; objects by their class."""
-    parameters = inspect.signature(type(policy)).parameters
-    held = policy.config()
-    plain = {
-        name: value
-        for name, value in held.items()
-        if name in parameters
-        and isinstance(value, bool | int | float | str)
-        and value != parameters[name].default
-    }
-    try:
-        other = configuration(type(policy)(**plain).config())
-    except (TypeError, ValueError):  # an object is required
-        other = {}
-    now = configuration(held)
-    kinds = {k: type(v).__name__ for k, v in held.items() if now[k] != other.get(k)}
-    return {**{k: v for k, v in kinds.items() if k != "seed"}, **plain}
-
-
-def checked_policies(policies: Any) -> dict[str, Chosen]:
-    """The policies by label, without "dense"; raises ``ValueError`` for invalid ones."""
-    one = isinstance(policies, str | Mapping | Policy)
-    every = [policies] if one else list(policies or [])
-    found: dict[str, Chosen] = {}
-    for each in every:
-        if each == DENSE:  # always trained
-            continue
-        label = label_of(each)
-        if label in found:
-            raise ValueError(f"policies holds {label} twice: give each policy other arguments")
-        found[label] = {"name": each} if isinstance(each, str) else each
-    if not found:
-        raise ValueError(
-            f"policies is {policies!r}: name at least one beside dense, such as 'infobatch'"
-        )
-    return found
-
-
-def checked_task(given: Mapping[str, Any]) -> Task:
-    """The `Task` with the fields ``given``, those that are not ``None``.
-
-    Raises ``ValueError`` for missing data and arguments that do not fit together.
-    """
-    for part in PARTS:
-        if given[part] is None:
-            raise ValueError(f"{part} is missing: pass data for it, or dataset='digits'")
-    named = {name: value for name, value in given.items() if value is not None}
-    needed = {"make_model": given["make_model"], "metrics": as_metrics(given["metrics"])}
-    found = Task(**named | needed)
-    _check_model(found)
-    return found
-
-
-def with_task(dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments ``given``, those that are ``None`` from the task ``dataset``.
-
-    Raises ``ValueError`` for an unknown task, and if data are given too.
-    """
-    for part in PARTS:
-        if given[part] is not None:
-            raise ValueError(f"dataset is {dataset!r}, but {part} is given too: pass only one")
-    known = task(dataset)
-    return {name: known.get(name) if value is None else value for name, value in given.items()}
-
-
-def _check_model(task: Task) -> None:
-    make = task.make_model
-    if isinstance(make, nn.Module) or not callable(make):
-        raise ValueError(
-            f"make_model is a {type(make).__name__}: pass a function without arguments that returns"
-            " a new model"
-        )
-    one, other = task.model(0), task.model(0)
-    if not isinstance(one, nn.Module):
-        raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
-    if one is other:
-        raise ValueError("make_model returns the same model twice: build a new one in each call")
-    held = _addresses(one)
-    if shared := [name for name, address in _addresses(other).items() if address in held.values()]:
-        raise ValueError(
-            f"make_model returns models that share {shared[0]}, so that one arm would train another"
-            "'s weights: build the whole model in each call, or copy the shared part"
-        )
-    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
-    if not all(first.equal(second) for first, second in pairs):
-        raise ValueError(
-            "make_model returns different weights for the same seed: draw them with torch's default"
-            " generator only"
-        )
-
-
-def _addresses(model: nn.Module) -> dict[str, int]:
-    """Where the tensors lie that training changes: those with gradients, and running statistics."""
-    return {
-        name: value.data_ptr()
-        for name, value in model.state_dict(keep_vars=True).items()
-        if value.numel() and (value.requires_grad or name.endswith("running_mean"))
-    }

@@ -29,8 +29,9 @@ from scipy.optimize import minimize
 from astkit import Budget, Gate, GatedStep
 from astkit.files import write_atomic
 from astkit.profiling import count_flops
+from astkit.runs.comparison_arguments import checked_task
 from astkit.runs.comparison_arm import value_of
-from astkit.runs.comparison_task import Task, checked_task
+from astkit.runs.comparison_task import Task
 from astkit.runs.intervals import ratio_interval
 from astkit.runs.record import read_json, write_json
 from astkit.stamp import stamp

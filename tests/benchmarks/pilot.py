@@ -30,8 +30,9 @@ from astkit.gating.policy import overrides
 from astkit.models import SimpleCNN
 from astkit.profiling import interleaved
 from astkit.runs import pilot
+from astkit.runs.comparison_arguments import DENSE, checked_policies, checked_task
 from astkit.runs.comparison_arm import POINTS, control_of
-from astkit.runs.comparison_task import DENSE, Arm, Task, checked_policies, checked_task
+from astkit.runs.comparison_task import Arm, Task
 from astkit.runs.record import read_json
 from astkit.tasks import task as known
 from astkit.trainers import DenseStep, GatedStep, Trainer

@@ -21,8 +21,9 @@ from astkit.gating import CachedLoss, cross_entropy_rows
 from astkit.gating.learned import Learned
 from astkit.profiling import count_flops
 from astkit.runs.comparison import Comparison, compare
+from astkit.runs.comparison_arguments import checked_task
 from astkit.runs.comparison_arm import run_arm
-from astkit.runs.comparison_task import Arm, checked_task
+from astkit.runs.comparison_task import Arm
 from astkit.runs.intervals import Interval, mean_interval
 from astkit.runs.paired import DENSE, by_arm, is_control
 from astkit.runs.record import read_json, write_json

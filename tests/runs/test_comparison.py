@@ -14,7 +14,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import astkit
 from astkit import Budget, Comparison, Gate, Metric, Policy, Selection
@@ -393,6 +393,21 @@ def test_values_on_the_training_data_are_said_to_be_such(report):
     found = run(test=DataLoader(TRAIN, 8), seeds=[0], policies=["infobatch"])
     assert found.notes == ["test is the training data: pass samples that are not trained on"]
     assert not any("training data" in note for note in report.notes)
+
+
+def test_auto_without_class_labels_is_said_to_miss_them(report):
+    class Rows(Dataset):
+        def __len__(self):
+            return ROWS
+
+        def __getitem__(self, row):
+            return TRAIN[row]
+
+    found = run(train=Rows(), seeds=[0], policies=["auto"])
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith("train has no class labels that auto could read, so it ")
+    assert run(seeds=[0], policies=["auto"]).notes == []
+    assert not any("class labels" in note for note in report.notes)
 
 
 def test_mistakes_are_one_sentence(report, folder, tmp_path):

@@ -25,7 +25,7 @@ from astkit.gating import as_policy
 from astkit.gating.data_facts import class_labels
 from astkit.gating.policy import overrides
 from astkit.names import REGISTRIES
-from astkit.runs.comparison_task import checked_task, with_task
+from astkit.runs.comparison_arguments import checked_task, with_task
 from astkit.tasks import series, sound, task, text
 from astkit.tasks.language import LENGTH, language
 from astkit.trainers import GatedStep, TrainConfig
