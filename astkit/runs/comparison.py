@@ -21,7 +21,12 @@ from astkit.files import write_atomic
 from astkit.gating import Criterion
 from astkit.runs import verdict
 from astkit.runs.audit import Audit, audit
-from astkit.runs.comparison_arguments import checked_policies, checked_task, with_task
+from astkit.runs.comparison_arguments import (
+    check_kinds,
+    checked_policies,
+    checked_task,
+    with_task,
+)
 from astkit.runs.comparison_arm import VISITS, Entry
 from astkit.runs.comparison_plan import Plan
 from astkit.runs.comparison_task import Chosen
@@ -258,6 +263,7 @@ def compare(
         "budget": budget,
     }
     given = given if dataset is None else with_task(dataset, given)
+    check_kinds({**given, "seeds": seeds, "minutes": minutes, "jobs": jobs})
     budget = given.pop("budget") or Budget(epochs=5)
     task = checked_task(given)
     plan = Plan(task, checked_policies(policies), budget, list(seeds), minutes, jobs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -15,7 +15,7 @@ from astkit.runs.comparison_task import Chosen, Task
 from astkit.runs.paired import DENSE
 from astkit.tasks import task
 from astkit.tasks.parts import PARTS
-from astkit.trainers import Budget
+from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.evaluator import as_metrics
 
 
@@ -55,6 +55,25 @@ def _given(policy: Policy) -> dict[str, Any]:
     now = configuration(held)
     kinds = {k: type(v).__name__ for k, v in held.items() if now[k] != other.get(k)}
     return {**{k: v for k, v in kinds.items() if k != "seed"}, **plain}
+
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "budget": (Budget, "Budget(epochs=5)"),
+    "config": (TrainConfig, "TrainConfig(lr=0.001)"),
+    "criterion": (Callable, "nn.MSELoss(reduction='none')"),
+    "make_optimizer": (Callable, "lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"),
+    "seeds": (Iterable, "range(5)"),
+    "minutes": (int | float, "30"),
+    "jobs": (int, "2"),
+}
+
+
+def check_kinds(given: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` for an argument of another type than that of its examples in `KINDS`."""
+    for name, (kind, example) in KINDS.items():
+        if given[name] is not None and not isinstance(given[name], kind):
+            shown = " ".join(repr(given[name]).split())
+            raise ValueError(f"{name} is {shown:.60}: pass a value such as {example}")
 
 
 def checked_policies(policies: Any) -> dict[str, Chosen]:

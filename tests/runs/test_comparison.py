@@ -426,6 +426,22 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
         ({"seeds": []}, "seeds is []: give different whole numbers"),
         ({"seeds": [1, 1]}, "seeds is [1, 1]: give different whole numbers"),
         ({"seeds": [0.5]}, "seeds is [0.5]: give different whole numbers"),
+        ({"seeds": 5}, "seeds is 5: pass a value such as range(5)"),
+        ({"budget": 5}, "budget is 5: pass a value such as Budget(epochs=5)"),
+        (
+            {"config": {"lr": 0.1}},
+            "config is {'lr': 0.1}: pass a value such as TrainConfig(lr=0.001)",
+        ),
+        (
+            {"criterion": "mse"},
+            "criterion is 'mse': pass a value such as nn.MSELoss(reduction='none')",
+        ),
+        (
+            {"make_optimizer": torch.optim.SGD(model.parameters())},
+            "make_optimizer is SGD ( Parameter Group 0 dampening: 0 differentiable: False f: pass a",
+        ),
+        ({"jobs": "2"}, "jobs is '2': pass a value such as 2"),
+        ({"minutes": "5"}, "minutes is '5': pass a value such as 30"),
         ({"minutes": 0}, "minutes is 0: give a number above 0"),
         ({"jobs": 0}, "jobs is 0: give the number of processes"),
         ({"budget": Budget(seconds=3)}, "budget is in seconds, which depend on the load"),
