@@ -438,7 +438,7 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
         ),
         (
             {"make_optimizer": torch.optim.SGD(model.parameters())},
-            "make_optimizer is SGD ( Parameter Group 0 dampening: 0 differentiable: False f: pass a",
+            "make_optimizer is SGD ( Parameter Group 0 dampening: 0 differentiable: False f: pass",
         ),
         ({"jobs": "2"}, "jobs is '2': pass a value such as 2"),
         ({"minutes": "5"}, "minutes is '5': pass a value such as 30"),
