@@ -6,7 +6,7 @@ Sums are accumulated on the device and copied to the host once per pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -27,6 +27,8 @@ from astkit.profiling.flops import FlopsPerSample
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 from astkit.trainers.state import Position
+
+_EMPTY = "the validation data gave no batch: lower batch_size or disable drop_last"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,9 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
     """`Metric` objects of functions by name; raises ``ValueError`` for anything else."""
     if isinstance(metrics, Mapping):
         metrics = [Metric(name, function) for name, function in metrics.items()]
-    found = (metrics,) if isinstance(metrics, Metric) else tuple(metrics or ())
+    found: tuple[Any, ...] = (metrics,)
+    if isinstance(metrics, Iterable | None):
+        found = tuple(metrics or ())
     for each in found:
         if not isinstance(each, Metric):
             raise ValueError(
@@ -98,7 +102,10 @@ class Evaluator:
         self._sums: Tensor | None = None  # of the current pass, on the device
 
     def step(self, source: BatchSource, position: Position) -> bool:
-        """Evaluate the next batch of ``source``; false at the end of the pass."""
+        """Evaluate the next batch of ``source``; false at the end of the pass.
+
+        Raises ``ValueError`` if the source yields no batch.
+        """
         with self._evaluation():
             if self._batches is None:
                 self._check(source)
@@ -106,6 +113,8 @@ class Evaluator:
                 self._batches = source.batches(0, self.rows, position.validated)
             batch = next(self._batches, None)
             if batch is None:
+                if not position.validated:
+                    raise ValueError(_EMPTY)
                 return False
             sums = self._of(batch)
         self._sums = sums if self._sums is None else self._sums.add_(sums)
@@ -121,7 +130,7 @@ class Evaluator:
         interval = found.pop("accuracy_interval")
         if found["accuracy"] is None:
             del found["accuracy"]
-        elif self.learner.config.validation_fraction < 1:
+        elif interval is not None and self.learner.config.validation_fraction < 1:
             found["accuracy_low"], found["accuracy_high"] = interval
         return {f"val_{name}": value for name, value in found.items()}
 
@@ -147,9 +156,7 @@ class Evaluator:
                 sums = self._of(batch)
                 total = sums if total is None else total.add_(sums)
         if total is None:
-            raise ValueError(
-                "the validation data gave no batch: lower batch_size or disable drop_last"
-            )
+            raise ValueError(_EMPTY)
         return self._means(distributed.summed(total))
 
     def _check(self, source: BatchSource) -> None:

@@ -174,6 +174,8 @@ def test_one_copy_to_the_host_a_pass(monkeypatch):
 def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="the validation data gave no batch: lower batch_size"):
         evaluator().evaluate(Given())
+    with pytest.raises(ValueError, match="the validation data gave no batch: lower batch_size"):
+        evaluator().step(Given(), Position())
     data = Given((torch.randn(4, 3), torch.tensor([0, 1, 2, 0])))
     for function, gave in {
         lambda outputs, targets: outputs.mean(): r"\[\] for 4 rows",
@@ -181,6 +183,22 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused():
     }.items():
         with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value p"):
             evaluator(metrics={"mine": function}).evaluate(data)
+
+
+def test_a_metric_may_replace_the_accuracy_which_then_has_no_interval(digits):
+    run = Trainer(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        digits.subset(range(32)),
+        digits.subset(range(32, 64)),
+        epochs=1,
+        criterion=lambda outputs, targets: outputs.square().mean(1),
+        metrics={"accuracy": lambda outputs, targets: targets.float()},
+        config=TrainConfig(validation_fraction=0.5),
+        device="cpu",
+    )
+    (epoch,) = run.run().epochs
+    assert set(epoch) >= {"val_accuracy"}
+    assert not set(epoch) & {"val_accuracy_low", "val_accuracy_high"}
 
 
 @pytest.mark.parametrize("inside", [False, True])
