@@ -14,7 +14,7 @@ from torch import Tensor
 from astkit import distributed, rng
 from astkit.batch import Batch
 from astkit.datasets import BatchSource, Loader, prefetched
-from astkit.datasets.foreign import divided, name_of
+from astkit.datasets.foreign import divided, name_of, parts_of
 from astkit.gating import Policy
 from astkit.gating.data_facts import data_facts
 from astkit.gating.policy import overrides
@@ -57,8 +57,8 @@ class Feed:
     ``prefetch``, a thread loads the next batches. With several processes, each one is given its
     share of the same batches; a DataLoader has to yield different rows in each process.
 
-    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected, or if all
-    processes would train on the same rows.
+    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected or have no
+    ``batch_size``, or if all processes would train on the same rows.
     """
 
     def __init__(
@@ -74,7 +74,10 @@ class Feed:
         self.prefetch, self.round, self.rows = False, Round(), 0
         self._key = (device, seed)
         self._batches: Iterator[Batch] | None = None
-        self._drawn: Tensor | None = None  # state of the loader's generator before the epoch
+        parts = parts_of(getattr(source, "loader", None))  # of a torch DataLoader: its samplers too
+        own = dict.fromkeys(getattr(part, "generator", None) for part in parts)
+        self._generators = [each for each in own if isinstance(each, torch.Generator)]
+        self._drawn: list[Tensor] | None = None  # their states before the epoch
         self._facts: dict[str, Any] = {}
         if self.policy is not None:
             if not hasattr(source, "order") or not source.num_samples:
@@ -84,6 +87,11 @@ class Feed:
                 raise ValueError(
                     f"{type(self.policy).__name__} selects rows before loading, but {loader}:"
                     f" {remedy}"
+                )
+            if not getattr(source, "batch_size", None):
+                raise ValueError(
+                    f"{type(self.policy).__name__} plans whole batches, but a {name_of(source)} has"
+                    " no batch_size: give it this attribute, the rows of its full batches"
                 )
             data = getattr(source, "data", None)
             held = getattr(validation, "data", getattr(validation, "loader", None))
@@ -105,9 +113,8 @@ class Feed:
         for number in range(position.batch - again * position.taken, position.batch + 1):
             with rng.isolated(device, seed, "load", epoch, number, *distributed.key()):
                 if self._batches is None:
-                    if self._generator is not None:  # to its state before the epoch
-                        self._drawn = self._generator_state()
-                        self._generator.set_state(self._drawn)
+                    self._drawn = self._generator_states()
+                    self._set_generators(self._drawn)
                     self._batches = self._begun(epoch, 0 if again else position.taken)
                 batch = next(self._batches, None)
         self.rows = self._rows_of(batch, position)
@@ -211,9 +218,8 @@ class Feed:
         candidates = len(order) * (number + 1) // self.rounds - len(order) * number // self.rounds
         rows = torch.cat([self.round.left, chosen.index])
         scale = torch.cat([self.round.left_scale, chosen.scale.float()])
-        size = getattr(self.source, "batch_size", None)
-        last = position.round == self.rounds
-        whole = len(rows) if last or not size else len(rows) // size * size
+        size, last = self.source.batch_size, position.round == self.rounds
+        whole = len(rows) if last else len(rows) // size * size
         self.round = Round(
             rows[:whole],
             scale[:whole] if bool((scale != 1).any()) else None,
@@ -228,10 +234,9 @@ class Feed:
 
     def peek(self) -> Batch:
         """A batch of the training data, loaded without calling the policy."""
-        before = self._generator_state()
+        before = [generator.get_state() for generator in self._generators]
         first = Feed(self.source, None, *self._key).next(Position(round=1))
-        if self._generator is not None and before is not None:
-            self._generator.set_state(before)
+        self._set_generators(before)
         if first is None:
             raise ValueError("the training data gave no batch: lower batch_size or add rows")
         return first
@@ -242,7 +247,7 @@ class Feed:
             return torch.zeros(batch.rows, device=self._key[0])
         if self.round.scale is None:
             return None
-        size = getattr(self.source, "batch_size", None) or batch.rows
+        size = self.source.batch_size
         scale = self.round.scale[position.taken * size :][:size]
         return scale[distributed.share(len(scale))].to(self._key[0])
 
@@ -270,26 +275,23 @@ class Feed:
                 return len(self.source)
             except TypeError:
                 return math.inf
-        rows = len(self.round.rows)
-        size = getattr(self.source, "batch_size", None) or max(1, rows)
+        rows, size = len(self.round.rows), self.source.batch_size
         return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
 
-    @property
-    def _generator(self) -> torch.Generator | None:
-        """The generator of a torch DataLoader, if it has one."""
-        return getattr(getattr(self.source, "loader", None), "generator", None)
+    def _generator_states(self) -> list[Tensor]:
+        return self._drawn or [generator.get_state() for generator in self._generators]
 
-    def _generator_state(self) -> Any:
-        if self._drawn is not None or self._generator is None:
-            return self._drawn
-        return self._generator.get_state()
+    def _set_generators(self, states: list[Tensor]) -> None:
+        for generator, state in zip(self._generators, states, strict=False):
+            generator.set_state(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """The current round, and the generator state at the start of the epoch."""
-        return {"round": dict(vars(self.round)), "generator": self._generator_state()}
+        """The current round, and the states of the generators at the start of the epoch."""
+        return {"round": dict(vars(self.round)), "generator": self._generator_states()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a planned round."""
-        self._batches, self._drawn = None, state["generator"]
+        drawn = state["generator"]  # of earlier versions: the state of the DataLoader's, or None
+        self._batches, self._drawn = None, [drawn] if isinstance(drawn, Tensor) else drawn
         numbers = {name: float(state["round"][name]) for name in ("lr_factor", "share")}
         self.round = Round(**{**state["round"], **numbers})

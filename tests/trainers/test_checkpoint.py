@@ -22,7 +22,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from astkit import Gate, Loader
 from astkit.background import BackgroundError
@@ -39,6 +45,7 @@ from astkit.trainers import (
     state_file,
 )
 from astkit.trainers.metrics_file import read
+from astkit.trainers.state import Position
 from tests.trainers import killing
 from tests.trainers.states import leave_after, timeless
 
@@ -102,11 +109,26 @@ def test_a_run_that_was_left_ends_as_one_that_was_not(tmp_path: Path, batches: i
     assert again.history.epochs == resumed.history.epochs
 
 
-def test_an_ordinary_loader_with_a_generator_of_its_own_is_resumed(tmp_path: Path) -> None:
+PAIRS = TensorDataset(TRAIN.images.float(), TRAIN.labels)
+SAMPLERS: dict[str, Any] = {
+    "of the loader": lambda drawn: {"batch_size": 16, "shuffle": True, "generator": drawn},
+    "of the sampler": lambda drawn: {
+        "batch_size": 16,
+        "sampler": WeightedRandomSampler(TRAIN.labels + 1.0, 160, generator=drawn),
+    },
+    "of two": lambda drawn: {
+        "batch_sampler": BatchSampler(RandomSampler(PAIRS, generator=drawn), 16, False),
+        "generator": torch.Generator().manual_seed(8),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_an_ordinary_loader_with_a_generator_of_its_own_is_resumed(
+    tmp_path: Path, kind: str
+) -> None:
     def make(name: str, resume: bool = False) -> Trainer:
-        pairs = TensorDataset(TRAIN.images.float(), TRAIN.labels)
-        generator = torch.Generator().manual_seed(7)
-        loader = DataLoader(pairs, 16, shuffle=True, generator=generator)
+        loader = DataLoader(PAIRS, **SAMPLERS[kind](torch.Generator().manual_seed(7)))
         return build(tmp_path / name, resume, train=loader, validation=None, policy=None)
 
     whole = make("whole")
@@ -119,6 +141,18 @@ def test_an_ordinary_loader_with_a_generator_of_its_own_is_resumed(tmp_path: Pat
     twice = leave_after(make("in one process"), 13)
     twice.run()
     assert left(twice)["weights"] == left(whole)["weights"]
+
+
+def test_the_generator_in_a_checkpoint_of_an_earlier_version_is_restored() -> None:
+    drawn = torch.Generator().manual_seed(7)
+    loader = DataLoader(PAIRS, 16, shuffle=True, generator=drawn)
+    trainer = Trainer(network(), loader, epochs=1, device="cpu")
+    state = trainer.feed.state_dict()
+    expected = trainer.feed.peek().y
+    for earlier in (state["generator"][0], None):
+        drawn.manual_seed(9 if earlier is not None else 7)
+        trainer.feed.load_state_dict({**state, "generator": earlier})
+        assert torch.equal(trainer.feed.next(Position(round=1)).y, expected)
 
 
 def parted(model: nn.Module) -> torch.optim.Optimizer:

@@ -640,6 +640,18 @@ def test_a_late_label_in_an_ordinary_loader_is_refused_when_it_comes(unchanged):
         next(steps)
 
 
+class Unsized:
+    """A source of batches that does not say how large they are."""
+
+    def __init__(self, data):
+        self.inner, self.num_samples = Loader(data, 8), len(data)
+        self.order, self.batches = self.inner.order, self.inner.batches
+        self.check_labels = self.inner.check_labels
+
+    def __len__(self):
+        return len(self.inner)
+
+
 class Nothing(Policy):
     def plan(self, run):
         return Selection(run.rows[:0], candidates=len(run.rows))
@@ -657,6 +669,8 @@ def test_impossible_policies_and_arguments_are_refused(unchanged):
         ({"epochs": None}, "neither epochs nor budget is given"),
         ({"train": foreign(TRAIN, True), "batch_size": 4}, "own loader"),
         ({"train": 7}, "cannot be iterated"),
+        ({"metrics": F.mse_loss}, r"metrics holds a function: give functions \(outputs,"),
+        ({"train": Unsized(TRAIN), "policy": RandomSubset(0.5)}, "Unsized has no batch_size"),
     ]
     for options, sentence in cases:
         model = network()
