@@ -15,7 +15,7 @@ from astkit.gating.policy import overrides
 from astkit.gating.scored import correctness
 from astkit.gating.visits import Exchange, Visit, visit_of
 from astkit.trainers.learner import Learner
-from astkit.trainers.steps import StepResult
+from astkit.trainers.steps import StepResult, per_row
 
 
 class Visits:
@@ -55,7 +55,7 @@ class Visits:
         rows, losses = result.rows, result.losses
         chosen = result.selection
         if result.padded is not None and chosen is not None:  # drop padding rows
-            kept = chosen.weight > 0
+            kept = per_row(chosen.weight) > 0
             rows, losses = rows[kept], losses[kept]
             watched = tuple(None if part is None else part[kept] for part in watched)  # type: ignore[assignment]
         visits = [self._visit(batch.index, rows, losses, watched, trained=True)]

@@ -33,7 +33,7 @@ class StepResult(NamedTuple):
         chosen = self.selection
         if chosen is None or not (isinstance(chosen.rate, Tensor) or distributed.world() > 1):
             return None  # such a selection has no padding
-        return (chosen.weight == 0).sum()
+        return (per_row(chosen.weight) == 0).sum()
 
     def metrics(self, due: bool) -> dict[str, Any]:
         """Loss, rate and threshold for the record; values on a device only when ``due``."""
@@ -107,7 +107,8 @@ class GatedStep:
             part = batch._replace(index=None).take(chosen.index)
             counts, rows = chosen.weight, chosen.index.to(chosen.weight.device)
             if weight is not None:
-                counts = counts * weight.to(counts.device).index_select(0, rows)
+                factors = weight.to(counts.device).index_select(0, rows)
+                counts = counts * factors.reshape(-1, *[1] * (counts.ndim - 1))
         total = chosen.total
         if distributed.world() > 1:
             repeated = weight is not None and not bool(weight.any())
@@ -139,6 +140,11 @@ def selected(gate: Policy, seen: Scored, ledger: Ledger) -> tuple[Selection, Ten
         return chosen.check(seen.rows, gate), None
 
 
+def per_row(weight: Tensor) -> Tensor:
+    """Weights ``[n]``; of weights per token ``[n, ...]``, their sums over the tokens of a row."""
+    return weight.flatten(1).sum(1) if weight.ndim > 1 else weight
+
+
 def _mean(chosen: Selection, losses: Tensor) -> Tensor:
     """Mean loss over the selected rows of this process; NaN if all of them are padding."""
-    return (losses * chosen.weight).sum() / chosen.total
+    return (losses * per_row(chosen.weight)).sum() / chosen.total

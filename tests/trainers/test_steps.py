@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import TensorDataset
 
+from astkit.batch import Batch
 from astkit.datasets import Loader
 from astkit.gating import DeviceGate, Gate, LogIntegral, OriginPI, Policy, Selection
-from astkit.trainers import DenseStep, GatedStep, TrainConfig, Trainer
+from astkit.trainers import DenseStep, GatedStep, StepResult, TrainConfig, Trainer
 
 LR, STEPS = 2e-3, 5
 CONFIG = TrainConfig(lr=LR, clip_norm=0.5)
@@ -329,3 +332,52 @@ def test_a_choice_without_scores_costs_no_scoring(cnn, double_loader):
         samples = trainer.ledger.samples
         assert (samples.scored, trainer.ledger.flops.scoring) == (0, 0)
         assert samples.trained == trained
+
+
+class Tokens(Policy):
+    """Weights each of two tokens in a row; if ``planned``, rows too, before loading."""
+
+    def __init__(self, planned):
+        self.planned = planned
+
+    def plan(self, run):
+        scale = torch.arange(1.0, 7.0) if self.planned else None
+        return Selection(torch.arange(6), scale, 6.0)
+
+    def choose(self, batch):
+        rows = torch.tensor([0, 2, 3, 5])
+        return batch.select(rows, torch.tensor([[1.0, 0], [0, 0], [2, 1], [0, 3]]), 7.0)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_weights_per_token_are_trained_with_and_reported(planned):
+    torch.manual_seed(0)
+    model, x = nn.Linear(4, 3).double(), torch.randn(6, 2, 4).double()
+    y = torch.randint(0, 3, (6, 2))
+    before, policy = model.weight.detach().clone(), Tokens(planned)
+    raw = F.cross_entropy(model(x).movedim(-1, 1), y, reduction="none")
+    factors = torch.arange(1.0, 7.0) if planned else torch.ones(6)
+    terms = (raw[0, 0], 2 * raw[3, 0], raw[3, 1], 3 * raw[5, 1])
+    loss = sum(torch.stack(terms) * factors[[0, 3, 3, 5]]) / 7
+    expected = torch.autograd.grad(loss, model.weight)[0]
+    run = Trainer(
+        model,
+        Loader(TensorDataset(x, y), 6, shuffle=False),
+        policy=policy,
+        epochs=1,
+        config=TrainConfig(clip_norm=None),
+        optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+        device="cpu",
+    )
+    step = run.run().steps[0]
+    torch.testing.assert_close(before - model.weight, expected, rtol=0, atol=1e-12)
+    rows = raw.mean(1)
+    reported = (rows[0] + 3 * rows[3] + 3 * rows[5]) / 7  # a row counts with all of its tokens
+    assert step["loss"] == pytest.approx(reported.item())
+    assert step["trained"] == 4
+    padding = StepResult(torch.arange(4), rows[:4], selection=policy.choose(run.learner.scored(
+        Batch(None, x, y)
+    )))  # fmt: skip
+    assert padding.padded is None
+    exact = replace(padding.selection, rate=torch.tensor(1.0))
+    assert padding._replace(selection=exact).padded == 1
