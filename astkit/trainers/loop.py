@@ -214,7 +214,7 @@ class Loop(Resumable):
         for name, value in self.steering.due(self.position.step):
             try:
                 self.step.steer(name, value)  # type: ignore[attr-defined]
-            except ValueError as error:  # an invalid value must not stop the run
+            except (TypeError, ValueError) as error:  # an invalid value must not stop the run
                 warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
                 continue
             self.steering.events.append(Event(self.position.step, name, value))

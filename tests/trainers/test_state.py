@@ -233,6 +233,15 @@ def test_a_change_takes_effect_before_the_next_batch_and_can_be_replayed(build, 
         assert second.steering.events == run.steering.events
 
 
+@pytest.mark.parametrize("value", [2.0, "high", None])
+def test_an_invalid_value_stops_no_run(build, value):
+    run = build()
+    run.steer("target_rate", value)
+    with pytest.warns(UserWarning, match="the setting was not changed"):
+        next(run.steps())
+    assert run.steering.events == []
+
+
 def test_the_last_of_several_values_counts_and_gains_can_be_turned(build):
     run = build(Gate(controller=OriginPI(0.2)))
     for rate in (0.3, 0.4, 0.6):
