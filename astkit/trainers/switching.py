@@ -113,7 +113,7 @@ class Switch:
             self.price += 0.0 if self.selecting else self.planning
         if event.name == "selection":
             self.switched = event.value
-        if event.value == "off" and not self.told:
+        if event.value == "off" and not self.told and all(self.times.values()):
             self.told = True
             selection, dense = (median(self.times[kind]) for kind in ("selection", "dense"))
             warnings.warn(

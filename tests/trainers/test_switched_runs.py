@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 from astkit import rng
 from astkit.datasets import Loader
 from astkit.gating import Policy, RandomSubset, Selection
-from astkit.trainers import Budget, TrainConfig, Trainer, switching
+from astkit.trainers import Budget, Event, TrainConfig, Trainer, switching
 from astkit.trainers.switching import BEGIN, WARMUP, WINDOW, Switch
 from tests.trainers.states import hand_over, leave_after, same, timeless
 
@@ -208,6 +208,12 @@ def test_a_replayed_run_makes_the_same_choices_on_any_clock(make, kind):
     assert again.steering.events == events
     assert timeless(again.history.steps) == timeless(first.history.steps)
     assert same(again.model.state_dict(), first.model.state_dict())
+
+
+def test_changes_before_any_step_was_timed_are_replayed(make):
+    events = [Event(2, "selection", "off"), Event(5, "selection", "on")]
+    run = finish(make(loses=False, switch_off=False, replay=events, epochs=1))
+    assert run.steering.events == events
 
 
 @pytest.mark.parametrize(
