@@ -53,7 +53,7 @@ class Progress:
         self.shown = 0  # completed parts of the current epoch shown by the bar
         self.drawn = 0.0  # time of the latest such update
         self.loss = 0.0
-        self.text = ""
+        self.text, self.closed = "", False
         self.bar: Any = _tqdm(label) if (interactive() if bar is None else bar) else None
         self.writer = BackgroundWriter(daemon=True)
 
@@ -62,6 +62,8 @@ class Progress:
         progress: float = metrics["progress"]
         if self.before is None:
             self.start, self.before = time.perf_counter(), progress
+            if self.closed:  # by an earlier part of the run
+                self.bar, self.closed = _tqdm(self.label), False
             if self.bar is not None:
                 self.bar.initial = progress
         if phase == "epoch":
@@ -106,7 +108,7 @@ class Progress:
 
     def close(self) -> None:
         """Close the bar; waits at most `PATIENCE` seconds for the front end."""
-        self.before = None
+        self.before, self.closed = None, self.bar is not None
         if self.bar is not None:
             self.writer.put(self.bar.close, "progress")
         self.writer.flush(PATIENCE)

@@ -19,6 +19,7 @@ from astkit.background import BackgroundError
 from astkit.datasets import Loader
 from astkit.trainers import Budget, Progress, Trainer
 from astkit.trainers import progress as module
+from tests.trainers.states import leave_after
 
 MODEL = nn.Linear(3, 2)
 
@@ -133,6 +134,18 @@ def test_the_bar_says_how_it_stands_and_is_closed():
     expected = f"epoch 2, loss {loss:.4f}, validation accuracy {final['val_accuracy']:.2%}"
     assert observer.bar.postfix == expected
     assert observer.bar.closed == 1
+
+
+def test_a_run_that_goes_on_has_a_new_bar(monkeypatch):
+    bars = []
+    monkeypatch.setattr(module, "_tqdm", lambda label: bars.append(FakeBar()) or bars[-1])
+    trainer = Trainer(MODEL, Loader(rows(8), 1), epochs=2, observers=[Progress(bar=True)])
+    leave_after(trainer, 4)
+    assert len(bars) == 1
+    trainer.run()
+    assert [bar.closed for bar in bars] == [1, 1]
+    assert bars[1].initial == 5 / 16
+    assert bars[1].shown[-1] == 1.0
 
 
 def clock(monkeypatch, *seconds):
