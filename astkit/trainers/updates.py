@@ -132,10 +132,12 @@ class Updates:
         return deferred or float(self._total) != 0.0
 
     def _step(self) -> None:
-        if self.scaler is not None:
-            self.scaler.unscale_(self.optimizer)
         groups = self.optimizer.param_groups
         trained = [p for group in groups for p in group["params"] if p.grad is not None]
+        if not trained:  # the batch used none of the optimizer's parameters
+            return
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in trained]
         empty = self._total == 0
         if isinstance(self._total, Tensor) or self._total != 1.0:

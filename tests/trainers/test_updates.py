@@ -704,6 +704,30 @@ def trained_on(model, **options):
     return Trainer(model, DATA, epochs=2, batch_size=8, device="cpu", **options)
 
 
+class Either(nn.Module):
+    """Two layers, of which a batch uses one: that which its first number names."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 4), nn.Linear(6, 4)])
+
+    def forward(self, x):
+        return self.layers[int(x[0, 0])](x)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(precision, unchanged):
+    model, y = Either(), torch.tensor([0, 1, 2])
+    optimizer = torch.optim.SGD(model.layers[1].parameters(), lr=0.1)
+    learner = Learner(model, TrainConfig(precision=precision), optimizer=optimizer)
+    with unchanged(model):
+        learner.train(torch.zeros(3, 6), y)
+    before = model.layers[1].weight.detach().clone()
+    learner.train(torch.ones(3, 6), y)
+    assert not torch.equal(model.layers[1].weight, before)
+    assert learner.updates.steps == 1
+
+
 def test_an_optimizer_of_parameters_outside_the_model_is_refused():
     model, other = network(torch.float32), network(torch.float32)
     with pytest.raises(ValueError, match=r"4 of the optimizer's 4 .* from model\.parameters\(\)"):
