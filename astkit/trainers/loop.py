@@ -17,14 +17,7 @@ from astkit.batch import Batch
 from astkit.profiling.flops import FlopsPerSample
 from astkit.trainers.policy_feedback import TrainingData
 from astkit.trainers.resume import Resumable
-from astkit.trainers.state import (
-    Event,
-    History,
-    StepRecord,
-    TimeIsUp,
-    interrupt_held,
-    time_is_up,
-)
+from astkit.trainers.state import Event, History, StepRecord, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.steps import DenseStep, StepResult
 
 

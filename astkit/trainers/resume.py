@@ -36,7 +36,6 @@ _UNEQUAL = (
 class Resumable(Parts):
     """Parts of a run whose state can be saved and loaded."""
 
-    _identity: Mapping[str, Any]
     _saved: object = None  # position of the latest checkpoint
 
     def _open(self, resume: bool) -> None:
@@ -45,16 +44,13 @@ class Resumable(Parts):
         Raises ``ValueError`` for ``resume`` without a folder, for a run with other settings, and
         for processes that would not continue the same run.
         """
-        found = None
-        if self.checkpoints is not None:
-            self._identity = self.described()
-            found = self.checkpoints.open(resume)
+        self._identity = {} if self.checkpoints is None else self.described()
+        found = None if self.checkpoints is None else self.checkpoints.open(resume)
         if distributed.world() > 1:
             self._agree("" if found is None else found[0].name)
-        if self.checkpoints is None:
-            if resume:
-                raise ValueError("resume is True, but checkpoints is not set: pass the folder")
-        elif found is not None:
+        if self.checkpoints is None and resume:
+            raise ValueError("resume is True, but checkpoints is not set: pass the folder")
+        if found is not None:
             self._load(*found)
         elif resume:  # killed before its first checkpoint, possibly after its first metrics
             for observer in self.observers:
@@ -66,10 +62,9 @@ class Resumable(Parts):
 
         ``name`` is that of the checkpoint to resume.
         """
-        keeping = self.checkpoints is not None
-        settings = repr(self._identity) if keeping else ""
-        hashes = [int(hashlib.sha256(t.encode()).hexdigest()[:15], 16) for t in (name, settings)]
-        rows = distributed.gather(torch.tensor([keeping, *hashes]))
+        texts = (name, repr(self._identity))
+        hashes = [int(hashlib.sha256(text.encode()).hexdigest()[:15], 16) for text in texts]
+        rows = distributed.gather(torch.tensor([self.checkpoints is not None, *hashes]))
         first, *others = ([int(each) for each in part] for (part,) in rows)
         for rank, other in enumerate(others, start=1):
             for place, sentence in enumerate(_UNEQUAL):
@@ -185,7 +180,7 @@ class Resumable(Parts):
 
 
 def _stateful(observers: Iterable[Observer]) -> Iterator[tuple[str, Any]]:
-    """The observers with state, each under a reproducible name."""
+    """The observers with state, by class and number."""
     seen: Counter[str] = Counter()
     for observer in observers:
         if hasattr(observer, "load_state_dict"):
@@ -265,16 +260,15 @@ def _check_optimizer(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
     Entries are not compared: they may differ between parameters, as those of Adafactor do.
     """
 
-    def kind(value: Any) -> object:
-        inner = tuple(map(kind, value)) if isinstance(value, tuple) else ()
-        return (float if type(value) is int else type(value), inner)
+    def kinds(value: Any) -> object:
+        if isinstance(value, Mapping):
+            return {name: kinds(part) for name, part in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value), [kinds(part) for part in value]
+        return float if type(value) is int else type(value)
 
-    def kinds(values: Mapping[str, Any]) -> frozenset[object]:
-        return frozenset((name, kind(value)) for name, value in values.items())
-
-    pairs = zip(now["param_groups"], then["param_groups"], strict=True)
-    if any(kinds(a) != kinds(b) for a, b in pairs):
-        raise ValueError("the optimizer's state has other entries")
+    if kinds(now["param_groups"]) != kinds(then["param_groups"]):
+        raise ValueError("the optimizer's groups have other settings")
 
 
 def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:
@@ -295,13 +289,11 @@ def _compare(then: dict[str, Any], now: Mapping[str, Any], path: Path) -> None:
 
 def _flat(settings: Any, name: str = "") -> dict[str, Any]:
     """Flatten nested settings to dotted names."""
-    if isinstance(settings, Mapping):
-        pairs = list(settings.items())
-    elif isinstance(settings, list | tuple):
-        pairs = list(enumerate(settings))
-    else:
+    if isinstance(settings, list | tuple):
+        settings = dict(enumerate(settings))
+    if not isinstance(settings, Mapping):
         return {name: settings}
     flat: dict[str, Any] = {}
-    for key, value in pairs:
+    for key, value in settings.items():
         flat |= _flat(value, f"{name}.{key}" if name else str(key))
     return flat

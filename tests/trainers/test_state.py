@@ -335,5 +335,5 @@ def test_settings_of_an_optimizer_that_would_fail_at_the_next_step_are_refused()
     ):
         then = copy.deepcopy(now)
         change(then)
-        with pytest.raises(ValueError, match=r"other entries|zip"):
+        with pytest.raises(ValueError, match="other settings"):
             _check_optimizer(now, then)
