@@ -54,20 +54,17 @@ class SettingsInUse:
         self.config, self._learner, self._feed = config, learner, feed
         self.decisions: list[Decision] = []
         self.system: dict[str, Any] = {}
-        if not open_choices(config):
-            self._apply(config)
+        self._apply(config)
 
     @contextmanager
     def tuned(self, fixed_shapes: bool) -> Iterator[None]:
         """Resolve "auto" settings and run a block with the system settings applied."""
-        learner = self._learner
         if open_choices(self.config):
             self._resolve()
-        config = self.config
         with system.tuned(
-            device=learner.device,
-            threads=config.threads,
-            allocator=config.allocator,  # type: ignore[arg-type]
+            device=self._learner.device,
+            threads=self.config.threads,
+            allocator=self.config.allocator,  # type: ignore[arg-type]
             fixed_shapes=fixed_shapes,
         ) as self.system:
             yield

@@ -21,7 +21,7 @@ from astkit.background import BackgroundWriter
 from astkit.trainers import state_file
 from astkit.trainers.state_file import DamagedError, Packed
 
-_NAME = re.compile(r"(\d+)_step\d+_[0-9a-f]+\.safetensors(\.gz)?")
+_NAME = re.compile(r"\d+_step\d+_[0-9a-f]+\.safetensors(\.gz)?")
 _PARTS = ("identity", "model", "optimizer", "loop")
 PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
 
@@ -183,5 +183,4 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
 
 
 def _number(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    return int(match[1]) if match else 0
+    return int(path.name.partition("_")[0])

@@ -10,8 +10,6 @@ from typing import Any, Literal
 from astkit.trainers.memory_saving import ATTENTION
 from astkit.trainers.state import SCHEDULES
 
-PRECISIONS = ("fp32", "bf16", "fp16", "auto")
-ALLOCATOR = ("auto", "on", "off")
 Auto = Literal["auto"]
 
 
@@ -125,13 +123,13 @@ class TrainConfig:
 _SWITCH = (True, False, "auto")
 _CHOICES: dict[str, tuple[object, ...]] = {
     "schedule": tuple(SCHEDULES),
-    "precision": PRECISIONS,
+    "precision": ("fp32", "bf16", "fp16", "auto"),
     "channels_last": _SWITCH,
     "fused": _SWITCH,
     "compile": _SWITCH,
     "attention": ATTENTION,
     "activation_checkpointing": (True, False),
-    "allocator": ALLOCATOR,
+    "allocator": ("auto", "on", "off"),
     "prefetch": _SWITCH,
     "switch_off": (True, False),
 }

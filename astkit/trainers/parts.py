@@ -175,8 +175,9 @@ class Parts:
         return data, as_loader(validation, self.device, held, shuffle=False)
 
     def _step(self) -> Step:
-        chooses = self.policy is not None and overrides(self.policy, "choose")
-        return GatedStep(self.policy) if chooses and self.policy is not None else DenseStep()
+        if self.policy is not None and overrides(self.policy, "choose"):
+            return GatedStep(self.policy)
+        return DenseStep()
 
     def _cost(self, batch: Batch) -> FlopsPerSample:
         return self.costs.of(batch, self.feed.source.check_labels)

@@ -17,6 +17,8 @@ from astkit.gating.visits import Exchange, Visit, visit_of
 from astkit.trainers.learner import Learner
 from astkit.trainers.steps import StepResult, per_row
 
+Known = tuple[Tensor | None, Tensor | None]  # correctness and largest probability of rows
+
 
 class Visits:
     """Calls ``Policy.observe`` for the rows that were trained on or scored.
@@ -56,8 +58,7 @@ class Visits:
         chosen = result.selection
         if result.padded is not None and chosen is not None:  # drop padding rows
             kept = per_row(chosen.weight) > 0
-            rows, losses = rows[kept], losses[kept]
-            watched = tuple(None if part is None else part[kept] for part in watched)  # type: ignore[assignment]
+            rows, losses, watched = rows[kept], losses[kept], _of(watched, kept)
         visits = [self._visit(batch.index, rows, losses, watched, trained=True)]
         seen = result.seen
         if seen is not None and seen.known_losses is not None:
@@ -78,21 +79,13 @@ class Visits:
         for visit in self._exchange.take():
             self._report(visit)
 
-    def _known(self, seen: Scored, rows: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def _known(self, seen: Scored, rows: Tensor) -> Known:
         if not self.watching or not self.learner.classifying:
             return None, None
-        correct, confidence = correctness(seen.outputs, seen.targets)
-        if correct is None or confidence is None:
-            return None, None
-        return correct[rows], confidence[rows]
+        return _of(correctness(seen.outputs, seen.targets), rows)
 
     def _visit(
-        self,
-        index: Tensor | None,
-        rows: Tensor,
-        losses: Tensor,
-        known: tuple[Tensor | None, Tensor | None],
-        trained: bool,
+        self, index: Tensor | None, rows: Tensor, losses: Tensor, known: Known, trained: bool
     ) -> Visit:
         samples = None if index is None else index[rows.to(index.device)]
         return visit_of(samples, losses, known, trained)
@@ -108,6 +101,11 @@ class Visits:
     def _report(self, visit: Visit) -> None:
         for policy in self._observing:
             policy.observe(visit)
+
+
+def _of(known: Known, rows: Tensor) -> Known:
+    correct, confidence = (None if part is None else part[rows] for part in known)
+    return correct, confidence
 
 
 class TrainingData:

@@ -71,9 +71,7 @@ class SampleStep(GatedStep):
         model = learner.model
         with ledger.phase("score"), learner.autocast(), evaluating(model, learner.device):
             outputs = join([call(model, row.x, row.y) for row in _rows(batch)])
-            hooks: dict[str, Any] = {"criterion": learner.criterion, "book": learner.book}
-            seen = Scored(outputs, batch.y, batch.x, batch.index, model, **hooks)
-            scores = self.gate.scores(seen)
+            scores = self.gate.scores(_seen(learner, batch, outputs))
         with ledger.phase("gate"):
             chosen = self.gate.select(scores)
         counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
@@ -143,8 +141,7 @@ class RunningScore:
         score, model = self.gate.significance, learner.model
         with learner.autocast(), evaluating(model, learner.device):
             outputs = call(model, row.x, row.y)
-            hooks: dict[str, Any] = {"criterion": learner.criterion, "book": learner.book}
-            seen = Scored(outputs, row.y, row.x, row.index, model, **hooks)
+            seen = _seen(learner, row, outputs)
             if not isinstance(score, RelativeScore):
                 return self.gate.scores(seen)[0]
             self.gate.trainers = learner.criterion
@@ -169,6 +166,11 @@ class RunningScore:
 def _rows(batch: Batch) -> Iterator[Batch]:
     for i in range(batch.rows):
         yield batch.take(slice(i, i + 1))
+
+
+def _seen(learner: Learner, batch: Batch, outputs: Any) -> Scored:
+    known = (outputs, batch.y, batch.x, batch.index, learner.model)
+    return Scored(*known, criterion=learner.criterion, book=learner.book)
 
 
 def _joined(losses: list[Tensor], like: Tensor) -> Tensor:

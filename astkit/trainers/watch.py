@@ -68,15 +68,14 @@ class Watch:
         return getattr(self.step, name)
 
     def _record_scores(self, result: StepResult) -> None:
-        if result.scores is None:
+        chosen = result.selection
+        if result.scores is None or chosen is None:
             return
         finite = result.scores[result.scores.isfinite()].cpu().double()
         levels = torch.tensor(LEVELS, dtype=torch.float64)
-        chosen = result.selection
-        found = [
-            None if chosen is None else getattr(chosen, name) for name in ("threshold", "rate")
-        ]
-        threshold, rate = (None if value is None else float(value) for value in found)
+        threshold, rate = (
+            None if value is None else float(value) for value in (chosen.threshold, chosen.rate)
+        )
         for level, score in zip(LEVELS, torch.quantile(finite, levels).tolist(), strict=True):
             record = {"step": self._step, "level": level, "score": score}
             self.scores.append({**record, "threshold": threshold, "rate": rate})
