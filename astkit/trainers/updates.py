@@ -193,6 +193,8 @@ class Updates:
             scale = distributed.world()
             self._total, self._rows = waiting["total"] / scale, waiting["rows"]
             self.pending = waiting["pending"]
+            if self.scaler is not None:  # its scale is there from the first use on
+                self.scaler.scale(torch.zeros((), device=next(self.model.parameters()).device))
             for name, parameter in self.model.named_parameters():
                 if name in waiting["gradients"]:
                     gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)

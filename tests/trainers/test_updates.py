@@ -526,6 +526,18 @@ def test_a_state_taken_between_two_batches_goes_on_to_the_same_bits(done, fp16, 
     assert_same_state(state["updates"], kept)  # and belongs to nobody
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_gradients_that_wait_at_the_end_of_an_epoch_are_stepped_with(precision):
+    options = config(accumulation_steps=4, precision=precision)
+    first, second = (Learner(network(torch.float32), options) for _ in range(2))
+    first.train(*next(batches(torch.float32)))
+    second.updates.load_state_dict(through_a_file(first.updates.state_dict()))
+    for learner in (first, second):
+        learner.updates.flush()
+    assert first.updates.steps == second.updates.steps == 1
+    assert same_bits(first.model, second.model)
+
+
 def test_a_batch_without_rows_is_part_of_the_state(difference):
     """A group of four that began with a batch of which nothing was chosen."""
     first, second = (Learner(network(), config(accumulation_steps=4)) for _ in range(2))
