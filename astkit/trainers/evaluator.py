@@ -261,7 +261,7 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
 def sampled_rows(validation: BatchSource, fraction: float) -> Tensor | None:
     """A fixed stratified sample of the rows of ``validation``, int64 ``[n]``.
 
-    Classes are the ``labels`` or ``targets`` of the data set; without them, sampling is uniform.
+    Classes are those of `class_labels`; without them, sampling is uniform.
     Returns ``None``, all rows, for a ``fraction`` of 1.
 
     Raises ``ValueError`` for a fraction outside (0, 1], an empty sample, or a source that cannot

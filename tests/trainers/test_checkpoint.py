@@ -324,6 +324,16 @@ def test_a_run_with_other_settings_is_not_resumed(tmp_path: Path) -> None:
         assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
 
+def test_labels_that_an_earlier_version_did_not_find_are_not_compared(tmp_path: Path) -> None:
+    leave_after(build(tmp_path, train=Loader(PAIRS, 16), keeping={"keep": 1}), 2)
+    (path,) = checkpoint.listed(tmp_path / "ckpt")
+    state = state_file.read(path)
+    del state["identity"]["data"]["labels"]
+    path.unlink()
+    state_file.write(path.parent, "000009_step00000002", state_file.Packed(state))
+    assert build(tmp_path, resume=True, train=Loader(PAIRS, 16)).position.step == 2
+
+
 def test_other_content_in_a_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "ckpt"
     leave_after(build(tmp_path, keeping={"keep": 1}), 5)

@@ -251,7 +251,7 @@ def test_a_trainer_evaluates_those_rows_after_each_epoch(cnn, digits):
 
 
 def test_without_known_classes_rows_are_drawn_from_all_alike(digits):
-    data = TensorDataset(digits.images[:300].float(), digits.labels[:300])
+    data = TensorDataset(digits.images[:300].float(), digits.labels[:300].float())
     index = sampled_rows(Loader(data, 32), 0.3)
     assert torch.equal(index, stratified(torch.zeros(300).long(), 0.3, 0, "fast validation")[0])
     assert len(index) == 90
