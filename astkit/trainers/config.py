@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from typing import Any, Literal
 
 from astkit.trainers.memory_saving import ATTENTION
@@ -78,18 +79,11 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        ranges = {
-            "lr": (0 < self.lr < math.inf, "a learning rate above 0, such as 0.001"),
-            "weight_decay": (0 <= self.weight_decay < math.inf, "0 or more, such as 0.01"),
-            "clip_norm": (
-                self.clip_norm is None or self.clip_norm > 0,
-                "a norm above 0, or None for none",
-            ),
-            "validation_fraction": (0 < self.validation_fraction <= 1, "a share in (0, 1]"),
-        }
-        for name, (valid, remedy) in ranges.items():
-            if not valid:
-                raise ValueError(f"{name} is {getattr(self, name)}: give {remedy}")
+        for name, (valid, remedy) in _RANGES.items():
+            value = getattr(self, name)
+            unset = value is None and name == "clip_norm"
+            if not unset and not (isinstance(value, Real) and valid(value)):
+                raise ValueError(f"{name} is {value!r}: give {remedy}")
         for name, allowed in _CHOICES.items():
             _choose(name, getattr(self, name), allowed)
         for name, words in _COUNTS.items():
@@ -120,6 +114,12 @@ class TrainConfig:
         return asdict(self)
 
 
+_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "lr": (lambda value: 0 < value < math.inf, "a learning rate above 0, such as 0.001"),
+    "weight_decay": (lambda value: 0 <= value < math.inf, "0 or more, such as 0.01"),
+    "clip_norm": (lambda value: value > 0, "a norm above 0, or None for none"),
+    "validation_fraction": (lambda value: 0 < value <= 1, "a share in (0, 1]"),
+}
 _SWITCH = (True, False, "auto")
 _CHOICES: dict[str, tuple[object, ...]] = {
     "schedule": tuple(SCHEDULES),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -47,8 +48,8 @@ class Budget:
                 " flops and seconds"
             )
         for name, limit in given.items():
-            if not 0 < limit < math.inf:
-                raise ValueError(f"budget {name} is {limit}: give a positive, finite number")
+            if not (isinstance(limit, Real) and 0 < float(limit) < math.inf):
+                raise ValueError(f"budget {name} is {limit!r}: give a positive, finite number")
 
     def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
         """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].

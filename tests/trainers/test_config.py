@@ -14,9 +14,9 @@ from astkit.trainers.config import AUTO
 
 WHOLE = "give a whole number, 1 or more"
 REFUSED = [
-    ("lr", (0, -1e-3, math.nan, math.inf), "give a learning rate above 0"),
-    ("weight_decay", (-0.1, math.nan, math.inf), "give 0 or more"),
-    ("clip_norm", (0, -1, math.nan), "give a norm above 0, or None"),
+    ("lr", (0, -1e-3, math.nan, math.inf, "0.1", None), "give a learning rate above 0"),
+    ("weight_decay", (-0.1, math.nan, math.inf, None), "give 0 or more"),
+    ("clip_norm", (0, -1, math.nan, "1"), "give a norm above 0, or None"),
     ("schedule", ("linear",), "choose one of cosine, constant"),
     ("precision", ("fp8", None, ["bf16"]), "choose one of fp32, bf16, fp16, auto"),
     ("channels_last", ("yes", 1), "choose one of True, False, auto"),
@@ -32,7 +32,7 @@ REFUSED = [
     ("accumulation_steps", (0, True, None, 1.5), f"{WHOLE}$"),
     ("threads", (-1,), f"{WHOLE}, or 'auto'"),
     ("metrics_every", (0,), f"{WHOLE}$"),
-    ("validation_fraction", (0, 1.1, math.nan), r"give a share in \(0, 1\]"),
+    ("validation_fraction", (0, 1.1, math.nan, "1"), r"give a share in \(0, 1\]"),
 ]
 
 

@@ -143,7 +143,7 @@ def test_exactly_one_positive_finite_limit_is_wanted():
         with pytest.raises(ValueError, match="give exactly one of epochs, steps, flops and sec"):
             Budget(**limits)
     for name in ("epochs", "steps", "flops", "seconds"):
-        for limit in (0, -0.5, math.nan, math.inf, -math.inf):
+        for limit in (0, -0.5, math.nan, math.inf, -math.inf, "3"):
             with pytest.raises(ValueError, match=f"budget {name} is .*: give a positive, finite"):
                 Budget(**{name: limit})
 
