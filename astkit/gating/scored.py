@@ -146,7 +146,12 @@ class Scored:
         return row_losses(self.criterion, self.forward(model), self.targets).detach()
 
     def train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
-        """Train a second model for one step; returns its losses before the step, ``[rows]``."""
+        """Train a second model for one step; returns its losses before the step, ``[rows]``.
+
+        A single row only yields its loss, since BatchNorm may be unable to train on it.
+        """
+        if self.rows < 2:
+            return self.losses_of(model)
         self._placed(model).train()
         outputs = self._run(model, self.batch)  # in the run's precision
         losses = row_losses(self.criterion, outputs, self.targets)

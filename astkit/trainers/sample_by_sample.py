@@ -12,7 +12,7 @@ from astkit.batch import Batch, call, join
 from astkit.gating import Gate, RelativeScore, Scored, evaluating
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
-from astkit.trainers.steps import GatedStep, StepResult
+from astkit.trainers.steps import LONE, GatedStep, StepResult
 
 
 class SampleStep(GatedStep):
@@ -58,7 +58,7 @@ class SampleStep(GatedStep):
         try:
             return step(learner, batch, weight, ledger)
         except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
+            if LONE not in str(error):
                 raise
             raise ValueError(
                 "BatchNorm cannot normalise one row with one value per channel, and SampleStep"

@@ -5,6 +5,7 @@ See `astkit.trainers.sample_by_sample` for sample-by-sample training.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,6 +16,9 @@ from astkit.batch import Batch
 from astkit.gating import Gate, Policy, Scored, Selection
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
+
+LONE = "more than 1 value per channel"
+"""Words of torch's error if BatchNorm cannot normalise a single row."""
 
 
 class StepResult(NamedTuple):
@@ -76,7 +80,7 @@ class DenseStep:
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
         rows = (learner.batch_rows or batch.rows) / distributed.world()
-        losses = learner.train(batch.x, batch.y, weight, ledger, normaliser=rows)
+        losses = trained(learner, batch, weight, ledger, rows)
         return StepResult(torch.arange(len(losses)), losses)
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,8 +117,8 @@ class GatedStep:
         if distributed.world() > 1:
             repeated = weight is not None and not bool(weight.any())
             total = distributed.total(0.0 if repeated else float(total))[0] / distributed.world()
-        losses = learner.train(part.x, part.y, counts, ledger, normaliser=total)
-        return StepResult(chosen.index, losses, *scoring)
+        losses = trained(learner, part, counts, ledger, total)
+        return StepResult(chosen.index[: len(losses)], losses, *scoring)
 
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy; see `Gate.steer`."""
@@ -138,6 +142,31 @@ def selected(gate: Policy, seen: Scored, ledger: Ledger) -> tuple[Selection, Ten
         found = gate.choose(seen)
         chosen = seen.select(torch.arange(seen.rows)) if found is None else found
         return chosen.check(seen.rows, gate), None
+
+
+def trained(
+    learner: Learner,
+    batch: Batch,
+    weight: Tensor | None,
+    ledger: Ledger,
+    normaliser: float | Tensor,
+) -> Tensor:
+    """Losses ``[batch]`` of training on a batch; none if BatchNorm refuses its single row.
+
+    See `Learner.train` for the arguments.
+    """
+    try:
+        return learner.train(batch.x, batch.y, weight, ledger, normaliser)
+    except ValueError as error:
+        if batch.rows > 1 or distributed.world() > 1 or LONE not in str(error):
+            raise
+    warnings.warn(
+        "a batch of one row is skipped, since BatchNorm cannot normalise one value per channel:"
+        " choose another batch_size or rate, drop_last=True, or min_active=2 of a Gate",
+        stacklevel=2,
+    )
+    learner.end_batch(ledger)
+    return torch.empty(0)
 
 
 def per_row(weight: Tensor) -> Tensor:
