@@ -22,7 +22,7 @@ from astkit.gating import Criterion
 from astkit.runs import verdict
 from astkit.runs.audit import Audit, audit
 from astkit.runs.comparison_arguments import (
-    check_kinds,
+    KINDS,
     checked_policies,
     checked_task,
     with_task,
@@ -34,6 +34,7 @@ from astkit.runs.pilot import Pilot
 from astkit.runs.record import read_json, write_json
 from astkit.runs.samples import Samples, together
 from astkit.trainers import Budget, TrainConfig
+from astkit.trainers.config import check_kinds
 from astkit.trainers.evaluator import Metrics
 
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def compare(
         "budget": budget,
     }
     given = given if dataset is None else with_task(dataset, given)
-    check_kinds({**given, "seeds": seeds, "minutes": minutes, "jobs": jobs})
+    check_kinds({**given, "seeds": seeds, "minutes": minutes, "jobs": jobs}, KINDS)
     budget = given.pop("budget") or Budget(epochs=5)
     task = checked_task(given)
     plan = Plan(task, checked_policies(policies), budget, list(seeds), minutes, jobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 from torch import nn
@@ -15,7 +16,7 @@ from astkit.runs.comparison_task import Chosen, Task
 from astkit.runs.paired import DENSE
 from astkit.tasks import task
 from astkit.tasks.parts import PARTS
-from astkit.trainers import Budget, TrainConfig
+from astkit.trainers import Budget, config
 from astkit.trainers.evaluator import as_metrics
 
 
@@ -57,23 +58,16 @@ def _given(policy: Policy) -> dict[str, Any]:
     return {**{k: v for k, v in kinds.items() if k != "seed"}, **plain}
 
 
-KINDS: dict[str, tuple[Any, str]] = {
-    "budget": (Budget, "Budget(epochs=5)"),
-    "config": (TrainConfig, "TrainConfig(lr=0.001)"),
-    "criterion": (Callable, "nn.MSELoss(reduction='none')"),
-    "make_optimizer": (Callable, "lambda model: torch.optim.SGD(model.parameters(), lr=0.1)"),
-    "seeds": (Iterable, "range(5)"),
-    "minutes": (int | float, "30"),
-    "jobs": (int, "2"),
+KINDS = config.KINDS | {
+    "make_optimizer": (
+        Callable | None,
+        "a function, such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)",
+    ),
+    "seeds": (Iterable, "whole numbers, such as range(5)"),
+    "minutes": (Real | None, "a number"),
+    "jobs": (int, "a whole number"),
 }
-
-
-def check_kinds(given: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for an argument of another type than that of its examples in `KINDS`."""
-    for name, (kind, example) in KINDS.items():
-        if given[name] is not None and not isinstance(given[name], kind):
-            shown = " ".join(repr(given[name]).split())
-            raise ValueError(f"{name} is {shown:.60}: pass a value such as {example}")
+"""Types of the arguments of `compare`, and the words for them."""
 
 
 def checked_policies(policies: Any) -> dict[str, Chosen]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, Literal
 
+from torch import nn
+from torch.optim import Optimizer
+
 from astkit.trainers.memory_saving import ATTENTION
-from astkit.trainers.state import SCHEDULES
+from astkit.trainers.state import SCHEDULES, Budget
 
 Auto = Literal["auto"]
 
@@ -156,3 +159,25 @@ def _count(name: str, value: object, words: tuple[object, ...]) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         also = "".join(f", or {word!r}" for word in words)
         raise ValueError(f"{name} is {value!r}: give a whole number, 1 or more{also}")
+
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "model": (nn.Module, "a torch module"),
+    "epochs": (Real | None, "a number"),
+    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
+    "step": (Callable | None, "a step, such as GatedStep(gate)"),
+    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
+    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
+    "optimizer": (Optimizer | None, "an optimizer, such as SGD(model.parameters(), lr=0.1)"),
+    "observers": (Sequence, "a list of observers"),
+}
+"""Types of arguments, and the words for them."""
+
+
+def check_kinds(given: Mapping[str, Any], kinds: Mapping[str, tuple[Any, str]] = KINDS) -> None:
+    """Raise ``ValueError`` for an argument whose type is not that in ``kinds``."""
+    for name, value in given.items():
+        kind, words = kinds.get(name, (object, ""))
+        if not isinstance(value, kind):
+            shown = " ".join(repr(value).split())
+            raise ValueError(f"{name} is {shown:.60}: pass {words}")

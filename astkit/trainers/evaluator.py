@@ -74,6 +74,12 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
                 f"metrics holds a {type(each).__name__}: give functions (outputs, targets) ->"
                 " [rows] by name, or Metric objects"
             )
+    names = [each.name for each in found]
+    if taken := {name for name in names if names.count(name) > 1} | {"loss", "samples"} & {*names}:
+        raise ValueError(
+            f"metrics holds the name {min(taken)} twice, or one that is reported anyway: choose"
+            " another"
+        )
     return found
 
 

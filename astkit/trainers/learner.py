@@ -27,9 +27,15 @@ _FUSED = ("cpu", "cuda")  # devices whose fused AdamW skips a step on request
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
-    """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU."""
+    """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU.
+
+    Raises ``ValueError`` for the name of no device.
+    """
     if str(device) != "auto":
-        return torch.device(device)
+        try:
+            return torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device is {device!r}: pass auto, cpu or cuda, say") from error
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 

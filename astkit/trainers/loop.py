@@ -64,6 +64,7 @@ class Loop(Resumable):
         finally:
             for module, training in modes:
                 module.training = training
+            self.learner.set_lr(1.0)  # an optimizer that is used again starts with its own
             self.feed.stop()
             self.evaluator.stop()
             with ExitStack() as closing:  # close all, even if one raises

@@ -24,7 +24,7 @@ from astkit.profiling.throughput import Throughput
 from astkit.trainers.autotune import SettingsInUse, open_choices
 from astkit.trainers.batch_order import Feed
 from astkit.trainers.checkpoint import Checkpoints
-from astkit.trainers.config import TrainConfig
+from astkit.trainers.config import TrainConfig, check_kinds
 from astkit.trainers.costs import Costs, CostsMaker
 from astkit.trainers.evaluator import Evaluator, EvaluatorMaker, Metrics, sampled_rows
 from astkit.trainers.learner import Learner, choose_device
@@ -63,6 +63,18 @@ class Parts:
         checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
         resume: bool = False,
     ) -> None:
+        check_kinds(
+            {
+                "model": model,
+                "epochs": epochs,
+                "budget": budget,
+                "step": step,
+                "config": config,
+                "criterion": criterion,
+                "optimizer": optimizer,
+                "observers": observers,
+            }
+        )
         self.device = choose_device(device)
         self.config = config or TrainConfig()
         if batch_size is not None:

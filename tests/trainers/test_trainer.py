@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from astkit import rng
 from astkit.datasets import Images, Loader, indexed, load
-from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection
+from astkit.gating import CachedLoss, Gate, Policy, RandomSubset, RunInfo, Selection
 from astkit.gating.selective_backprop import SelectiveBackprop
-from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer
+from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer, choose_device
 from astkit.trainers.batch_order import Feed
 from astkit.trainers.evaluator import Evaluator
 from astkit.trainers.state import Position
@@ -671,8 +671,60 @@ def test_impossible_policies_and_arguments_are_refused(unchanged):
         ({"train": 7}, "cannot be iterated"),
         ({"metrics": F.mse_loss}, r"metrics holds a function: give functions \(outputs,"),
         ({"train": Unsized(TRAIN), "policy": RandomSubset(0.5)}, "Unsized has no batch_size"),
+        ({"epochs": "5"}, "epochs is '5': pass a number"),
+        ({"epochs": None, "budget": 5}, r"budget is 5: pass a budget, such as Budget\(epochs=5"),
+        ({"config": {"lr": 1}}, r"config is {'lr': 1}: pass a configuration"),
+        ({"optimizer": torch.optim.SGD}, "optimizer is <class .*: pass an optimizer, such as SGD"),
+        ({"criterion": "mse"}, "criterion is 'mse': pass a function"),
+        ({"step": "gated"}, "step is 'gated': pass a step"),
+        ({"observers": print}, "observers is <built-in function print>: pass a list"),
+        ({"metrics": dict.fromkeys(["loss"], F.mse_loss)}, "the name loss twice, or one that is"),
     ]
     for options, sentence in cases:
         model = network()
         with unchanged(model), pytest.raises(ValueError, match=sentence):
             finish(build(model=model, **options))
+    with pytest.raises(ValueError, match=r"model is <function network .*: pass a torch module"):
+        build(model=network)
+    with pytest.raises(ValueError, match="device is 'gpu': pass auto"):
+        choose_device("gpu")
+
+
+@pytest.mark.parametrize(
+    "policy", [None, "infobatch", CachedLoss(17 / 33), "auto", "proxy_topk", "gate"]
+)
+def test_a_single_row_that_batchnorm_refuses_is_skipped(policy):
+    data = TensorDataset(torch.rand(33, 4), torch.arange(33) % 3)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    work = Trainer(model, data, data, policy=policy, batch_size=16, epochs=3, device="cpu")
+    with pytest.warns(UserWarning, match="a batch of one row is skipped, since BatchNorm"):
+        records = [record for record in work.steps() if record.phase == "train"]
+    counts = work.ledger.samples
+    assert counts.trained + counts.skipped + counts.unloaded == 3 * 33
+    assert min(record.metrics["trained"] for record in records) == 0
+    assert math.isfinite(work.evaluate(work.validation)["loss"])
+
+
+def test_another_error_about_a_value_is_passed_on():
+    class Refusing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            if self.training and len(x) == 1:
+                raise ValueError("no single row")
+            return x * self.weight
+
+    data = TensorDataset(torch.rand(3, 2), torch.zeros(3).long())
+    with pytest.raises(ValueError, match="no single row"):
+        Trainer(Refusing(), data, batch_size=2, epochs=1, device="cpu").run()
+
+
+def test_an_optimizer_that_is_used_again_has_its_learning_rate():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    work = build(model=model, optimizer=optimizer)
+    lrs = [record.metrics["lr"] for record in work.steps() if record.phase == "train"]
+    assert lrs[-1] < 0.05
+    assert optimizer.param_groups[0]["lr"] == 0.1
