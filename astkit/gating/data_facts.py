@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from astkit.gating.policy import Policy
 
 NAMES = ("labels", "targets", "label")
+"""Attributes and columns in which class labels are looked for."""
 LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
 

@@ -21,12 +21,7 @@ from astkit.files import write_atomic
 from astkit.gating import Criterion
 from astkit.runs import verdict
 from astkit.runs.audit import Audit, audit
-from astkit.runs.comparison_arguments import (
-    KINDS,
-    checked_policies,
-    checked_task,
-    with_task,
-)
+from astkit.runs.comparison_arguments import KINDS, checked_policies, checked_task, with_task
 from astkit.runs.comparison_arm import VISITS, Entry
 from astkit.runs.comparison_plan import Plan
 from astkit.runs.comparison_task import Chosen

@@ -35,7 +35,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
         try:
             return torch.device(device)
         except RuntimeError as error:
-            raise ValueError(f"device is {device!r}: pass auto, cpu or cuda, say") from error
+            raise ValueError(f"device is {device!r}: pass auto, cpu, cuda or mps") from error
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
