@@ -25,6 +25,12 @@ from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress
 from astkit.trainers.progress import duration
 
+UNLABELLED = {
+    "train": "neither looks for wrong labels nor at class shares",
+    "validation": "does not follow its class shares",
+}
+"""What `auto` leaves out without class labels."""
+
 
 class Turns(Progress):
     """Progress of all arms together: a bar, or a line per arm."""
@@ -255,12 +261,13 @@ class Plan:
         for part in ("validation", "test"):
             if data_set(getattr(self.task, part)) is data_set(self.task.train):
                 self._say(f"{part} is the training data: pass samples that are not trained on")
-        unknown = class_labels(data_set(self.task.train)) is None
-        if unknown and "auto" in self.policies and entries[0]["worst_class"] is not None:
-            self._say(
-                "train has no class labels that auto could read, so it neither looks for wrong ones"
-                " nor at class shares: give the data set an attribute labels, one class per row"
-            )
+        asked = "auto" in self.policies and entries[0]["worst_class"] is not None
+        for part, effect in UNLABELLED.items() if asked else ():
+            if class_labels(data_set(getattr(self.task, part))) is None:
+                self._say(
+                    f"{part} has no class labels that auto could read, so it {effect}: give the"
+                    " data set an attribute labels, one class per row"
+                )
         if any(entry["seconds"] is None for entry in entries):
             self._say("arms ran in parallel, so that their seconds are not compared")
         for label in self.policies:

@@ -406,6 +406,9 @@ def test_auto_without_class_labels_is_said_to_miss_them(report):
     found = run(train=Rows(), seeds=[0], policies=["auto"])
     assert len(found.notes) == 1
     assert found.notes[0].startswith("train has no class labels that auto could read, so it ")
+    held = run(validation=Rows(), seeds=[0], policies=["auto"])
+    assert len(held.notes) == 1
+    assert held.notes[0].startswith("validation has no class labels that auto could read, so ")
     assert run(seeds=[0], policies=["auto"]).notes == []
     assert not any("class labels" in note for note in report.notes)
 
