@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from astkit.batch import Batch, call, join
 from astkit.gating import Gate, RelativeScore, Scored, evaluating
+from astkit.gating.significance import score_rows
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.learner import Learner
 from astkit.trainers.steps import LONE, GatedStep, StepResult
@@ -69,7 +72,7 @@ class SampleStep(GatedStep):
         self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
     ) -> StepResult:
         model = learner.model
-        with ledger.phase("score"), learner.autocast(), evaluating(model, learner.device):
+        with ledger.phase("score"), _scoring(learner):
             outputs = join([call(model, row.x, row.y) for row in _rows(batch)])
             scores = self.gate.scores(_seen(learner, batch, outputs))
         with ledger.phase("gate"):
@@ -90,16 +93,18 @@ class SampleStep(GatedStep):
         rows = list(_rows(batch))
         scored = len(rows)
         if not self.score.started:
-            with ledger.phase("score"):
+            with ledger.phase("score"), _scoring(learner):
                 self.score.start(learner, rows)
             scored *= 2
         counts = torch.ones(len(rows), device=learner.device) if weight is None else weight
-        scores, losses = [], {}
-        for i, row in enumerate(rows):
-            with ledger.phase("score"):
-                scores.append(self.score(learner, row))
-            if torch.isfinite(scores[i]) and self._admits(scores[i]):
-                losses[i] = learner.train(row.x, row.y, counts[i : i + 1], ledger, 1.0)
+        scores: list[Tensor] = []
+        losses: dict[int, Tensor] = {}
+        while len(scores) < len(rows):
+            with ledger.phase("score"), _scoring(learner):  # once up to an update, not for each row
+                found = self._until_admitted(learner, rows, scores)
+            if found is not None:
+                row, count = rows[found], counts[found : found + 1]
+                losses[found] = learner.train(row.x, row.y, count, ledger, 1.0)
         with ledger.phase("gate"):
             active = torch.tensor([i in losses for i in range(len(rows))], device=learner.device)
             together = torch.stack(scores)
@@ -108,6 +113,16 @@ class SampleStep(GatedStep):
             losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger, 1.0)
         trained = _joined([losses[i] for i in sorted(losses)], together)
         return StepResult(chosen.index, trained, scored, chosen, together)
+
+    def _until_admitted(
+        self, learner: Learner, rows: list[Batch], scores: list[Tensor]
+    ) -> int | None:
+        """Append scores of further rows, up to the first that is trained on; its position."""
+        for i in range(len(scores), len(rows)):
+            scores.append(self.score(learner, rows[i]))
+            if math.isfinite(scores[i]) and self._admits(scores[i]):
+                return i
+        return None
 
     def _admits(self, score: Tensor) -> bool:
         gate = self.gate  # at rate 1 there is no threshold
@@ -137,15 +152,12 @@ class RunningScore:
         self.started = True
 
     def __call__(self, learner: Learner, row: Batch) -> Tensor:
-        """Score of one row (a batch of size 1), 0-dim."""
-        score, model = self.gate.significance, learner.model
-        with learner.autocast(), evaluating(model, learner.device):
-            outputs = call(model, row.x, row.y)
-            seen = _seen(learner, row, outputs)
-            if not isinstance(score, RelativeScore):
-                return self.gate.scores(seen)[0]
-            self.gate.trainers = learner.criterion
-            features = score.features(seen)
+        """Score of one row (a batch of size 1), 0-dim; to be called in `_scoring`."""
+        score, self.gate.trainers = self.gate.significance, learner.criterion
+        seen = _seen(learner, row, call(learner.model, row.x, row.y))
+        if not isinstance(score, RelativeScore):
+            return score_rows(score, seen)[0]
+        features = score.features(seen)
         reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]
         if torch.isfinite(features).all():  # a NaN would persist in the reference
@@ -161,6 +173,12 @@ class RunningScore:
         self.started, self.count = state["started"], state["count"]
         reference = state["reference"]
         self.reference = None if reference is None else torch.tensor(reference, dtype=torch.float64)
+
+
+@contextmanager
+def _scoring(learner: Learner) -> Iterator[None]:
+    with learner.autocast(), evaluating(learner.model, learner.device):
+        yield
 
 
 def _rows(batch: Batch) -> Iterator[Batch]:
