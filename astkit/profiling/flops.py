@@ -128,7 +128,8 @@ def count_flops(
     their number: cost is assumed to be linear in the rows. Modules keep their train or eval mode;
     frozen parameters have no gradient to count. Parameters, ``.grad``, buffers and random
     generators are restored (hooks do run). A compiled model is counted eagerly and stays
-    compiled.
+    compiled. Where torch's counter fails and the model alone does not, such as with jagged nested
+    tensors, all is 0 and ``uncounted`` says so.
 
     Raises ``ValueError`` if there are no rows or ``x`` and ``y`` differ in their number.
     """
@@ -139,6 +140,18 @@ def count_flops(
             f"{count_rows(y)}: pass one batch of the training data"
         )
     model = getattr(model, "_orig_mod", model)
+    try:
+        return _counted(model, x, y, criterion, counter())
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        if "memory" in str(error):
+            raise
+        _counted(model, x, y, criterion, None)  # raises what is wrong with the model itself
+        return FlopsPerSample(0.0, 0.0, (f"this model ({type(error).__name__} in the counter)",))
+
+
+def _counted(
+    model: nn.Module, x: Any, y: Any, criterion: Callable[[Any, Any], Any], mode: FlopCounter | None
+) -> FlopsPerSample:
     device = next(tensors(x)).device
     # nothing is compiled before dynamo is imported, and importing it takes seconds
     loaded = "torch._dynamo" in sys.modules
@@ -147,18 +160,19 @@ def count_flops(
         batch = Batch(None, x, y).take(slice(0, ROWS)).map(_copied)
         buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         args, keywords = arguments(model, batch.x, batch.y)
-        with torch.enable_grad(), counter() as counted:
+        total = (lambda: 0) if mode is None else mode.get_total_flops
+        with torch.enable_grad(), mode or nullcontext():
             found = criterion(functional_call(model, buffers, args, keywords), batch.y)
             loss = (found[0] if isinstance(found, tuple) else found).sum()
-            forward = counted.get_total_flops()
+            forward = total()
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             if trained and loss.requires_grad and distributed.is_sharded(model):
                 _backward(loss, trained)  # the graph holds the gathered parameters
             elif trained and loss.requires_grad:
                 torch.autograd.grad(loss, trained, allow_unused=True)
-            backward = counted.get_total_flops() - forward
-        rows = batch.rows
-        return FlopsPerSample(forward / rows, backward / rows, counted.uncounted())
+            backward = total() - forward
+        rows, unknown = batch.rows, () if mode is None else mode.uncounted()
+        return FlopsPerSample(forward / rows, backward / rows, unknown)
 
 
 def _backward(loss: Tensor, parameters: list[nn.Parameter]) -> None:

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import flop_counter
+from torch.utils.data import TensorDataset
 
+from astkit import Trainer
 from astkit.batch import Args
 from astkit.profiling.flops import FlopsPerSample, count_flops, counter
 from astkit.profiling.formulas import formulas
@@ -269,6 +271,35 @@ def test_what_has_no_formula_is_listed() -> None:
     with counted:
         m @ m
     assert (counted.get_total_flops(), counted.uncounted()) == (2 * 4**3, ())
+
+
+class Jagged(nn.Module):
+    """A linear layer over the tokens of rows of different lengths, as a jagged nested tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.ran = nn.Linear(4, 3), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.ran += 1
+        rows = torch.nested.nested_tensor(
+            [row[: 1 + i] for i, row in enumerate(x)], layout=torch.jagged
+        )
+        return self.layer(rows).to_padded_tensor(0.0).sum(1)
+
+
+def test_a_model_that_only_the_counter_refuses_is_uncounted() -> None:
+    model, x, y = Jagged(), torch.randn(5, 6, 4), torch.tensor([0, 1, 2, 0, 1])
+    assert count_flops(model, x, y, F.cross_entropy) == FlopsPerSample(
+        0.0, 0.0, ("this model (TypeError in the counter)",)
+    )
+    assert model.ran == 2
+    assert model.layer.weight.grad is None
+    trainer = Trainer(model, TensorDataset(x, y), epochs=1, batch_size=5)
+    with pytest.warns(UserWarning, match="FLOPs of this model .* cannot be counted"):
+        trainer.run()
+    with pytest.raises(TypeError, match="unsupported operand"):  # the model's own mistake
+        count_flops(nn.Linear(4, 3), x, y, lambda outputs, targets: outputs + "")
 
 
 class Keyed(nn.Module):
