@@ -155,9 +155,11 @@ class Plan:
         path = self.folder / "pilot.json"
         kept = read_json(path)
         found = pilot.Pilot.from_dict(kept) if kept else None
+        task = self.task if found is None else found.settled(self.task)
         if found is None or any(found.of(label) is None for label in self.policies):
-            found = pilot.measure(self.task, self.policies, self.first, self._steps())
+            found = pilot.measure(task, self.policies, self.first, self._steps())
             write_json(path, asdict(found))
+        self.task = found.settled(self.task)
         for each in () if all_policies else found.predictions:
             if each.policy in self.policies and not each.pays:
                 del self.policies[each.policy]

@@ -20,7 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -87,6 +87,7 @@ class Pilot:
             and "optimizer" in dense training; and "start" of an arm.
         flops: of a forward and a backward pass per row; 0 if they cannot be counted.
         predictions: one per policy.
+        config: settings of training, with "auto" resolved; see `settled`.
     """
 
     batch: int
@@ -94,10 +95,15 @@ class Pilot:
     seconds: dict[str, float]
     flops: float
     predictions: tuple[Prediction, ...]
+    config: dict[str, Any] = field(default_factory=dict)
 
     def of(self, label: str) -> Prediction | None:
         """The prediction for a policy; ``None`` for dense and random controls."""
         return next((each for each in self.predictions if each.policy == label), None)
+
+    def settled(self, task: Task) -> Task:
+        """``task`` with `config`: arms that resolved "auto" by themselves might differ."""
+        return replace(task, config=replace(task.config, **self.config))
 
     def arm_seconds(self, label: str, budget: Budget, held_rows: int) -> float:
         """Estimated seconds of one arm, including ``held_rows`` rows that it evaluates."""
@@ -152,7 +158,8 @@ def measure(
         found = _Times(times, batch.rows, samples, parts["load"], forward)
         predictions = tuple(found.prediction(label, policy) for label, policy in chosen.items())
         flops = 0.0 if cost.uncounted else cost.training
-        return Pilot(batch.rows, samples, parts, flops, predictions)
+        config = work.setting_up.config.to_dict()
+        return Pilot(batch.rows, samples, parts, flops, predictions, config)
 
 
 def _timed(

@@ -26,7 +26,8 @@ class MetricsFile:
     every line is valid JSON (RFC 8259). Lines are buffered for up to 0.2 s, or while the disk is
     busy; a killed process loses buffered lines. ``close``, called at the end of a run, waits until
     all lines are on disk (fsync); the file can be used afterwards. An existing file is continued;
-    an incomplete last line is removed. Resuming from a checkpoint removes all later lines.
+    an incomplete last line is removed. Resuming removes the lines after the checkpoint, and where a
+    run has none yet, all lines: give each run its own file.
 
     Args:
         path: the file; missing folders are created.

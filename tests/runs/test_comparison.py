@@ -17,11 +17,13 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import astkit
-from astkit import Budget, Comparison, Gate, Metric, Policy, Selection
+from astkit import Budget, Comparison, Gate, Metric, Policy, Selection, TrainConfig
 from astkit.gating import CachedLoss
 from astkit.identity import READS
 from astkit.runs import comparison_arm, comparison_plan
 from astkit.runs.comparison_task import Task
+from astkit.trainers.autotune import SettingsInUse
+from astkit.trainers.learner import Learner
 from tests.runs import small_tasks
 from tests.runs.small_tasks import HELD, ROWS, TRAIN, make_model, run, timeless
 
@@ -507,6 +509,26 @@ def comparison_lock(folder):
     from filelock import FileLock
 
     return FileLock(folder / ".lock", is_singleton=False)
+
+
+def test_auto_settings_are_resolved_once_for_all_arms(tmp_path, monkeypatch):
+    def changing(*_):
+        answers.append({"precision": ("fp32", "bf16")[len(answers) % 2]})
+        return answers[-1], "as the noise will have it", {}
+
+    def train(learner, *arguments, **options):
+        used.add((learner.config.precision, learner.config.seed))
+        return before(learner, *arguments, **options)
+
+    answers, used, before = [{}], set(), Learner.train
+    monkeypatch.setattr(SettingsInUse, "_precision_and_layout", changing)
+    monkeypatch.setattr(Learner, "train", train)
+    config = TrainConfig(lr=0.02, precision="auto")
+    report = run(out=tmp_path, config=config, policies=["cached_loss"])
+    assert report.pilot.config["precision"] == "bf16"
+    assert (len(answers), used) == (2, {("bf16", 0), ("bf16", 1)})
+    run(out=tmp_path, config=config, policies=["cached_loss", "infobatch"])  # measured again
+    assert (len(answers), used) == (2, {("bf16", 0), ("bf16", 1)})
 
 
 def test_a_policy_that_saves_no_time_is_left_out_unless_asked_for(tmp_path, monkeypatch):
