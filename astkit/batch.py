@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+FEW = 3  # largest number of entries of a list that may be fields rather than rows
+
 
 class Args(tuple[Any, ...]):
     """Several inputs of a batch, passed as ``model(*args)``."""
@@ -111,7 +113,8 @@ def map_tensors(change: Callable[[Tensor], Any], part: Any) -> Any:
 def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
     """The selected ``rows`` of every tensor and list of length ``count`` in ``part``.
 
-    Everything else, such as a scalar of the whole batch, is unchanged.
+    A list has one entry per row if these are plain values, or hold tensors of other lengths, such
+    as the boxes of an image. Everything else, such as a scalar of the whole batch, is unchanged.
     """
     if isinstance(part, Tensor):
         if part.ndim == 0 or len(part) != count:
@@ -119,7 +122,7 @@ def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
         if isinstance(rows, slice):
             return part[rows]
         return part.index_select(0, rows.to(part.device))
-    if _plain_list(part, count):
+    if _list_of_rows(part, count):
         chosen = part[rows] if isinstance(rows, slice) else [part[i] for i in rows.tolist()]
         return type(part)(chosen)
     return _rebuilt(part, lambda child: take_rows(child, rows, count))
@@ -187,13 +190,18 @@ def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
     return pytree.tree_unflatten([visit(leaf) for leaf in leaves], spec)
 
 
-def _plain_list(part: Any, count: int) -> bool:
-    return (
-        isinstance(part, tuple | list)
-        and len(part) == count
-        and not hasattr(part, "_fields")
-        and all(isinstance(value, str | bytes | int | float) for value in part)
-    )
+def _list_of_rows(part: Any, count: int) -> bool:
+    if not isinstance(part, tuple | list) or len(part) != count:
+        return False
+    if isinstance(part, Args) or hasattr(part, "_fields"):
+        return False
+    if all(isinstance(value, str | bytes | int | float) for value in part):
+        return True
+    lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors(part)}
+    if not lengths:  # neither tensors nor columns of plain values
+        return not all(isinstance(value, tuple | list) and len(value) == count for value in part)
+    # of a few fields, one may be a constant beside tensors of all rows
+    return bool(lengths - {count}) and (count > FEW or count not in lengths)
 
 
 def _forward(model: Any) -> tuple[Any, bool]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from astkit.rng import isolated, restored
 
 READS = 8  # rows with a generator of their own hardly come out equal so often
+_PLAIN = bool | int | float | str | Tensor | np.generic | np.ndarray
 _LIBRARIES = ("astkit", "torch")  # their code is identified by the name
 
 
@@ -27,10 +28,16 @@ def configuration(value: Any) -> Any:
 
     An object is identified by its class and its constructor's arguments, returned by its method
     ``config`` or read from attributes of the same names; a module with parameters by its class; a
-    function by its name, and a user's by a hash of its code too; a tensor by one of its values.
+    function by its name, and a user's by a hash of its code too; a tensor or array by one of its
+    values.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, np.generic | np.ndarray) and value.dtype != object:
+        content = hashlib.sha256(value.tobytes()).hexdigest()[:16]
+        return {"array": list(value.shape), "dtype": str(value.dtype), "sha256": content}
+    if isinstance(value, torch.dtype | torch.device):
+        return str(value)
     if isinstance(value, Mapping):
         return {str(key): configuration(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -63,7 +70,8 @@ def arguments(value: Any) -> dict[str, Any]:
 def _code(function: Any, called: bool = True) -> str:
     """A hash of a user's function: its code, its defaults and the plain values that it reads.
 
-    These are enclosed or global. Functions among them count too if ``called``.
+    These are enclosed or global; lists and mappings, which may be written to, are left out.
+    Functions among them count too if ``called``.
     """
     function = getattr(function, "__func__", function)
     if not inspect.isfunction(function):
@@ -93,7 +101,7 @@ def _globals(code: types.CodeType) -> Iterator[str]:
 def _plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(_plain, value))
-    return value is None or isinstance(value, bool | int | float | str | Tensor)
+    return value is None or isinstance(value, _PLAIN)
 
 
 def _filled(cell: types.CellType) -> bool:

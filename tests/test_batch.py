@@ -107,6 +107,25 @@ def test_taking_rows_keeps_the_structure_and_the_argument() -> None:
     assert (doubled["pair"].label.tolist(), doubled["names"]) == ([0, 2, 4, 6, 8], names)
 
 
+def test_entries_of_rows_are_taken_with_their_rows() -> None:
+    boxes = [torch.full((length, 2), float(row)) for row, length in enumerate((3, 0, 5, 1, 2))]
+    targets = [{"boxes": each, "class": torch.tensor(row)} for row, each in enumerate(boxes)]
+    for rows in (ROWS, slice(1, 4)):
+        expected = ROWS.tolist() if isinstance(rows, Tensor) else [1, 2, 3]
+        taken = take_rows(Args([X, boxes, tuple(targets)]), rows, 5)
+        assert taken[0].equal(X[rows])
+        assert all(taken[1][i] is boxes[row] for i, row in enumerate(expected))
+        assert all(taken[2][i] is targets[row] for i, row in enumerate(expected))
+    spans: list[Any] = [[1], [], [2, 3], [4], []]
+    for held in (spans, [None, "a", "b", None, "c"], [{"row": letter} for letter in "abcde"]):
+        assert take_rows({"held": held}, ROWS, 5)["held"] == [held[i] for i in ROWS.tolist()]
+    columns = [list("abcde")] * 5
+    assert take_rows(columns, ROWS, 5) == [["d", "b", "d"]] * 5
+    few = [X[:2], torch.ones(4)]  # an input, and a constant
+    assert take_rows(few, slice(1), 2)[0].equal(X[:1])
+    assert take_rows(few, slice(1), 2)[1] is few[1]
+
+
 def test_what_is_no_batch_is_refused_in_one_sentence() -> None:
     for call_it, words in (
         (lambda: count_rows({"id": 3}), r"dict without a tensor of shape \[rows, \.\.\.\]"),

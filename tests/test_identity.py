@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -46,6 +47,7 @@ def test_the_configuration_of_each_kind_of_value() -> None:
         (Plain, f"{__name__}.Plain"),
         (square, {"partial": ["builtins.pow", []], "exp": 2}),
         (nn.Linear(2, 3), {"module": "Linear"}),
+        (torch.bfloat16, "torch.bfloat16"),
         (
             nn.L1Loss(),
             {"class": "L1Loss", "reduction": "mean"},
@@ -70,6 +72,20 @@ def test_each_difference_tells() -> None:
     ]
     found = [json.dumps(configuration(gate)) for gate in gates]
     assert len(set(found)) == len(gates)
+    arrays = [
+        np.ones(2),
+        np.array([1, 50.0]),
+        np.ones(3),
+        np.ones(2, int),
+        np.int64(2),
+        np.int64(3),
+    ]
+
+    def weighted(weights: Any) -> Any:
+        return lambda losses: losses * weights
+
+    for change in (configuration, lambda each: configuration(weighted(each))):
+        assert len({json.dumps(change(each)) for each in arrays}) == len(arrays)
     assert json.dumps(configuration(Gate())) == found[0]
 
 

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         extra = "the extra 'notebooks' of astkit (pip install -e '.[notebooks]' in a clone)"
         need = f"{error.name} is not installed: install it, or {extra}"
         code, sentence = REFUSED, need if error.name else str(error)  # no name: says it itself
-    except (BackgroundError, OSError) as error:
+    except (BackgroundError, FloatingPointError, OSError) as error:
         code, sentence = FAILED, str(error)
     except KeyboardInterrupt:
         print("astkit: interrupted; started again, it resumes", file=sys.stderr)

@@ -16,6 +16,7 @@ from astkit.datasets.augment import Augment, Normalize, Statistic
 from astkit.datasets.images import Images, check_label_range
 from astkit.datasets.settings import TIMEOUT_S, loader_settings
 from astkit.datasets.streams import Stream
+from astkit.gating.losses import IGNORED
 from astkit.identity import configuration
 from astkit.rng import permutation
 
@@ -185,7 +186,7 @@ class Loader:
             batch = batch.to(self.device)
             if isinstance(batch.x, Tensor) and batch.y is not batch.x:
                 x = self._augment.apply(batch.x, moves.rows(first, first + len(rows)))
-                batch = batch._replace(x=self._normalize(x))
+                batch = batch._replace(x=self._normalize(x) if x.ndim > 2 else x)  # not of tokens
             yield batch
             first += len(rows)
 
@@ -207,7 +208,9 @@ def check_labels_of(targets: Any, outputs: int, where: str) -> None:
     """Raise ``ValueError`` if class labels in the targets of a batch exceed ``outputs``."""
     labels = targets.get("labels") if isinstance(targets, Mapping) else targets
     if isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point():
-        check_label_range(labels, outputs, where)
+        real = labels[labels != IGNORED]
+        if len(real):
+            check_label_range(real, outputs, where)
 
 
 def _check_order(order: Tensor, samples: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
@@ -53,7 +54,7 @@ def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
         if each is None or not hasattr(each, "__len__") or len(each) != samples:
             continue
         try:
-            labels = torch.as_tensor(each)
+            labels = torch.as_tensor(each if isinstance(each, Tensor) else np.array(each))
         except (TypeError, ValueError, RuntimeError):
             continue
         if labels.ndim == 1 and not labels.is_floating_point():

@@ -32,6 +32,8 @@ def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> I
     finally:
         for module in training:
             module.training = True
+        if torch.is_autocast_enabled(torch.device(device).type):
+            torch.clear_autocast_cache()  # before torch 2.10, its weights have no gradients
 
 
 class Scored:

@@ -38,8 +38,12 @@ class _Checkpointed:
 
     def state_dict(self) -> dict[str, Any]:
         # stays true from the last batch of an iteration until the next iteration
-        over = getattr(self.loader, "end_of_dataloader", False)
-        return saved(self.policy, over)
+        over = getattr(self.loader, "end_of_dataloader", None)
+        sampler = self.policy._sampler
+        if over is None and sampler is not None:  # the loader is not prepared
+            size = self.loader.batch_size if getattr(self.loader, "drop_last", False) else 1
+            over = sampler.complete(size)
+        return saved(self.policy, bool(over))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         restore(self.policy, state)

@@ -59,6 +59,10 @@ class EnergyFlowLattice(nn.Module):
             # integers, so also exact after .double()
             self.register_buffer("extent", extent, persistent=False)
 
+    def extra_repr(self) -> str:
+        """The settings, which are compared when a run is resumed."""
+        return repr(self.config)
+
     def forward(
         self,
         x: Tensor,

@@ -27,7 +27,7 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
     """Run ``x [batch, dim]`` without gradients; returns the output, and a row per step and flow.
 
     Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, ``x``, ``y``, ``z`` in
-    lattice units, and ``energy``.
+    lattice units, ``energy``, and ``age``, the steps that the flow has taken.
     """
     each = model.config.flows_per_sample
     parts: list[Tensor] = []
@@ -35,10 +35,12 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
     def keep(step: int, flows: Flows) -> None:
         slot = flows.slot
         numbers = torch.stack([torch.full_like(slot, step), slot // each, slot % each], 1)
-        parts.append(torch.cat([numbers.to(flows.place.dtype), flows.place], 1).cpu())
+        parts.append(
+            torch.cat([numbers.to(flows.place.dtype), flows.place, flows.age[:, None]], 1).cpu()
+        )
 
     output = model(x, observer=keep)
-    names = ["step", "sample", "slot", "x", "y", "z", "energy"]
+    names = ["step", "sample", "slot", "x", "y", "z", "energy", "age"]
     table = pd.DataFrame(torch.cat(parts).numpy(), columns=names)
     return output, table.astype(dict.fromkeys(names[:3], int))
 
@@ -83,8 +85,8 @@ def _moves(flows: pd.DataFrame) -> np.ndarray:
     """Plane and energy before and after each step of each flow, ``[n, 2, 2]``."""
     ordered = flows.sort_values(["slot", "step"])
     before = ordered.groupby("slot").shift()
-    # a gap in the steps, or a smaller z: a new flow in the same slot
-    same = (ordered["step"] - before["step"] == 1) & (ordered["z"] > before["z"])
+    older = ordered["age"] - before["age"] == 1  # else a new flow in the same slot
+    same = older & (ordered["step"] - before["step"] == 1)
     axes = ["z", "energy"]
     return np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
 

@@ -52,6 +52,14 @@ class Task:
     every: int = 25
     held_out: int = 16
 
+    def __post_init__(self) -> None:
+        if self.kind == "life" and (self.height, self.width, self.steps) != (3, 3, 1):
+            raise ValueError(
+                f"height, width and steps are {self.height}, {self.width} and {self.steps}, but"
+                " Life is learnt from single steps of 3x3 neighbourhoods: leave them out, and run"
+                " the circuit on larger grids with PackedCircuit.trajectory"
+            )
+
     def scaled(self, **changes: Any) -> Task:
         """A copy with changed fields, such as ``height=64, width=64, steps=80``."""
         return replace(self, **changes)

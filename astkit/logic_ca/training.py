@@ -169,7 +169,10 @@ def logic_trainer(
     if "budget" in trainer and iterations is not None:
         raise ValueError(f"iterations is {iterations}, but a budget is given too: omit one")
     # half a batch less than a whole number, so that rounding cannot add a batch
-    passes = ((iterations or task.iterations) - 0.5) / len(source)
+    iterations = task.iterations if iterations is None else iterations
+    if iterations < 1:
+        raise ValueError(f"iterations is {iterations}: give 1 or more")
+    passes = (iterations - 0.5) / len(source)
     ways: dict[str, Any] = {"parallel": parallel, "chunk_size": chunk_size, "recompute": recompute}
     gate = policy if policy is not None and overrides(policy, "choose") else None
     return Trainer(

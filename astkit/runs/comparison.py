@@ -47,12 +47,12 @@ class Comparison:
             training (``None`` if arms ran in parallel), ``joules`` (or ``None``, with
             ``joules_reason``), ``flops`` (``None`` if they cannot be counted), ``trained`` and
             ``scored`` (samples), ``rate`` (share trained on), ``worst_class`` (lowest recall, or
-            ``None``), ``curve``: lists ``[FLOPs, seconds, validation value]``, and ``visits``, a
-            file name.
+            ``None``), ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it
+            was trained, and ``visits``, a file name.
         metric, higher: name of ``value``, and whether a higher one is better.
         notes: sentences on what was left out or could not be measured.
         pilot: the measurements before the comparison, or ``None``.
-        settings: settings shared by all arms; ``stamp``: the environment.
+        settings: settings shared by all arms; ``stamp``: environment of the latest call.
         train: the training data; ``None`` for a loaded comparison.
     """
 
@@ -243,7 +243,7 @@ def compare(
         device: "auto" uses the available accelerator.
 
     Raises ``ValueError`` for invalid arguments, for a folder with results of other settings, and
-    for one in use by another process.
+    for one in use by another process; ``FloatingPointError`` if dense training diverges.
     """
     given = {
         "make_model": make_model,

@@ -33,9 +33,16 @@ def label_of(policy: str | Chosen) -> str:
         given = {} if isinstance(policy, str) else dict(policy)
     shown = {key: value for key, value in given.items() if key not in ("name", "seed")}
     first = next(iter(inspect.signature(kind).parameters), None)
-    parts = [str(value) if key == first else f"{key}={value}" for key, value in shown.items()]
+    words = {key: _word(value) for key, value in shown.items()}
+    parts = [word if key == first else f"{key}={word}" for key, word in words.items()]
     parts.sort(key=lambda part: "=" in part)
     return names.get(place, kind.__name__) + (f"({', '.join(parts)})" if parts else "")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool | int | float | str | list | tuple | Mapping | None):
+        return str(value)
+    return str(getattr(value, "__name__", type(value).__name__))  # no address: it names files
 
 
 def _given(policy: Policy) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
 from astkit.runs.paired import RANDOM
 from astkit.runs.record import read_json, write_json
 from astkit.runs.visits import Visits
+from astkit.stamp import stamp
 from astkit.trainers import (
     Budget,
     Checkpoints,
@@ -37,6 +38,7 @@ Entry = dict[str, Any]
 POINTS = 12  # validations per run, at equal fractions of the budget
 PAUSE = 30.0  # minimum interval between checkpoints, in seconds
 VISITS = "comparison_visits"
+STAMPED = ("source", "commit", "dirty", "torch", "cpu", "devices")  # calls may differ in them
 
 
 class Curve:
@@ -166,6 +168,7 @@ def run_arm(
         **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel arms"}),
         **(failure or _tested(work, task)),
         "curve": curve.points,
+        "stamp": {name: value for name, value in stamp().items() if name in STAMPED},
         "visits": f"{arm.name}.safetensors",
     }
     visits.save(folder / VISITS / entry["visits"])

@@ -17,12 +17,13 @@ from astkit.identity import configuration
 from astkit.runs import pilot
 from astkit.runs.comparison_arguments import check_numbers
 from astkit.runs.comparison_arm import Entry, control_of, run_arm
+from astkit.runs.comparison_progress import Turns
 from astkit.runs.comparison_task import Arm, Chosen, Task, selectable
 from astkit.runs.paired import DENSE
 from astkit.runs.record import read_json, write_json
 from astkit.runs.samples import data_set
 from astkit.stamp import stamp
-from astkit.trainers import Budget, Progress
+from astkit.trainers import Budget
 from astkit.trainers.progress import duration
 
 UNLABELLED = {
@@ -30,45 +31,7 @@ UNLABELLED = {
     "validation": "does not follow its class shares",
 }
 """What `auto` leaves out without class labels."""
-
-
-class Turns(Progress):
-    """Progress of all arms together: a bar, or a line per arm."""
-
-    def __init__(self) -> None:
-        super().__init__("compare")
-        self.arms, self.done, self.kept = 1, 0, 0
-
-    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Update the bar during an arm."""
-        share = round(min(1.0, (self.done + metrics["progress"]) / self.arms), 2)
-        if self.bar is not None and share != self.bar.n:
-            self._put((share, self.text))
-
-    def keep(self, arms: int) -> None:
-        """Count arms of an earlier call."""
-        self.done, self.kept = self.done + arms, self.kept + arms
-        if self.bar is not None:
-            self.bar.initial = self.kept / self.arms  # the ETA counts the arms of this call
-
-    def finished(self, entry: Entry) -> None:
-        """Count and report an arm that was trained."""
-        self.done += 1
-        value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
-        self.text = f"{entry['policy']}, seed {entry['seed']}: {value}"
-        if self.bar is not None:
-            self._put((min(1.0, self.done / self.arms), self.text))
-            return
-        elapsed = time.perf_counter() - self.start
-        left = elapsed * max(0, self.arms - self.done) / max(1, self.done - self.kept)
-        self._put(f"arm {self.done} of {self.arms}: {self.text}; {duration(left)} left")
-
-    def close(self) -> None:
-        """Called at the end of each arm; does nothing."""
-
-    def end(self) -> None:
-        """Close the bar."""
-        super().close()
+PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend on
 
 
 @dataclass
@@ -272,6 +235,14 @@ class Plan:
                 )
         if any(entry["seconds"] is None for entry in entries):
             self._say("arms ran in parallel, so that their seconds are not compared")
+        if (
+            len({json.dumps([entry.get("stamp", {}).get(k) for k in PLACE]) for entry in entries})
+            > 1
+        ):
+            self._say(
+                f"arms differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
+                " that their seconds are not comparable"
+            )
         for label in self.policies:
             if all("failed" in entry for entry in entries if entry["policy"] == label):
                 self._say(f"{label} failed with all seeds, so that it has no random control")

@@ -23,6 +23,7 @@ from astkit import rng
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.foreign import Indexed
 from astkit.gating import Criterion, Policy, as_policy, cross_entropy_rows
+from astkit.identity import configuration
 from astkit.trainers import Budget, Metric, TrainConfig, Trainer, choose_device
 from astkit.trainers.resume import data_identity
 
@@ -87,7 +88,8 @@ class Task:
         return {
             **described,
             **held,
-            "metrics": [[each.name, each.higher_is_better] for each in self.metrics],
+            "make_model": configuration(self.make_model),
+            "metrics": configuration(self.metrics),
         }
 
 
@@ -111,7 +113,7 @@ class Arm(NamedTuple):
             policy.seed = self.seed
             return policy
         named = self.policy and {k: v for k, v in self.policy.items() if k != "seed"}
-        return as_policy(named, self.seed)
+        return as_policy(copy.deepcopy(named), self.seed)
 
 
 def selectable(data: Any, seed: int) -> BatchSource:

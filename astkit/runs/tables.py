@@ -54,9 +54,12 @@ def collect(root: str | Path, name: str | None = None) -> Found:
         for key in dict.fromkeys(key for each in given for key in each)
         if key not in SEEDS and len({_short(each.get(key, NONE)) for each in given}) > 1
     ]
+    several = len({config["name"] for _, config, _, _ in runs}) > 1
+    varied = ["name"] * several + varied
     lines, rows = [], []
     for run, config, result, why in runs:
-        settings = {key: _short(config["parameters"].get(key, NONE)) for key in varied}
+        named = {**config["parameters"], "name": config["name"]}
+        settings = {key: _short(named.get(key, NONE)) for key in varied}
         line = {"run": run.folder.name, "name": config["name"], "seed": config["seed"]}
         lines.append({**line, **settings, "status": run.status, "why": why})
         if run.status == "complete":

@@ -267,7 +267,8 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
 def sampled_rows(validation: BatchSource, fraction: float) -> Tensor | None:
     """A fixed stratified sample of the rows of ``validation``, int64 ``[n]``.
 
-    Classes are those of `class_labels`; without them, sampling is uniform.
+    Classes are those of `class_labels`; without them, or if one would get no row, sampling is
+    uniform.
     Returns ``None``, all rows, for a ``fraction`` of 1.
 
     Raises ``ValueError`` for a fraction outside (0, 1], an empty sample, or a source that cannot
@@ -278,7 +279,8 @@ def sampled_rows(validation: BatchSource, fraction: float) -> Tensor | None:
     validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
     rows = validation.num_samples or 0
     labels = class_labels(getattr(validation, "data", None), rows)
-    labels = torch.zeros(rows, dtype=torch.int64) if labels is None else labels
+    if labels is None or (labels.unique(return_counts=True)[1] * fraction <= 0.5).any():
+        labels = torch.zeros(rows, dtype=torch.int64)  # else rare classes would get no row
     index, _ = stratified(labels, fraction, 0, "fast validation")
     if len(index) == 0:
         raise ValueError(

@@ -199,7 +199,8 @@ def _optimizer(learner: Learner) -> dict[str, Any]:
 
 
 def _structure(model: nn.Module) -> str:
-    """Hash of the model's modules, settings, functions and weight shapes."""
+    """Hash of the model's modules, settings, functions, forward passes and weight shapes."""
+    passes = [configuration(getattr(type(module), "forward", None)) for module in model.modules()]
     shapes = [(name, list(tensor.shape)) for name, tensor in model.state_dict().items()]
     functions = [
         (place, name, configuration(value))
@@ -207,7 +208,7 @@ def _structure(model: nn.Module) -> str:
         for name, value in vars(module).items()
         if callable(value) and isroutine(value)  # such as activation functions; callable is fast
     ]
-    return hashlib.sha256(repr((str(model), shapes, functions)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((str(model), shapes, functions, passes)).encode()).hexdigest()[:16]
 
 
 def data_identity(source: BatchSource) -> dict[str, Any]:

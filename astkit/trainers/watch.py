@@ -88,7 +88,7 @@ class Watch:
         if targets.ndim != 1 or targets.is_floating_point():
             return
         active = None if result.selection is None else result.selection.active
-        rows = result.rows if active is None else result.rows[active]
+        rows = result.rows if active is None else result.rows[active[: len(result.rows)]]
         chosen = torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
         chosen[rows.to(targets.device)] = 1
         labels, place, seen = targets.unique(return_inverse=True, return_counts=True)

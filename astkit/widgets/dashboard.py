@@ -48,6 +48,8 @@ class Dashboard:
             raise RuntimeError(
                 "this dashboard already steers a run: stop it, or use another dashboard"
             )
+        if self.run is not None and self.run.trainer is not trainer:
+            self.board = LiveBoard(self.live)  # the curves of the other run end where they are
         if self.board not in trainer.observers:
             trainer.observers.append(self.board)
         self.run = run = Run(trainer, lambda run: self._strip and self._strip.follow())

@@ -37,10 +37,11 @@ class Strip:
         self.run = run
         self.gate: Any = gate if hasattr(gate, "controller") else None
         self._started, self._told = time.perf_counter(), 0.0
+        self._first = run.trainer.position.spent
         self._ready, self._there = _Ready(), asyncio.Event()
         loop = asyncio.get_running_loop()
         self._ready.on_msg(lambda *_: loop.call_soon_threadsafe(self._there.set))
-        self._readout = widgets.HTML(readout(run, self._started))
+        self._readout = widgets.HTML(readout(run, self._started, self._first))
         self._gains = widgets.HBox()
         self._shown_for: object = None
         rows = [] if self.gate is None else [self._gate_row(), self._gains]
@@ -114,7 +115,7 @@ class Strip:
         if now - self._told < READOUT_SECONDS and not over:
             return
         self._told = now
-        self._readout.value = readout(self.run, self._started)
+        self._readout.value = readout(self.run, self._started, self._first)
         if self.gate is not None and self.gate.controller is not self._shown_for:
             self._show_gains()
 
@@ -125,8 +126,11 @@ def controller_name(controller: object) -> str:
     return next((n for n in names if type(controller) is resolve("controller", n)), _OWN)
 
 
-def readout(run: Run, started: float) -> str:
-    """The status of a run in one line of HTML; the rate is the mean of the last 20 batches."""
+def readout(run: Run, started: float, first: float = 0.0) -> str:
+    """The status of a run in one line of HTML; the rate is the mean of the last 20 batches.
+
+    The run had spent ``first`` of its budget at the time ``started``, from which its pace follows.
+    """
     trainer = run.trainer
     steps, spent = trainer.history.steps[-20:], trainer.position.spent
     last = steps[-1] if steps else {}
@@ -136,8 +140,9 @@ def readout(run: Run, started: float) -> str:
         f"epoch {trainer.position.epoch}",
         f"{spent:.0%} of the budget",
     ]
-    if spent and run.status == "running":
-        parts += [f"{(time.perf_counter() - started) * (1 - spent) / spent:.0f} s left"]
+    if spent > first and run.status == "running":
+        left = (time.perf_counter() - started) * (1 - spent) / (spent - first)
+        parts += [f"{left:.0f} s left"]
     if not trainer.selecting:
         parts += ["dense step (selection is off or being compared)"]
     if last.get("threshold") is not None:

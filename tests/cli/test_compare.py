@@ -14,6 +14,7 @@ from astkit import Comparison
 from astkit.cli import compare as command
 from astkit.cli import main
 from astkit.datasets import as_loader
+from astkit.runs import comparison
 from astkit.tasks import files, text
 from tests.cli.refusals import refused
 
@@ -215,6 +216,17 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         assert ended.value.code == 2
         assert sentence in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_training_that_diverges_is_one_line(monkeypatch, capsys):
+    def diverging(**_):
+        raise FloatingPointError("the training loss became nan")
+
+    monkeypatch.setattr(comparison, "compare", diverging)
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", "--dataset", "digits"])
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "astkit: the training loss became nan\n"
 
 
 def test_arguments_of_policies_are_read():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from astkit.datasets import BatchSource, Loader
 from astkit.datasets.settings import fits
@@ -165,6 +165,21 @@ def test_labels_beyond_the_outputs_are_named():
         passes(loader)
     loader.check_labels(4)
     passes(loader)
+    ignored = Loader(TensorDataset(torch.zeros(4, 2), torch.tensor([0, -100, -100, 1])), 2)
+    ignored.check_labels(2)
+    assert sorted(label for _, _, y in passes(ignored) for label in y.tolist()) == [
+        -100,
+        -100,
+        0,
+        1,
+    ]
+
+
+def test_bytes_that_are_no_images_are_left_alone():
+    tokens = torch.arange(12, dtype=torch.uint8).reshape(4, 3)
+    loader = Loader(TensorDataset(tokens, torch.arange(4)), 4, shuffle=False)
+    _, x, _ = passes(loader)[0]
+    assert x.equal(tokens)
 
 
 class Endless(IterableDataset):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -104,7 +105,9 @@ def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
 
 def test_class_labels_are_found_under_either_name() -> None:
     expected = Data.labels.tolist()
-    for held in (Data.labels, Data.labels.to(torch.uint8), expected, np.array(expected)):
+    series = pd.Series(expected, index=[30, 4, 9, 2, 8, 1, 0])  # of a split of a table
+    arrays = (np.array(expected), series)
+    for held in (Data.labels, Data.labels.to(torch.uint8), expected, *arrays):
         for name in ("labels", "targets"):
             found = class_labels(indexed(Named({name: held})), 7)
             assert found is not None

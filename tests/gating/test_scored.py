@@ -165,6 +165,20 @@ def test_modes_and_generators_come_back_after_an_error() -> None:
         assert torch.get_rng_state().equal(random)
 
 
+def test_scoring_inside_autocast_leaves_the_gradients_alone() -> None:
+    model, gradients = nn.Linear(6, 3), []
+    for scores in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            if scores:
+                with evaluating(model):
+                    model(X)
+            F.cross_entropy(model(X), Y).backward()
+        assert model.weight.grad is not None
+        gradients.append(model.weight.grad.clone())
+    assert gradients[0].equal(gradients[1])
+
+
 def test_a_module_that_does_more_when_its_mode_changes_is_left_alone() -> None:
     class Merging(nn.Linear):
         """Adds to its weights for evaluation, as loralib does, and takes it away for training."""

@@ -14,10 +14,11 @@ def flows() -> pd.DataFrame:
     """Two flows of three steps; the second's slot is then taken by another flow."""
     rows = [
         {"step": step, "slot": slot, "x": slot + 0.1 * step, "y": 1.0, "z": 0.9 * step, "energy": e}
+        | {"age": step}
         for slot, e in ((0, 0.5), (1, -0.2))
         for step in range(3)
     ]
-    rows.append({"step": 3, "slot": 1, "x": 0.0, "y": 0.0, "z": 0.3, "energy": 0.1})
+    rows.append({"step": 3, "slot": 1, "x": 0.0, "y": 0.0, "z": 2.3, "energy": 0.1, "age": 0})
     return pd.DataFrame(rows)
 
 

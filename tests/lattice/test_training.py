@@ -222,6 +222,19 @@ def test_a_given_model_brings_its_settings():
         lattice_trainer(replace(SMALL, dim=8), text_task(texts().texts, dim=8), model=deep)
 
 
+def test_a_run_is_not_resumed_with_other_settings(tmp_path):
+    def trainer(**changes):
+        config, folder = replace(SMALL, **changes), tmp_path / "kept"
+        options = {"steps": 2, "batch_size": 16, "checkpoints": folder, "device": "cpu"}
+        return lattice_trainer(config, task(), **options, resume=folder.exists())
+
+    trainer().run()
+    assert trainer().done
+    for changes in ({"energy_rule": "original"}, {"z_min": 1.0}, {"tau": 0.7}):
+        with pytest.raises(ValueError, match="made with other settings"):
+            trainer(**changes)
+
+
 def test_wrong_arguments_are_refused():
     for refused, told in (
         (

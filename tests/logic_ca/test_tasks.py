@@ -140,5 +140,7 @@ def test_wrong_arguments_are_refused() -> None:
         hard_gates(2, 9, seed=0, iteration=0)
     with pytest.raises(ValueError, match="batch_size is -1: give 1 or more"):
         tasks.checkerboard().source(0, batch_size=-1)
+    with pytest.raises(ValueError, match="are 64, 3 and 1, but Life is learnt from single steps"):
+        tasks.game_of_life().scaled(height=64)
     with pytest.raises(ValueError, match="index is None"):
         tasks.checkerboard_async().masks(None, 0, 0)

@@ -275,6 +275,8 @@ def test_wrong_arguments_are_refused() -> None:
             logic_trainer(LIFE, settings=settings)
     with pytest.raises(ValueError, match="iterations is 5, but a budget is given too"):
         logic_trainer(LIFE, iterations=5, budget=Budget(epochs=1))
+    with pytest.raises(ValueError, match="iterations is 0: give 1 or more"):
+        logic_trainer(LIFE, iterations=0)
     for policy in (Rho(), ProxyTopK()):
         with pytest.raises(ValueError, match=f"{type(policy).__name__}, which trains helper"):
             logic_trainer(LIFE, policy=policy)

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import astkit
 from astkit import Budget, Comparison, Gate, Metric, Policy, Selection, TrainConfig
-from astkit.gating import CachedLoss
+from astkit.gating import CachedLoss, LogIntegral
 from astkit.identity import READS
 from astkit.runs import comparison_arm, comparison_plan
 from astkit.runs.comparison_task import Task
@@ -480,6 +480,14 @@ def test_mistakes_are_one_sentence(report, folder, tmp_path):
             {"out": folder, "test": TEST, "budget": Budget(epochs=3)},
             f"out is {folder}, whose results were",
         ),
+        (
+            {"out": folder, "test": TEST, "make_model": lambda: make_model()},
+            f"out is {folder}, whose results were made with another make_model:",
+        ),
+        (
+            {"out": folder, "test": TEST, "metrics": {"accuracy of rows": squared_error}},
+            f"out is {folder}, whose results were made with another metrics:",
+        ),
     ):
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the table says what
             run(**options)
@@ -509,6 +517,28 @@ def comparison_lock(folder):
     from filelock import FileLock
 
     return FileLock(folder / ".lock", is_singleton=False)
+
+
+def test_each_arm_has_a_copy_of_the_objects_in_a_mapping():
+    policy = {"name": "gate", "target_rate": 0.25, "controller": LogIntegral(0.25)}
+    both, alone = (run(policies=[policy], seeds=seeds) for seeds in ([0, 1], [1]))
+    label = "gate(0.25, controller=LogIntegral)"
+    one, other = (
+        next(e for e in report.entries if (e["policy"], e["seed"]) == (label, 1))
+        for report in (both, alone)
+    )
+    assert (one["trained"], one["value"]) == (other["trained"], other["value"])
+    assert policy["controller"].state_dict() == LogIntegral(0.25).state_dict()
+
+
+def test_arms_of_another_environment_are_noted(tmp_path, monkeypatch):
+    run(out=tmp_path, seeds=[0], policies=["infobatch"])
+    here = comparison_arm.stamp()
+    monkeypatch.setattr(comparison_arm, "stamp", lambda: here | {"cpu": "another"})
+    report = run(out=tmp_path, seeds=[0, 1], policies=["infobatch"])
+    assert {e["stamp"]["cpu"] for e in report.entries if e["seed"] == 0} == {here["cpu"]}
+    assert {e["stamp"]["cpu"] for e in report.entries if e["seed"] == 1} == {"another"}
+    assert any(note.startswith("arms differ in source, torch, cpu or dev") for note in report.notes)
 
 
 def test_auto_settings_are_resolved_once_for_all_arms(tmp_path, monkeypatch):

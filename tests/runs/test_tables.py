@@ -161,8 +161,17 @@ def test_runs_of_several_notebooks_make_one_table(root: Path) -> None:
         run = Record.create(root, "02_other", {"width": 3, "seed": seed}, seed)
         run.finish([{"arm": a, "seed": seed, "test_accuracy": 0.5} for a in ("dense", "gate")])
     table = tables.table(tables.collect(root))
-    assert table.loc[("–", "–", 3, "gate"), "minus dense"] == 0
-    assert {(0.1, 2, "–", "dense"), (0.5, 2, "–", "gate")} <= set(table.index)
+    assert table.loc[("02_other", "–", "–", 3, "gate"), "minus dense"] == 0
+    named = {("01_gate", 0.1, 2, "–", "dense"), ("01_gate", 0.5, 2, "–", "gate")}
+    assert named <= set(table.index)
+
+
+def test_notebooks_with_the_same_parameters_are_not_averaged(tmp_path: Path) -> None:
+    make(tmp_path, 0.1, 0)
+    make(tmp_path, 0.1, 1, name="other")
+    table = tables.table(tables.collect(tmp_path))
+    assert set(table["n"]) == {1}
+    assert {name for name, _ in table.index} == {"01_gate", "other"}
 
 
 def test_damaged_folders_are_listed_and_cost_no_other(root: Path) -> None:

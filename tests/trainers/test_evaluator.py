@@ -257,6 +257,13 @@ def test_without_known_classes_rows_are_drawn_from_all_alike(digits):
     assert len(index) == 90
 
 
+def test_rare_whole_numbers_are_drawn_too():
+    counts = torch.cat([torch.zeros(60), torch.arange(40)]).long()
+    rows = sampled_rows(Loader(TensorDataset(torch.zeros(100, 2), counts), 32), 0.3)
+    assert len(rows) == 30
+    assert len(counts[rows].unique()) > 5
+
+
 def test_a_part_that_cannot_be_drawn_is_refused(loader, digits):
     data = TensorDataset(digits.images[:10].float(), digits.labels[:10])
     refusals = {

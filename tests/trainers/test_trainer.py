@@ -256,9 +256,20 @@ def test_a_policy_of_single_correctness_is_no_policy_for_single_rows():
         build(policy=policy, step=SampleStep(Gate(0.4)))
 
 
-@pytest.mark.parametrize("option", ["augment", "normalize", "criterion", "tensors"])
-def test_a_run_is_not_resumed_with_other_data_or_criterion(option, tmp_path):
+@pytest.mark.parametrize("option", ["augment", "normalize", "criterion", "tensors", "forward"])
+def test_a_run_is_not_resumed_with_other_data_or_code(option, tmp_path):
     def run(changed, **more):
+        class Net(nn.Sequential):
+            if changed == "forward":
+
+                def forward(self, x):
+                    return 2 * super().forward(x)
+
+            else:
+
+                def forward(self, x):
+                    return super().forward(x)
+
         loader = {"augment": ("flip",) if changed == "augment" else ("crop",)}
         loader |= {"normalize": ((0.5,), (0.3 if changed == "normalize" else 0.2,))}
         train = Loader(TRAIN, 8, **loader)
@@ -267,7 +278,8 @@ def test_a_run_is_not_resumed_with_other_data_or_criterion(option, tmp_path):
             train = DataLoader(indexed(TensorDataset(images, TRAIN.labels)), 8)
         smooth = partial(F.cross_entropy, reduction="none", label_smoothing=0.1 * bool(changed))
         criterion = {"criterion": smooth} if option == "criterion" else {}
-        return build(train=train, checkpoints=tmp_path, **criterion, **more)
+        model = Net(*network()) if option == "forward" else network()
+        return build(train=train, model=model, checkpoints=tmp_path, **criterion, **more)
 
     finish(run(""))
     run("", resume=True)

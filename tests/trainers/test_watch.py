@@ -119,6 +119,13 @@ def test_rows_of_the_fallback_and_padding_are_not_active():
     assert [(row["class"], row["active"]) for row in watch.classes] == [(0, 0), (7, 2)]
 
 
+def test_a_batch_that_could_not_be_trained_on_is_recorded():
+    chosen = Gate(0.25, fallback=1).select(torch.tensor([2.0, 1.0]))
+    watch = Watch(lambda *_: StepResult(chosen.index[:0], torch.empty(0), 2, chosen, None))
+    watch(None, Batch(torch.arange(2), torch.arange(2), torch.arange(2)), None, Ledger())
+    assert [row["active"] for row in watch.classes] == [0, 0]
+
+
 def test_odd_batches_are_recorded_as_they_are():
     watch = observed(Gate(0.5), [math.nan, 1.0, math.inf, 3.0, 2.0, 4.0], [5, 1, 5, 2, 1, 2])
     assert [watch.scores[i]["score"] for i in (0, -1)] == [1.0, 4.0]  # the finite ones

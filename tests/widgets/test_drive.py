@@ -282,6 +282,16 @@ def begin(trainer, monkeypatch):
     return begin
 
 
+def test_another_trainer_has_curves_of_its_own(trainer):
+    live = quiet_dashboard(live=False)
+    asyncio.run(live.start(trainer))
+    first = live.board
+    live.board.shown = False
+    asyncio.run(live.start(small_trainer()))
+    assert len(first.series["loss"].points()) == 33
+    assert len(live.board.series["loss"].points()) == 33
+
+
 @pytest.mark.parametrize("mode", ["off", "headless"])
 def test_nobody_there_runs_to_the_end_without_a_widget(begin, monkeypatch, mode):
     monkeypatch.setattr(Dashboard, "_answered", pytest.fail)
@@ -351,6 +361,9 @@ def test_a_run_without_a_gate_has_a_strip_without_its_rows(monkeypatch):
         return len(strip.Strip(Run(dense)).box.children)
 
     assert asyncio.run(rows()) == 3
+    resumed = Run(dense)
+    resumed.status, dense.position.spent = "running", 0.92
+    assert "8 s left" in strip.readout(resumed, time.perf_counter() - 2, 0.9)  # 2 % took 2 s
     assert "threshold" not in strip.readout(Run(dense), 0.0)
     assert "selection" not in strip.readout(Run(dense), 0.0)
     dense.switch = Switch("Gate")
