@@ -235,10 +235,8 @@ class Plan:
                 )
         if any(entry["seconds"] is None for entry in entries):
             self._say("arms ran in parallel, so that their seconds are not compared")
-        if (
-            len({json.dumps([entry.get("stamp", {}).get(k) for k in PLACE]) for entry in entries})
-            > 1
-        ):
+        places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
+        if any(place != places[0] for place in places):
             self._say(
                 f"arms differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
                 " that their seconds are not comparable"
