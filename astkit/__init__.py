@@ -8,33 +8,32 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from astkit.names import PUBLIC
+from astkit.names import PUBLIC, REMOVED
 
 if TYPE_CHECKING:
+    from astkit.comparison.compare import Comparison as Comparison
+    from astkit.comparison.compare import compare as compare
     from astkit.datasets.foreign import indexed as indexed
-    from astkit.datasets.loaders import Loader as Loader
+    from astkit.datasets.loader import Loader as Loader
+    from astkit.gating.epoch import RunInfo as RunInfo
     from astkit.gating.gate import Gate as Gate
+    from astkit.gating.policies.random_subset import RandomSubset as RandomSubset
     from astkit.gating.policy import Policy as Policy
-    from astkit.gating.random_subset import RandomSubset as RandomSubset
-    from astkit.gating.sampler import RunInfo as RunInfo
-    from astkit.gating.scored import Scored as Scored
-    from astkit.gating.scored import ScoredBatches as ScoredBatches
+    from astkit.gating.selection import Scored as Scored
+    from astkit.gating.selection import ScoredBatches as ScoredBatches
     from astkit.gating.selection import Selection as Selection
     from astkit.gating.visits import Visit as Visit
-    from astkit.lattice.config import LatticeConfig as LatticeConfig
-    from astkit.lattice.model import EnergyFlowLattice as EnergyFlowLattice
-    from astkit.logic_ca.automaton import LogicCA as LogicCA
-    from astkit.logic_ca.config import LogicCAConfig as LogicCAConfig
-    from astkit.runs.comparison import Comparison as Comparison
-    from astkit.runs.comparison import compare as compare
+    from astkit.systems.automaton.automaton import LogicCA as LogicCA
+    from astkit.systems.automaton.automaton import LogicCAConfig as LogicCAConfig
+    from astkit.systems.lattice.model import EnergyFlowLattice as EnergyFlowLattice
+    from astkit.systems.lattice.model import LatticeConfig as LatticeConfig
     from astkit.trainers.checkpoint import Checkpoints as Checkpoints
+    from astkit.trainers.config import Budget as Budget
     from astkit.trainers.config import TrainConfig as TrainConfig
     from astkit.trainers.dropin import AdaptiveSparseTrainer as AdaptiveSparseTrainer
     from astkit.trainers.dropin import SampleAdaptiveSparseTrainer as SampleAdaptiveSparseTrainer
-    from astkit.trainers.evaluator import Metric as Metric
-    from astkit.trainers.sample_by_sample import SampleStep as SampleStep
-    from astkit.trainers.state import Budget as Budget
-    from astkit.trainers.steps import GatedStep as GatedStep
+    from astkit.trainers.evaluation import Metric as Metric
+    from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
     from astkit.trainers.trainer import Trainer as Trainer
     from astkit.widgets.board import LiveBoard as LiveBoard
     from astkit.widgets.dashboard import Dashboard as Dashboard
@@ -44,7 +43,8 @@ __version__ = "0.2.0"
 
 def __getattr__(name: str) -> Any:
     if name not in PUBLIC:
-        raise AttributeError(f"module 'astkit' has no attribute {name!r}")
+        remedy = f" (gone since 0.3): {REMOVED[name]}" if name in REMOVED else ""
+        raise AttributeError(f"module 'astkit' has no attribute {name!r}{remedy}")
     return getattr(import_module(PUBLIC[name]), name)
 
 

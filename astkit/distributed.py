@@ -7,8 +7,9 @@ their arguments and communicate nothing. Every process must call them equally of
 
 from __future__ import annotations
 
+import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,6 +98,32 @@ def gather(*columns: Tensor) -> list[list[Tensor]]:
 def pooled(values: Tensor) -> Tensor:
     """The values ``[n]`` of all processes, in the order of the processes; see `gather`."""
     return values if world() == 1 else torch.cat([part for (part,) in gather(values)])
+
+
+def agree(*texts: str) -> None:
+    """Raise ``ValueError`` in all processes if one has other ``texts`` than process 0."""
+    if world() == 1:
+        return
+    digests = [hashlib.sha256(text.encode()).digest()[:7] for text in texts]
+    rows = gather(torch.tensor([int.from_bytes(digest) for digest in digests]))
+    first = rows[0][0]
+    for number, (other,) in enumerate(rows):
+        if not torch.equal(first, other):
+            raise ValueError(
+                f"process {number} has other settings than process 0, or resumes another"
+                " checkpoint: pass the same in all processes, and one shared folder"
+            )
+
+
+def agree_to(check: Callable[[], object]) -> None:
+    """Raise in all processes what ``check`` raises in process 0."""
+    try:
+        check()
+        refusal = None
+    except ValueError as error:
+        refusal = error
+    if total(refusal is not None and rank() == 0)[0]:
+        raise refusal or ValueError("process 0 refuses to continue: see its error")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

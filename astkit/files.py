@@ -1,13 +1,17 @@
-"""Atomic file writes, and files that come with the package."""
+"""Atomic writes, JSON files, and files that come with the package."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import secrets
 import stat
 import sysconfig
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 SHARE = Path(sysconfig.get_path("data")) / "share" / "astkit"
 """Files of an installation from a wheel."""
@@ -20,16 +24,11 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
     Temporary file in the same folder, fsync, rename, fsync of the folder; missing folders are
-    created. A new file has the mode of the umask, an existing one keeps its mode. A stream such as
-    ``/dev/stdout`` is written directly. Raises ``OSError`` if writing fails, keeping the old
-    file, and ``ValueError`` for a link, a device, a pipe or a folder.
+    created. A new file has the mode of the umask, an existing one keeps its mode. Raises
+    ``OSError`` if writing fails, keeping the old file, and the errors of `check_target`.
     """
     path = check_target(path)
     data = content.encode() if isinstance(content, str) else content
-    if _is_stream(path):
-        with open(path, "ab") as stream:  # append: the stream may be a non-empty file
-            stream.write(data)
-        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -58,21 +57,81 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """``path``; raises ``ValueError`` for a link, a device, a pipe or a folder.
-
-    Streams of the process, such as ``/dev/stdout``, are accepted.
-    """
+    """``path``; raises ``ValueError`` for a link, a device, a pipe or a folder."""
     path = Path(path)
     link = path.is_symlink()
-    if not _is_stream(path) and (link or (path.exists() and not path.is_file())):
+    if link or (path.exists() and not path.is_file()):
         what = "a link and not a regular file" if link else "not a regular file"
         raise ValueError(f"{path} is {what}, so it is not overwritten: choose another")
     return path
 
 
-def _is_stream(path: Path) -> bool:
-    named = str(path) in ("/dev/stdout", "/dev/stderr", "/dev/null")
-    return named or str(path.parent) in ("/dev/fd", "/proc/self/fd")
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> Path:
+    """Write a JSON file atomically; see `plain_values`."""
+    return write_atomic(path, json.dumps(plain_values(content), indent=1) + "\n")
+
+
+def plain_values(record: Mapping[str, Any]) -> dict[str, Any]:
+    """``record`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
+
+    A non-finite number becomes ``None``, and ``"<name>_reason"`` says "NaN", "Infinity" or
+    "-Infinity". Raises ``ValueError`` for other types.
+    """
+    plain: dict[str, Any] = {}
+    for name, value in record.items():
+        lost: list[str] = []
+        plain[name] = _plain(name, value, lost)
+        if lost:
+            plain[f"{name}_reason"] = lost[0]
+    return plain
+
+
+def _plain(name: str, value: Any, lost: list[str]) -> Any:
+    """``value`` for JSON; reasons of non-finite numbers are added to ``lost``."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        lost.append("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
+        return None
+    if isinstance(value, dict):
+        return {str(key): _plain(name, part, lost) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(name, part, lost) for part in value]
+    if hasattr(value, "tolist"):  # tensors and numpy values
+        return _plain(name, value.tolist(), lost)
+    raise ValueError(
+        f"{name!r} is a {type(value).__name__}, which JSON cannot hold: give numbers, strings, or"
+        " lists and mappings of them"
+    )
+
+
+def read_json(path: str | os.PathLike[str], /, **fields: type) -> dict[str, Any]:
+    """The mapping in a JSON file; empty if the file does not exist.
+
+    ``fields``: required types of entries; lists contain mappings, and may be missing. Raises
+    ``ValueError`` for other contents.
+    """
+    path = Path(path)
+    if not path.exists():
+        return {}
+    try:
+        if not path.is_file():
+            raise ValueError("not a regular file")
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(content, ensure_ascii=False).encode()  # raises for unpaired surrogates
+        if not isinstance(content, dict):
+            raise ValueError("not a mapping")
+        for name, kind in fields.items():
+            value = content.get(name, [] if kind is list else None)
+            entries = value if kind is list and isinstance(value, list) else []
+            if not isinstance(value, kind) or not all(isinstance(entry, dict) for entry in entries):
+                words = "list of mappings" if kind is list else kind.__name__
+                raise ValueError(f"{name} is not a {words}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({error}): delete it, or restore a copy") from error
+    return content
 
 
 def shipped(name: str) -> Path:

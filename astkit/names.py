@@ -1,78 +1,78 @@
-"""Names and the modules that define them, for lazy imports, the registries and the exporter.
+"""Names and the modules that define them, for lazy imports and the registries.
 
 The tables are literals, so they can be parsed without importing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
-    "Budget": "astkit.trainers.state",
+    "Budget": "astkit.trainers.config",
     "Checkpoints": "astkit.trainers.checkpoint",
-    "Comparison": "astkit.runs.comparison",
+    "Comparison": "astkit.comparison.compare",
     "Dashboard": "astkit.widgets.dashboard",
-    "EnergyFlowLattice": "astkit.lattice.model",
+    "EnergyFlowLattice": "astkit.systems.lattice.model",
     "Gate": "astkit.gating.gate",
-    "GatedStep": "astkit.trainers.steps",
-    "LatticeConfig": "astkit.lattice.config",
+    "LatticeConfig": "astkit.systems.lattice.model",
     "LiveBoard": "astkit.widgets.board",
-    "Loader": "astkit.datasets.loaders",
-    "LogicCA": "astkit.logic_ca.automaton",
-    "LogicCAConfig": "astkit.logic_ca.config",
-    "Metric": "astkit.trainers.evaluator",
+    "Loader": "astkit.datasets.loader",
+    "LogicCA": "astkit.systems.automaton.automaton",
+    "LogicCAConfig": "astkit.systems.automaton.automaton",
+    "Metric": "astkit.trainers.evaluation",
     "Policy": "astkit.gating.policy",
-    "RandomSubset": "astkit.gating.random_subset",
-    "RunInfo": "astkit.gating.sampler",
+    "RandomSubset": "astkit.gating.policies.random_subset",
+    "RunInfo": "astkit.gating.epoch",
     "SampleAdaptiveSparseTrainer": "astkit.trainers.dropin",
-    "SampleStep": "astkit.trainers.sample_by_sample",
-    "Scored": "astkit.gating.scored",
-    "ScoredBatches": "astkit.gating.scored",
+    "SampleBySampleTrainer": "astkit.trainers.sample_by_sample",
+    "Scored": "astkit.gating.selection",
+    "ScoredBatches": "astkit.gating.selection",
     "Selection": "astkit.gating.selection",
     "TrainConfig": "astkit.trainers.config",
     "Trainer": "astkit.trainers.trainer",
     "Visit": "astkit.gating.visits",
-    "compare": "astkit.runs.comparison",
+    "compare": "astkit.comparison.compare",
     "indexed": "astkit.datasets.foreign",
 }
 
 REGISTRIES: dict[str, dict[str, str]] = {
     "policy": {
         "gate": "astkit.gating.gate:Gate",
-        "random": "astkit.gating.random_subset:RandomSubset",
-        "auto": "astkit.gating.auto:Auto",
-        "bls": "astkit.gating.bls:BatchLossScore",
-        "cached_loss": "astkit.gating.cached_loss:CachedLoss",
-        "class_balanced": "astkit.gating.class_balanced:ClassBalanced",
-        "el2n_static": "astkit.gating.el2n_static:StaticEL2N",
-        "gradnorm_is": "astkit.gating.gradnorm_is:GradNormIS",
-        "infobatch": "astkit.gating.infobatch:InfoBatch",
-        "kakurenbo": "astkit.gating.kakurenbo:Kakurenbo",
-        "learned": "astkit.gating.learned:Learned",
-        "proxy_topk": "astkit.gating.proxy_topk:ProxyTopK",
-        "rcap": "astkit.gating.rcap:RCAP",
-        "repb": "astkit.gating.repb:RePB",
-        "rho": "astkit.gating.rho:Rho",
-        "selective_backprop": "astkit.gating.selective_backprop:SelectiveBackprop",
-        "seta": "astkit.gating.seta:SeTa",
+        "random": "astkit.gating.policies.random_subset:RandomSubset",
+        "auto": "astkit.gating.policies.auto:Auto",
+        "bls": "astkit.gating.policies.bls:BatchLossScore",
+        "cached_loss": "astkit.gating.policies.cached_loss:CachedLoss",
+        "class_balanced": "astkit.gating.policies.class_balanced:ClassBalanced",
+        "el2n_static": "astkit.gating.policies.el2n_static:StaticEL2N",
+        "gradnorm_is": "astkit.gating.policies.gradnorm_is:GradNormIS",
+        "infobatch": "astkit.gating.policies.infobatch:InfoBatch",
+        "kakurenbo": "astkit.gating.policies.kakurenbo:Kakurenbo",
+        "learned": "astkit.gating.policies.learned:Learned",
+        "proxy_topk": "astkit.gating.policies.proxy_topk:ProxyTopK",
+        "rcap": "astkit.gating.policies.rcap:RCAP",
+        "repb": "astkit.gating.policies.repb:RePB",
+        "rho": "astkit.gating.policies.rho:Rho",
+        "selective_backprop": "astkit.gating.policies.selective_backprop:SelectiveBackprop",
+        "seta": "astkit.gating.policies.seta:SeTa",
     },
     "score": {
-        "confidence": "astkit.gating.uncertainty:confidence",
-        "contrast": "astkit.gating.significance:contrast",
-        "el2n": "astkit.gating.sample_memory:EL2N",
-        "entropy": "astkit.gating.uncertainty:entropy",
-        "gradient_norm": "astkit.gating.uncertainty:gradient_norm",
-        "loss": "astkit.gating.significance:Loss",
-        "loss_and_contrast": "astkit.gating.significance:LossAndContrast",
-        "loss_contrast_constant": "astkit.gating.significance:LossContrastConstant",
-        "margin": "astkit.gating.uncertainty:margin",
+        "confidence": "astkit.gating.scores:confidence",
+        "contrast": "astkit.gating.scores:contrast",
+        "el2n": "astkit.gating.scores:EL2N",
+        "entropy": "astkit.gating.scores:entropy",
+        "gradient_norm": "astkit.gating.scores:gradient_norm",
+        "loss": "astkit.gating.scores:Loss",
+        "loss_and_contrast": "astkit.gating.scores:LossAndContrast",
+        "loss_contrast_constant": "astkit.gating.scores:LossContrastConstant",
+        "margin": "astkit.gating.scores:margin",
     },
     "controller": {
-        "log_integral": "astkit.gating.tracking:LogIntegral",
-        "origin_pi": "astkit.gating.origin:OriginPI",
-        "quantile_ema": "astkit.gating.tracking:QuantileEMA",
+        "log_integral": "astkit.gating.controllers:LogIntegral",
+        "origin_pi": "astkit.gating.controllers:OriginPI",
+        "quantile_ema": "astkit.gating.controllers:QuantileEMA",
         "top_k": "astkit.gating.controllers:TopK",
     },
     "model": {
@@ -86,10 +86,17 @@ REGISTRIES: dict[str, dict[str, str]] = {
         "duplicates": "astkit.datasets.conditions:duplicates",
         "long_tail": "astkit.datasets.conditions:long_tail",
         "small": "astkit.datasets.conditions:small",
+        "open_set": "astkit.datasets.conditions:open_set",
+        "other_domain": "astkit.datasets.conditions:other_domain",
+        "web": "astkit.datasets.conditions:web",
+        "human_labels": "astkit.datasets.conditions:human_labels",
+        "irrelevant_text": "astkit.datasets.conditions:irrelevant_text",
+        "drift": "astkit.datasets.conditions:drift",
     },
     "task": {
         "digits": "astkit.tasks.images:digits",
         "cifar10": "astkit.tasks.images:cifar10",
+        "fashion_mnist": "astkit.tasks.images:fashion_mnist",
         "language": "astkit.tasks.language:language",
         "text": "astkit.tasks.text:text",
         "regression": "astkit.tasks.tables:diabetes",
@@ -100,10 +107,38 @@ REGISTRIES: dict[str, dict[str, str]] = {
     },
     "dataset": {
         "digits": "astkit.datasets.sources:load_digits",
-        "cifar10": "astkit.datasets.cifar10:load_cifar10",
+        "cifar10": "astkit.datasets.sources:load_cifar10",
+        "fashion_mnist": "astkit.datasets.sources:load_fashion_mnist",
         "folders": "astkit.datasets.sources:load_folders",
     },
 }
+
+
+REMOVED = {
+    "step": "the policy determines the step; override Trainer.train_batch for another",
+    "evaluator": "override Trainer.evaluate",
+    "costs": "override Trainer.count_flops",
+    "switch_off": "selection stays on; compare reports the break-even rate",
+    "metrics_every": "use report_every",
+    "attention": "run the training in torch.nn.attention.sdpa_kernel(...)",
+    "activation_checkpointing": "use torch.utils.checkpoint in the model's forward",
+    "allocator": "use keep_memory=True",
+    "prefetch": "use a Loader with num_workers",
+    "fused": "AdamW is fused where the device can",
+    "GatedStep": "pass policy=... to Trainer",
+    "DenseStep": "Trainer without a policy trains on all rows",
+    "SampleStep": "use SampleBySampleTrainer",
+    "DeviceGate": 'use Gate(controller="top_k")',
+    "Dashboard": "use LiveBoard",
+}
+"""Arguments and names of astkit 0.2 that are gone, and what to use in their place."""
+
+
+def refuse_removed(place: str, removed: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for unexpected arguments of ``place``, with the remedy where known."""
+    for name in removed:
+        remedy = f" (gone since 0.3): {REMOVED[name]}" if name in REMOVED else ""
+        raise TypeError(f"{place} has no argument {name!r}{remedy}")
 
 
 def resolve(kind: str, name: str) -> Any:

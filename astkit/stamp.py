@@ -5,8 +5,10 @@ A stamp is part of every run folder and notebook, so it contains no host name, u
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,12 +17,12 @@ from pathlib import Path
 
 import torch
 
-from astkit.source import git, hash_of
 from astkit.system import text_of
 
 _PACKAGES = ("torch", "torchvision", "numpy")
 _CPU_INFO = Path("/proc/cpuinfo")
 _CPUS = Path("/sys/devices/system/cpu")
+_GIT_SECONDS = 2.0
 
 
 def stamp() -> dict[str, object]:
@@ -29,8 +31,8 @@ def stamp() -> dict[str, object]:
     ``cpus``: logical processors available to this process; ``cores``: physical ones
     among them; ``bf16_native``: whether the processor has bfloat16 instructions
     (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty``: state of the
-    checkout that contains the package, if any; ``source``: ``source_hash()``; ``cuda``: the version
-    torch was built for; ``time``: UTC.
+    checkout that contains the package, if any; ``source``: `source_hash` of the package; ``cuda``:
+    the version torch was built for; ``time``: UTC.
     """
     folder = Path(__file__).parent
     commit, dirty = _checkout(folder.parent)
@@ -70,20 +72,40 @@ def describe(values: Mapping[str, object]) -> str:
     return " · ".join(parts)
 
 
-def source_hash(folder: str | os.PathLike[str]) -> str | None:
-    """SHA-256 over names and contents of the files in ``folder`` in sorted order, hexadecimal.
+def source_hash(folder: Path) -> str:
+    """Hexadecimal SHA-256 over names and contents of the Python files in ``folder``, sorted."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        content = path.read_bytes()
+        # the length separates a name from the content before it
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
 
-    Excludes caches and hidden files; ``None`` if the folder does not exist.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
+
+def _checkout(root: Path) -> tuple[str | None, bool | None]:
+    """Commit and dirty flag of the checkout at ``root``, not of a parent folder's."""
+    commit = _git(root, "rev-parse", "--verify", "HEAD") if (root / ".git").exists() else None
+    changes = None if commit is None else _git(root, "status", "--porcelain")
+    return commit, None if changes is None else bool(changes)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Output of git in ``root``; ``None`` if it fails, is missing, or takes too long."""
+    # no lock: another git process may run in the same checkout
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        result = subprocess.run(
+            ["git", *arguments],
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
         return None
-    contents = {}
-    for path in folder.rglob("*"):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part == "__pycache__" or part[0] == "." for part in parts):
-            contents["/".join(parts)] = path.read_bytes()
-    return hash_of(contents)
+    return result.stdout.strip()
 
 
 def _version(name: str) -> str | None:
@@ -115,10 +137,3 @@ def _cpu() -> dict[str, object]:
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "bf16_native": bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) if flags else None,
     }
-
-
-def _checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Commit and dirty flag of the checkout at ``root``, not of a parent folder's."""
-    commit = git(root, "rev-parse", "--verify", "HEAD") if (root / ".git").exists() else None
-    changes = None if commit is None else git(root, "status", "--porcelain")
-    return commit, None if changes is None else bool(changes)

@@ -16,9 +16,10 @@ from urllib.parse import quote
 
 from PIL import Image
 
+from astkit.comparison import report as comparison_page
+from astkit.comparison import verdict
+from astkit.comparison.statistics import DENSE
 from astkit.names import PUBLIC, REGISTRIES, resolve
-from astkit.runs import comparison_page, verdict
-from astkit.runs.paired import DENSE
 from tests.benchmarks import policies_plan, policies_table
 from tests.benchmarks.figures import markdown
 from tests.benchmarks.surface import PACKAGES, alias, exported, summary
@@ -32,13 +33,13 @@ REPOSITORY: str | None = PROJECT.get("urls", {}).get("Repository")
 """Address of the published repository, of which all links to it are made; ``None`` without one."""
 HOUSE: tuple[dict[str, str], ...] = (
     {"cli": "commands"},
-    {"runs": "compare, sweep, report", "export": "one file for Kaggle"},
-    {"tasks": "models and data, by name"},
-    {"lattice": "energy flows", "logic_ca": "logic gates", "integrations": "others' loops"},
+    {"runs": "notebooks, sweeps, one file for Kaggle"},
+    {"comparison": "say whether selecting pays"},
+    {"tasks": "models and data", "systems": "two systems", "integrations": "others' loops"},
     {"widgets": "plots, live steering"},
     {"trainers": "run the passes"},
-    {"datasets": "bring the batches"},
     {"gating": "decide what is trained on", "profiling": "count what it costs"},
+    {"datasets": "bring the batches"},
     {"ground": "names, files, random numbers, models"},
 )
 """Parts of the package and their jobs; each imports from rows below its own only."""
@@ -174,7 +175,7 @@ def measured(name: str, entries: list[policies_plan.Entry]) -> Iterator[str]:
         found = True
         verdicts = verdict.judge(runs)
         table = comparison_page.results(runs, verdicts, policies_table.heading_metric(task))
-        table = table.set_index("policy").drop(columns="seconds / dense")
+        table = table.set_index("policy").drop(columns="time / dense")
         kept = [p for p in table.index if p in labels or p.startswith((DENSE, "random"))]
         yield f"### {task}\n\n{markdown(table.loc[kept])}\n"
         yield from (f"{each.sentence}.\n" for each in verdicts if each.policy in labels)

@@ -19,11 +19,10 @@ HERE = Path(__file__).parent
 ALONE = (
     "browser/",
     "datasets/test_memory.py",
-    "runs/test_execute.py",
 )
 """Tests that drive a browser, watch memory or end processes: no others run beside them."""
 
-LONGEST = ("notebooks/test_runs.py", "export/test_runs.py")
+LONGEST = ("notebooks/test_runs.py", "runs/test_export_runs.py")
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

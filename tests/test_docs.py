@@ -25,9 +25,9 @@ import yaml
 from playwright.sync_api import sync_playwright
 from torch.utils.data import DataLoader
 
-from astkit.lattice.config import LatticeConfig
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
+from astkit.systems.lattice.model import LatticeConfig
 from astkit.trainers import GatedStep
 from astkit.widgets import gate_plots
 from tests.benchmarks import policies_plan, policies_table, surface
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 NOTEBOOKS = [*ROOT.glob("notebooks/*.ipynb")]
 DIRECTIVE = re.compile(r"\.\. auto(?:class|function|data):: (\S+)")
-LONG = ("await ", "logic_trainer(", "compare(")
+LONG = ("await ", "AutomatonTrainer(", "compare(")
 """Examples that only a front end can run, that train for minutes, or that README has: compiled."""
 
 

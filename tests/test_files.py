@@ -1,7 +1,9 @@
-"""A reader sees the old file or the new one, whatever fails."""
+"""A reader sees the old file or the new one, whatever fails; JSON files are plain or refused."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import socket
 import stat
@@ -9,34 +11,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astkit.datasets import Images, write_mapped
-from astkit.files import write_atomic
+from astkit.files import plain_values, read_json, write_atomic, write_json
+
+posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and devices are POSIX")
 
 
 @given(st.binary(max_size=2_000) | st.text(max_size=200))
 def test_what_is_written_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, content: bytes | str
 ) -> None:
-    path = tmp_path_factory.mktemp("files") / "file"
+    path = tmp_path_factory.mktemp("files") / "a" / "file"
     data = content.encode() if isinstance(content, str) else content
-    assert write_atomic(path, content) == path
+    assert write_atomic(path, b"old and longer" + data) == path
+    assert write_atomic(str(path), content) == path
     assert path.read_bytes() == data
-
-
-def test_an_old_file_is_replaced_and_missing_folders_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "file.json"
-    write_atomic(path, "old and longer")
-    write_atomic(str(path), "new")
-    assert path.read_text() == "new"
-    assert [entry.name for entry in path.parent.iterdir()] == ["file.json"]
-
-
-posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and devices are POSIX")
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
 
 
 @posix
@@ -55,61 +50,26 @@ def test_the_mode_follows_the_umask_and_that_of_an_older_file_stays(tmp_path: Pa
 
 
 @posix
-def test_mapped_data_follow_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        images = Images(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.arange(2), ("a", "b"), "")
-        write_mapped(tmp_path / "mapped", images)
-    finally:
-        os.umask(before)
-    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-    assert modes == {0o750, 0o640}
-
-
-@posix
-def test_a_link_is_neither_followed_nor_replaced(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.write_text("mine")
-    for target in (outside, tmp_path / "missing"):
-        link = tmp_path / f"link to {target.name}"
-        link.symlink_to(target)
-        with pytest.raises(ValueError, match=f"{link.name} is a link and not a regular file"):
-            write_atomic(link, "theirs")
-        assert link.is_symlink()
-    assert outside.read_text() == "mine"
-    assert not (tmp_path / "missing").exists()
-
-
-@posix
-def test_pipes_devices_sockets_and_folders_are_not_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "folder").mkdir()
+def test_links_pipes_devices_sockets_and_folders_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("mine")
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "link").symlink_to(tmp_path / "outside")
+    (place / "dangling").symlink_to(tmp_path / "missing")
+    os.mkfifo(place / "pipe")
+    (place / "folder").mkdir()
     server = socket.socket(socket.AF_UNIX)
-    server.bind(os.path.relpath(tmp_path / "socket"))
+    server.bind(os.path.relpath(place / "socket"))
     server.close()
     with suppress(PermissionError):  # of root alone
-        os.mknod(tmp_path / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    before = {path: path.lstat().st_mode for path in tmp_path.iterdir()}
+        os.mknod(place / "device", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    before = {path: path.lstat().st_mode for path in place.iterdir()}
     for path in before:
-        with pytest.raises(ValueError, match=f"{path.name} is not a regular file"):
+        with pytest.raises(ValueError, match=f"{path.name} is (a link and )?not a regular file"):
             write_atomic(path, "content")
-    assert {path: path.lstat().st_mode for path in tmp_path.iterdir()} == before
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
-def test_streams_are_written_through(tmp_path: Path) -> None:
-    with open(tmp_path / "output", "wb") as output:
-        output.write(b"before, ")
-        output.flush()
-        assert write_atomic(f"/proc/self/fd/{output.fileno()}", "after") == Path(
-            f"/proc/self/fd/{output.fileno()}"
-        )
-    assert (tmp_path / "output").read_text() == "before, after"
-    reader, writer = os.pipe()
-    write_atomic(f"/dev/fd/{writer}", "through a pipe")
-    os.close(writer)
-    assert os.read(reader, 100) == b"through a pipe"
-    os.close(reader)
+    assert {path: path.lstat().st_mode for path in place.iterdir()} == before
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert not (tmp_path / "missing").exists()
 
 
 @posix
@@ -130,7 +90,27 @@ def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+FDOPEN = os.fdopen
+
+
+class Full:
+    """A file on a disk that takes half of what it is given."""
+
+    def __init__(self, handle: int, mode: str) -> None:
+        self.file = FDOPEN(handle, mode)
+
+    def __enter__(self) -> Full:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def write(self, data: bytes) -> None:
+        self.file.write(data[: len(data) // 2])
+        refuse()
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod", "fdopen"])
 @pytest.mark.parametrize(("failure", "error"), [(refuse, OSError), (interrupt, KeyboardInterrupt)])
 def test_a_failing_step_keeps_the_old_file_and_leaves_nothing_else(
     step: str,
@@ -140,48 +120,16 @@ def test_a_failing_step_keeps_the_old_file_and_leaves_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = write_atomic(tmp_path / "file", "old")
+    if step == "fdopen":
+        failure, error = Full, OSError
     monkeypatch.setattr(os, step, failure)
     with pytest.raises(error):
         write_atomic(path, "new")
     assert path.read_text() == "old"
+    if step == "fsync":
+        with pytest.raises(error):
+            write_atomic(tmp_path / "first", "new")
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_failing_write_keeps_the_old_file_and_leaves_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, fdopen = write_atomic(tmp_path / "file", "old"), os.fdopen
-
-    class Full:
-        """A file on a disk that takes half of what it is given."""
-
-        def __init__(self, handle: int, mode: str) -> None:
-            self.file = fdopen(handle, mode)
-
-        def __enter__(self) -> Full:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            self.file.close()
-
-        def write(self, data: bytes) -> None:
-            self.file.write(data[: len(data) // 2])
-            refuse()
-
-    monkeypatch.setattr(os, "fdopen", Full)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomic(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_failing_first_write_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomic(tmp_path / "file", "new")
-    assert list(tmp_path.iterdir()) == []
 
 
 @posix
@@ -204,3 +152,37 @@ def test_file_then_rename_then_folder_reach_the_disk(
     monkeypatch.setattr(os, "replace", noted_replace)
     write_atomic(tmp_path / "file", "content")
     assert events == ["sync file", "rename", "sync folder"]
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+
+def test_values_become_plain_and_lost_numbers_have_a_reason(tmp_path: Path) -> None:
+    record = {"loss": math.nan, "worst": -math.inf, "rate": np.float32(0.5), "on": True}
+    record |= {"rows": torch.arange(2), "nested": {1: (1, [math.inf])}, "none": None}
+    plain = {"loss": None, "loss_reason": "NaN", "worst": None, "worst_reason": "-Infinity"}
+    plain |= {"rate": 0.5, "on": True, "rows": [0, 1], "none": None}
+    plain |= {"nested": {"1": [1, [None]]}, "nested_reason": "Infinity"}
+    assert plain_values(record) == plain
+    path = write_json(tmp_path / "a.json", record)
+    assert json.loads(path.read_text()) == read_json(path) == plain
+    with pytest.raises(ValueError, match="'model' is a Linear, which JSON cannot hold: give"):
+        write_json(path, {"model": torch.nn.Linear(1, 1)})
+    assert read_json(path) == plain
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    assert read_json(path, rows=list) == {}
+    damaged = ("[1]", '{"rows": 3}', '{"rows": [1]}', "[" * 100_000, "\xff", '{"rows": [')
+    for text in (*damaged, '{"rows": [{"arm": "half of a pair: \\ud800"}]}'):
+        path.write_text(text, encoding="latin-1")
+        with pytest.raises(ValueError, match=r"result\.json is damaged \(.*\): delete it, or"):
+            read_json(path, rows=list)
+    path.write_text('{"name": "a"}')
+    assert read_json(path, rows=list, name=str) == {"name": "a"}  # a list may be missing
+    with pytest.raises(ValueError, match=r"damaged \(seed is not a int\)"):
+        read_json(path, seed=int)
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(ValueError, match=r"folder\.json is damaged \(not a regular file\)"):
+        read_json(tmp_path / "folder.json")

@@ -31,7 +31,7 @@ BLOCKS = [
     if "astkit.integrations" not in block  # see tests/integrations
     if "cifar10" not in block  # needs a download
 ]
-LONG = ("await ", "logic_trainer(", "init_process_group(", "**task(")
+LONG = ("await ", "AutomatonTrainer(", "init_process_group(", "**task(")
 """Blocks that only a front end can run, or that train for minutes: their imports are tried."""
 
 

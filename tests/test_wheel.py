@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,36 +88,5 @@ def test_notebooks_demo_and_compare_run_from_the_wheel(
     assert "complete" in said
     options = ("--dataset", "digits", "--epochs", "1", "--seeds", "2", "--policies", "infobatch")
     assert "infobatch" in run(installed / "astkit", "compare", *options, folder=tmp_path)
-
-
-def test_an_exported_notebook_installs_the_wheel(
-    installed: Path, wheel: Path, tmp_path: Path
-) -> None:
-    """From an attached dataset, without an index."""
-    from astkit.export import kaggle
-    from astkit.export.bundle import bundle
-
-    cells = [nbformat.v4.new_code_cell("import astkit\nprint(astkit.__version__)")]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "small.ipynb")
-    made = bundle(tmp_path / "small.ipynb")
-    path = kaggle.write(made, kaggle.Kernel("me", wheel=wheel), tmp_path / "input")
-    code = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-    (tmp_path / "all.py").write_text("\n".join(code))
-    run(UV, "venv", "--seed", "--python", sys.executable, tmp_path / "venv", folder=tmp_path)
-    site = run(
-        installed / "python", "-c", "import torch; print(torch.__path__[0])", folder=tmp_path
-    )
-    bare = tmp_path / "venv" / "bin" / "python"
-    own = run(bare, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", folder=tmp_path)
-    packages = tmp_path / "packages"  # those of Kaggle's image, without astkit
-    packages.mkdir()
-    for entry in Path(site.strip()).parent.iterdir():
-        if not entry.name.startswith("astkit"):
-            (packages / entry.name).symlink_to(entry)
-    (Path(own.strip()) / "image.pth").write_text(f"{packages}\n")
-    os.environ["ASTKIT_INPUT"] = str(tmp_path / "input")
-    try:
-        said = run(bare, tmp_path / "all.py", folder=tmp_path)
-    finally:
-        del os.environ["ASTKIT_INPUT"]
-    assert said.splitlines()[-1] == json.loads(path.read_text())["metadata"]["astkit"]["version"]
+    run(installed / "astkit", "export", "--competition", "x", "-o", "out", folder=tmp_path)
+    assert "astkit" in (tmp_path / "out" / "competition.ipynb").read_text()

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
-from astkit.background import BackgroundError
-
 COMMANDS = ("demo", "notebooks", "compare", "run", "sweep", "report", "export")
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -35,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         extra = "the extra 'notebooks' of astkit (pip install -e '.[notebooks]' in a clone)"
         need = f"{error.name} is not installed: install it, or {extra}"
         code, sentence = REFUSED, need if error.name else str(error)  # no name: says it itself
-    except (BackgroundError, FloatingPointError, OSError) as error:
+    except (FloatingPointError, OSError) as error:
         code, sentence = FAILED, str(error)
     except KeyboardInterrupt:
         print("astkit: interrupted; started again, it resumes", file=sys.stderr)

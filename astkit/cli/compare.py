@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +13,30 @@ from astkit.cli import say
 from astkit.names import REGISTRIES
 
 HELP = "compare policies with dense and random training at equal FLOPs"
-MORE = "With -o, the same command continues a comparison that was interrupted."
+MORE = """\
+examples:
+  astkit compare --dataset digits --policies auto infobatch
+  astkit compare --csv table.csv --target price --minutes 30 -o runs/price
+
+With -o, the same command continues a comparison that was interrupted.
+"""
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     task = command.add_mutually_exclusive_group()
-    task.add_argument(
-        "--dataset", default="digits", help=f"{', '.join(REGISTRIES['task'])} (digits)"
-    )
-    task.add_argument(
-        "--images", type=Path, metavar="FOLDER", help="train|val|test/<class>/, or <class>/"
-    )
+    names = ", ".join(REGISTRIES["task"])
+    task.add_argument("--dataset", default="digits", help=f"{names} (digits)")
+    images = "train|val|test/<class>/, or <class>/"
+    task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
     task.add_argument("--csv", type=Path, metavar="FILE", help="a table; needs --target")
     task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
     task.add_argument("--hf", type=Path, metavar="FOLDER", help="a datasets folder on disk")
-    task.add_argument(
-        "--script", type=Path, metavar="FILE", help="defines make_model, train, validation, test"
-    )
-    command.add_argument(
-        "--target", help="column of the table: decimals for a regression, else classes"
-    )
+    script = "defines make_model, train, validation, test"
+    task.add_argument("--script", type=Path, metavar="FILE", help=script)
+    target = "column of the table: decimals for a regression, else classes"
+    command.add_argument("--target", help=target)
     command.add_argument("--size", type=int, help="pixels a side of --images (32)")
     command.add_argument("--root", type=Path, help="folder of the data set (default: ASTKIT_DATA)")
     command.add_argument(
@@ -45,15 +50,14 @@ def add_options(command: argparse.ArgumentParser) -> None:
     amount.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     amount.add_argument("--minutes", type=float, help="add seeds while they fit into this time")
     command.add_argument("--jobs", type=int, default=1, help="processes; seconds need 1 (1)")
-    command.add_argument("--all", action="store_true", help="train policies that cannot save time")
-    command.add_argument(
-        "-o", "--out", type=Path, help="folder for results, checkpoints and a page"
-    )
+    command.add_argument("--json", action="store_true", help="print the report as JSON")
+    out = "folder for results, checkpoints and a page"
+    command.add_argument("-o", "--out", type=Path, help=out)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compare, and print the pilot's predictions, the verdicts and the table."""
-    from astkit.runs.comparison import compare
+    """Compare, and print the verdicts and the table."""
+    from astkit.comparison.compare import compare
     from astkit.trainers import Budget
 
     task = _task(options)
@@ -61,22 +65,26 @@ def run(options: argparse.Namespace) -> None:
         task["policies"] = [_policy(text) for text in options.policies or POLICIES]
     if options.epochs is not None:
         task["budget"] = Budget(epochs=options.epochs)
-    found = compare(
-        **task,
-        seeds=range(options.seeds),
-        minutes=options.minutes,
-        jobs=options.jobs,
-        all_policies=options.all,
-        out=options.out,
-    )
-    for prediction in found.pilot.predictions if found.pilot else ():
-        say(f"pilot, {prediction.policy}: {prediction.measured}")
-    say(f"\n{found!r}")
-    if options.out is not None:
-        say(f"\npage      {found.to_html(options.out / 'comparison.html')}")
+    # with --json, standard output is one document; what is said meanwhile goes to standard error
+    with redirect_stdout(sys.stderr if options.json else sys.stdout):
+        report = compare(
+            **task,
+            seeds=range(options.seeds),
+            minutes=options.minutes,
+            jobs=options.jobs,
+            out=options.out,
+        )
+    page = None if options.out is None else report.to_html(options.out / "comparison.html")
+    if options.json:
+        say(json.dumps(report.to_json()))
+        return
+    say(f"\n{report!r}")
+    if page is not None:
+        say(f"\npage      {page}")
 
 
 def _task(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `compare` that define model and data."""
     from astkit.tasks import files, task
 
     if (options.csv is None) != (options.target is None):
@@ -101,10 +109,10 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
 
 def _policy(text: str) -> dict[str, Any]:
     """The policy in "name:argument=value,argument=value"."""
-    from astkit.runs.parameters import literal
+    from astkit.runs.notebook import literal
 
     name, _, rest = text.partition(":")
-    given = [part.partition("=") for part in rest.split(",") if part]
-    if not all(equals for _, equals, _ in given):
+    parts = [part.partition("=") for part in rest.split(",") if part]
+    if not all(equals for _, equals, _ in parts):
         raise ValueError(f"--policies has {text!r}: write gate:target_rate=0.25")
-    return {"name": name} | {argument: literal(value) for argument, _, value in given}
+    return {"name": name} | {argument: literal(value) for argument, _, value in parts}

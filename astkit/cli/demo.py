@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from astkit.cli import say
 from astkit.cli.run import start
 from astkit.files import shipped
 
@@ -23,11 +24,11 @@ def run(options: argparse.Namespace) -> int:
         raise FileNotFoundError(
             f"{NOTEBOOK} is missing: install astkit from a wheel, or run the demo in a clone"
         )
-    from astkit.runs import parameters
-    from astkit.runs.comparison import Comparison
+    from astkit.comparison.compare import Comparison
+    from astkit.runs import notebook
 
-    done, code = start(parameters.read(NOTEBOOK), {}, options.out, again=True)
+    done, code = start(notebook.read(NOTEBOOK), {}, options.out, again=True)
     if done.status == "complete" and done.folder is not None:
-        print(f"\n{Comparison.load(done.folder / 'comparison')}")
-        print(f"\npicture   {done.folder / 'fig' / 'accuracy.png'}")
+        say(f"\n{Comparison.load(done.folder / 'comparison')}")
+        say(f"\npicture   {done.folder / 'fig' / 'accuracy.png'}")
     return code

@@ -10,21 +10,18 @@ from astkit.cli import say
 HELP = "a table of runs"
 MORE = """\
 One table of the runs in a folder: parameters, n, mean, interval, and the
-difference to the control, paired by seed. Failed runs are listed.
+difference to dense training, paired by seed. Failed runs are listed.
 
 examples:
-  astkit report                                  a table of all runs in runs/
-  astkit report --metric flops --by arm          another metric, other groups
+  astkit report                     a table of all runs in runs/
+  astkit report --metric flops      another metric
 """
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     command.add_argument("runs", type=Path, nargs="?", default=Path("runs"), help="default: runs")
-    command.add_argument("--name", help="only runs with this name (of one notebook)")
     command.add_argument("--metric", help="numeric column (default: test_accuracy)")
-    command.add_argument("--by", metavar="COLUMNS", help="columns to group by, comma-separated")
-    command.add_argument("--control", help="group to compare with (default: dense)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -34,13 +31,12 @@ def run(options: argparse.Namespace) -> None:
     from astkit.runs import tables
 
     pd.set_option("display.width", None, "display.max_columns", None, "display.max_rows", None)
-    found = tables.collect(options.runs, options.name)
-    counts = found.runs["status"].value_counts()
+    runs = tables.collect(options.runs)
+    counts = runs.folders["status"].value_counts()
     say(", ".join(f"{count} {status}" for status, count in counts.items()))
-    others = found.runs[found.runs["status"] != "complete"]
+    others = runs.folders[runs.folders["status"] != "complete"]
     if len(others):
         say(others.to_string(index=False, na_rep=""))
     say()
-    by = options.by.split(",") if options.by else None
-    table = tables.table(found, options.metric, by, options.control)
+    table = tables.table(runs, options.metric)
     say(table.to_string(float_format="{:.4g}".format))

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from astkit.cli import FAILED, GOOD, say
 
 if TYPE_CHECKING:
-    from astkit.runs.notebook import Outcome
-    from astkit.runs.parameters import Notebook
+    from astkit.runs.notebook import Notebook, Outcome
 
 HELP = "run a notebook with given parameters in a run folder"
 MORE = """\
 examples:
-  astkit run notebooks/01_baseline_vs_gated.ipynb -p epochs=2 -p seeds=0
+  astkit run notebooks/01_baseline_vs_gated.ipynb -p preset=full -p seeds=0
   astkit run notebooks/02_controller_tuning.ipynb -p seeds='[0, 1]'
 
 The run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds the parameters
@@ -33,25 +32,23 @@ again, an incomplete one resumes.
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_notebook(command, "name=value", "a parameter; strings need no quotes; may be repeated")
-    add_place(command)
-    command.add_argument(
-        "--again", action="store_true", help="mark an earlier run stale, and start a new one"
-    )
+    again = "mark an earlier run stale, and start a new one"
+    command.add_argument("--again", action="store_true", help=again)
 
 
-def add_notebook(command: argparse.ArgumentParser, form: str, what: str) -> None:
-    """Add a notebook and its parameters, as for `astkit sweep` and `astkit export`."""
+def add_notebook(command: argparse.ArgumentParser, form: str, meaning: str) -> None:
+    """Add a notebook, its parameters and the folder of runs, as for `astkit sweep`."""
     command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="path of an .ipynb file")
-    command.add_argument(
-        "-p", dest="parameters", action="append", default=[], metavar=form, help=what
-    )
-
-
-def add_place(command: argparse.ArgumentParser) -> None:
-    """Add where and with how many threads runs take place, as for `astkit sweep`."""
-    folder, threads = "parent of the run folders (runs)", "CPU threads of each run"
+    add_parameters(command, form, meaning)
+    folder = "parent of the run folders (runs)"
     command.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=folder)
-    command.add_argument("--threads", type=int, metavar="N", help=threads)
+
+
+def add_parameters(command: argparse.ArgumentParser, form: str, meaning: str) -> None:
+    """Add the parameters of a notebook, as for `astkit export`."""
+    command.add_argument(
+        "-p", dest="parameters", action="append", default=[], metavar=form, help=meaning
+    )
 
 
 @contextmanager
@@ -73,13 +70,13 @@ def interruptible() -> Iterator[None]:
 
 
 def start(
-    plan: Notebook, given: Mapping[str, Any], root: Path, **options: Any
+    plan: Notebook, parameters: Mapping[str, Any], root: Path, again: bool
 ) -> tuple[Outcome, int]:
     """Run a notebook and print its outcome; returns the outcome and the exit code."""
     from astkit.runs import notebook
 
     with interruptible():
-        done = notebook.run(plan, given, root, show=True, **options)
+        done = notebook.run(plan, parameters, root, again=again, show=True)
     if done.status == "busy":
         raise ValueError(f"{done.folder} is locked by another process: wait until that has ended")
     if done.status == "failed":
@@ -96,11 +93,8 @@ def start(
 
 def run(options: argparse.Namespace) -> int:
     """Run the notebook, and print its outcome."""
-    from astkit.runs import parameters
+    from astkit.runs import notebook
 
-    if options.threads is not None and options.threads < 1:
-        raise ValueError(f"--threads is {options.threads}: give 1 or more")
-    plan = parameters.read(options.notebook)
-    given = plan.given(options.parameters)
-    _, code = start(plan, given, options.runs, again=options.again, threads=options.threads)
+    plan = notebook.read(options.notebook)
+    _, code = start(plan, plan.changed(options.parameters), options.runs, options.again)
     return code

@@ -1,4 +1,4 @@
-"""`astkit sweep`: run a notebook with every combination of a grid of parameters."""
+"""`astkit sweep`: run a notebook with every combination of values of its parameters."""
 
 from __future__ import annotations
 
@@ -6,62 +6,41 @@ import argparse
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from astkit.cli import FAILED, GOOD, say
-from astkit.cli.run import add_notebook, add_place, interruptible
+from astkit.cli.run import add_notebook, interruptible
 
-if TYPE_CHECKING:
-    from astkit.runs.notebook import Outcome
-
-HELP = "run a notebook with every combination of a grid of parameters"
+HELP = "run a notebook with every combination of values of its parameters"
 MORE = """\
-examples:
+example:
   astkit sweep notebooks/01_baseline_vs_gated.ipynb -p target_rate=0.1,0.2 \\
       -p seeds=0..4 --jobs 2
-  astkit sweep NOTEBOOK -p seed=0..99 --print | parallel -j 8
 
 values:
-  0.05,0.1,0.2   three values; quote words that contain commas: 'a,b',c
+  0.05,0.1,0.2   three values
   0..4           0, 1, 2, 3 and 4
   '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
 
-Each combination runs in its own process and folder; a table of all is printed
-at the end. Ctrl-C ends the runs. A sweep that is run again skips complete runs
-and runs the rest, including failed runs. Concurrent sweeps share the work.
+Each combination runs in its own folder; a table of all is printed at the end.
+Ctrl-C ends the runs. A sweep that is run again skips complete runs and runs
+the rest, including failed runs. Concurrent sweeps share the work, also on
+several machines with a shared folder of runs.
 """
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_notebook(command, "name=values", "values of a parameter (see below); may be repeated")
-    add_place(command)
-    command.add_argument("--jobs", type=int, default=1, metavar="N", help="concurrent runs")
-    command.add_argument(
-        "--print", action="store_true", help="only print a command for each incomplete run"
-    )
+    command.add_argument("--jobs", type=int, default=1, metavar="N", help="concurrent runs (1)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the sweep and print its table, or print its commands."""
-    from astkit.runs import parameters, sweep
+    """Run the sweep and print its table."""
+    from astkit.runs import notebook, sweep
 
-    values = parameters.read(options.notebook).grid(options.parameters)
-    where: dict[str, Any] = {"root": options.runs, "threads": options.threads}
-    if options.print:
-        for line in sweep.commands(options.notebook, values, **where):
-            print(line)
-        return GOOD
+    values = sweep.values_of(notebook.read(options.notebook), options.parameters)
     with interruptible():
-        outcomes = sweep.run(options.notebook, values, options.jobs, announce=say, **where)
-    _report(outcomes)
-    return FAILED if any(done.status == "failed" for done in outcomes) else GOOD
-
-
-def _report(outcomes: Sequence[Outcome]) -> None:
-    from astkit.runs import sweep
-
+        outcomes = sweep.run(options.notebook, values, options.jobs, options.runs, announce=say)
     frame = sweep.table(outcomes)
     frame["seconds"] = frame["seconds"].map("{:.1f}".format, na_action="ignore").fillna("")
     text = frame.to_string(index=False, justify="left", formatters={"error": str})
@@ -75,3 +54,4 @@ def _report(outcomes: Sequence[Outcome]) -> None:
         say(f"{count} {status}{where.get(status, '')}")
     for note in sorted({done.note for done in outcomes if done.note}):
         say(f"note: {note}")
+    return FAILED if any(done.status == "failed" for done in outcomes) else GOOD

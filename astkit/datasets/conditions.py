@@ -1,110 +1,331 @@
-"""Conditions of the training data: wrong labels, duplicates, long tail, few samples."""
+"""Conditions of training data, and what an oracle, which knows the truth, would choose under each.
+
+A condition turns clean data into training data with a stated fault. Its validation data are the
+target: right rows of the kind that the test data have. All of it depends on the seed alone.
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
 
 from astkit import rng
-from astkit.datasets.images import Images
-from astkit.datasets.splits import stratified
-from astkit.gating.sampler import class_labels
+from astkit.datasets.images import Images, regular
+from astkit.datasets.sources import stratified
+from astkit.datasets.texts import PROSE, documentation, encoded, prose, read_text
 from astkit.names import resolve
+
+TARGET = 1000  # validation rows
+NONE = -1  # true label of an image that belongs to no class of the task
+HUMAN_LABELS = "ASTKIT_CIFAR10N"  # environment variable: the file of CIFAR-10N's labels
+KINDS = {"worse": "worse_label", "random1": "random_label1"}
+POOL, LENGTH = 24_000, 64  # sequences of a pool of text, at most, and their characters
+DRIFTS = ("law", "columns", "inputs")
+ROWS, TESTED, OLDER = 10_000, 4000, 0.7  # of a drift: training and test rows, share of older ones
+STEPS = 32  # values of a series
 
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """A training set derived from another one.
-
-    Each of its N rows is a separate sample, even if two rows contain the same image.
+    """Training data under a condition, the target, and the truth about each of N training rows.
 
     Attributes:
-        data: the derived training set; ``Images`` if derived from ``Images``.
-        labels: int64 ``[N]``, the labels in ``data``.
-        true_labels: int64 ``[N]``, the labels of the original.
-        rows: int64 ``[N]``, each sample's row in the original.
+        description: one sentence, with sizes and sources.
+        train: ``Images``, or a TensorDataset of inputs and targets.
+        validation: the target, right rows of the kind of ``test``; ``None`` if none were asked for.
+        test: as ``validation``.
+        outputs: values that a model predicts for each row, or for each character.
+        rows: int64 ``[N]``, the row of the original; copies of one row share it. `None` if made.
+        true_labels: int64 ``[N]``, `NONE` for an image of no class; `None` without classes.
+        relevant: bool ``[N]``, whether a row is of the kind of ``test``; `None` if all are.
+        class_shares: float64 ``[outputs]``, of ``test``, if the training data have other ones.
     """
 
-    data: Any
-    labels: Tensor
-    true_labels: Tensor
-    rows: Tensor
+    description: str
+    train: Any
+    validation: Any
+    test: Any
+    outputs: int
+    rows: Tensor | None = None
+    true_labels: Tensor | None = None
+    relevant: Tensor | None = None
+    class_shares: Tensor | None = None
+
+    @property
+    def labels(self) -> Tensor:
+        """Int64 ``[N]``: the class labels of ``train``; ``ValueError`` without classes."""
+        if not isinstance(self.train, Images):
+            raise ValueError(f"no classes: {self.description}")
+        return self.train.labels
 
     @property
     def wrong(self) -> Tensor:
-        """Bool ``[N]``: whether the label was replaced."""
+        """Bool ``[N]``: whether the label is wrong."""
+        if self.true_labels is None:
+            return torch.zeros(len(self.train), dtype=torch.bool)
         return self.labels != self.true_labels
 
+    @property
+    def distinct(self) -> Tensor:
+        """Bool ``[N]``: whether a row is the first of its copies."""
+        first = torch.ones(len(self.train), dtype=torch.bool)
+        if self.rows is not None:
+            order = self.rows.argsort(stable=True)
+            first[order[1:]] = self.rows[order].diff() != 0
+        return first
 
-class Relabelled(Dataset[Any]):
-    """The ``rows`` of a dataset of pairs (input, label), with other labels."""
+    def of(self, rows: Tensor) -> Condition:
+        """The condition with the training ``rows`` only: int64, which may repeat."""
 
-    def __init__(self, data: Any, rows: Tensor, labels: Tensor) -> None:
-        self.data, self.rows, self.labels = data, rows, labels
+        def taken(values: Tensor | None) -> Tensor | None:
+            return None if values is None else values[rows]
 
-    def __len__(self) -> int:
-        return len(self.rows)
+        return replace(
+            self,
+            train=self.train.subset(rows),
+            rows=taken(self.rows),
+            true_labels=taken(self.true_labels),
+            relevant=taken(self.relevant),
+        )
 
-    def __getitem__(self, row: int) -> tuple[Any, int]:
-        inputs, _ = self.data[int(self.rows[row])]
-        return inputs, int(self.labels[row])
+    @property
+    def oracle(self) -> Tensor | None:
+        """Weights with which an oracle draws rows, float64 ``[N]``, mean 1; `None` if all are 1.
+
+        Rows with wrong labels, irrelevant rows and further copies have weight 0; the other rows
+        have one weight per class, so that classes are drawn as often as in ``test``.
+        """
+        kept = ~self.wrong & self.distinct
+        if self.relevant is not None:
+            kept &= self.relevant
+        weights = kept.double()
+        if self.class_shares is not None:
+            counts = self.labels[kept].bincount(minlength=self.outputs).double()
+            weights *= (self.class_shares / counts.clamp_min(1))[self.labels]
+        weights /= weights.mean()
+        return None if bool((weights == 1).all()) else weights
 
 
-def condition(name: str, data: Any, seed: int = 0, **options: Any) -> Condition:
-    """``data`` under the condition ``name``; deterministic for a ``seed``.
+def condition(
+    name: str,
+    train: Images | None = None,
+    test: Images | None = None,
+    seed: int = 0,
+    *,
+    target: int = TARGET,
+    **options: Any,
+) -> Condition:
+    """The condition ``name`` of this module; deterministic for a ``seed``.
 
     Args:
-        name: "clean", "wrong_labels", "duplicates", "long_tail" or "small".
-        data: ``Images``, or a map-style dataset of pairs (input, label) with class
-            numbers in its attribute ``labels`` or ``targets``.
+        name: "clean", "wrong_labels", "duplicates", "long_tail", "small", "open_set",
+            "other_domain", "web" and "human_labels" are made from images; "irrelevant_text" and
+            "drift" bring their own data.
+        train: images, for a condition of images.
+        test: images; those that the model is judged by are passed on.
+        target: number of validation rows, which are taken out of ``train``; none with 0.
         options: arguments of the function ``name`` in this module.
 
-    Raises ``ValueError`` for an unknown name or option, for data without class labels, and for
-    values that are impossible with this data.
+    Raises ``ValueError`` for an unknown name or option, and for values that are impossible with
+    this data; ``FileNotFoundError`` for missing files.
     """
-    make = resolve("condition", name)
-    known = list(inspect.signature(make).parameters)[2:]
+    make: Callable[..., Condition] = resolve("condition", name)
+    parameters = list(inspect.signature(make).parameters)
+    of_images = parameters[0] == "train"
+    known = [each for each in parameters if each not in ("train", "test", "seed", "target")]
     if unknown := sorted(options.keys() - set(known)):
         choice = f"choose from {', '.join(known)}" if known else "it takes none"
         raise ValueError(f"condition {name!r} has no option {', '.join(unknown)}: {choice}")
-    labels = class_labels(data, len(data))
-    if labels is None or not len(labels) or int(labels.min()) < 0:
+    if of_images != (train is not None):
+        remedy = "pass train= and test=" if of_images else "leave train and test out"
         raise ValueError(
-            f"condition {name!r} needs class labels: pass Images, or a data set with an attribute"
-            " labels or targets of one class number of 0 or more for each row"
+            f"condition {name!r} is {'' if of_images else 'not '}made of images: {remedy}"
         )
-    rows, given = make(labels, seed, **options)
-    true = labels[rows]
-    changed = true if given is None else given
-    whole = torch.equal(rows, torch.arange(len(labels)))
-    if not isinstance(data, Images):
-        made: Any = data if whole and given is None else Relabelled(data, rows, changed)
-    else:
-        made = data if whole else data.subset(rows)
-        made = made if given is None else replace(made, labels=given.to(data.labels.device))
-    return Condition(made, changed, true, rows)
+    if of_images:
+        return make(train, test, seed, target, **options)
+    return make(seed, target, **options)
 
 
-Made = tuple[Tensor, Tensor | None]
-"""Rows of the original, int64 ``[N]``, and their labels if they differ from the original's."""
+# --- images ----------------------------------------------------------------------------------
 
 
-def clean(labels: Tensor, seed: int) -> Made:
-    """The unchanged data."""
-    return torch.arange(len(labels)), None
+def clean(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+    """The data as they are, of which ``target`` rows are validation data."""
+    rows = torch.arange(len(train))
+    validation = None
+    if target:
+        if not 0 < target < len(train):
+            raise ValueError(f"target is {target}: give between 0 and {len(train) - 1} rows")
+        chosen, rows = stratified(train.labels, target / len(train), seed, "target")
+        validation = train.subset(chosen)
+    part = train.subset(rows) if target else train
+    said = f"{train.name}, as it is"
+    return Condition(said, part, validation, test, train.num_classes, rows, part.labels)
 
 
-def wrong_labels(labels: Tensor, seed: int, share: float = 0.4) -> Made:
+def wrong_labels(
+    train: Images, test: Images | None, seed: int, target: int = TARGET, share: float = 0.4
+) -> Condition:
     """``round(share * N)`` random labels replaced, each by one of the other classes.
 
     Other classes are equally likely: symmetric noise that excludes the true class, so exactly
     ``share`` of the labels is wrong.
     """
+    made = clean(train, test, seed, target)
+    labels = mislabelled(made.labels, share, seed)
+    return relabelled(made, labels, f"{train.name}, {share:.0%} wrong labels")
+
+
+def duplicates(
+    train: Images, test: Images | None, seed: int, target: int = TARGET, copies: int = 4
+) -> Condition:
+    """Random rows ``copies`` times each, and as many other rows once; the size is kept."""
+    made = clean(train, test, seed, target)
+    count = len(made.labels)
+    each = count // (copies + 1) if copies >= 1 else 0
+    if each < 1:
+        raise ValueError(f"copies is {copies}: give 1 or more, and less than the {count} rows")
+    order = rng.permutation(count, seed, "duplicates")
+    made = made.of(torch.cat([order[:each].repeat(copies), order[each : 2 * each]]))
+    return replace(made, description=f"{train.name}, {each} images {copies} times, {each} once")
+
+
+def long_tail(
+    train: Images, test: Images | None, seed: int, target: int = TARGET, factor: float = 100.0
+) -> Condition:
+    """Random rows of each class, with geometrically decreasing class sizes, in order of labels.
+
+    The first class is ``factor`` times as large as the last; sizes are the largest that the data
+    allow. Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples", CVPR
+    2019.
+    """
+    made = clean(train, test, seed, target)
+    made = made.of(tail(made.labels, factor, seed))
+    said = f"{train.name}, class sizes in a long tail of {factor:g}"
+    return replace(made, description=said, class_shares=shares(test or train))
+
+
+def small(
+    train: Images, test: Images | None, seed: int, target: int = TARGET, rows: int = 8000
+) -> Condition:
+    """About ``rows`` random rows, the same share of each class."""
+    made = clean(train, test, seed, target)
+    count = len(made.labels)
+    if not 0 < rows < count:
+        raise ValueError(f"rows is {rows}: give between 1 and {count - 1}, not all of them")
+    made = made.of(stratified(made.labels, rows / count, seed, "small")[0])
+    return replace(made, description=f"{train.name}, {len(made.labels)} images")
+
+
+def open_set(
+    train: Images, test: Images | None, seed: int, target: int = TARGET, classes: int = 5
+) -> Condition:
+    """The first ``classes`` classes; as many images of the others have random labels of these."""
+    made, outside = _first_classes(train, test, seed, target, classes)
+    count = min(len(made.labels), len(outside))
+    made = made.of(rng.permutation(len(made.labels), seed, "open set", "inside")[:count])
+    outside = outside[rng.permutation(len(outside), seed, "open set", "outside")[:count]]
+    labels = torch.randint(classes, (count,), generator=rng.generator(seed, "open set"))
+    said = f"{train.name}, {count} images of {classes} classes and {count} of none of them"
+    return replace(_with_others(made, train, outside, labels), description=said)
+
+
+def other_domain(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+    """A random half of the images inverted and at half the resolution; the test data are not."""
+    made = clean(train, test, seed, target)
+    count = len(made.labels)
+    relevant = torch.ones(count, dtype=torch.bool)
+    relevant[rng.permutation(count, seed, "other domain")[: count // 2]] = False
+    height, width = train.shape[1:]
+    images = made.train.images.clone()
+    other = F.interpolate(255 - images[~relevant].float(), (height // 2, width // 2), mode="area")
+    images[~relevant] = F.interpolate(other, (height, width)).round().to(torch.uint8)
+    changed = Images(images, made.labels, train.classes, train.name)
+    said = f"{train.name}, half of the images inverted and at half the resolution"
+    return replace(made, description=said, train=changed, relevant=relevant)
+
+
+def web(
+    train: Images,
+    test: Images | None,
+    seed: int,
+    target: int = TARGET,
+    factor: float = 10.0,
+    share: float = 0.2,
+    copies: int = 4,
+) -> Condition:
+    """Data as from the web: an open set, wrong labels, copies and a long tail together.
+
+    Images of the first five classes in a long tail of ``factor``, ``share`` of them with wrong
+    labels; as many images of other classes, with labels in the shares of the tail; and a fifth of
+    all images ``copies`` times.
+    """
+    made, outside = _first_classes(train, test, seed, target, 5)
+    made = made.of(tail(made.labels, factor, seed))
+    made = relabelled(made, mislabelled(made.labels, share, seed), "")
+    count = min(len(made.labels), len(outside))
+    outside = outside[rng.permutation(len(outside), seed, "web", "outside")[:count]]
+    labels = made.labels[rng.permutation(len(made.labels), seed, "web", "labels")[:count]]
+    made = _with_others(made, train, outside, labels)
+    order = rng.permutation(len(made.labels), seed, "web", "copies")
+    made = made.of(torch.cat([order, order[: len(order) // 5].repeat(copies - 1)]))
+    said = (
+        f"{train.name}, five classes in a long tail of {factor:g}, {share:.0%} of the labels wrong,"
+        f" {count} images of none of them, a fifth of all images {copies} times"
+    )
+    return replace(made, description=said, class_shares=shares(made.test or made.validation))
+
+
+def human_labels(
+    train: Images,
+    test: Images | None,
+    seed: int,
+    target: int = TARGET,
+    kind: str = "worse",
+    path: str | Path | None = None,
+) -> Condition:
+    """CIFAR-10N: labels that people gave to CIFAR-10's training images.
+
+    ``kind``: "worse", a wrong one of three people's labels if there is any (40 % wrong), or
+    "random1", the first person's (17 %). ``path``: a .npz file with uint8 ``[50000]`` each of
+    clean_label, worse_label and random_label1, in the row order of ``train``; by default the
+    environment variable `HUMAN_LABELS`. Source: Wei et al., "Learning with Noisy Labels Revisited",
+    ICLR 2022; licence CC BY-NC 4.0, so it is no part of astkit.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}: choose one of {', '.join(KINDS)}")
+    path = path or os.environ.get(HUMAN_LABELS)
+    if path is None or not Path(path).exists():
+        raise FileNotFoundError(
+            f"the labels of CIFAR-10N are not at {path}: pass path=, or set {HUMAN_LABELS}"
+        )
+    with np.load(regular(Path(path), "fetch it again"), allow_pickle=False) as file:
+        right, given = (
+            torch.from_numpy(file[name]).long() for name in ("clean_label", KINDS[kind])
+        )
+    if not torch.equal(right, train.labels):
+        raise ValueError(
+            f"the clean labels in {path} are not those of the {len(train)} training images: pass"
+            " all of CIFAR-10 in the order that the file is for"
+        )
+    made = clean(train, test, seed, target)
+    assert made.rows is not None
+    return relabelled(made, given[made.rows], f"{train.name}, labels by people (CIFAR-10N, {kind})")
+
+
+def mislabelled(labels: Tensor, share: float, seed: int) -> Tensor:
+    """Int64 ``[N]`` ``labels``, of which ``round(share * N)`` random ones are another class."""
     if not 0 <= share <= 1:
         raise ValueError(f"share is {share}: give a number from 0 to 1")
     classes, place = labels.unique(return_inverse=True)
@@ -113,42 +334,13 @@ def wrong_labels(labels: Tensor, seed: int, share: float = 0.4) -> Made:
     rows = rng.permutation(len(labels), seed, "wrong labels")[: round(share * len(labels))]
     drawn = rng.generator(seed, "wrong labels", "by")
     shift = torch.randint(1, len(classes), (len(rows),), generator=drawn)
-    given = labels.clone()
-    given[rows] = classes[(place[rows] + shift) % len(classes)]
-    return torch.arange(len(labels)), given
+    changed = labels.clone()
+    changed[rows] = classes[(place[rows] + shift) % len(classes)]
+    return changed
 
 
-def duplicates(
-    labels: Tensor,
-    seed: int,
-    copies: int = 4,
-    repeated: int | None = None,
-    single: int | None = None,
-) -> Made:
-    """``repeated`` random rows ``copies`` times each, and ``single`` other rows once.
-
-    By default, equally many of both, keeping the size of the data: 10,000 each of 50,000 rows.
-    """
-    if copies < 1:
-        raise ValueError(f"copies is {copies}: give 1 or more")
-    each = len(labels) // (copies + 1)
-    first, second = (each if count is None else count for count in (repeated, single))
-    if min(first, second) < 0 or not 0 < first + second <= len(labels):
-        raise ValueError(
-            f"repeated is {first} and single {second}: give numbers of 0 or more that add up to"
-            f" between 1 and the {len(labels)} rows of the data"
-        )
-    order = rng.permutation(len(labels), seed, "duplicates")
-    return torch.cat([order[:first].repeat(copies), order[first : first + second]]), None
-
-
-def long_tail(labels: Tensor, seed: int, factor: float = 100.0) -> Made:
-    """Random rows of each class, with geometrically decreasing class sizes, in order of labels.
-
-    The first class is ``factor`` times as large as the last; sizes are the largest that the data
-    allow. Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples", CVPR
-    2019.
-    """
+def tail(labels: Tensor, factor: float, seed: int) -> Tensor:
+    """Rows of a long tail of int64 ``[N]`` ``labels``, sorted; see `long_tail`."""
     if not factor >= 1:
         raise ValueError(f"factor is {factor}: give 1 or more")
     classes, counts = labels.unique(return_counts=True)
@@ -163,30 +355,162 @@ def long_tail(labels: Tensor, seed: int, factor: float = 100.0) -> Made:
     for label, size in zip(classes.tolist(), sizes.tolist(), strict=True):
         of_class = (labels == label).nonzero().squeeze(1)
         kept.append(of_class[rng.permutation(len(of_class), seed, "long tail", label)[:size]])
-    return torch.cat(kept).sort().values, None
+    return torch.cat(kept).sort().values
 
 
-def small(labels: Tensor, seed: int, rows: int = 8000) -> Made:
-    """About ``rows`` random rows, the same share of each class."""
-    if not 0 < rows < len(labels):
-        raise ValueError(f"rows is {rows}: give between 1 and {len(labels) - 1}, not all of them")
-    return stratified(labels, rows / len(labels), seed, "small")[0], None
+def shares(data: Images) -> Tensor:
+    """The share of each class in ``data``: float64 ``[classes]``."""
+    return data.labels.bincount(minlength=data.num_classes).double() / len(data)
 
 
-def class_scores(recalls: Tensor, train_labels: Tensor) -> dict[str, float]:
-    """Accuracies on a balanced test set and on one with the training data's distribution.
+def relabelled(made: Condition, labels: Tensor, said: str) -> Condition:
+    """The condition with other ``labels`` of the training data, int64 ``[N]``."""
+    train = Images(made.train.images, labels, made.train.classes, made.train.name)
+    return replace(made, train=train, description=said)
 
-    Args:
-        recalls: per-class recall on the test set, ``[C]``.
-        train_labels: int64 ``[N]``, the true labels of the training data.
 
-    Returns ``balanced``, the mean over classes; ``natural``, the mean weighted by the classes'
-    shares of the training data; ``worst``, the lowest recall of a class.
+def _first_classes(
+    train: Images, test: Images | None, seed: int, target: int, classes: int
+) -> tuple[Condition, Tensor]:
+    """The `clean` data of the first ``classes`` classes, and the rows of the others."""
+    if not 2 <= classes < train.num_classes:
+        raise ValueError(f"classes is {classes}: give between 2 and {train.num_classes - 1}")
+
+    def first(data: Images) -> Images:
+        inside = data.labels < classes
+        names = data.classes[:classes]
+        return Images(data.images[inside], data.labels[inside], names, data.name)
+
+    made = clean(first(train), None if test is None else first(test), seed, target)
+    inside = (train.labels < classes).nonzero().squeeze(1)
+    outside = (train.labels >= classes).nonzero().squeeze(1)
+    return replace(made, rows=inside[made.rows]), outside
+
+
+def _with_others(made: Condition, train: Images, outside: Tensor, labels: Tensor) -> Condition:
+    """The condition with images ``outside`` of all classes, rows of ``train``, and their labels."""
+    assert made.rows is not None
+    assert made.true_labels is not None
+    joined = Images(
+        torch.cat([made.train.images, train.images[outside]]),
+        torch.cat([made.labels, labels]),
+        made.train.classes,
+        train.name,
+    )
+    true = torch.cat([made.true_labels, torch.full_like(labels, NONE)])
+    rows = torch.cat([made.rows, outside])
+    return replace(made, train=joined, rows=rows, true_labels=true, relevant=true != NONE)
+
+
+# --- text, tables, series --------------------------------------------------------------------
+
+
+def irrelevant_text(
+    seed: int, target: int = TARGET, share: float = 0.2, path: str | Path | None = None
+) -> Condition:
+    """The next character of a text, in a pool of which only ``share`` is of this kind.
+
+    The other sequences are of `PROSE`. ``path``: the text, by default `documentation`; of
+    its sequences, ``target`` are the target and as many the test data. The pool has `POOL`
+    sequences, or as many as the text suffices for. Inputs are int64 ``[N, LENGTH]``, targets alike:
+    the characters that follow.
     """
-    recalls = recalls.double()
-    shares = train_labels.bincount(minlength=len(recalls)).double() / len(train_labels)
-    return {
-        "balanced": float(recalls.mean()),
-        "natural": float((recalls * shares).sum()),
-        "worst": float(recalls.min()),
-    }
+    if not 0 < share <= 1:
+        raise ValueError(f"share is {share}: give a number above 0, up to 1")
+    text = documentation() if path is None else read_text(path)
+    (wanted, other), size = encoded(text, prose())
+    rows = _sequences(wanted, seed, "wanted")
+    pool = min(POOL, int((len(rows) - 2 * target) / share))
+    if pool < 1:
+        raise ValueError(
+            f"{path} has {len(rows)} sequences of {LENGTH} characters: give a longer text, or a"
+            f" target of less than {len(rows) // 2}"
+        )
+    held, tested, rows = rows[:target], rows[target : 2 * target], rows[2 * target :]
+    like = round(share * pool)
+    mixed = torch.cat([rows[:like], _sequences(other, seed, "other")[: pool - like]])
+    order = rng.permutation(pool, seed, "irrelevant text")
+    train, validation, test = (
+        TensorDataset(part[:, :-1], part[:, 1:]) for part in (mixed[order], held, tested)
+    )
+    name = "documentation of Python, torch and numpy" if path is None else Path(path).name
+    said = f"{pool} sequences of {LENGTH} characters, {share:.0%} of {name}, others of {PROSE}"
+    relevant = order < like if like < pool else None
+    return Condition(said, train, validation, test, size, relevant=relevant)
+
+
+def drift(seed: int, target: int = TARGET, kind: str = "law", data: str = "table") -> Condition:
+    """A regression whose rows are in order of time, and the older `OLDER` of them are different.
+
+    ``kind``: "law", the older targets depend on the inputs in another way; "columns", two columns
+    of the older inputs are swapped; "inputs", the older inputs are others but the law is the same,
+    so that all rows are relevant. ``data``: "table", see `table`; "series", see `series`.
+    """
+    made = {"table": table, "series": series}
+    if data not in made or kind not in DRIFTS:
+        raise ValueError(
+            f"data is {data!r} and kind {kind!r}: choose of {', '.join(made)}, and of"
+            f" {', '.join(DRIFTS)}"
+        )
+    older = torch.arange(ROWS + target + TESTED) < OLDER * ROWS
+    x, y = made[data](older, kind, rng.generator(seed, "drift", data, kind))
+    train, validation, test = (
+        TensorDataset(*part)
+        for part in zip(*(each.split([ROWS, target, TESTED]) for each in (x, y)), strict=True)
+    )
+    said = f"{data} of {ROWS} rows in order of time, other {kind} in the older {OLDER:.0%}"
+    relevant = None if kind == "inputs" else ~older[:ROWS]
+    return Condition(said, train, validation, test, y.shape[1], relevant=relevant)
+
+
+def table(older: Tensor, kind: str, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Inputs float32 ``[N, 10]`` in 0..1 and targets ``[N, 1]`` with noise of deviation 1.
+
+    The law is Friedman's first (Multivariate Adaptive Regression Splines, 1991, 4.3); for the
+    "law" of the ``older`` rows, the last five columns count instead of the first.
+    """
+
+    def law(x: Tensor) -> Tensor:
+        curved = 10 * (math.pi * x[:, 0] * x[:, 1]).sin() + 20 * (x[:, 2] - 0.5).square()
+        return curved + 10 * x[:, 3] + 5 * x[:, 4]
+
+    x = torch.rand(len(older), 10, generator=random)
+    if kind == "inputs":
+        x[older] = x[older].square()
+    y = law(x)
+    if kind == "law":
+        y[older] = law(x[older].flip(1))
+    if kind == "columns":
+        x[:, [2, 3]] = torch.where(older[:, None], x[:, [3, 2]], x[:, [2, 3]])
+    return x, (y + torch.randn(len(older), generator=random))[:, None]
+
+
+def series(older: Tensor, kind: str, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two inputs over time, float32 ``[N, 2, STEPS]``, and a target that follows, ``[N, 1]``.
+
+    The inputs are first-order autoregressions of coefficient 0.9 and variance 1. The target is the
+    first input less half the second, with weights 0.7**k for k steps ago, and noise of deviation 1;
+    in the ``older`` rows with another "law", it follows 8 steps later. With other "inputs", theirs
+    have coefficient 0.5.
+    """
+    memory = torch.where(older, 0.5, 0.9)[:, None] if kind == "inputs" else torch.tensor(0.9)
+    x = [torch.randn(len(older), 2, generator=random)]
+    for _ in range(STEPS - 1):
+        shock = (1 - memory.square()).sqrt() * torch.randn(len(older), 2, generator=random)
+        x.append(memory * x[-1] + shock)
+    values = torch.stack(x, 2)
+    weights = 0.7 ** torch.arange(STEPS).flip(0)
+    now = values[:, 0] - 0.5 * values[:, 1]
+    y = (now * weights).sum(1)
+    if kind == "law":
+        y[older] = (now[older, :-8] * weights[8:]).sum(1)
+    if kind == "columns":
+        values[older] = values[older].flip(1)
+    return values, (y + torch.randn(len(older), generator=random))[:, None]
+
+
+def _sequences(tokens: Tensor, *key: int | str) -> Tensor:
+    """Consecutive parts of a text in random order: int64 ``[N, LENGTH + 1]``."""
+    count = len(tokens) // (LENGTH + 1)
+    rows = tokens[: count * (LENGTH + 1)].view(count, LENGTH + 1)
+    return rows[rng.permutation(count, *key)]

@@ -17,12 +17,20 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    default_collate,
 )
 
 from astkit import distributed
-from astkit.batch import Batch, as_batch
+from astkit.datasets.batch import Batch, as_batch
 from astkit.datasets.images import Images
-from astkit.datasets.loaders import BatchSource, Loader, check_labels_of, check_start
+from astkit.datasets.loader import (
+    BatchSource,
+    Loader,
+    check_labels_of,
+    check_start,
+    check_target,
+    fetch_rows,
+)
 
 BATCH_SIZE = 128
 _UNDIVIDED = RandomSampler | SequentialSampler  # load every row in every process
@@ -46,9 +54,7 @@ class Indexed(Dataset[Any]):
         return index, self.indexed_data[index]
 
     def __getitems__(self, rows: list[int]) -> list[tuple[int, Any]]:
-        fetch = getattr(self.indexed_data, "__getitems__", None)
-        items = [self.indexed_data[row] for row in rows] if fetch is None else fetch(rows)
-        return list(zip(rows, items, strict=True))
+        return list(zip(rows, fetch_rows(self.indexed_data, rows), strict=True))
 
     def collate(self, collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
         """Adapt ``collate_fn``, written for items without an index, to this dataset's items."""
@@ -84,7 +90,8 @@ class ForeignLoader:
             )
         self.loader = loader
         self.device = torch.device(device)
-        self._indexed = isinstance(getattr(loader, "dataset", None), Indexed)
+        self._data = getattr(loader, "dataset", None)
+        self._indexed = isinstance(self._data, Indexed)
         self._outputs: int | None = None
 
     @property
@@ -101,8 +108,8 @@ class ForeignLoader:
     def num_samples(self) -> int | None:
         """Rows in the loader's dataset, ``None`` if unknown."""
         try:
-            return len(self.loader.dataset)  # type: ignore[attr-defined]
-        except (AttributeError, TypeError):
+            return len(self._data)  # type: ignore[arg-type]
+        except TypeError:
             return None
 
     @property
@@ -126,7 +133,11 @@ class ForeignLoader:
                 " dataset instead, with batch_size=..."
             )
         check_start(start)
-        _set_epoch(self.loader, epoch)
+        for part in parts_of(self.loader):
+            if hasattr(part, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
+                part.set_epoch(epoch)
+            elif type(part).__name__ == "detshuffle":  # webdataset counts up when it starts
+                part.epoch = epoch - 1
         return self._deliver(start)
 
     def check_labels(self, num_outputs: int) -> None:
@@ -140,6 +151,8 @@ class ForeignLoader:
                 continue
             index, parts = item if self._indexed else (None, item)
             batch = as_batch(parts, index)
+            if number == start:
+                check_target(batch, getattr(self._data, "indexed_data", self._data))
             if self._outputs is not None and batch.rows:
                 check_labels_of(batch.y, self._outputs, f"batch {number}")
             yield batch.to(self.device)
@@ -150,6 +163,29 @@ class ForeignLoader:
             )
 
 
+def convertible(loader: Any) -> bool:
+    """Whether a `Loader` over the dataset of ``loader`` yields the same rows in the same batches.
+
+    So it is for a torch DataLoader that loads each row once, in order or shuffled. A subclass with
+    its own ``__iter__``, which may change batches (mixup), has to be iterated itself.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler: Any = loader.sampler
+    collate: Any = loader.collate_fn
+    known = collate is default_collate or getattr(collate, "func", None) is _collate_indexed
+    if isinstance(loader.dataset, Indexed) and not known:
+        return False  # it may use the indices
+    return (
+        type(loader).__iter__ is DataLoader.__iter__
+        and loader.batch_size is not None
+        and type(sampler) in (RandomSampler, SequentialSampler)
+        and not getattr(sampler, "replacement", False)
+        and len(sampler) == len(loader.dataset)  # type: ignore[arg-type]
+        and not (loader.num_workers and loader.worker_init_fn)
+    )
+
+
 def parts_of(loader: Any) -> Iterator[Any]:
     """``loader``, its samplers and dataset, and the stages of a WebDataset pipeline."""
     yield loader
@@ -158,15 +194,6 @@ def parts_of(loader: Any) -> Iterator[Any]:
     for part in [*inner, *(stages if isinstance(stages, list) else [])]:
         if part is not None:
             yield from parts_of(part)
-
-
-def _set_epoch(loader: Any, epoch: int) -> None:
-    """Select the order of ``epoch`` in parts whose order depends on it, such as a stream's."""
-    for part in parts_of(loader):
-        if hasattr(part, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
-            part.set_epoch(epoch)
-        elif type(part).__name__ == "detshuffle":  # webdataset counts up when it starts
-            part.epoch = epoch - 1
 
 
 def as_loader(
@@ -197,7 +224,7 @@ def as_loader(
     elif is_dataset(obj):
         rows = obj.indexed_data if isinstance(obj, Indexed) else obj  # Loader provides the indices
         return Loader(rows, batch_size or BATCH_SIZE, device=device, shuffle=shuffle, seed=seed)
-    elif hasattr(_sampler(obj), "policy"):
+    elif hasattr(sampler_of(obj), "policy"):
         raise ValueError(
             "the loader has a policy's sampler, for custom training loops: give the trainer the"
             " dataset, batch_size=... and policy=..."
@@ -217,17 +244,19 @@ def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
     """``source`` with its batch size set; ``ValueError`` if the source forms its own batches."""
     if batch_size is None or batch_size == getattr(source, "batch_size", None):
         return source
-    if not isinstance(source, Loader):
+    if isinstance(source, Loader):
+        source.set_batch_size(batch_size)
+        return source
+    if isinstance(getattr(source, "loader", source), DataLoader):
         raise ValueError(
             f"batch_size is {batch_size}, but the training data's own loader forms the batches:"
             " leave batch_size None, or pass the dataset itself"
-            if isinstance(getattr(source, "loader", source), DataLoader)
-            else f"batch_size is {batch_size}, but a {name_of(source)} has to hold batches: leave"
-            " batch_size None, or pass a dataset, such as TensorDataset(x, y) of tensors or"
-            " ConcatDataset([samples]) of a list of samples, from torch.utils.data"
         )
-    source.batch_size = batch_size
-    return source
+    raise ValueError(
+        f"batch_size is {batch_size}, but a {name_of(source)} has to hold batches: leave"
+        " batch_size None, or pass a dataset, such as TensorDataset(x, y) of tensors or"
+        " ConcatDataset([samples]) of a list of samples, from torch.utils.data"
+    )
 
 
 def name_of(source: BatchSource) -> str:
@@ -248,7 +277,7 @@ def divided(source: BatchSource) -> BatchSource:
     same = f"all {distributed.world()} processes would train on the same rows of the"
     if getattr(source, "streamed", False):
         warnings.warn(f"{same} stream, unless it divides them itself by their rank", stacklevel=2)
-    elif not isinstance(loader, DataLoader) or isinstance(_sampler(loader), _UNDIVIDED):
+    elif not isinstance(loader, DataLoader) or isinstance(sampler_of(loader), _UNDIVIDED):
         raise ValueError(
             f"{same} {name_of(source)}: pass the data set instead, with batch_size=..., or"
             " a DataLoader with sampler=DistributedSampler(data)"
@@ -256,7 +285,7 @@ def divided(source: BatchSource) -> BatchSource:
     return source
 
 
-def _sampler(loader: Any) -> Any:
+def sampler_of(loader: Any) -> Any:
     """What chooses the rows of a DataLoader; its ``sampler`` is unused beside a batch sampler."""
     sampler = getattr(loader, "batch_sampler", None)
     while isinstance(sampler, BatchSampler):

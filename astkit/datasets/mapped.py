@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from astkit.datasets.decode import regular
-from astkit.datasets.images import Images
+from astkit.datasets.images import Images, regular
 
 IMAGES, LABELS, CLASSES = "images.npy", "labels.npy", "classes.json"
 MOST_UNNAMED = 100_000  # classes without a classes.json

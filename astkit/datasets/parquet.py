@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
-from astkit.datasets.decode import decode, regular
+from astkit.datasets.images import decode, regular
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -36,8 +36,7 @@ def image_rows(paths: Sequence[Path], most: int) -> Iterator[Row]:
     """
     total = 0
     for path in paths:
-        with _opened(path) as file:
-            _columns(path, file)
+        with _opened(path) as (file, _):
             total += file.metadata.num_rows
     if not 0 < total <= most:
         raise ValueError(
@@ -47,40 +46,15 @@ def image_rows(paths: Sequence[Path], most: int) -> Iterator[Row]:
     number = 0
     for path in paths:
         for image, label in _values(path):
-            where, number = f"Row {number} (in {path})", number + 1
-            data = image.get("bytes") if isinstance(image, dict) else image
-            picture = decode(data if isinstance(data, bytes) else b"", where, AGAIN)
+            where = f"Row {number} (in {path})"
+            content = image.get("bytes") if isinstance(image, dict) else image
+            picture = decode(content if isinstance(content, bytes) else b"", where, AGAIN)
             if not isinstance(label, int):
                 raise ValueError(
                     f"{where} has the label {label!r}; it must be a class number: {AGAIN}."
                 )
             yield Row(picture, label, where)
-
-
-def _values(path: Path) -> Iterator[tuple[object, object]]:
-    """Image and label of each row, as stored."""
-    with _opened(path) as file:
-        columns = _columns(path, file)
-        for group in range(file.metadata.num_row_groups):
-            stored = file.metadata.row_group(group).total_byte_size
-            _check_size(path, stored)
-            # a dictionary may repeat its largest value in every row, which the metadata do not show
-            step, size = max(1, min(READ_ROWS, MOST_BYTES // max(1, stored))), 0
-            for part in file.iter_batches(
-                step, row_groups=[group], columns=columns, use_threads=False
-            ):
-                size += part.nbytes
-                _check_size(path, size)
-                images, labels = (part.column(name).to_pylist() for name in columns)
-                yield from zip(images, labels, strict=True)
-
-
-def _check_size(path: Path, size: int) -> None:
-    if size > MOST_BYTES:
-        raise ValueError(
-            f"{path} has a row group that expands to {size:,} bytes or more, of which "
-            f"{MOST_BYTES:,} are accepted; write it again with a smaller row_group_size."
-        )
+            number += 1
 
 
 def shard_files(folder: Path, part: str) -> list[Path]:
@@ -99,9 +73,35 @@ def shard_files(folder: Path, part: str) -> list[Path]:
     return paths
 
 
+def _values(path: Path) -> Iterator[tuple[object, object]]:
+    """Image and label of each row, as stored."""
+    with _opened(path) as (file, columns):
+        for group in range(file.metadata.num_row_groups):
+            stored = file.metadata.row_group(group).total_byte_size
+            # a dictionary may repeat its largest value in every row, which the metadata do not show
+            step = max(1, min(READ_ROWS, MOST_BYTES // max(1, stored)))
+            size = 0
+            _check_size(path, stored)
+            for part in file.iter_batches(
+                step, row_groups=[group], columns=columns, use_threads=False
+            ):
+                size += part.nbytes
+                _check_size(path, size)
+                images, labels = (part.column(name).to_pylist() for name in columns)
+                yield from zip(images, labels, strict=True)
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > MOST_BYTES:
+        raise ValueError(
+            f"{path} has a row group that expands to {size:,} bytes or more, of which "
+            f"{MOST_BYTES:,} are accepted; write it again with a smaller row_group_size."
+        )
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[ParquetFile]:
-    """The memory-mapped file; pyarrow's errors become a ``ValueError`` that names it."""
+def _opened(path: Path) -> Iterator[tuple[ParquetFile, list[str]]]:
+    """The memory-mapped file and its two columns; pyarrow's errors become a ``ValueError``."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -115,18 +115,15 @@ def _opened(path: Path) -> Iterator[ParquetFile]:
     try:
         # pre_buffer would keep whole row groups in memory
         with pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
-            yield file
+            names = file.schema_arrow.names
+            column = "img" if "img" in names else "image"
+            if not {column, "label"} <= set(names):
+                raise ValueError(
+                    f"{path} has the columns {', '.join(names)} instead of img (or image) and "
+                    f"label; {AGAIN}."
+                )
+            yield file, [column, "label"]
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
             f"{path} is not a complete parquet file ({str(error).splitlines()[0]}); {AGAIN}."
         ) from error
-
-
-def _columns(path: Path, file: ParquetFile) -> list[str]:
-    names = file.schema_arrow.names
-    for column in ("img", "image"):
-        if column in names and "label" in names:
-            return [column, "label"]
-    raise ValueError(
-        f"{path} has the columns {', '.join(names)} instead of img (or image) and label; {AGAIN}."
-    )

@@ -1,45 +1,65 @@
-"""Datasets by name."""
+"""Data sets by name, where they are searched, and their splits into three parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.datasets.decode import decode, regular, resized
-from astkit.datasets.images import Images
+from astkit.datasets.images import Images, decode, regular, resized
+from astkit.datasets.parquet import image_rows, shard_files
+from astkit.files import CHECKOUT
 from astkit.names import resolve
+from astkit.rng import permutation
 
 Parts = tuple[Images, Images | None]
 SUFFIXES = (".png", ".jpg", ".jpeg")
+DATA = "ASTKIT_DATA"  # environment variable: a folder of datasets
+INPUT = "ASTKIT_INPUT"  # environment variable: input folder instead of Kaggle's
+DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain subfolders
+MOST_FOLDERS = 5000
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_ROWS = 50_000  # at most, per part
+FASHION_MNIST = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+DEBIAN = Path("/usr/share/datasets")  # where Debian's packages dataset-* put their files
+AGAIN = "fetch the data again"
 
 
 def load(
     name: str = "digits",
     root: str | Path | None = None,
-    download: bool = False,
     *,
     size: int | None = None,
 ) -> Parts:
     """Training and test part of dataset ``name``; the test part is ``None`` if there is none.
 
-    ``"digits"``: 1,797 images of 8x8 pixels, included in scikit-learn. ``"cifar10"``: searched in
-    ``root``, the folder named by ``ASTKIT_DATA``, and ``data/``; downloaded with ``download`` if
-    missing. ``"folders"``: ``root/<class>/*`` or ``root/train|test/<class>/*``; ``size`` resizes to
-    that many pixels per side. Raises ``FileNotFoundError`` for missing data, with every path tried,
-    and ``ValueError`` for damaged files, unknown names and arguments that do not apply.
+    ``"digits"``: 1,797 images of 8x8 pixels, included in scikit-learn. ``"cifar10"`` and
+    ``"fashion_mnist"``: searched in `search_places`. ``"folders"``: ``root/<class>/*`` or
+    ``root/train|test/<class>/*``; ``size`` resizes to that many pixels per side. Raises
+    ``FileNotFoundError`` for missing data, with every path tried, and ``ValueError`` for damaged
+    files, unknown names and arguments that do not apply.
     """
-    read: Callable[[Path | None, bool, int | None], Parts] = resolve("dataset", name)
+    read: Callable[[Path | None, int | None], Parts] = resolve("dataset", name)
     if size is not None and (name != "folders" or size < 1):
         raise ValueError(
             f"size is {size} for {name!r}; pass 1 or more pixels, and only to 'folders'."
         )
-    return read(None if root is None else Path(root).expanduser(), download, size)
+    return read(None if root is None else Path(root).expanduser(), size)
 
 
-def load_digits(root: Path | None, download: bool, size: int | None) -> Parts:
+def load_digits(root: Path | None, size: int | None) -> Parts:
     """scikit-learn's digits: uint8 ``[1797, 1, 8, 8]``, 0..16 scaled to 0..255; no test part."""
     try:
         from sklearn.datasets import load_digits as embedded
@@ -55,7 +75,10 @@ def load_digits(root: Path | None, download: bool, size: int | None) -> Parts:
     return Images(pixels[:, None], labels, tuple("0123456789"), "digits"), None
 
 
-def load_folders(root: Path | None, download: bool, size: int | None) -> Parts:
+# --- folders of images -----------------------------------------------------------------------
+
+
+def load_folders(root: Path | None, size: int | None) -> Parts:
     """One folder per class, in ``root`` or in ``root/train`` and ``root/test``."""
     if root is None:
         raise ValueError("root is None; pass the folder with one folder of images per class.")
@@ -105,10 +128,267 @@ def _pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
 
 
 def _image_files(folder: Path) -> list[Path]:
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in found if path.suffix.lower() in SUFFIXES)
+    files = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in files if path.suffix.lower() in SUFFIXES)
 
 
 def _class_names(folder: Path) -> list[str]:
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path.name for path in found if _image_files(path))
+    inner = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in inner if _image_files(path))
+
+
+# --- data sets that are searched -------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """Files or folders that identify a layout, and what reads it.
+
+    ``word``: must be in the path below the searched folder, since others use the same names.
+    """
+
+    patterns: tuple[str, ...]
+    read: Callable[[Path], Parts]
+    word: str = ""
+
+
+def load_cifar10(root: Path | None, size: int | None) -> Parts:
+    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 images, uint8 ``[N, 3, 32, 32]``.
+
+    Raises ``FileNotFoundError``, listing every folder searched, if not found, and ``ValueError``
+    for damaged or incomplete files.
+    """
+    layouts = (
+        Layout(("data_batch_[1-5]", "test_batch"), _read_python),
+        Layout(("train-*.parquet", "plain_text/train-*.parquet"), _read_parquet, "cifar"),
+        Layout(("train/airplane", "train/truck"), _read_class_folders),
+    )
+    return _read_found("CIFAR10", layouts, search_places(root))
+
+
+def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
+    """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 images, uint8 ``[N, 1, 28, 28]``.
+
+    From files as torchvision or Debian's package dataset-fashion-mnist put them. Raises as
+    `load_cifar10`.
+    """
+    layouts = (Layout(("train-images-idx3-ubyte*",), _read_idx, "fashion"),)
+    places = [*search_places(root), *([DEBIAN] if root is None else [])]
+    return _read_found("FashionMNIST", layouts, places)
+
+
+def search_places(root: Path | None) -> list[Path]:
+    """``root``, else ``ASTKIT_DATA``, ``data/`` of the checkout and of ``.``, Kaggle's input."""
+    places = [] if root is None else [root]
+    if os.environ.get(DATA):
+        places.append(Path(os.environ[DATA]).expanduser())
+    if CHECKOUT is not None:
+        places.append(CHECKOUT / "data")
+    places += [Path.cwd() / "data", Path(os.environ.get(INPUT) or "/kaggle/input")]
+    return list(dict.fromkeys(places))
+
+
+def _read_found(name: str, layouts: Sequence[Layout], places: list[Path]) -> Parts:
+    found = find_layout(places, layouts)
+    if found is None:
+        names = "; ".join(" or ".join(layout.patterns) for layout in layouts)
+        lines = [f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in places]
+        raise FileNotFoundError(
+            f"{name} was not found. Looked for {names} in these folders and below them:"
+            f"{''.join(lines)}\nPut one of these layouts into one of the folders (see"
+            f" data/README.md), such as with torchvision.datasets.{name}('data', download=True)."
+        )
+    folder, layout = found
+    return layout.read(folder)
+
+
+def find_layout(places: list[Path], layouts: Sequence[Layout]) -> tuple[Path, Layout] | None:
+    """The folder at or below ``places`` that has one of ``layouts``, and this layout.
+
+    Ties below one place are resolved by the order of ``layouts``, then by the smallest depth.
+    """
+    for place in places:
+        ranks = [
+            (rank, depth, str(folder))
+            for folder, depth in _folders(place)
+            for rank, layout in enumerate(layouts)
+            if any(True for pattern in layout.patterns for _ in folder.glob(pattern))
+            and (not depth or layout.word in str(folder.relative_to(place)).lower())
+        ]
+        if ranks:
+            rank, _, folder = min(ranks)
+            return Path(folder), layouts[rank]
+    return None
+
+
+def _folders(root: Path) -> Iterator[tuple[Path, int]]:
+    """``root`` and the folders below it with their depths, by increasing depth."""
+    queue = [(root, 0)] if root.is_dir() else []
+    for folder, depth in queue:
+        yield folder, depth
+        if depth < DEPTH:
+            # unlike iterdir, glob passes over a folder without permission to read it
+            below = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
+            queue += [(path, depth + 1) for path in below]
+            del queue[MOST_FOLDERS:]
+
+
+def _read_python(folder: Path) -> Parts:
+    from torchvision import datasets
+    from torchvision.datasets.utils import check_integrity
+
+    class InFolder(datasets.CIFAR10):
+        base_folder = ""
+
+        def _load_meta(self) -> None:
+            """Skip batches.meta, which contains only the names of the classes."""
+
+    # torchvision unpickles only the published bytes; this names the file that differs
+    for name, md5 in InFolder.train_list + InFolder.test_list:
+        if not check_integrity(folder / name, md5):
+            raise ValueError(
+                f"{folder / name} does not have the published checksum {md5}; {AGAIN}."
+            )
+    train, test = (
+        _cifar10([torch.from_numpy(part.data).movedim(3, 1)], part.targets)
+        for part in (InFolder(folder, train=True), InFolder(folder, train=False))
+    )
+    return train, test
+
+
+def _read_parquet(folder: Path) -> Parts:
+    # a clone of the Hugging Face repository has its shards one level down
+    inner = folder / "plain_text" if shard_files(folder / "plain_text", "train") else folder
+    tested = shard_files(inner, "test")
+    return read_shards(shard_files(inner, "train")), read_shards(tested) if tested else None
+
+
+def read_shards(paths: list[Path]) -> Images:
+    """CIFAR-10's images in parquet files; ``ValueError`` for other images or labels."""
+    pictures, labels = [], []
+    for picture, label, where in image_rows(paths, CIFAR10_ROWS):
+        if picture.shape != (3, 32, 32) or label not in range(len(CIFAR10)):
+            raise ValueError(
+                f"{where} has shape {list(picture.shape)} and label {label}, not "
+                f"[3, 32, 32] and 0 to 9, and so is not CIFAR-10; {AGAIN}."
+            )
+        pictures.append(picture[None])
+        labels.append(label)
+    return _cifar10(pictures, labels)
+
+
+def _read_class_folders(folder: Path) -> Parts:
+    train, test = load_folders(folder, None)
+    odd = sorted(set(train.classes) ^ set(CIFAR10))
+    if odd or train.shape != (3, 32, 32):
+        differs = f"the class {odd[0]!r} in one only" if odd else f"shape {list(train.shape)}"
+        raise ValueError(
+            f"{folder / 'train'} differs from CIFAR-10's ten classes of [3, 32, 32] images"
+            f" ({differs}); complete it, or load it as 'folders'."
+        )
+    return replace(train, name="cifar10"), None if test is None else replace(test, name="cifar10")
+
+
+def _cifar10(pictures: list[Tensor], labels: list[int]) -> Images:
+    return Images(torch.cat(pictures), torch.tensor(labels), CIFAR10, "cifar10")
+
+
+def _read_idx(folder: Path) -> Parts:
+    train, test = (
+        Images(
+            _idx(folder, f"{part}-images-idx3-ubyte", (rows, 28, 28))[:, None],
+            _idx(folder, f"{part}-labels-idx1-ubyte", (rows,)).long(),
+            FASHION_MNIST,
+            "fashion_mnist",
+        )
+        for part, rows in (("train", 60_000), ("t10k", 10_000))
+    )
+    return train, test
+
+
+def _idx(folder: Path, name: str, shape: tuple[int, ...]) -> Tensor:
+    """The uint8 array of the given ``shape`` in an idx file, plain or gzipped.
+
+    Format: LeCun's description of the MNIST files: two zero bytes, the type (8: uint8), the number
+    of dimensions, their sizes as big-endian uint32, then the values.
+    """
+    compressed = folder / f"{name}.gz"
+    path = regular(compressed if compressed.exists() else folder / name, AGAIN)
+    header = bytes((0, 0, 8, len(shape))) + np.array(shape, ">u4").tobytes()
+    try:
+        with gzip.open(path) if path == compressed else open(path, "rb") as file:
+            content = file.read(
+                len(header) + prod(shape) + 1
+            )  # a small file may expand to any size
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged ({error}); {AGAIN}.") from error
+    if content[: len(header)] != header or len(content) != len(header) + prod(shape):
+        raise ValueError(f"{path} is not an idx file of {list(shape)} bytes; {AGAIN}.")
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)[len(header) :].view(shape)
+
+
+# --- splits ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Three disjoint parts: fit on ``train``, select on ``validation``, evaluate ``test`` once."""
+
+    train: Images
+    validation: Images
+    test: Images
+
+
+def split(
+    name: str = "digits",
+    root: str | Path | None = None,
+    validation: float = 0.1,
+    test: float = 0.2,
+    seed: int = 0,
+    size: int | None = None,
+) -> Splits:
+    """Load dataset ``name`` (see ``load``) and split it.
+
+    ``validation``: share of the training part; ``test``: share of the whole, used only if the
+    source has no test part. Each class contributes the same share of its rows, to the nearest
+    row. Raises the errors of ``load``; ``ValueError`` for a share outside (0, 1) or an empty part.
+    """
+    for argument, fraction in (("validation", validation), ("test", test)):
+        _check_fraction(argument, fraction)
+    train, test_part = load(name, root, size=size)
+    if test_part is None:
+        test_part, train = carve(train, test, "test", seed)
+    chosen, train = carve(train, validation, "validation", seed)
+    return Splits(train, chosen, test_part)
+
+
+def stratified(labels: Tensor, fraction: float, *key: int | str) -> tuple[Tensor, Tensor]:
+    """Split rows of ``labels`` (int64 ``[N]``) into ``(chosen, rest)``, int64, each sorted.
+
+    From each class ``round(fraction * count)`` rows are drawn, deterministically for a ``key``.
+    Raises ``ValueError`` for a ``fraction`` outside (0, 1).
+    """
+    _check_fraction("fraction", fraction)
+    labels = labels.cpu()
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique().tolist():
+        rows = (labels == label).nonzero().squeeze(1)
+        order = permutation(len(rows), *key, label)
+        mask[rows[order[: round(fraction * len(rows))]]] = True
+    return mask.nonzero().squeeze(1), (~mask).nonzero().squeeze(1)
+
+
+def carve(data: Images, fraction: float, part: str, seed: int = 0) -> tuple[Images, Images]:
+    """A stratified ``part`` of the rows, and the rest; raises ``ValueError`` for an empty one."""
+    chosen, rest = stratified(data.labels, fraction, seed, part)
+    if len(chosen) == 0 or len(rest) == 0:
+        empty = part if len(chosen) == 0 else "training"
+        raise ValueError(
+            f"{part}={fraction} leaves the {empty} part of {data.name!r} empty "
+            f"({len(data)} rows in {data.num_classes} classes); choose another fraction."
+        )
+    return data.subset(chosen), data.subset(rest)
+
+
+def _check_fraction(argument: str, fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise ValueError(f"{argument} is {fraction}; pass a fraction between 0 and 1.")

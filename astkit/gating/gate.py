@@ -11,17 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.gating.combine import named_score
-from astkit.gating.controllers import Controller, check_rate
+from astkit.gating.controllers import Controller, TopK, check_rate
 from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policy import Cost, Policy, PolicyCard
-from astkit.gating.scored import Scored
-from astkit.gating.selection import Selection
-from astkit.gating.significance import ContextScore, Score, score_rows
-from astkit.identity import arguments
+from astkit.gating.scores import ContextScore, Score, named_score, score_rows
+from astkit.gating.selection import Scored, Selection
 from astkit.names import resolve
 
-_COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite", "carry")
+_COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
 
 
 class Gate(Policy):
@@ -38,7 +35,13 @@ class Gate(Policy):
     target rate. If fewer than ``min_active`` rows are active, random rows are added up to
     ``fallback``; they do not count in the rate. A row with a NaN or infinite score is not trained
     on, excluded from the controller's update, and counted in ``nonfinite``. Decisions are made on
-    the CPU: one device-to-host copy per batch.
+    the CPU, with one device-to-host copy per batch.
+
+    With ``controller="top_k"`` all shapes depend only on the batch size and nothing is copied to
+    the host: ``rate``, ``threshold`` and ``fallback`` of a selection and the counters of the gate
+    are 0-dim tensors. Ties are then broken by row order, the fallback takes the highest scores, a
+    row with a non-finite score is replaced by the best one with weight 0, and a batch without
+    finite scores gives a NaN loss.
 
     Args:
         target_rate: fraction of active samples, in (0, 1].
@@ -87,7 +90,12 @@ class Gate(Policy):
         )
         self._named = score
         self.fallback, self.min_active, self.seed = fallback, min_active, seed
-        self.batches = self.seen = self.active = self.fallback_rows = self.nonfinite = 0
+        self.batches = 0
+        # numbers, or 0-dim tensors on the device of the scores
+        self.seen: int | Tensor = 0
+        self.active: int | Tensor = 0
+        self.fallback_rows: int | Tensor = 0
+        self.nonfinite: int | Tensor = 0
         self.carry = 0.0  # fractional quota carried over from earlier batches
         self._steered_to: str | None = None  # controller set during training
         self._warned: set[str] = set()
@@ -122,7 +130,7 @@ class Gate(Policy):
     @property
     def rate(self) -> float:
         """Fraction of all samples so far that were active, fallback rows excluded."""
-        return self.active / self.seen if self.seen else math.nan
+        return float(self.active / self.seen) if self.seen else math.nan
 
     @property
     def needs_index(self) -> bool:  # type: ignore[override]
@@ -157,9 +165,44 @@ class Gate(Policy):
 
         Raises ``ValueError`` unless there is one score per row and at least one is finite.
         """
+        if isinstance(self.controller, TopK):
+            return self._best(scores)
         usable, rows = self.usable(scores)
         active, threshold = self._decide(usable)
         return self._settle(scores, usable, rows, active, threshold)
+
+    def _best(self, scores: Tensor) -> Selection:
+        """Select the highest ``scores [batch]`` without synchronising with the device."""
+        check_scores(scores)
+        scores = scores.detach() if scores.is_floating_point() else scores.float()
+        batch, quota = len(scores), self._grant(len(scores))
+        # room for the fallback rows: the size must not depend on the scores
+        size = quota if quota >= self.min_active else max(quota, min(self.fallback, batch))
+        is_finite = scores.isfinite()
+        best, rows = scores.masked_fill(~is_finite, -math.inf).sort(descending=True, stable=True)
+        finite = is_finite.sum()
+        count = finite.clamp(max=quota)
+        missing = (finite.clamp(max=self.fallback) - count).clamp(min=0)
+        added = torch.where(count < self.min_active, missing, 0)
+        self.batches += 1
+        self.seen = self.seen + finite
+        self.active = self.active + count
+        self.fallback_rows = self.fallback_rows + added
+        self.nonfinite = self.nonfinite + batch - finite
+        threshold = best[quota - 1] if quota else best.new_full((), math.inf)
+        places = torch.arange(size, device=scores.device)
+        # weight 0 does not mask a NaN loss, so such a row is replaced by the best one
+        index, order = torch.where(places < finite, rows[:size], rows[:1]).sort(stable=True)
+        return Selection(
+            index=index,
+            weight=(order < count + added).float(),
+            candidates=batch,
+            rate=count / finite,
+            threshold=threshold if self.target_rate < 1 else best.new_full((), -math.inf),
+            fallback=added > 0,
+            target_rate=self.target_rate,
+            active=order < count,
+        )
 
     def settle(self, scores: Tensor, active: Tensor) -> Selection:
         """Record a batch decided row by row, as `SampleStep` does; updates the controller.
@@ -268,12 +311,17 @@ class Gate(Policy):
 
     def config(self) -> dict[str, Any]:
         """Constructor arguments, including those of controller and score."""
-        return {**arguments(self), "score": self._named}
+        return {**super().config(), "score": self._named}
 
     def state_dict(self) -> dict[str, Any]:
         """Controller, counters and seed as plain numbers, plus the state of a `ContextScore`."""
-        counters = {name: getattr(self, name) for name in _COUNTERS}
-        state = {"controller": self.controller.state_dict(), "seed": self.seed, **counters}
+        counters = {name: int(getattr(self, name)) for name in _COUNTERS}
+        state = {
+            "controller": self.controller.state_dict(),
+            "seed": self.seed,
+            "carry": self.carry,
+            **counters,
+        }
         state["steered_to"] = self._steered_to
         score = self.significance
         memory = score.state_dict() if isinstance(score, ContextScore) else {}
@@ -284,7 +332,7 @@ class Gate(Policy):
         if state["steered_to"]:
             self.steer("controller", state["steered_to"])
         self.controller.load_state_dict(state["controller"])
-        for name in ("seed", *_COUNTERS):
+        for name in ("seed", "carry", *_COUNTERS):
             setattr(self, name, state[name])
         if isinstance(self.significance, ContextScore) and "score" in state:
             self.significance.load_state_dict(state["score"])

@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from astkit.batch import count_rows, tensors
+from astkit.datasets.batch import IGNORED, count_rows, tensors
 
 Criterion = Callable[[Any, Any], Any]
 """``(outputs, targets)`` -> losses per row ``[rows]`` or per token ``[rows, ...]``, or a pair of
 token losses and a mask of the same shape (false for padding)."""
-
-IGNORED = -100
-"""``ignore_index`` of cross-entropy, as in torch."""
 
 
 def cross_entropy_rows(outputs: Any, targets: Any) -> Any:
@@ -53,6 +50,11 @@ def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
 
     Raises ``ValueError`` if outputs, labels and criterion do not give one loss per row.
     """
+    both = isinstance(outputs, Tensor) and isinstance(targets, Tensor)
+    if criterion is cross_entropy_rows and both and (outputs.ndim, targets.ndim) == (2, 1):
+        usual = len(outputs) == len(targets) and whole_numbers(targets)
+        if usual:  # in short
+            return F.cross_entropy(single(outputs), targets.long(), reduction="none")
     return reduced(*token_losses(criterion, outputs, targets))
 
 

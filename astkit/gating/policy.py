@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
+from astkit.gating.epoch import PolicySampler
+from astkit.gating.epoch import RunInfo as RunInfo
 from astkit.gating.losses import Criterion, cross_entropy_rows
-from astkit.gating.sampler import PolicySampler, RunInfo
-from astkit.gating.scored import Scored, correctness
-from astkit.gating.selection import Selection
-from astkit.gating.visits import Exchange, visit_of
+from astkit.gating.selection import Predictions, Scored, Selection, predictions
 from astkit.gating.visits import Visit as Visit
-from astkit.identity import arguments
+from astkit.gating.visits import Visits
 from astkit.names import resolve
 
 
@@ -63,7 +62,7 @@ class Policy:
         rounds: planning rounds per epoch, each with equally many candidates; an epoch is one
             iteration of the loader.
         needs_index: whether the policy keeps per-sample state, which requires indices in the data.
-        needs_outputs: whether ``observe`` needs ``correct`` and ``confidence``.
+        needs_outputs: whether ``observe`` needs what the model predicts, see `Visit`.
         needs_distinct: whether ``plan`` needs the number of different rows of the data.
         state: names of the attributes to save: tensors, numbers, strings or ``None``.
         cost: selection cost.
@@ -71,9 +70,8 @@ class Policy:
         seed: random seed.
         criterion: in custom loops, one loss per row for ``choose``; cross-entropy if not set.
         begun: number of sampler iterations started so far.
-        flops: FLOPs that the policy computed itself, other than passes over batches, since
-            `take_flops`.
-        interrupted: state of an iteration that the sampler continues; see `PolicySampler`.
+        flops: FLOPs that the policy computed itself, other than passes over batches; the trainer
+            moves them to its ledger.
         sized: whether the sampler has a length, which is an estimate if epochs differ in length.
     """
 
@@ -88,10 +86,9 @@ class Policy:
     criterion: Criterion | None = None
     begun: int = 0
     flops: float = 0.0
-    interrupted: Mapping[str, Any] | None = None
     sized: bool = True
     _sampler: PolicySampler | None = None
-    _exchange: Exchange | None = None  # with several processes
+    _visits: Visits | None = None  # not observed yet
 
     def plan(self, run: RunInfo) -> Selection | None:
         """Select the rows of the next round before loading; ``None`` selects all candidates."""
@@ -120,17 +117,15 @@ class Policy:
         rate = getattr(self, "rate", 1.0)
         return max(1, round(rate * samples)) if overrides(self, "plan") else samples
 
-    def take_flops(self) -> float:
-        """``flops``, which is set to 0; the trainer adds them to its ledger."""
-        found, self.flops = self.flops, 0.0
-        return found
-
     def config(self) -> dict[str, Any]:
-        """Constructor arguments by name."""
-        return arguments(self)
+        """Constructor arguments by name, as far as they are stored under these names."""
+        names = inspect.signature(type(self)).parameters
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def state_dict(self) -> dict[str, Any]:
         """State that determines later selections."""
+        if distributed.world() == 1:
+            self.exchange()
         return {"begun": self.begun, **{name: getattr(self, name) for name in self.state}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -176,16 +171,17 @@ class Policy:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.
 
         Each iteration of the loader is one of ``epochs`` epochs; train with ``policy.mean(losses,
-        index)``. ``data`` is any object with a length; ``validation`` tells a policy that uses
-        them the class shares of the validation data. With several processes, each draws its share
-        of the same plan, in equally many batches.
+        index)``. ``data`` is any object with a length; ``validation`` are the data whose
+        distribution a policy such as "aim" prefers. With several processes, each draws its share of
+        the same plan, in equally many batches.
         """
         if not overrides(self, "plan"):
             raise ValueError(
                 f"{type(self).__name__} selects after scoring: call chosen = policy(model, x, y)"
                 " on each batch instead"
             )
-        self._sampler, self._exchange = PolicySampler(self, data, epochs, validation), None
+        self._sampler = PolicySampler(self, data, epochs, validation)
+        self._visits = None
         return self._sampler
 
     def mean(
@@ -209,26 +205,32 @@ class Policy:
                 " policy.mean(losses, index, outputs=outputs, targets=y)"
             )
         total = self._sampler.mean(losses, index)
-        self._report(losses, index, outputs, targets)
-        if self._exchange is not None and self._sampler.complete(len(index)):
+        self.report_batch(losses, index, outputs, targets)
+        if self._sampler.over(len(index)):
             self.exchange()
         return total
 
-    def _report(self, losses: Tensor, index: Tensor | None, outputs: Any, targets: Any) -> None:
-        """Observe the rows of a training batch, or keep them for `exchange`."""
+    def report_batch(
+        self, losses: Tensor, index: Tensor | None, outputs: Any, targets: Any
+    ) -> None:
+        """Keep the results of a training batch for ``observe``; every process must call it."""
         if overrides(self, "observe"):
-            known = correctness(outputs, targets) if self.needs_outputs else (None, None)
-            visit = visit_of(index, losses, known, trained=True)
-            (self.observe if self._exchange is None else self._exchange.put)(visit)
+            known = predictions(outputs, targets) if self.needs_outputs else Predictions()
+            self.report(Visit(index, losses.detach(), *known[:3]))
+
+    def report(self, *visits: Visit) -> None:
+        """Keep the ``visits`` to one batch, which ``observe`` receives in `exchange`."""
+        if self._visits is None:
+            self._visits = Visits()
+        self._visits.put(*visits)
 
     def exchange(self) -> None:
-        """Observe the visits of all processes since the last call; every process must call it.
+        """Observe what was reported since the last call; every process must call it.
 
-        `PolicySampler` calls it before each plan, and ``mean`` after the last batch of an epoch.
+        It is called before each plan, after the last batch of an epoch, and before a state is
+        saved, so that losses are copied from the device once a round.
         """
-        if self._exchange is None and distributed.world() > 1:
-            self._exchange = Exchange()
-        for visit in [] if self._exchange is None else self._exchange.take():
+        for visit in () if self._visits is None else self._visits.take():
             self.observe(visit)
 
 

@@ -1,15 +1,28 @@
-"""Result of a selection: rows, their weights, and the normaliser of the weighted loss."""
+"""What a policy sees of a batch, and what it answers.
+
+`Scored` is a batch whose outputs and losses are computed on first access; `Selection` names the
+rows to train on, with their weights.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from astkit import distributed
-from astkit.batch import count_rows, take_rows, tensors
+from astkit import distributed, rng
+from astkit.datasets.batch import Batch, as_batch, call, count_rows, take_rows, tensors
+from astkit.gating.losses import Criterion, class_outputs, cross_entropy_rows, row_losses
+
+Forward = Callable[[nn.Module, Batch], Any]
+"""Outputs of a model for a batch, in the precision of the run."""
+
+Count = Callable[[nn.Module, Batch, bool], None]
+"""Called as ``count(model, batch, trained)`` for each pass, to count its cost."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +55,9 @@ class Selection:
     score_only: Tensor | None = None
     lr_factor: float = 1.0
     candidates: int | None = None
-    rate: float | None = None
-    threshold: float | None = None
-    fallback: bool = False
+    rate: float | Tensor | None = None
+    threshold: float | Tensor | None = None
+    fallback: bool | Tensor = False
     target_rate: float | None = None
     active: Tensor | None = None
 
@@ -70,6 +83,22 @@ class Selection:
         return self.weight.sum() if self.normaliser is None else self.normaliser
 
     @property
+    def padding(self) -> Tensor | None:
+        """Number of padding rows, which have weight 0, 0-dim; ``None`` where there are none."""
+        if not isinstance(self.rate, Tensor) and distributed.world() == 1:
+            return None
+        return (self._weight_of_rows == 0).sum()
+
+    @property
+    def _weight_of_rows(self) -> Tensor:
+        """Weights ``[n]``; of weights per token, their sums over the tokens of a row."""
+        return self.weight.flatten(1).sum(1) if self.weight.ndim > 1 else self.weight
+
+    def mean_loss(self, losses: Tensor) -> Tensor:
+        """Weighted mean of the losses ``[n]`` of the rows, 0-dim; for reports."""
+        return (losses * self._weight_of_rows).sum() / self.total
+
+    @property
     def scale(self) -> Tensor:
         """Weights ``[n, ...]`` for a loss that is averaged over the rows."""
         return self.weight * (len(self) / self.total)
@@ -92,7 +121,8 @@ class Selection:
         if distributed.world() > 1:
             shared = distributed.total(float(self.total))[0] / distributed.world()
             return total / max(shared, 1e-30)  # 0 if no process selected a row
-        return total / self.total if len(self) else total
+        normaliser = torch.as_tensor(self.total, dtype=total.dtype, device=total.device)
+        return total / torch.where(normaliser > 0, normaliser, 1.0)  # 0 for an empty selection
 
     def take(self, batch: Any) -> Any:
         """Selected rows of every tensor in ``batch``, a nested structure of tensors.
@@ -112,8 +142,8 @@ class Selection:
     def check(self, rows: int, policy: object) -> Selection:
         """Return this selection if it is valid for ``rows`` rows.
 
-        Raises ``ValueError``, naming ``policy``, for rows out of range and invalid weights or
-        normaliser.
+        Raises ``ValueError``, naming ``policy``, for rows out of range, invalid weights or
+        normaliser, and weights that are all 0.
         """
         name = type(policy).__name__
         for what, index in (("index", self.index), ("score_only", self.score_only)):
@@ -124,6 +154,11 @@ class Selection:
             raise ValueError(
                 f"{name} gave weights of shape {list(weight.shape)} that are not all finite and 0"
                 f" or more to {len(self)} rows: give one such weight per row"
+            )
+        if self.normaliser is None and len(self) and not bool(weight.any()):
+            raise ValueError(
+                f"{name} gave the weight 0 to all {len(self)} rows, so there is nothing to train"
+                " on: select no row instead, or give one a weight above 0"
             )
         if self.normaliser is not None and not 0 < float(self.normaliser) < float("inf"):
             raise ValueError(
@@ -144,3 +179,234 @@ def _check_index(name: str, what: str, index: Tensor, rows: int) -> None:
             f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some of"
             f" which do not exist: select from 0 to {rows - 1}"
         )
+
+
+@contextmanager
+def evaluating(model: nn.Module | None, device: torch.device | str = "cpu") -> Iterator[None]:
+    """Run a block in eval mode without gradients; restore module modes and the RNG state.
+
+    BatchNorm statistics do not change; modules already in eval mode stay in eval mode.
+    """
+    training = [] if model is None else [module for module in model.modules() if module.training]
+    try:
+        for module in training:  # not by eval(), which a module may override with a lasting effect
+            module.training = False
+        with torch.no_grad(), rng.isolated(device):
+            yield
+    finally:
+        for module in training:
+            module.training = True
+        if torch.is_autocast_enabled(torch.device(device).type):
+            torch.clear_autocast_cache()  # before torch 2.10, its weights have no gradients
+
+
+class Scored:
+    """A batch whose outputs and losses are evaluated on first access.
+
+    Reading ``outputs`` or ``losses`` runs one forward pass of ``model`` in eval mode without
+    gradients, whose cost is counted. `forward` does the same for another model, and `train` trains
+    one.
+
+    Args:
+        outputs: model outputs, if already known.
+        targets: second argument of the criterion.
+        inputs: model inputs.
+        index: int64 ``[rows]``, data set indices; ``None`` if unknown.
+        model: the model in training; ``None`` if unknown.
+        criterion: returns one loss per row.
+        forward: computes the outputs of a model, in training too; default ``model(inputs)``.
+        count: called for each pass over these rows.
+    """
+
+    def __init__(
+        self,
+        outputs: Any,
+        targets: Any,
+        inputs: Any,
+        index: Tensor | None = None,
+        model: nn.Module | None = None,
+        *,
+        criterion: Criterion = cross_entropy_rows,
+        forward: Forward | None = None,
+        count: Count | None = None,
+    ) -> None:
+        self.targets, self.inputs, self.index, self.model = targets, inputs, index, model
+        self.criterion = criterion
+        self._outputs = outputs
+        self._forward = forward or _forward
+        self._count = count or (lambda model, batch, trained: None)
+        self._losses: Tensor | None = None
+        self._scoring = False
+
+    @property
+    def batch(self) -> Batch:
+        """Index, inputs and targets."""
+        return Batch(self.index, self.inputs, self.targets)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.batch.rows
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the inputs, or of the targets if the inputs hold no tensor, such as texts."""
+        parts = tensors((self.inputs, self.targets))
+        return next((tensor.device for tensor in parts), torch.device("cpu"))
+
+    @property
+    def outputs(self) -> Any:
+        """The model's outputs."""
+        if self._outputs is None:
+            if self.model is None:
+                raise ValueError("outputs are neither given nor computable: pass outputs or model")
+            self._outputs = self.forward(self.model)
+        return self._outputs
+
+    @property
+    def losses(self) -> Tensor:
+        """One loss per row, ``[rows]``."""
+        if self._losses is None:
+            self._losses = row_losses(self.criterion, self.outputs, self.targets).detach()
+        return self._losses
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether the outputs are known."""
+        return self._outputs is not None
+
+    @property
+    def known_losses(self) -> Tensor | None:
+        """The losses if already computed, else ``None``."""
+        return self._losses
+
+    def take(self, rows: Tensor) -> Scored:
+        """Subset of the rows (int64 ``[n]``), not evaluated yet."""
+        index, x, y = self.batch.take(rows)
+        return Scored(
+            None,
+            y,
+            x,
+            index,
+            self.model,
+            criterion=self.criterion,
+            forward=self._forward,
+            count=self._count,
+        )
+
+    def select(
+        self, rows: Tensor, weight: Tensor | None = None, normaliser: float | None = None
+    ) -> Selection:
+        """A `Selection` of ``rows`` of the batch, on its device."""
+        return Selection(
+            rows.to(self.device),
+            None if weight is None else weight.float().to(self.device),  # type: ignore[arg-type]
+            normaliser,
+            candidates=self.rows,
+            rate=len(rows) / self.rows,
+        )
+
+    def forward(self, model: nn.Module) -> Any:
+        """Outputs of ``model``, in eval mode without gradients."""
+        if model is not self.model:
+            self._move(model)
+        if self._scoring and model is self.model:
+            outputs = self._forward(model, self.batch)
+        else:
+            with evaluating(model, self.device):
+                outputs = self._forward(model, self.batch)
+        self._count(model, self.batch, False)
+        return outputs
+
+    def losses_of(self, model: nn.Module) -> Tensor:
+        """One loss per row of another model, ``[rows]``."""
+        return row_losses(self.criterion, self.forward(model), self.targets).detach()
+
+    def train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensor:
+        """Train another model for one step; returns its losses before the step, ``[rows]``.
+
+        A single row only yields its loss, since BatchNorm may be unable to train on it.
+        """
+        if self.rows < 2:
+            return self.losses_of(model)
+        self._move(model)
+        model.train()
+        outputs = self._forward(model, self.batch)
+        losses = row_losses(self.criterion, outputs, self.targets)
+        half = any(part.dtype == torch.float16 for part in tensors(outputs))
+        # without a loss scale, float16 gradients would vanish
+        scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0, enabled=half)
+        optimizer.zero_grad(set_to_none=True)
+        scaler.scale(losses.mean()).backward()
+        scaler.step(optimizer)
+        self._count(model, self.batch, True)
+        return losses.detach()
+
+    @contextmanager
+    def scoring(self) -> Iterator[None]:
+        """Run a block in eval mode without gradients; restore module modes and the RNG state."""
+        with evaluating(self.model, self.device):
+            self._scoring = True
+            try:
+                yield
+            finally:
+                self._scoring = False
+
+    def _move(self, model: nn.Module) -> None:
+        """Move ``model`` to the device of the inputs."""
+        device = self.device
+        if any(parameter.device != device for parameter in model.parameters()):
+            model.to(device)
+
+
+class ScoredBatches:
+    """Batches of ``loader`` as `Scored`, for ``Policy.prepare`` in a custom training loop.
+
+    The loader must allow repeated iteration, and yield ``(index, batch)`` pairs of an `indexed`
+    data set, or batches if ``indexed`` is false.
+    """
+
+    def __init__(
+        self, loader: Iterable[Any], criterion: Criterion = cross_entropy_rows, indexed: bool = True
+    ) -> None:
+        self.loader, self.criterion, self.indexed = loader, criterion, indexed
+
+    def __iter__(self) -> Iterator[Scored]:
+        for item in self.loader:
+            batch = as_batch(item[1], item[0]) if self.indexed else as_batch(item)
+            yield Scored(None, batch.y, batch.x, batch.index, criterion=self.criterion)
+
+
+class Predictions(NamedTuple):
+    """What a classifier predicts for each row, ``[rows]`` each; ``None`` without classes."""
+
+    correct: Tensor | None = None
+    confidence: Tensor | None = None
+    label_probability: Tensor | None = None
+    predicted: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Predictions:
+        """Those of some rows."""
+        return Predictions(*(None if part is None else part[rows] for part in self))
+
+
+def predictions(outputs: Any, targets: Any) -> Predictions:
+    """Correctness, largest class probability, probability of the label, and class of each row.
+
+    All are ``None`` unless outputs are class logits and targets are integer labels; a row whose
+    label is ignored (-100) counts as wrong, with probability 0.
+    """
+    classes = class_outputs(outputs, targets)
+    if classes is None:
+        return Predictions()
+    logits, labels = classes
+    probabilities = logits.detach().float().softmax(1)
+    confidence, guess = probabilities.max(1)
+    real = labels.clamp_min(0).long()
+    own = probabilities.gather(1, real.unsqueeze(1)).squeeze(1)
+    own = torch.where(labels >= 0, own, 0.0)
+    return Predictions(guess == labels, confidence, own, guess)
+
+
+def _forward(model: nn.Module, batch: Batch) -> Any:
+    return call(model, batch.x, batch.y)

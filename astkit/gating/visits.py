@@ -1,4 +1,4 @@
-"""Visits: what training and scoring found out about samples, and their exchange."""
+"""Visits: what training and scoring found out about samples, and their way to the policies."""
 
 from __future__ import annotations
 
@@ -15,39 +15,31 @@ class Visit:
     """Per-sample results of training or scoring.
 
     Attributes:
-        index: int64 ``[n]`` data set indices, on the CPU; ``None`` if the data provide no indices.
+        index: int64 ``[n]`` data set indices; ``None`` if the data provide no indices.
         losses: ``[n]``, before the optimizer step.
-        correct, confidence: bool ``[n]`` and largest class probability ``[n]`` if the policy
-            ``needs_outputs`` and the task has classes, else ``None``.
+        correct: bool ``[n]``, whether the most likely class is the label. This and the next two
+            are ``None`` unless the policy ``needs_outputs`` and the task has classes.
+        confidence: ``[n]``, the largest class probability.
+        label_probability: ``[n]``, the probability of the label.
         trained: true for training, false for scoring only.
+
+    A policy receives its tensors on the CPU.
     """
 
     index: Tensor | None
     losses: Tensor
     correct: Tensor | None = None
     confidence: Tensor | None = None
+    label_probability: Tensor | None = None
     trained: bool = True
 
 
-def visit_of(
-    index: Tensor | None,
-    losses: Tensor,
-    known: tuple[Tensor | None, Tensor | None],
-    trained: bool,
-) -> Visit:
-    """A `Visit` with all tensors detached and on the CPU."""
-    samples, correct, confidence = (
-        None if part is None else part.detach().cpu() for part in (index, *known)
-    )
-    return Visit(samples, losses.detach().float().cpu(), correct, confidence, trained)
+class Visits:
+    """Visits that the policy has not observed yet, on the device where they were computed.
 
-
-class Exchange:
-    """Keeps the visits of this process until `take` exchanges them.
-
-    The visits of all processes under one number become one visit, with the rows in the order of the
-    processes. So ``Policy.observe`` is called with the rows of a global batch, in the same order in
-    every process.
+    `take` copies all of them at once. With several processes it also exchanges them: the visits of
+    all processes to one batch become one visit, with the rows in the order of the processes, so
+    that every process observes the rows of global batches in the same order.
     """
 
     def __init__(self) -> None:
@@ -55,7 +47,7 @@ class Exchange:
         self._batches = 0
 
     def put(self, *visits: Visit) -> None:
-        """Keep the ``visits`` of one batch, of which every process has a part.
+        """Keep the ``visits`` to one batch, of which every process has a part.
 
         At most one of them was trained on; empty ones may be left out.
         """
@@ -63,10 +55,10 @@ class Exchange:
         self._batches += 1
 
     def take(self) -> list[Visit]:
-        """The visits of all processes since the last call, in the order of the batches.
+        """The visits since the last call, in the order of the batches, on the CPU.
 
-        Every process must call it. Each sends 16 bytes per visit, and per row the index (8 bytes),
-        the loss (4) and, for a policy that ``needs_outputs``, correctness (1) and confidence (4).
+        Every process must call it. Each sends 16 bytes per visit, and per row at most the index (8
+        bytes), loss, confidence and label probability (4 each) and correctness (1).
         """
         if not self._batches:
             return []
@@ -78,27 +70,31 @@ class Exchange:
             _column([visit.losses for _, visit in waiting], torch.float32),
             _column([visit.correct for _, visit in waiting], torch.uint8),
             _column([visit.confidence for _, visit in waiting], torch.float32),
+            _column([visit.label_probability for _, visit in waiting], torch.float32),
         ]
-        found: dict[int, list[tuple[Tensor, ...]]] = {}
-        for head, *rows in distributed.gather(*columns):
+        parts: dict[int, list[tuple[Tensor, ...]]] = {}
+        for head, *process in distributed.gather(*columns):
             keys, lengths = head[::2].tolist(), head[1::2].tolist()
-            parts = [row.split(lengths) if len(row) else [row] * len(keys) for row in rows]
-            for key, *visit in zip(keys, *parts, strict=True):
-                found.setdefault(key, []).append(tuple(visit))
-        return [_joined(key, found[key]) for key in sorted(found)]
+            rows = [each.split(lengths) if len(each) else [each] * len(keys) for each in process]
+            for key, *visit in zip(keys, *rows, strict=True):
+                parts.setdefault(key, []).append(tuple(visit))
+        return [_joined(key, parts[key]) for key in sorted(parts)]
 
 
 def _column(parts: list[Tensor | None], dtype: torch.dtype) -> Tensor:
-    known = [part.to(dtype) for part in parts if part is not None]
+    known = [part.detach().to(dtype) for part in parts if part is not None]
     return torch.cat(known) if known else torch.empty(0, dtype=dtype)
 
 
 def _joined(key: int, visits: list[tuple[Tensor, ...]]) -> Visit:
-    index, losses, correct, confidence = (torch.cat(part) for part in zip(*visits, strict=True))
+    index, losses, correct, confidence, probability = (
+        torch.cat(part) for part in zip(*visits, strict=True)
+    )
     return Visit(
         index if len(index) else None,
         losses,
         correct.bool() if len(correct) else None,
         confidence if len(confidence) else None,
+        probability if len(probability) else None,
         trained=key % 2 == 0,
     )

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-from astkit.batch import count_rows, take_rows, tensors
 from astkit.datasets import indexed
+from astkit.datasets.batch import IGNORED, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
-from astkit.gating.losses import IGNORED, logits_of, reduced, single
+from astkit.gating.epoch import PolicySampler
+from astkit.gating.losses import logits_of, reduced, single
 from astkit.gating.policy import overrides
-from astkit.gating.sampler import PolicySampler
 from astkit.integrations import require, restore, saved
 from astkit.trainers import state_file
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from astkit.gating import Policy
+from astkit.gating.epoch import PolicySampler
 from astkit.gating.policy import overrides
-from astkit.gating.sampler import PolicySampler
 from astkit.integrations import require, restore, saved
 
 require("lightning")

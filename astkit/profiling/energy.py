@@ -1,37 +1,32 @@
 """Energy: joules from a counter, or ``None`` with the reason; no estimates.
 
-Why short totals are rejected: a counter is updated in steps (NVML about every 100 ms, RAPL every
-ms), so a reading at the edge of a window is up to one step old. Consecutive windows without a
-pause share that edge and its error cancels, so only the two ends of a stretch matter: at most 2 %
-over 100 steps; gaps shorter than a tenth of a step may be included. At a pause, half a step on
-average is counted at the power of the other side: again at most 2 % if a stretch has 25 steps and a
-pause draws at most twice the window's power.
+NVML counts the whole board of an NVIDIA GPU (Volta or newer), RAPL the package of a CPU with all
+its processes. A counter moves in steps (NVML about every 100 ms, RAPL every ms), so both ends of a
+measurement are up to one step off: at most 2 % in 100 steps, or in 25 steps between two pauses.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from astkit.profiling.energy_counters import EnergyCounter, Snapshot, UnavailableError, open_counter
-
-STEPS = 100
-"""Minimum number of counter steps in a total."""
-STEPS_OF_A_STRETCH = 25
-"""Minimum mean number of counter steps between pauses."""
-REUSED = 0.1
-"""Share of a step within which a reading is reused, to keep short windows cheap."""
+POWERCAP = Path("/sys/class/powercap")
+PLAUSIBLE_WATTS = 2000.0
+"""Power above which the difference of two readings shows a reset."""
+STEPS, STEPS_BETWEEN_PAUSES = 100, 25
+"""Minimum number of counter steps in a total, and on average between pauses."""
 
 
 @dataclass(frozen=True)
 class EnergyReading:
-    """Joules over ``window_s`` seconds, or the reason for their absence.
+    """Joules over ``window_s`` seconds, or the ``reason`` for their absence.
 
     ``backend`` is the counter ("nvml" or "rapl") and ``scope`` what it covers.
     """
@@ -48,9 +43,14 @@ class EnergyReading:
         return f"{self.joules:,.1f} J ({self.backend}, {self.scope}, {self.window_s:.1f} s)"
 
 
-class _Edge(NamedTuple):
-    at: float
-    values: Snapshot
+class EnergyCounter(NamedTuple):
+    """Cumulative joules: ``step_s`` seconds between updates, ``range_j`` joules before it wraps."""
+
+    backend: str
+    scope: str
+    read: Callable[[], float]
+    step_s: float
+    range_j: float | None = None
 
 
 @dataclass
@@ -68,12 +68,9 @@ class EnergyMeter:
             step()
         print(meter.reading("training"))
 
-    Only one window may be open; windows with other names (evaluation) are not part of a total.
-    Without a counter only time is measured, and each reading is ``None`` with the reason.
-    Synchronise the device before each edge: queued work is counted in the next window.
-
-    Of a GPU, its whole board without the CPU is measured; of the CPU, all its packages, including
-    all processes; or what ``counter`` counts. ``clock``: monotonic, in seconds.
+    Windows with other names (evaluation) are not part of a total. Without a counter only time is
+    measured, and each reading is ``None`` with the reason. Synchronise the device before each edge:
+    queued work is counted in the next window. ``clock``: monotonic, in seconds.
     """
 
     def __init__(
@@ -83,113 +80,117 @@ class EnergyMeter:
         counter: EnergyCounter | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.counter = counter
-        self.missing: str | None = None
-        self._device, self._clock = str(device), clock
+        self.counter, self._clock, self._missing = counter, clock, ""
         self._accounts: dict[str, _Account] = {}
-        self._open: str | None = None
-        self._edge: _Edge | None = None
-        self._ended: tuple[str | None, float] = (None, -math.inf)
+        self._open, self._last, self._ended = False, "", 0.0
         try:
-            self.counter = counter or open_counter(torch.device(device))
-        except UnavailableError as error:
-            self.missing = str(error)
+            self.counter = counter or _open_counter(torch.device(device))
+        except Exception as error:  # of the system, a driver or torch
+            self._missing = f"no energy counter of {device} ({error})"
 
     @contextmanager
     def window(self, name: str = "training") -> Iterator[None]:
         """Measure a block under ``name``. Raises ``RuntimeError`` inside another window."""
-        if self._open is not None:
-            raise RuntimeError(f"window {self._open!r} is still open: leave it first")
+        if self._open:
+            raise RuntimeError(f"window {self._last!r} is still open: leave it first")
         account, began = self._accounts.setdefault(name, _Account()), self._clock()
-        last, ended = self._ended
-        self._open, previous = name, self._edge
-        before = self._read(account, began)
-        if last == name and began - ended <= self._step:
-            self._add(account, previous, before, ended)
-        else:
+        step_s = 0.0 if self.counter is None else self.counter.step_s
+        if name != self._last or began - self._ended > step_s:
             account.stretches += 1
+        before = self._read(account)
+        self._last, self._open = name, True
         try:
             yield
         finally:
-            now = self._clock()
-            after = self._read(account, now)
-            self._open, self._ended = None, (name, now)
-            account.seconds += now - began
-            self._add(account, before, after, now)
+            self._open, self._ended = False, self._clock()
+            seconds, after = self._ended - began, self._read(account)
+            account.seconds += seconds
+            if self.counter is not None and before is not None and after is not None:
+                account.joules += _joules(self.counter, account, after - before, seconds)
+
+    def _read(self, account: _Account) -> float | None:
+        try:
+            return None if self.counter is None else self.counter.read()
+        except Exception as error:  # a driver error must not end the run
+            account.reason = f"the counter cannot be read ({error})"
+            return None
 
     def reading(self, name: str = "training") -> EnergyReading:
         """The total of ``name`` so far; ``None`` with the reason if incomplete or too short.
 
-        That is below 100 steps of the counter (10 s for a GPU), or between frequent pauses.
+        That is below 100 steps of the counter (10 s for a GPU), or 25 between frequent pauses.
         """
         account = self._accounts.get(name, _Account())
-        reason = self.missing or account.reason or self._refusal(account)
-        return EnergyReading(
-            joules=None if reason else account.joules,
-            backend=self.counter.backend if self.counter else None,
-            scope=self.counter.scope if self.counter else self._device,
-            window_s=account.seconds,
-            reason=reason,
-        )
+        if self.counter is None:
+            return EnergyReading(None, None, "none", account.seconds, self._missing)
+        least = max(STEPS, STEPS_BETWEEN_PAUSES * account.stretches) * self.counter.step_s
+        reason = account.reason
+        if reason is None and account.seconds < least:
+            pauses = f"{account.seconds:.2f} s with {account.stretches - 1} pauses"
+            reason = f"too short: {pauses}, and at least {least:g} s are needed"
+        if reason is None and account.joules == 0:
+            reason = f"the counter did not move in {account.seconds:.1f} s"
+        joules = account.joules if reason is None else None
+        return EnergyReading(joules, *self.counter[:2], account.seconds, reason)
 
     def state_dict(self) -> dict[str, Any]:
         """The totals so far, as plain values."""
-        return {
-            "counter": self._identity(),
-            "accounts": {name: asdict(account) for name, account in self._accounts.items()},
-        }
+        accounts = {name: asdict(account) for name, account in self._accounts.items()}
+        return {"counter": self._identity(), "accounts": accounts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from ``state``; joules of different counters are never summed."""
         self._accounts = {name: _Account(**fields) for name, fields in state["accounts"].items()}
-        here, there = self._identity(), state["counter"]
-        for account in self._accounts.values():
-            if account.seconds and here != there:
-                account.reason = account.reason or (
-                    f"the run was continued elsewhere: measured by {there}, then by {here}"
-                )
-
-    @property
-    def _step(self) -> float:
-        return self.counter.step_s if self.counter is not None else math.inf
+        if state["counter"] != self._identity():
+            for account in self._accounts.values():
+                account.reason = f"measured by {state['counter']}, then by {self._identity()}"
 
     def _identity(self) -> str:
         return f"{self.counter.backend} on {self.counter.scope}" if self.counter else "no counter"
 
-    def _read(self, account: _Account, now: float) -> _Edge | None:
-        if self.counter is None:
-            return None
-        if self._edge is None or now - self._edge.at >= REUSED * self._step:
-            try:
-                self._edge = _Edge(now, self.counter.read())
-            except UnavailableError as error:
-                self._edge, account.reason = None, account.reason or str(error)
-        return self._edge
 
-    def _add(
-        self, account: _Account, before: _Edge | None, after: _Edge | None, ended: float
-    ) -> None:
-        """Add the energy between two edges; of an interval with a gap, the share before the gap."""
-        if self.counter is None or before is None or after is None or before is after:
-            return
-        seconds = after.at - before.at
-        try:
-            joules = self.counter.joules(before.values, after.values, seconds)
-            account.joules += joules * (ended - before.at) / seconds
-        except UnavailableError as error:
-            account.reason = account.reason or str(error)
+def _joules(counter: EnergyCounter, account: _Account, passed: float, seconds: float) -> float:
+    """Joules of a window, across at most one wrap; sets ``account.reason`` if there may be more."""
+    most = PLAUSIBLE_WATTS * (seconds + 1)  # a step may hold up to a second
+    joules = passed if counter.range_j is None else passed % counter.range_j
+    if not 0 <= joules <= most:
+        account.reason = "the counter was reset within a window"
+    elif counter.range_j is not None and counter.range_j <= most:
+        longest = counter.range_j / PLAUSIBLE_WATTS - 1
+        account.reason = f"the counter may wrap unseen in windows over {longest:.0f} s"
+    return joules
 
-    def _refusal(self, account: _Account) -> str | None:
-        seconds, stretch = account.seconds, STEPS_OF_A_STRETCH * self._step
-        if seconds < STEPS * self._step:
-            least = STEPS * self._step
-            return f"too short: {seconds:.2f} s measured, at least {least:g} s needed"
-        if seconds < account.stretches * stretch:
-            between = seconds / account.stretches
-            return (
-                f"too many pauses: {between:.3g} s between them on average, at least {stretch:g} s"
-                " needed"
-            )
-        if not account.joules > 0:
-            return f"the counter ({self._identity()}) did not move in {seconds:.1f} s"
-        return None
+
+def _open_counter(device: torch.device) -> EnergyCounter:
+    """The energy counter of ``device``; raises an exception, whose message is the reason."""
+    if device.type == "cpu":
+        return _rapl(POWERCAP)
+    if device.type != "cuda" or torch.version.hip is not None:
+        raise LookupError("only NVML and RAPL are read")
+    nvml: Any = import_module("pynvml")  # of the package nvidia-ml-py
+    nvml.nvmlInit()
+    properties = torch.cuda.get_device_properties(device)
+    # by UUID, since NVML ignores CUDA_VISIBLE_DEVICES
+    handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{properties.uuid}")
+
+    def read() -> float:
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+
+    read()
+    return EnergyCounter("nvml", f"{device} ({properties.name}), whole board", read, 0.1)
+
+
+def _rapl(root: Path) -> EnergyCounter:
+    # a package contains its cores, and psys the package, so only packages count
+    names = {zone: (zone / "name").read_text() for zone in root.glob("intel-rapl:*")}
+    packages = [zone for zone, name in names.items() if name.startswith("package-")]
+    if len(packages) != 1:
+        raise LookupError(f"{root} has {len(packages)} CPU packages, and RAPL is read of one")
+    package = packages[0]
+
+    def read() -> float:
+        return int((package / "energy_uj").read_text()) / 1e6
+
+    read()  # since 2020 only root may: sudo chmod a+r, until the next boot
+    wraps = int((package / "max_energy_range_uj").read_text()) / 1e6
+    return EnergyCounter("rapl", "CPU package, all processes", read, 0.001, wraps)

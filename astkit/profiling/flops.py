@@ -1,135 +1,164 @@
-"""FLOPs per sample, counted from the executed operations: 2 per multiply-add.
+"""FLOPs of a batch, counted from the executed operations: 2 per multiply-add.
 
-Counting slows a step (up to 14 times for small layers), so count once per model, row shape
-and dtype, outside timed windows, and multiply by the number of samples. Source of the counts:
-``torch.utils.flop_counter.FlopCounterMode`` and `astkit.profiling.formulas`. As in that counter,
-elementwise operations, normalisation and the optimizer count as zero.
+Counting slows a pass (up to 14 times for small layers), so count once per model and input shape
+(`FlopCache`), outside timed windows. Source of the counts: torch's ``FlopCounterMode`` and the
+formulas at the end of this file. Elementwise operations, normalisation and the optimizer count as
+zero, as they do there.
 """
 
 from __future__ import annotations
 
 import inspect
+import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from math import prod
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from astkit import distributed
-from astkit.batch import Batch, arguments, count_rows, map_tensors, tensors
-from astkit.profiling.formulas import UNCOUNTED, formulas
-from astkit.rng import isolated
+from astkit import distributed, rng
+from astkit.datasets.batch import Batch, arguments, count_rows, map_tensors, tensors
 
-ROWS = 2
-"""Rows used for counting: two, because batch normalisation cannot train on one."""
+DRAWS = 8
+"""Repeated passes of a model whose control flow may depend on random numbers."""
+LENGTHS = 4
+"""Counted lengths from which others are predicted."""
+
+Shape = tuple[tuple[int, ...], ...]
+
+
+class PassFlops(NamedTuple):
+    """FLOPs of one kind of pass: ``per_row`` for each row and ``fixed`` for each pass."""
+
+    per_row: float = 0.0
+    fixed: float = 0.0
+
+    def __call__(self, rows: float, passes: int = 1) -> float:
+        """FLOPs of ``rows`` rows in ``passes`` passes; no rows cost nothing."""
+        return self.per_row * rows + self.fixed * passes if rows else 0.0
+
+
+NOTHING = PassFlops()
 
 
 @dataclass(frozen=True)
-class FlopsPerSample:
-    """FLOPs (2 per multiply-add) per row; they do not include ``uncounted`` operations.
+class BatchFlops:
+    """FLOPs (2 per multiply-add) of a batch: ``cost.forward(rows)``.
 
-    ``forward`` is one pass through model and criterion, ``backward`` the gradient of the
-    parameters, including recomputation in fused operations. ``uncounted`` (sorted) names executed
-    operations that perform multiply-adds and have no formula; if it is not empty, both numbers are
-    lower bounds.
+    ``scoring`` is a pass in eval mode through model and criterion, ``forward`` one in training mode
+    and ``backward`` the gradient of the parameters, including recomputation in fused operations.
+    ``uncounted`` (sorted) names what is not included: operations that perform multiply-adds and
+    have no formula, or a cost that is random. If it is not empty, no ratio may be formed.
     """
 
-    forward: float
-    backward: float
+    scoring: PassFlops = NOTHING
+    forward: PassFlops = NOTHING
+    backward: PassFlops = NOTHING
     uncounted: tuple[str, ...] = ()
 
-    @property
-    def scoring(self) -> float:
-        """FLOPs of a forward pass without gradients."""
-        return self.forward
-
-    @property
-    def training(self) -> float:
-        """FLOPs of a forward and a backward pass."""
-        return self.forward + self.backward
+    def training(self, rows: float, passes: int = 1) -> float:
+        """FLOPs of a forward and a backward pass in training mode."""
+        per_row = self.forward.per_row + self.backward.per_row
+        return per_row * rows + (self.forward.fixed + self.backward.fixed) * passes if rows else 0.0
 
 
-class FlopCounter(FlopCounterMode):
-    """A silent ``FlopCounterMode`` that also records operations it could not count.
+class FlopCache:
+    """FLOPs of batches by model and input shape; ``count(model, batch)`` is called for new shapes.
 
-    ``with counter() as counted: epoch()``, then read ``counted.get_total_flops()`` (FLOPs) and
-    ``counted.uncounted()``. In this context the fused inference path of
-    ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` is off, since it has no formula.
+    Where only one length varies, as of texts, FLOPs are a polynomial in it. A parabola that goes
+    through all counted lengths, at least four, replaces counting between the outermost of them.
     """
 
-    def __init__(self) -> None:
-        options: dict[str, Any] = {"display": False, "custom_mapping": formulas()}
-        # otherwise torch rejects unknown higher-order operators and never runs Triton kernels
-        if "skip_unsupported" in inspect.signature(FlopCounterMode.__init__).parameters:
-            options["skip_unsupported"] = True
-        super().__init__(**options)
-        self._watch = _Watch()
-        self._around = ExitStack()
+    def __init__(self, count: Callable[[nn.Module, Batch], BatchFlops]) -> None:
+        self._count = count
+        self._counted: WeakKeyDictionary[nn.Module, dict[Shape, BatchFlops]] = WeakKeyDictionary()
+        self._predicted: WeakKeyDictionary[nn.Module, dict[Shape, BatchFlops]] = WeakKeyDictionary()
+        self._warned: set[str] = set()
 
-    def __enter__(self) -> FlopCounter:
-        self._watch.seen.clear()
-        mha = torch.backends.mha
-        with ExitStack() as around:
-            around.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
-            mha.set_fastpath_enabled(False)
-            # outside the counter, to see operations that the counter decomposed
-            around.enter_context(self._watch)
-            super().__enter__()
-            self._around = around.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> Any:
-        try:
-            return super().__exit__(*error)
-        finally:
-            self._around.close()
-
-    def uncounted(self) -> tuple[str, ...]:
-        """Sorted names of executed multiply-add operations that were counted as zero."""
-        unsupported: Mapping[str, int] = getattr(self, "get_unsupported_ops", dict)()
-        return tuple(sorted(self._watch.seen | set(unsupported)))
+    def cost(self, model: nn.Module, batch: Batch) -> BatchFlops:
+        """FLOPs of ``batch``; warns once for each operation that cannot be counted."""
+        shape, counted = shape_of(batch), self._counted.setdefault(model, {})
+        predicted = self._predicted.setdefault(model, {})
+        cost = counted.get(shape) or predicted.get(shape) or _prediction(counted, shape)
+        if cost is None:
+            predicted.clear()
+            cost = counted[shape] = self._count(model, batch)
+            unknown = set(cost.uncounted) - self._warned
+            self._warned |= unknown
+            if unknown:
+                warnings.warn(
+                    f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
+                    " lower bound, no ratio is computed from it, and a FLOPs budget raises"
+                    " ValueError",
+                    stacklevel=3,
+                )
+        elif shape not in counted:
+            predicted[shape] = cost
+        return cost
 
 
-class _Watch(TorchDispatchMode):
-    """Records multiply-add operations without a formula."""
-
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        name = getattr(func, "__name__", "").partition(".")[0]
-        if name in UNCOUNTED:
-            self.seen.add(name)
-        return func(*args, **(kwargs or {}))
+def shape_of(batch: Batch) -> Shape:
+    """Shapes of the inputs of one row."""
+    if isinstance(batch.x, Tensor):
+        return (tuple(batch.x.shape[1:]),)
+    return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
 
 
-counter = FlopCounter
+def _prediction(counted: Mapping[Shape, BatchFlops], shape: Shape) -> BatchFlops | None:
+    """The cost of ``shape`` from a parabola through those counted; ``None`` where there is none."""
+    alike = [known for known in counted if list(map(len, known)) == list(map(len, shape))]
+    sizes = np.array([sum(known, ()) for known in (*alike, shape)], dtype=np.int64)
+    varying = sizes[:, (sizes != sizes[-1]).any(0)]
+    if not varying.size or len(set(varying[:-1, 0])) < LENGTHS:
+        return None
+    # all varying sizes must be affine functions of the first of them, the length
+    steps = varying - varying[-1]
+    longest = np.abs(steps[:, 0]).argmax()
+    if (steps * steps[longest, 0] != np.outer(steps[:, 0], steps[longest])).any():
+        return None
+    known, length = varying[:-1, 0], varying[-1, 0]
+    # multiples of a layer's stride would not show that other lengths are rounded
+    odd = (length - known[0]) % np.gcd.reduce(known - known[0])
+    if odd or not known.min() <= length <= known.max():
+        return None
+    costs = [counted[known] for known in alike]
+    flops = np.array([[*cost.scoring, *cost.forward, *cost.backward] for cost in costs])
+    powers = np.vander(varying[:, 0] / known.max(), 3)
+    parabolas = np.linalg.lstsq(powers[:-1], flops, rcond=None)[0]
+    if not np.allclose(powers[:-1] @ parabolas, flops, rtol=1e-9, atol=0.1):
+        return None
+    halves = np.rint(2 * powers[-1] @ parabolas) / 2  # counts of two rows are halved
+    scoring, forward, backward = (PassFlops(*pair) for pair in halves.reshape(3, 2).tolist())
+    uncounted = {name for cost in costs for name in cost.uncounted}
+    return BatchFlops(scoring, forward, backward, tuple(sorted(uncounted)))
 
 
 def count_flops(
     model: nn.Module, x: Any, y: Any, criterion: Callable[[Any, Any], Any]
-) -> FlopsPerSample:
-    """Count one forward and one backward pass on the first rows of a batch ``x``, ``y``.
+) -> BatchFlops:
+    """Count passes of ``model`` on copies of the first row of a batch ``x``, ``y``.
 
-    Inputs and targets may be nested, and ``y`` may be ``x`` itself; see `astkit.batch` for how the
+    Inputs and targets may be nested, and ``y`` may be ``x`` itself; see `batch` for how the
     model is called. ``criterion(outputs, y)`` may be a scalar, losses of rows or tokens,
-    or a pair of losses and their mask. At most ``ROWS`` rows are run and the total is divided by
-    their number: cost is assumed to be linear in the rows. Modules keep their train or eval mode;
-    frozen parameters have no gradient to count. Parameters, ``.grad``, buffers and random
-    generators are restored (hooks do run). A compiled model is counted eagerly and stays
-    compiled. Where torch's counter fails and the model alone does not, such as with jagged nested
-    tensors, all is 0 and ``uncounted`` says so.
+    or a pair of losses and their mask. Batches of two to four rows show which part of the cost is
+    fixed. A cost that is not linear in the rows, or differs between two passes of the same rows
+    (layers skipped at random), is ``uncounted``. Frozen parameters have no gradient to count, and
+    modules in eval mode stay there. Parameters, ``.grad``, buffers and random generators are
+    restored (hooks do run). A compiled model is counted eagerly and stays compiled. Where torch's
+    counter fails and the model alone does not, such as with jagged nested tensors, all is 0 and
+    ``uncounted`` says so.
 
     Raises ``ValueError`` if there are no rows or ``x`` and ``y`` differ in their number.
     """
@@ -139,40 +168,104 @@ def count_flops(
             f"count_flops needs as many rows in x as in y and at least one, got {rows} and "
             f"{count_rows(y)}: pass one batch of the training data"
         )
-    model = getattr(model, "_orig_mod", model)
-    try:
-        return _counted(model, x, y, criterion, counter())
-    except (NotImplementedError, RuntimeError, TypeError) as error:
-        if "memory" in str(error):
-            raise
-        _counted(model, x, y, criterion, None)  # raises what is wrong with the model itself
-        return FlopsPerSample(0.0, 0.0, (f"this model ({type(error).__name__} in the counter)",))
-
-
-def _counted(
-    model: nn.Module, x: Any, y: Any, criterion: Callable[[Any, Any], Any], mode: FlopCounter | None
-) -> FlopsPerSample:
+    model = distributed.unwrapped(getattr(model, "_orig_mod", model))
     device = next(tensors(x)).device
     # nothing is compiled before dynamo is imported, and importing it takes seconds
     loaded = "torch._dynamo" in sys.modules
     eager = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
-    with torch.inference_mode(False), isolated(device), eager, _parameters_kept(model):
-        batch = Batch(None, x, y).take(slice(0, ROWS)).map(_copied)
-        buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-        args, keywords = arguments(model, batch.x, batch.y)
-        total = (lambda: 0) if mode is None else mode.get_total_flops
-        with torch.enable_grad(), mode or nullcontext():
-            found = criterion(functional_call(model, buffers, args, keywords), batch.y)
-            loss = (found[0] if isinstance(found, tuple) else found).sum()
+    isolated = rng.isolated(device, "flops")
+    run = partial(_run, model, Batch(None, x, y), criterion)
+    with torch.inference_mode(False), rng.restored(), isolated, eager, _parameters_kept(model):
+        random.seed(0)  # a random cost is the same in every run
+        np.random.seed(0)
+        try:
+            return _cost(run)
+        except (NotImplementedError, RuntimeError, TypeError) as error:
+            if "memory" in str(error):
+                raise
+            run(2, counted=False)  # raises what is wrong with the model itself
+            unknown = f"this model ({type(error).__name__} in the counter)"
+            return BatchFlops(uncounted=(unknown,))
+
+
+class _Pass(NamedTuple):
+    """FLOPs of a pass; ``decided``: Python code read values, so that draws may change the cost."""
+
+    forward: int
+    backward: int
+    uncounted: set[str]
+    decided: bool
+
+
+def _cost(run: Callable[..., _Pass]) -> BatchFlops:
+    two, three = run(2), run(3, training=False)
+    uncounted = two.uncounted | three.uncounted
+    forward, backward = PassFlops(two.forward / 2), PassFlops(two.backward / 2)
+    scoring = PassFlops(three.forward / 3)
+    if 2 * three.forward != 3 * two.forward:  # a fixed part, or the modes differ
+        more, scored = run(3), run(2, training=False)
+        lines = [
+            _line(two.forward, more.forward),
+            _line(two.backward, more.backward),
+            _line(scored.forward, three.forward),
+        ]
+        four = run(4, backward=False).forward, run(4, training=False).forward
+        if (lines[0](4), lines[2](4)) == four:
+            forward, backward, scoring = lines
+        else:
+            uncounted |= {"a model whose cost is not linear in the rows"}
+    if two.decided and any(run(2, backward=False).forward != two.forward for _ in range(DRAWS)):
+        uncounted |= {"a model whose passes differ at random"}
+    return BatchFlops(scoring, forward, backward, tuple(sorted(uncounted)))
+
+
+def _line(two: int, three: int) -> PassFlops:
+    """The cost of a pass, from those over two and three rows."""
+    return PassFlops(three - two, 3 * two - 2 * three)
+
+
+def _run(
+    model: nn.Module,
+    whole: Batch,
+    criterion: Callable[[Any, Any], Any],
+    rows: int,
+    *,
+    training: bool = True,
+    backward: bool = True,
+    counted: bool = True,
+) -> _Pass:
+    """One pass over ``rows`` copies of the first row."""
+    batch = whole.take(torch.zeros(rows, dtype=torch.int64)).map(_copied)
+    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    args, keywords = arguments(model, batch.x, batch.y)
+    drawn, mode = _python_draws(), FlopCounter() if counted else None
+    total = (lambda: 0) if mode is None else mode.get_total_flops
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        for module, before in modes:
+            module.training = training and before
+        with torch.set_grad_enabled(training and backward), mode or nullcontext():
+            losses = criterion(functional_call(model, buffers, args, keywords), batch.y)
+            loss = (losses[0] if isinstance(losses, tuple) else losses).sum()
             forward = total()
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             if trained and loss.requires_grad and distributed.is_sharded(model):
                 _backward(loss, trained)  # the graph holds the gathered parameters
             elif trained and loss.requires_grad:
                 torch.autograd.grad(loss, trained, allow_unused=True)
-            backward = total() - forward
-        rows, unknown = batch.rows, () if mode is None else mode.uncounted()
-        return FlopsPerSample(forward / rows, backward / rows, unknown)
+    finally:
+        for module, before in modes:
+            module.training = before
+    if mode is None:
+        return _Pass(0, 0, set(), False)
+    decided = mode.decided or _python_draws() != drawn
+    return _Pass(forward, total() - forward, mode.uncounted(loss), decided)
+
+
+def _python_draws() -> tuple[Any, ...]:
+    """State of the generators of Python and NumPy."""
+    numpy: Any = np.random.get_state()
+    return random.getstate(), numpy[1].tobytes(), numpy[2]
 
 
 def _backward(loss: Tensor, parameters: list[nn.Parameter]) -> None:
@@ -199,3 +292,212 @@ def _parameters_kept(model: nn.Module) -> Iterator[None]:
         for parameter, version, values in before:
             if parameter._version != version:
                 parameter.data.copy_(values)
+
+
+class FlopCounter(FlopCounterMode):
+    """A silent ``FlopCounterMode`` that also records operations it could not count.
+
+    ``with FlopCounter() as counted: epoch()``, then read ``counted.get_total_flops()`` (FLOPs) and
+    ``counted.uncounted()``. In this context the fused inference path of
+    ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` is off, since it has no formula.
+    A custom operator is counted after ``torch.utils.flop_counter.register_flop_formula``.
+    """
+
+    def __init__(self) -> None:
+        options: dict[str, Any] = {"display": False, "custom_mapping": formulas()}
+        # otherwise torch rejects unknown higher-order operators and never runs Triton kernels
+        if "skip_unsupported" in inspect.signature(FlopCounterMode.__init__).parameters:
+            options["skip_unsupported"] = True
+        super().__init__(**options)
+        self.mod_tracker: Any = _WholeModel()
+        self._watch = _Watch()
+        self._around = ExitStack()
+
+    def __enter__(self) -> FlopCounter:
+        self._watch = _Watch()
+        mha = torch.backends.mha
+        with ExitStack() as around:
+            around.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+            mha.set_fastpath_enabled(False)
+            # outside the counter, to see operations that the counter decomposed
+            around.enter_context(self._watch)
+            super().__enter__()
+            self._around = around.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        try:
+            return super().__exit__(*error)
+        finally:
+            self._around.close()
+
+    @property
+    def decided(self) -> bool:
+        """Whether a value of a tensor was read, on which control flow may depend."""
+        return self._watch.decided
+
+    def uncounted(self, loss: Tensor | None = None) -> set[str]:
+        """Names of multiply-add operations that were counted as zero.
+
+        With ``loss``, also those of ``autograd.Function`` in its graph whose work torch cannot see,
+        such as that of NumPy or of a Triton kernel.
+        """
+        unsupported: Mapping[str, int] = getattr(self, "get_unsupported_ops", dict)()
+        opaque = set() if loss is None else self._watch.opaque(loss)
+        return self._watch.unknown | set(unsupported) | opaque
+
+
+class _WholeModel(nullcontext[None]):
+    """In place of torch's hooks on modules: slow, and they fail without gradients."""
+
+    parents = frozenset({"Global"})
+
+
+_NAMESPACES = """
+aten prim prims profiler inductor rngprims debugprims streams c10d c10d_functional _c10d_functional
+_c10d_functional_autograd _dtensor fsdp
+"""
+_LIBRARIES = frozenset(_NAMESPACES.split())
+"""Namespaces of torch's own operators, which are known or perform no multiply-adds."""
+_READING = frozenset(("_local_scalar_dense", "nonzero"))
+_COPYING = frozenset(("detach", "alias", "lift_fresh", "_to_copy", "clone"))
+
+
+class _Watch(TorchDispatchMode):
+    """Records multiply-add operations without a formula, and what ``autograd.Function``s call."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown: set[str] = set()
+        self.decided = False
+        self._called: dict[CodeType, set[str]] = {}  # operations by the function that calls them
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        name = getattr(func, "__name__", "").partition(".")[0]
+        library = getattr(func, "namespace", "aten")
+        if name in UNCOUNTED and library == "aten":
+            self.unknown.add(name)
+        known = library in _LIBRARIES or getattr(func, "overloadpacket", None) in flop_registry
+        if not known and isinstance(func, torch._ops.OpOverload):
+            self.unknown.add(f"{library}::{name}")
+        self.decided = self.decided or name in _READING
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name not in ("forward", "backward"):
+            frame = frame.f_back
+        if frame is not None:
+            self._called.setdefault(frame.f_code, set()).add(name)
+        return func(*args, **(kwargs or {}))
+
+    def opaque(self, loss: Tensor) -> set[str]:
+        """Functions in the graph of ``loss`` that only copy tensors, or that fill empty ones."""
+        unseen = set()
+        for function in _functions(loss):
+            both = inspect.unwrap(function.forward), inspect.unwrap(function.backward)
+            called = set().union(*(self._called.get(each.__code__, ()) for each in both))
+            if called <= _COPYING or any("empty" in name for name in called):
+                unseen.add(f"{function.__name__} (autograd.Function)")
+        return unseen
+
+
+def _functions(loss: Tensor) -> Iterator[Any]:
+    """The ``autograd.Function``s in the graph of ``loss`` that are not torch's own."""
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [parent for parent, _ in node.next_functions]
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and not function.__module__.startswith("torch."):
+            yield function
+
+
+Formula = Callable[..., int]
+
+_NAMES = """
+lstm gru rnn_tanh rnn_relu _lstm_mps lstm_mps_backward miopen_rnn miopen_rnn_backward _trilinear
+_euclidean_dist _cdist_forward _cdist_backward _sparse_addmm _sparse_mm sparse_sampled_addmm
+_weight_int4pack_mm _weight_int8pack_mm _transformer_encoder_layer_fwd _native_multi_head_attention
+_fft_c2c _fft_c2r _fft_r2c linalg_cholesky_ex _linalg_eigh linalg_inv_ex linalg_ldl_factor_ex
+linalg_lu_factor_ex linalg_qr _linalg_det _linalg_slogdet _linalg_solve_ex linalg_solve_triangular
+_linalg_svd linalg_eig linalg_lstsq linalg_matrix_exp linalg_pinv cholesky_solve
+"""
+UNCOUNTED = frozenset(_NAMES.split())
+"""Operations that perform multiply-adds and have no formula here or in torch."""
+
+
+def formulas() -> dict[Any, Formula]:
+    """Formulas of operations that this version of torch has but does not count."""
+    every = dict(_FORMULAS)
+    for suffix in ("", "_backward"):
+        flash = flop_registry[getattr(torch.ops.aten, f"{_FLASH}{suffix}")]
+        every |= dict.fromkeys((f"{name}{suffix}" for name in _ATTENTION), _without_output(flash))
+    known = {getattr(torch.ops.aten, name, None): formula for name, formula in every.items()}
+    return {op: formula for op, formula in known.items() if op and op not in flop_registry}
+
+
+def _without_output(registered: Callable[..., Any]) -> Formula:
+    return lambda *shapes, out_shape=None, **options: int(registered(*shapes, **options))
+
+
+def _inner(place: int) -> Formula:
+    """A product whose left matrix is argument number ``place``."""
+    return lambda *shapes, out_shape, **options: 2 * prod(out_shape) * shapes[place][-1]
+
+
+def _addbmm(added: Any, a: Any, b: Any, *rest: Any, **options: Any) -> int:
+    return int(2 * prod(a) * b[-1])
+
+
+def _grouped(a: Any, b: Any, *rest: Any, **options: Any) -> int:
+    # if only one of the two is a stack of matrices, the groups share the other's rows
+    return int(2 * prod(a if len(b) == 3 else a[-2:]) * b[-1])
+
+
+def _recurrent(x: Any, weights: Iterable[Any], products: int) -> int:
+    """Each weight matrix is multiplied once with every row of every time step.
+
+    The shapes of the weights cover layers, directions and projections. A fused backward computes
+    the same products twice; a packed sequence has rows ``[steps, features]`` without padding.
+    """
+    matrices = sum(prod(weight) for weight in weights if len(weight) == 2)  # biases have one
+    return int(products * 2 * prod(x[:-1]) * matrices)
+
+
+def _onednn(products: int) -> Formula:
+    # without biases, zero matrices are passed in their place
+    return lambda x, *rest, **options: _recurrent(x, rest[:2], products)
+
+
+def _fused(x: Any, weights: Any, *rest: Any, **options: Any) -> int:
+    return _recurrent(x, weights, 1)
+
+
+def _fused_backward(x: Any, weights: Any, *rest: Any, **options: Any) -> int:
+    wanted = rest[-1]  # gradients of the input, both states, the weights
+    return _recurrent(x, weights, 1 + bool(wanted[3]))
+
+
+_FORMULAS: dict[str, Formula] = {
+    **dict.fromkeys(("mv", "dot", "vdot", "_int_mm", "mkldnn_linear"), _inner(0)),
+    **dict.fromkeys(("addmv", "addmv_", "addmm_", "baddbmm_", "_addmm_activation"), _inner(1)),
+    **dict.fromkeys(("addbmm", "addbmm_"), _addbmm),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), _grouped),
+    "mkldnn_rnn_layer": _onednn(1),
+    "mkldnn_rnn_layer_backward": _onednn(2),
+    "_cudnn_rnn": _fused,
+    "_cudnn_rnn_backward": _fused_backward,
+}
+
+_FLASH = "_scaled_dot_product_flash_attention"
+# 2 products forward and 5 backward, one of which recomputes the scores; pytorch #195460
+_ATTENTION = (
+    f"{_FLASH}_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_attention_math_for_mps",
+)

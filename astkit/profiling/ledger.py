@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from astkit import distributed
 from astkit.profiling.energy import EnergyMeter, EnergyReading
-from astkit.profiling.flops import FlopsPerSample
+from astkit.profiling.flops import BatchFlops
 
 Clock = Literal["training", "evaluation"]
 
@@ -53,21 +54,47 @@ class Flops:
         return self.scoring + self.forward + self.backward + self.helper
 
 
+class Phase:
+    """Adds the duration of its blocks to one entry of a ledger's ``phases``."""
+
+    def __init__(self, phases: dict[str, float], name: str) -> None:
+        self.phases, self.name = phases, name
+        self.start = 0.0
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        passed = time.perf_counter() - self.start
+        self.phases[self.name] = self.phases.get(self.name, 0.0) + passed
+
+
+class _Timers(dict[str, Phase]):
+    """The phases of a ledger by name; a step calls no Python function to find one."""
+
+    def __init__(self, phases: dict[str, float]) -> None:
+        super().__init__()
+        self.phases = phases
+
+    def __missing__(self, name: str) -> Phase:
+        self[name] = Phase(self.phases, name)
+        return self[name]
+
+
 @dataclass
 class Ledger:
     """Measured counts only: samples, FLOPs, seconds and joules.
 
     ``seconds`` has two clocks that never run simultaneously, "training" and "evaluation"; `phases`
-    splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log").
-    On an accelerator both are read after ``synchronize``, so that they measure execution and not
-    launches. While ``waiting`` is false the training clock does not synchronise, and the next
-    synchronised reading covers the whole interval, apart from what the device did while no clock
-    ran. ``queued``: whether the training clock stopped without synchronising. ``flops_dense``: cost
-    of training on all of the same samples, for comparison. ``uncounted``: executed operations
-    without a FLOP formula; if there are any, ``flops`` is a lower bound, and no ratio may be formed
-    from it. ``meter`` measures joules while a clock runs; without one they are not measured. With
-    several processes, samples and FLOPs are those of all of them after each epoch, when `pool` is
-    called; seconds and joules are not.
+    splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log");
+    ``with ledger.phase(name)`` adds to one of them, and phases do not nest.
+    Nothing here synchronises an accelerator while it trains: a phase measures the launching of
+    work, and the training clock includes the waits of whoever reads a value. What is still queued
+    is waited for by `settle`, before the other clock runs. ``flops_dense``: cost of training on all
+    of the same samples, for comparison. ``uncounted``: what ``flops`` does not include; if there is
+    any, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures joules
+    while a clock runs; without one they are not measured. With several processes, samples and FLOPs
+    are those of all of them after each `pool`; seconds and joules are not.
     """
 
     counts: Samples = field(default_factory=Samples)
@@ -76,55 +103,73 @@ class Ledger:
     phases: dict[str, float] = field(default_factory=dict)
     flops_dense: float = 0.0
     uncounted: set[str] = field(default_factory=set)
-    padding: torch.Tensor | None = field(default=None, repr=False, compare=False)
-    pooled: list[float] = field(default_factory=list, repr=False, compare=False)
-    waiting: bool = field(default=True, repr=False, compare=False)
-    queued: bool = field(default=False, repr=False, compare=False)
     synchronize: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     meter: EnergyMeter | None = field(default=None, repr=False, compare=False)
+    phase: Callable[[str], Phase] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._untrained: dict[str, Tensor] = {}  # counts on the device, not yet read
+        self._pooled = [0.0] * len(self._totals())
+        self.phase = _Timers(self.phases).__getitem__
+        self._queued = False
 
     @property
     def samples(self) -> Samples:
         """The sample counts; may synchronise with the device."""
-        if self.padding is not None:
-            padded, self.padding = int(self.padding), None
-            self.counts.padded += padded
-            self.counts.trained -= padded
+        for name, count in self._untrained.items():
+            setattr(self.counts, name, getattr(self.counts, name) + int(count))
+            self.counts.trained -= int(count)
+        self._untrained.clear()
         return self.counts
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples seen, trained on or skipped after scoring, per second of the training clock."""
+        seen = self.samples.trained + self.samples.overflowed + self.samples.skipped
+        return seen / self.seconds["training"] if seen else 0.0
 
     def note(
         self,
-        cost: FlopsPerSample,
+        cost: BatchFlops,
         *,
         scored: int = 0,
         trained: int = 0,
         skipped: int = 0,
         evaluated: int = 0,
-        overflowed: int = 0,
-        padded: torch.Tensor | None = None,
+        passes: int = 1,
+        overflowed: int | Tensor = 0,
+        padded: int | Tensor | None = None,
     ) -> None:
-        """Add one batch: numbers of samples, each at ``cost`` FLOPs.
+        """Add one batch: numbers of samples, in ``passes`` passes of each kind, at ``cost``.
 
-        Of the samples counted as trained, ``overflowed`` and ``padded`` (0-dim, read
-        later) were not trained on; their FLOPs are still counted.
+        Of the samples counted as trained, ``overflowed`` and ``padded`` (a number, or a 0-dim
+        tensor that is read later) were not trained on; their FLOPs are still counted.
         """
-        self.counts.scored += scored
-        self.counts.trained += trained - overflowed
-        self.counts.overflowed += overflowed
-        self.counts.skipped += skipped
-        self.counts.evaluated += evaluated
-        self.uncounted.update(cost.uncounted)
-        if padded is not None:
-            self.padding = padded if self.padding is None else self.padding + padded
-        self.flops.scoring += scored * cost.scoring
-        self.flops.forward += trained * cost.forward
-        self.flops.backward += trained * cost.backward
-        self.flops.evaluation += evaluated * cost.scoring
+        counts, flops = self.counts, self.flops
+        counts.scored += scored
+        counts.trained += trained
+        counts.skipped += skipped
+        counts.evaluated += evaluated
+        for name, count in (("overflowed", overflowed), ("padded", padded)):
+            if isinstance(count, Tensor):
+                self._untrained[name] = self._untrained.get(name, 0) + count
+            elif count:
+                setattr(counts, name, getattr(counts, name) + count)
+                counts.trained -= count
+        if cost.uncounted:
+            self.uncounted.update(cost.uncounted)
+        if scored:
+            flops.scoring += cost.scoring.per_row * scored + cost.scoring.fixed * passes
+        if trained:  # not by calling them, since every step comes here
+            flops.forward += cost.forward.per_row * trained + cost.forward.fixed * passes
+            flops.backward += cost.backward.per_row * trained + cost.backward.fixed * passes
+        if evaluated:
+            flops.evaluation += cost.scoring.per_row * evaluated + cost.scoring.fixed * passes
 
-    def note_helper(self, cost: FlopsPerSample, rows: int, trained: bool) -> None:
+    def note_helper(self, cost: BatchFlops, rows: int, trained: bool) -> None:
         """Add a pass of a policy's helper model over ``rows`` rows."""
         self.uncounted.update(cost.uncounted)
-        self.flops.helper += rows * (cost.training if trained else cost.scoring)
+        self.flops.helper += cost.training(rows) if trained else cost.scoring(rows)
 
     def pool(self) -> None:
         """Sum samples and FLOPs over the processes since the last call; each must call it."""
@@ -132,58 +177,46 @@ class Ledger:
             return
         self.settle()  # the exchange waits for the device
         now = self._totals()
-        before = self.pooled or [0.0] * len(now)
-        added = distributed.total(*(a - b for a, b in zip(now, before, strict=True)))
-        self.pooled = [a + b for a, b in zip(added, before, strict=True)]
+        added = distributed.total(*(a - b for a, b in zip(now, self._pooled, strict=True)))
+        self._pooled = [a + b for a, b in zip(added, self._pooled, strict=True)]
         counts = len(fields(Samples))
-        self.counts = Samples(*map(round, self.pooled[:counts]))
-        self.flops = Flops(*self.pooled[counts:-1])
-        self.flops_dense = self.pooled[-1]
+        self.counts = Samples(*map(round, self._pooled[:counts]))
+        self.flops = Flops(*self._pooled[counts:-1])
+        self.flops_dense = self._pooled[-1]
 
     def _totals(self) -> list[float]:
         return [*asdict(self.samples).values(), *asdict(self.flops).values(), self.flops_dense]
 
     @contextmanager
     def clock(self, name: Clock) -> Iterator[None]:
-        """Run one of the two clocks, and the energy meter, within a context."""
-        evaluation = name == "evaluation"
-        if evaluation or self.waiting:
+        """Run one of the two clocks, and the energy meter, within a context.
+
+        Queued work is waited for before and after an evaluation, not while training.
+        """
+        if name == "evaluation":
             self.settle()
-        start = self._now(evaluation)
+        start = time.perf_counter()
         with nullcontext() if self.meter is None else self.meter.window(name):
             try:
                 yield
             finally:
-                self.seconds[name] += self._now(evaluation) - start
-                self.queued = not (evaluation or self.waiting)
+                self._queued = name == "training"
+                if name == "evaluation" and self.synchronize is not None:
+                    self.synchronize()
+                self.seconds[name] += time.perf_counter() - start
 
     def settle(self) -> None:
         """Wait for the work that the training clock left queued; the wait is training."""
-        if self.queued and self.synchronize is not None:
-            waiting, self.waiting = self.waiting, False
+        if self._queued and self.synchronize is not None:
             with self.clock("training"):
-                self.waiting = True  # the clock synchronises when it stops
-            self.waiting = waiting
+                self.synchronize()
+        self._queued = False
 
     def energy(self, name: Clock = "training") -> EnergyReading:
         """Joules of a clock's total time, or the reason for their absence."""
         if self.meter is None:
             return EnergyReading(None, None, "none", self.seconds[name], "no meter was given")
         return self.meter.reading(name)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the duration of a block to phase ``name``; phases do not nest."""
-        start = self._now()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + self._now() - start
-
-    def _now(self, wait: bool = False) -> float:
-        if self.synchronize is not None and (wait or self.waiting):
-            self.synchronize()
-        return time.perf_counter()
 
     @property
     def origin_energy_units(self) -> float:
@@ -209,13 +242,15 @@ class Ledger:
         for value in [each for part in parts for each in state[part].values()]:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"the ledger counts {value!r:.80}")
-        self.counts, self.padding = Samples(**state["samples"]), None
+        self.counts = Samples(**state["samples"])
+        self._untrained.clear()
         self.flops = Flops(**state["flops"])
         self.seconds = {"training": 0.0, "evaluation": 0.0, **state["seconds"]}
-        self.phases = dict(state["phases"])
+        self.phases.clear()
+        self.phases.update(state["phases"])
         self.flops_dense = state["flops_dense"]
         self.uncounted = set(state["uncounted"])
-        self.pooled = self._totals()  # all counts so far are those of all processes
+        self._pooled = self._totals()  # all counts so far are those of all processes
         if self.meter is not None and state.get("meter"):
             self.meter.load_state_dict(state["meter"])
 

@@ -1,40 +1,102 @@
-"""Run a notebook with given parameters in its run folder, with papermill.
+"""Run a notebook with parameters in its run folder, with papermill.
 
 An interrupt of this process ends the kernel; a kernel exits by itself if this process is killed.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import nbformat
+import numpy as np
 import papermill
-from filelock import FileLock, Timeout
+from filelock import FileLock
+from filelock import Timeout as Locked
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from papermill.exceptions import PapermillExecutionError
 
-from astkit.runs.parameters import Notebook, seed_of
-from astkit.runs.record import FOLDER, Record
+from astkit.runs.record import FOLDER, LONGEST, Record, digest
 from astkit.stamp import stamp
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Environment variables that set the number of threads of torch and its libraries."""
 
-LONGEST = 300  # characters of a one-line error message; error.json holds the full text
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
+Parameters = dict[str, Any]
 Error = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook with its parameters; created by `read`.
+
+    Attributes:
+        path: its absolute path.
+        defaults: parameters and default values, from the cell tagged ``parameters``.
+        code: eight hexadecimal digits of a hash over its code cells.
+    """
+
+    path: Path
+    defaults: Parameters
+    code: str
+
+    def default(self, name: str) -> Any:
+        """The default of a parameter; ``ValueError`` for an unknown one."""
+        if name in self.defaults:
+            return self.defaults[name]
+        remedy = "tag its first code cell 'parameters'"
+        if self.defaults:
+            remedy = f"choose from {', '.join(self.defaults)}"
+        raise ValueError(f"{self.path.name} has no parameter {name!r}: {remedy}")
+
+    def fit(self, name: str, value: Any) -> Any:
+        """``value`` converted to the type of the parameter's default.
+
+        Integers are converted to float if the default is a float, a single value becomes a list if
+        it is a list, and a default of ``None`` accepts anything. Raises ``ValueError`` for
+        other types, unknown names, and values that JSON cannot represent.
+        """
+        default = self.default(name)
+        try:
+            fitted = _fit(value, default)
+        except TypeError:
+            raise ValueError(
+                f"{name} is {value!r}, but its default in {self.path.name} is {default!r}: give a"
+                f" value of that type ({type(default).__name__})"
+            ) from None
+        digest({name: fitted})  # raises for values that JSON cannot represent
+        return fitted
+
+    def from_text(self, name: str, text: str) -> Any:
+        """The value in ``text``: verbatim if the default is a string, else a literal; see `fit`."""
+        if isinstance(self.default(name), str):
+            return self.fit(name, text)
+        value = literal(text)
+        if isinstance(value, str) and text.strip()[:1] in ("[", "{", "("):
+            raise ValueError(f"{name} is {text!r}: close its brackets, and quote its strings")
+        return self.fit(name, value)
+
+    def changed(self, options: Sequence[str]) -> Parameters:
+        """The parameters in ``name=value`` options; see `from_text`."""
+        return {name: self.from_text(name, text) for name, text in assignments(options).items()}
+
+    def all_parameters(self, parameters: Mapping[str, Any]) -> Parameters:
+        """The defaults, updated with ``parameters``; see `fit`."""
+        return {**self.defaults, **{name: self.fit(name, parameters[name]) for name in parameters}}
 
 
 @dataclass(frozen=True)
@@ -42,14 +104,14 @@ class Outcome:
     """The outcome of a run; ``error`` and ``note`` have one line.
 
     Attributes:
-        parameters: those given; ``config.json`` in the folder contains all parameters.
+        parameters: those that differ from the call's defaults; ``config.json`` has all.
         status: "incomplete" if it stopped at a time limit or was interrupted, "busy" if another
             process has locked it.
         seconds: wall time of the kernel; ``None`` if unknown.
         executed: whether this call executed the run; false if it was already complete.
     """
 
-    parameters: dict[str, Any]
+    parameters: Parameters
     status: Literal["complete", "failed", "incomplete", "busy"]
     seconds: float | None = None
     error: str = ""
@@ -58,9 +120,37 @@ class Outcome:
     note: str = ""
 
 
+def read(path: str | os.PathLike[str]) -> Notebook:
+    """Read a notebook's parameters, with papermill's ``inspect_notebook``.
+
+    Raises ``FileNotFoundError`` for a missing file, ``ValueError`` for a file that is not a
+    notebook or a parameter that is not a literal.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no notebook {path}")
+    try:
+        cells = nbformat.read(path, 4).cells
+        code = digest({"code": ["".join(c.source) for c in cells if c.cell_type == "code"]})
+        inspected = papermill.inspect_notebook(_unformatted(path))
+    except Exception as error:  # nbformat may raise any exception
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{path} is not a notebook: {reason[:LONGEST]}") from error
+    defaults = {}
+    for name, parameter in inspected.items():
+        try:
+            defaults[name] = ast.literal_eval(parameter["default"])
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            raise ValueError(
+                f"parameter {name} of {path.name} is {parameter['default'][:LONGEST]!r}: give it a"
+                " literal, and compute in the next cell"
+            ) from None
+    return Notebook(path.resolve(), defaults, code)
+
+
 def run(
     notebook: Notebook,
-    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     root: str | os.PathLike[str] = "runs",
     *,
     again: bool = False,
@@ -75,7 +165,7 @@ def run(
 
     Args:
         notebook: notebook to run, with its folder as working directory.
-        given: parameters that replace defaults.
+        parameters: those that replace defaults.
         root: parent folder of the run folders.
         again: mark an earlier run stale and start a new one.
         threads: value of the variables `THREAD_VARIABLES`; ``None`` leaves them unchanged.
@@ -83,84 +173,38 @@ def run(
 
     Raises ``ValueError`` for unknown parameters, and for links in the run's folder.
     """
-    given = {name: notebook.fit(name, value) for name, value in given.items()}
-    Path(root).mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        # folders are created, marked and locked under the root's lock, so each run has one folder
-        with _lock(Path(root), timeout=-1):
-            begun = find(notebook, given, root)
-            try:
-                if begun and again:
-                    with _lock(begun.folder):
-                        begun.mark_stale("run again on demand")
-                    begun = None
-                record = begun or _create(notebook, given, root)
-                held.enter_context(_lock(record.folder))
-            except Timeout:
-                return Outcome(given, "busy", folder=begun.folder if begun else None)
-        if record.status == "complete":
-            return outcome(notebook, given, record)
-        if begun:
-            _resume(record, notebook)
-        variables = {FOLDER: str(record.folder.resolve())}
-        if threads is not None:
-            variables |= dict.fromkeys(THREAD_VARIABLES, str(threads))
-        target, start = record.folder.resolve() / "notebook.ipynb", time.perf_counter()
-        with record.unfinished():
-            end = execute(notebook.path, target, given, environment=variables, show=show)
-            seconds = time.perf_counter() - start
-            _settle(record, end, seconds)
-        note = "the time limit was reached: run it again to resume" if end == "left" else ""
-        done = outcome(notebook, given, record)
-        return replace(done, seconds=seconds, executed=True, note=note)
+    parameters = {name: notebook.fit(name, value) for name, value in parameters.items()}
+    name, every, seed = _identity(notebook, parameters)
+    earlier = Record.find(root, name, every, seed)
+    try:
+        if earlier and again:
+            with _locked(earlier.folder):
+                earlier.mark_stale("run again on demand")
+            earlier = None
+        begun = earlier is not None and bool(earlier.config)
+        files = {"notebook": notebook.path.name, "code": notebook.code}
+        record = Record.create(root, name, every, seed, **files)
+        with _locked(record.folder):
+            if record.status == "complete":
+                return outcome(notebook, parameters, record)
+            if begun:
+                _resume(record, notebook)
+            return _run(notebook, parameters, record, threads, show)
+    except Locked:
+        return Outcome(parameters, "busy", folder=earlier.folder if earlier else None)
 
 
-def find(
-    notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]
-) -> Record | None:
-    """The folder of a run that was started, or ``None``."""
-    return Record.find(root, *_identity(notebook, given))
-
-
-def outcome(notebook: Notebook, given: Mapping[str, Any], record: Record) -> Outcome:
+def outcome(notebook: Notebook, parameters: Mapping[str, Any], record: Record) -> Outcome:
     """The outcome of a run that is not being executed, read from its folder."""
-    known: dict[str, Any] = {"parameters": dict(given), "folder": record.folder}
+    parameters = dict(parameters)
     if record.status == "failed":
-        return Outcome(**known, status="failed", error=_one_line(record.read("error.json")))
+        return Outcome(parameters, "failed", error=record.reason, folder=record.folder)
     if record.status != "complete":
-        return Outcome(**known, status="incomplete")
+        return Outcome(parameters, "incomplete", folder=record.folder)
     changed = record.config.get("code") != notebook.code
     note = f"{notebook.path.name} has changed since: run it again" if changed else ""
-    return Outcome(**known, status="complete", seconds=record.result.get("wall_seconds"), note=note)
-
-
-def _create(notebook: Notebook, given: Mapping[str, Any], root: str | os.PathLike[str]) -> Record:
-    names = _identity(notebook, given)
-    return Record.create(root, *names, notebook=notebook.path.name, code=notebook.code)
-
-
-def _identity(notebook: Notebook, given: Mapping[str, Any]) -> tuple[str, dict[str, Any], int]:
-    """Name, parameters and seed of a run; the name can be a part of a folder's."""
-    name = re.sub(r"[^A-Za-z0-9.-]+", "_", notebook.path.stem).strip("_.-") or "notebook"
-    parameters = notebook.parameters(given)
-    return name, parameters, seed_of(parameters)
-
-
-class _Kernel(AsyncKernelManager):
-    """A kernel that runs this interpreter, whatever kernels are installed; one subclass per run."""
-
-    environment: Mapping[str, str]
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        # -P: while the kernel starts, a json.py beside the notebook must not replace Python's own
-        command = [sys.executable, "-P", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=command, display_name="Python 3", language="python")
-
-    async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
-        # notebook output arrives as messages; these streams carry only debugger warnings
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        await super().start_kernel(**options, **quiet, env={**os.environ, **self.environment})
+    seconds = record.result.get("wall_seconds")
+    return Outcome(parameters, "complete", seconds, folder=record.folder, note=note)
 
 
 def execute(
@@ -179,8 +223,8 @@ def execute(
     """
     try:
         done = papermill.execute_notebook(
-            _plain(source),
-            _plain(target),
+            _unformatted(source),
+            _unformatted(target),
             dict(parameters),
             kernel_name="python3",
             language="python",
@@ -190,60 +234,141 @@ def execute(
             **({"stdout_file": sys.stdout, "stderr_file": sys.stderr} if show else {}),
         )
     except Exception as error:
-        return _failure(error, target)
+        return _failure(error)
     outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
     return "left" if any(each.get("ename") == "SystemExit" for each in outputs) else "complete"
 
 
-def _failure(error: Exception, target: Path) -> Error:
-    if isinstance(error, PapermillExecutionError):
-        kind, message, lines = error.ename, error.evalue, "\n".join(error.traceback)
-    else:
-        kind, message = type(error).__name__, str(error)
-        lines = "".join(traceback.format_exception(error))
-    found = {"type": kind, "message": _COLOURS.sub("", message), "cell": None}
-    with suppress(OSError, ValueError):  # the file may be truncated if the disk is full
-        cells = [cell for cell in nbformat.read(target, 4).cells if cell.cell_type == "code"]
-        begun = [cell for cell in cells if cell.metadata.get("papermill", {}).get("start_time")]
-        found["cell"] = {"number": len(begun), "source": begun[-1].source} if begun else None
-    return {**found, "traceback": _COLOURS.sub("", lines)}
+def literal(text: str) -> Any:
+    """The value of a JSON or Python literal, or ``text`` itself if it is none."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text.strip())
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+    return text
 
 
-def _plain(path: Path) -> str:
-    return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats paths
+def assignments(options: Sequence[str]) -> dict[str, str]:
+    """``name=value`` options as a mapping; raises ``ValueError`` for invalid or repeated ones."""
+    values: dict[str, str] = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise ValueError(f"-p is {option!r}: give name=value")
+        if name.strip() in values:
+            raise ValueError(f"-p gives {name.strip()} twice: give it once")
+        values[name.strip()] = text
+    return values
 
 
-def _lock(folder: Path, timeout: float = 0) -> FileLock:
-    """The lock of a folder; rejects links, since writing through them changes files elsewhere."""
-    inside = (folder, *folder.rglob("*")) if timeout == 0 else (folder / ".lock",)
-    if link := next((path for path in inside if path.is_symlink()), None):
-        raise ValueError(f"{link} is a link, and a run would write through it: remove the link")
-    return FileLock(folder / ".lock", timeout=timeout)
+def _fit(value: Any, default: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if default is None:
+        return value
+    if isinstance(default, list):
+        entries = value if isinstance(value, list | tuple) else [value]
+        # entries of several types do not determine the type of a new entry
+        several = len({type(entry) for entry in default}) != 1
+        return [_fit(entry, None if several else default[0]) for entry in entries]
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if type(value) is not type(default):
+        raise TypeError
+    return value
+
+
+def _identity(notebook: Notebook, parameters: Mapping[str, Any]) -> tuple[str, Parameters, int]:
+    """Name, all parameters and seed of a run; the name can be a part of a folder's."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "_", notebook.path.stem).strip("_.-") or "notebook"
+    every = notebook.all_parameters(parameters)
+    seed = every.get("seed", every.get("seeds", 0))
+    if isinstance(seed, list) and len(seed) == 1:
+        seed = seed[0]
+    return name, every, seed if type(seed) is int else 0
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder; rejects links in it, since writing through them changes files elsewhere."""
+    for path in (folder, *folder.rglob("*")):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a link, and a run would write through it: remove the link")
+    with FileLock(folder / ".lock", timeout=0):
+        yield
+
+
+def _run(
+    notebook: Notebook,
+    parameters: Parameters,
+    record: Record,
+    threads: int | None,
+    show: bool,
+) -> Outcome:
+    """Execute a notebook in its locked folder, and write the status files of the run."""
+    environment = {FOLDER: str(record.folder.resolve())}
+    if threads is not None:
+        environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
+    target = record.folder.resolve() / "notebook.ipynb"
+    start = time.perf_counter()
+    with record.unfinished():
+        end = execute(notebook.path, target, parameters, environment=environment, show=show)
+        seconds = time.perf_counter() - start
+        if end == "complete":
+            record.finish(**{**record.result, "wall_seconds": seconds})
+        else:  # a result written before a failure or the time limit is incomplete
+            (record.folder / "result.json").unlink(missing_ok=True)
+        if isinstance(end, dict):
+            record.write("error.json", end)
+    done = outcome(notebook, parameters, record)
+    note = "the time limit was reached: run it again to resume" if end == "left" else ""
+    return Outcome(parameters, done.status, seconds, done.error, record.folder, True, note)
 
 
 def _resume(record: Record, notebook: Notebook) -> None:
     """Remove files of an earlier attempt, and update the environment stamp."""
-    before = record.read("env.json", earlier=list)
-    earlier = [*before.pop("earlier", []), before]
-    config = {**record.config, "code": notebook.code}
+    earlier, config = record.read("env.json"), record.config
     for name in ("error.json", "result.json"):
         (record.folder / name).unlink(missing_ok=True)
     record.write("env.json", {**stamp(), "earlier": earlier})
-    record.write("config.json", config)
+    record.write("config.json", {**config, "code": notebook.code})
 
 
-def _settle(record: Record, end: Error | str, seconds: float) -> None:
-    """Write the status files of the run, and remove files that contradict them."""
-    if end == "complete":
-        record.finish(**{**record.result, "wall_seconds": seconds})
-        return
-    # a result written before a failure or the time limit is incomplete
-    (record.folder / "result.json").unlink(missing_ok=True)
-    if isinstance(end, dict):
-        record.write("error.json", end)
+# modules beside the notebook can be imported, but a json.py there must not replace Python's own
+_START = """\
+import sys
+from ipykernel.kernelapp import launch_new_instance
+sys.path.append("")
+launch_new_instance()"""
 
 
-def _one_line(error: Mapping[str, Any]) -> str:
-    message = " ".join(f"{error['type']}: {error['message']}".split()).removesuffix(":")
-    message = message if len(message) <= LONGEST else f"{message[:LONGEST]} ..."
-    return f"{message} in cell [{error['cell']['number']}]" if error.get("cell") else message
+class _Kernel(AsyncKernelManager):
+    """A kernel that runs this interpreter, whatever kernels are installed; one subclass per run."""
+
+    environment: Mapping[str, str]
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        command = [sys.executable, "-P", "-c", _START, "-f", "{connection_file}"]
+        return KernelSpec(argv=command, display_name="Python 3", language="python")
+
+    async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
+        # notebook output arrives as messages; these streams carry only debugger warnings
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        await super().start_kernel(**options, **quiet, env={**os.environ, **self.environment})
+
+
+def _failure(error: Exception) -> Error:
+    if isinstance(error, PapermillExecutionError):
+        kind, message, lines = error.ename, error.evalue, "\n".join(error.traceback)
+        cell = {"number": error.exec_count, "source": error.source}
+    else:  # such as a kernel that died
+        kind, message, cell = type(error).__name__, str(error), None
+        lines = "".join(traceback.format_exception(error))
+    message, lines = _COLOURS.sub("", message), _COLOURS.sub("", lines)
+    return {"type": kind, "message": message, "cell": cell, "traceback": lines}
+
+
+def _unformatted(path: Path) -> str:
+    return str(path).replace("{", "{{").replace("}", "}}")  # papermill formats paths

@@ -8,6 +8,7 @@
     error.json      reason of a failure
     result.json     written last and atomically
     .unfinished     exists while it runs, and after it was killed
+    .lock           locked by the process that executes the run
 
 A run is complete if it has ``result.json``, but neither ``.unfinished`` nor ``error.json``.
 """
@@ -22,14 +23,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from astkit import files
+from astkit.files import read_json, write_atomic, write_json
 from astkit.stamp import stamp
-from astkit.trainers.metrics_file import encode
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FOLDER = "ASTKIT_RUN"
 """Environment variable with the run folder of a notebook that a command executes."""
+
+LONGEST = 300  # characters of a reason; error.json holds the full text
 
 Status = Literal["complete", "failed", "incomplete", "stale"]
 Row = Mapping[str, Any]
@@ -56,24 +61,27 @@ class Record:
         name: str,
         parameters: Mapping[str, Any],
         seed: int = 0,
-        **also: Any,
+        **more: Any,
     ) -> Record:
-        """The folder of a run below ``root``: what `find` finds, or a new one.
+        """The folder of a run below ``root``: the one that `find` returns, or a new one.
 
-        ``name`` becomes a part of the folder's; ``also``: additional entries of ``config.json``.
+        ``name`` becomes a part of the folder's; ``more``: additional entries of ``config.json``.
         Raises ``ValueError`` for parameters that JSON cannot represent.
         """
-        if found := cls.find(root, name, parameters, seed):
-            return found
-        tail = _tail(name, parameters, seed)
-        date = datetime.now(UTC).strftime("%Y-%m-%d")
-        folder, number = Path(root) / f"{date}_{tail}", 1
-        while folder.exists():  # a stale one of the same day
-            folder, number = Path(root) / f"{date}.{number}_{tail}", number + 1
-        record = cls(folder)
-        record.write("env.json", stamp())
-        config = {"name": name, "seed": seed, "parameters": dict(parameters), **also}
-        record.write("config.json", config)
+        record = cls.find(root, name, parameters, seed)
+        if record is None:
+            date = datetime.now(UTC).strftime("%Y-%m-%d")
+            tail = _tail(name, parameters, seed)
+            folder = Path(root) / f"{date}_{tail}"
+            number = 0
+            while (folder / "stale.json").exists():
+                number += 1
+                folder = Path(root) / f"{date}.{number}_{tail}"
+            record = cls(folder)
+        if not record.config:  # the same whichever of several processes writes it
+            record.write("env.json", stamp())
+            config = {"name": name, "seed": seed, "parameters": dict(parameters), **more}
+            record.write("config.json", config)
         return record
 
     @classmethod
@@ -84,15 +92,34 @@ class Record:
         parameters: Mapping[str, Any],
         seed: int = 0,
     ) -> Record | None:
-        """The latest run with this name, seed and parameters that is not stale, or ``None``."""
-        same = [cls(path) for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))]
-        return next((run for run in reversed(same) if run.status != "stale"), None)
+        """The run with this name, seed and parameters that is not stale, or ``None``."""
+        for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}")):
+            if not (path / "stale.json").exists():
+                return cls(path)
+        return None
 
     @property
     def status(self) -> Status:
         """The run's state, from the files in its folder."""
-        found = (status for name, status in _SIGNS if (self.folder / name).exists())
-        return next(found, "incomplete")
+        for name, status in _SIGNS:
+            if (self.folder / name).exists():
+                return status
+        return "incomplete"
+
+    @property
+    def reason(self) -> str:
+        """Why the run is stale or has failed, in one line; empty for other runs."""
+        if self.status == "stale":
+            return str(self.read("stale.json").get("why", ""))
+        error = self.read("error.json")
+        if self.status != "failed" or not error:
+            return ""
+        text = f"{error.get('type', 'error')}: {error.get('message', '')}"
+        line = " ".join(text.split()).removesuffix(":")
+        if len(line) > LONGEST:
+            line = f"{line[:LONGEST]} ..."
+        cell = error.get("cell")
+        return f"{line} in cell [{cell['number']}]" if isinstance(cell, dict) else line
 
     @contextmanager
     def unfinished(self) -> Iterator[None]:
@@ -112,73 +139,41 @@ class Record:
         """Contents of ``result.json``; empty before the run is complete."""
         return self.read("result.json", rows=list, curves=list)
 
-    def figure(self, name: str, figure: Any) -> Path:
-        """Save a figure, a matplotlib ``Figure`` or PNG bytes, as ``fig/<name>.png``."""
+    def figure(self, name: str, figure: Figure | bytes) -> Path:
+        """Save a matplotlib figure, or PNG bytes, as ``fig/<name>.png``."""
         if not isinstance(figure, bytes):
             buffer = BytesIO()
             figure.savefig(buffer, format="png")
             figure = buffer.getvalue()
-        return files.write_atomic(self.folder / "fig" / f"{name}.png", figure)
+        return write_atomic(self.folder / "fig" / f"{name}.png", figure)
 
-    def finish(self, rows: Sequence[Row] = (), curves: Sequence[Row] = (), **also: Any) -> Path:
+    def finish(self, rows: Sequence[Row] = (), curves: Sequence[Row] = (), **more: Any) -> Path:
         """Write ``result.json``, last and atomically, which completes the run.
 
-        ``rows``: measurements for the tables of reports, one flat mapping per unit (such as an arm
-        with its ``seed``); ``curves``: rows for their plots, such as one per epoch. Entries of both
-        that are not plain values are dropped. ``also``: additional entries.
+        ``rows``: measurements for the tables of reports, one flat mapping per unit (such as one
+        method with its ``seed``); ``curves``: rows for their plots, such as one per epoch. Entries
+        of both that are not plain values are dropped. ``more``: additional entries.
         """
-        content = {"rows": flat(rows), "curves": flat(curves), **also}
-        (self.folder / "error.json").unlink(missing_ok=True)
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        return self.write("result.json", {**content, "time": time})
+        content = {"rows": flat(rows), "curves": flat(curves), **more, "time": time}
+        (self.folder / "error.json").unlink(missing_ok=True)
+        return self.write("result.json", content)
 
     def mark_stale(self, why: str) -> Path:
         """Exclude the run from reports; running it again creates a new folder."""
         return self.write("stale.json", {"why": why})
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
-        """Write a JSON file in the folder; see `write_json`."""
+        """Write a JSON file in the folder; see `astkit.files.write_json`."""
         return write_json(self.folder / name, content)
 
     def read(self, name: str, /, **fields: type) -> dict[str, Any]:
-        """Contents of a JSON file in the folder; empty if missing; see `read_json`."""
+        """Contents of a JSON file in the folder; see `astkit.files.read_json`."""
         return read_json(self.folder / name, **fields)
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> Path:
-    """Write a JSON file atomically; raises ``ValueError`` for values JSON cannot represent."""
-    values = json.loads(encode(dict(content)))
-    return files.write_atomic(path, json.dumps(values, indent=1) + "\n")
-
-
-def read_json(path: Path, /, **fields: type) -> dict[str, Any]:
-    """The mapping in a JSON file; empty if the file does not exist.
-
-    ``fields``: required types of entries; lists contain mappings, and may be missing. Raises
-    ``ValueError`` for other contents.
-    """
-    if not path.exists():
-        return {}
-    try:
-        if not path.is_file():
-            raise ValueError("not a regular file")
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-        json.dumps(content, ensure_ascii=False).encode()  # raises for unpaired surrogates
-        if not isinstance(content, dict):
-            raise ValueError("not a mapping")
-        for name, kind in fields.items():
-            value = content.get(name, [] if kind is list else None)
-            entries = value if kind is list and isinstance(value, list) else []
-            if not isinstance(value, kind) or not all(isinstance(entry, dict) for entry in entries):
-                words = "list of mappings" if kind is list else kind.__name__
-                raise ValueError(f"{name} is not a {words}")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it, or restore a copy") from error
-    return content
-
-
 def current(out: str | os.PathLike[str] = "") -> Record | None:
-    """The record of the command that runs this notebook, else one in ``out``, if given.
+    """The record of the command that runs this notebook, else one in ``out``, if not empty.
 
     At the end of a notebook::
 
@@ -199,11 +194,11 @@ def digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _tail(name: str, parameters: Mapping[str, Any], seed: int) -> str:
-    return f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
-
-
 def flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """``rows`` without entries that are not plain values."""
     kinds = (bool, int, float, str, type(None))
     return [{key: row[key] for key in row if isinstance(row[key], kinds)} for row in rows]
+
+
+def _tail(name: str, parameters: Mapping[str, Any], seed: int) -> str:
+    return f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"

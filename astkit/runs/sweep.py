@@ -1,8 +1,8 @@
-"""Sweeps: a notebook run with every combination of a grid of parameters.
+"""Sweeps: a notebook run with every combination of values of its parameters.
 
-Each run is a process, `astkit run`, with its own folder. A sweep that is run again skips complete
-runs and runs the rest. Concurrent sweeps share the work, also on several machines with a shared
-file system: a run is locked by the process that executes it::
+Each run has its own folder and kernel. A sweep that is run again skips complete runs and runs the
+rest. Concurrent sweeps share the work, also on several machines with a shared file system: a run is
+locked by the process that executes it::
 
     outcomes = sweep.run("01.ipynb", {"target_rate": [0.05, 0.1], "seed": range(5)}, jobs=2)
     sweep.table(outcomes)
@@ -10,29 +10,28 @@ file system: a run is locked by the process that executes it::
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
-import shlex
-import signal
-import subprocess
-import sys
-import time
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import joblib
+import numpy as np
+
 from astkit.runs import notebook
-from astkit.runs.notebook import Outcome
-from astkit.runs.parameters import Notebook, read, varying
+from astkit.runs.notebook import Notebook, Outcome, Parameters
 from astkit.system import allowed_cpus
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Given = dict[str, Any]
-Processes = set["subprocess.Popen[str]"]
+MOST = 100_000  # runs of one sweep: more are probably a typing error
+_SAFE = "PYTHONSAFEPATH"
+_RANGE = re.compile(r"(?<![\w.])([+-]?\d{1,9})\.\.([+-]?\d{1,9})(?![\w.])")
 
 
 def run(
@@ -49,130 +48,114 @@ def run(
     Args:
         path: the notebook.
         values: per parameter, a list (tuple, range, array) of values, or one value for all runs.
-        jobs: number of runs at a time.
+        jobs: number of processes, each with one run at a time.
         root: parent folder of the run folders.
         threads: CPU threads of each run. By default the available ones are divided among the jobs,
             unless ``OMP_NUM_THREADS`` is set.
-        announce: called with a message with the number of runs, and one after each run.
+        announce: called with a message after each run.
 
     Returns one outcome per combination, the last name varying fastest. Before anything runs, raises
     ``ValueError`` for unknown parameters and invalid numbers, ``FileNotFoundError`` without the
-    notebook. An interrupt is passed on once the runs have ended; call it again to resume.
+    notebook. An interrupt ends the runs; call it again to resume.
     """
-    if jobs < 1:
-        raise ValueError(f"jobs is {jobs}: give 1 or more")
-    plan, rows, outcomes = _planned(path, values, root, threads)
-    todo = [index for index in range(len(rows)) if index not in outcomes]
-    announce(f"{len(rows)} runs, {len(outcomes)} of them already complete")
+    for name, number in (("jobs", jobs), ("threads", threads)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} is {number}: give 1 or more")
+    plan = notebook.read(path)
+    rows = combinations(plan, values)
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        threads = max(1, allowed_cpus() // min(jobs, len(todo) or 1))
-    start, names, running = time.perf_counter(), varying(rows), Processes()
-    with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(_one, plan, rows[i], Path(root), threads, running): i for i in todo}
-        try:
-            for number, future in enumerate(as_completed(waiting), 1):
-                done = outcomes[waiting[future]] = future.result()
-                left = (time.perf_counter() - start) / number * (len(todo) - number)
-                announce(_line(f"{number}/{len(todo)}", names, done, left))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                process.send_signal(signal.SIGINT)
-            raise
+        threads = max(1, allowed_cpus() // min(jobs, len(rows)))
+    calls = (joblib.delayed(_one)(i, plan, row, root, threads) for i, row in enumerate(rows))
+    # while a worker starts, a json.py in the current folder must not replace Python's own
+    os.environ[_SAFE] = "1"
+    finished = joblib.Parallel(jobs, return_as="generator_unordered")(calls)
+    outcomes: dict[int, Outcome] = {}
+    for index, outcome in finished:
+        os.environ.pop(_SAFE, None)
+        outcomes[index] = outcome
+        parts = [f"{len(outcomes)}/{len(rows)}", outcome.status]
+        parts += [f"{name}={outcome.parameters[name]}" for name in varying(rows)]
+        if outcome.executed and outcome.seconds is not None:
+            parts.append(f"{outcome.seconds:.1f} s")
+        announce("  ".join(parts))
     return [outcomes[index] for index in range(len(rows))]
 
 
-def commands(
-    path: str | os.PathLike[str],
-    values: Mapping[str, Any],
-    root: str | os.PathLike[str] = "runs",
-    *,
-    threads: int | None = None,
-) -> list[str]:
-    """One command line per incomplete run, quoted for a shell.
+def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
+    """Every combination of ``values``, see `run`, the last name varying fastest.
 
-    Raises the errors that `run` raises before anything runs.
+    Raises ``ValueError`` for an unknown name, a value of another type, no values, duplicates, or
+    more than `MOST` combinations.
     """
-    plan, rows, done = _planned(path, values, root, threads)
-    left = [row for index, row in enumerate(rows) if index not in done]
-    return [shlex.join(["astkit", *_words(plan, str(path), row, root, threads)]) for row in left]
+    columns: dict[str, list[Any]] = {}
+    for name, several in values.items():
+        if not isinstance(several, list | tuple | range | np.ndarray):
+            several = [several]
+        column = columns[name] = [plan.fit(name, value) for value in several]
+        if not column:
+            raise ValueError(f"{name} has no values: give one or more")
+        text, count = Counter(map(repr, column)).most_common(1)[0]  # True is not 1, though equal
+        if count > 1:
+            raise ValueError(f"{name} contains {text} twice: give each value once")
+    if (count := math.prod(map(len, columns.values()))) > MOST:
+        raise ValueError(f"these are {count:,} combinations: give at most {MOST:,}")
+    rows = itertools.product(*columns.values())
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def values_of(plan: Notebook, options: Sequence[str]) -> dict[str, list[Any]]:
+    """The values in ``name=values`` options, in the types of the defaults.
+
+    Values are separated by commas; ``a..b`` is the range of integers from ``a`` to ``b``, both
+    included. Strings are taken verbatim, other values are literals. Raises ``ValueError`` for
+    unknown names and values of another type.
+    """
+    return {name: _values(plan, name, t) for name, t in notebook.assignments(options).items()}
+
+
+def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names whose values differ between rows."""
+    names = rows[0] if rows else {}
+    return [name for name in names if any(row[name] != rows[0][name] for row in rows)]
 
 
 def table(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """One row per run: parameters that vary, status, seconds and error."""
     import pandas as pd
 
-    names = varying([done.parameters for done in outcomes])
+    names = varying([outcome.parameters for outcome in outcomes])
     rows = [
-        {name: done.parameters[name] for name in names}
-        | {"status": done.status, "seconds": done.seconds, "error": done.error}
-        for done in outcomes
+        {name: outcome.parameters[name] for name in names}
+        | {"status": outcome.status, "seconds": outcome.seconds, "error": outcome.error}
+        for outcome in outcomes
     ]
     return pd.DataFrame(rows, columns=[*names, "status", "seconds", "error"])
 
 
-def _planned(
-    path: str | os.PathLike[str],
-    values: Mapping[str, Any],
-    root: str | os.PathLike[str],
-    threads: int | None,
-) -> tuple[Notebook, list[Given], dict[int, Outcome]]:
-    """The notebook, the parameters of all runs, and the outcomes of the complete ones."""
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads is {threads}: give 1 or more")
-    plan = read(path)
-    rows, done = plan.combinations(values), {}
-    for index, row in enumerate(rows):
-        record = notebook.find(plan, row, root)
-        if record and record.status == "complete":
-            with suppress(ValueError):  # a damaged folder affects only its run, which reports it
-                done[index] = notebook.outcome(plan, row, record)
-    return plan, rows, done
+def _values(plan: Notebook, name: str, text: str) -> list[Any]:
+    if not isinstance(plan.default(name), str):
+        parsed = notebook.literal(f"[{_RANGE.sub(_range, text)}]")
+        if isinstance(parsed, list):
+            return [plan.fit(name, value) for value in parsed]
+    return [plan.from_text(name, part.strip()) for part in text.split(",")]
 
 
-def _words(
-    plan: Notebook, path: str, row: Given, root: str | os.PathLike[str], threads: int | None
-) -> list[str]:
-    words = ["run", path]
-    for name, value in row.items():
-        words += ["-p", f"{name}={plan.to_text(name, value)}"]
-    words += ["--runs", str(root)]
-    return words + ([] if threads is None else ["--threads", str(threads)])
+def _range(match: re.Match[str]) -> str:
+    first, last = int(match[1]), int(match[2])
+    if not 0 <= last - first < MOST:
+        raise ValueError(f"{match[0]} is not a range of 1 to {MOST:,} numbers: write 0..4")
+    return ",".join(map(str, range(first, last + 1)))
 
 
 def _one(
-    plan: Notebook, row: Given, root: Path, threads: int | None, running: Processes
-) -> Outcome:
-    """Run one combination in its own process."""
+    index: int,
+    plan: Notebook,
+    parameters: Parameters,
+    root: str | os.PathLike[str],
+    threads: int | None,
+) -> tuple[int, Outcome]:
+    os.environ.pop(_SAFE, None)  # a notebook may import modules from its folder
     try:
-        code, said = _process(_words(plan, str(plan.path), row, root, threads), running)
-        if code == 2 and "locked by another process" in said:
-            return Outcome(row, "busy")
-        if code == 2 or (record := notebook.find(plan, row, root)) is None:
-            raise RuntimeError(said.strip().partition("astkit: ")[2] or said.strip()[-300:])
-        return notebook.outcome(plan, row, record)
+        return index, notebook.run(plan, parameters, Path(root), threads=threads)
     except Exception as error:  # a damaged folder or a full disk affects only this run
-        return Outcome(row, "failed", error=f"{type(error).__name__}: {error}")
-
-
-def _process(words: list[str], running: Processes) -> tuple[int, str]:
-    """Exit code and standard error of ``astkit`` with the arguments ``words``."""
-    # in its own session, so that an interrupt from the terminal reaches it once, through this one
-    process = subprocess.Popen(
-        [sys.executable, "-m", "astkit", *words],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    running.add(process)
-    said = process.communicate()[1]
-    running.discard(process)
-    return process.returncode, said
-
-
-def _line(count: str, names: Sequence[str], done: Outcome, left: float) -> str:
-    parts = [count, done.status, *(f"{name}={done.parameters[name]}" for name in names)]
-    if done.seconds is not None:
-        parts.append(f"{done.seconds:.1f} s")
-    return "  ".join(parts) + (f"  (about {timedelta(seconds=round(left))} left)" if left else "")
+        return index, Outcome(parameters, "failed", error=f"{type(error).__name__}: {error}")

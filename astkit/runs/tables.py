@@ -2,118 +2,102 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from astkit.runs.intervals import Interval, mean_interval, paired_difference, split_error
+from astkit.comparison.statistics import Interval, mean_interval, paired_difference
 from astkit.runs.record import Record, flat
 
+CONTROL = "dense"
 SEEDS = ("seed", "seeds")
 NONE = "–"  # shown for a parameter that a run does not have
-SPLIT = "test split ±"
 _WORDS = ("device", "energy_backend", "joules_reason", "time", "run")  # no group columns
 
 
-class Found(NamedTuple):
+class Runs(NamedTuple):
     """Contents of a folder of runs.
 
-    ``runs``: one row per run, sorted by folder: name, seed, status, parameters that differ
+    ``folders``: one row per run, sorted by folder: name, seed, status, parameters that differ
     between runs, and the error, if any. ``rows``: measurements of complete runs, one row per unit,
     with the same parameters. ``varied``: names of those parameters, without seeds.
     """
 
-    runs: pd.DataFrame
+    folders: pd.DataFrame
     rows: pd.DataFrame
     varied: list[str]
 
 
-def collect(root: str | Path, name: str | None = None) -> Found:
-    """All runs below ``root``, or only those named ``name``.
+def collect(root: str | Path) -> Runs:
+    """All runs below ``root``; failed, unfinished, stale and damaged ones are only in ``folders``.
 
-    Failed, unfinished, stale and damaged runs are only in ``runs``. Raises
-    ``FileNotFoundError`` if the folder contains no runs.
+    Raises ``FileNotFoundError`` if the folder contains no runs.
     """
-    runs, damaged = [], []
+    records: list[tuple[Record, dict[str, Any], list[dict[str, Any]], str]] = []
+    damaged: list[dict[str, Any]] = []
     for path in sorted(Path(root).glob("*/config.json")):
         try:
-            run = Record(path.parent)
-            if name in (None, run.config["name"]):
-                runs.append((run, run.config, run.result, _why(run)))
+            record = Record(path.parent)
+            config = record.config
+            rows = record.result.get("rows", []) if record.status == "complete" else []
+            records.append((record, config, flat(rows), record.reason))
         except ValueError as error:
             damaged.append({"run": path.parent.name, "status": "damaged", "why": str(error)})
-    if not runs and not damaged:
-        called = "" if name is None else f" called {name}"
-        raise FileNotFoundError(f"{root} contains no runs{called}: create some with astkit sweep")
-    given = [config["parameters"] for _, config, _, _ in runs]
-    varied = [
-        key
-        for key in dict.fromkeys(key for each in given for key in each)
-        if key not in SEEDS and len({_short(each.get(key, NONE)) for each in given}) > 1
-    ]
-    several = len({config["name"] for _, config, _, _ in runs}) > 1
-    varied = ["name"] * several + varied
-    lines, rows = [], []
-    for run, config, result, why in runs:
-        named = {**config["parameters"], "name": config["name"]}
-        settings = {key: _short(named.get(key, NONE)) for key in varied}
-        line = {"run": run.folder.name, "name": config["name"], "seed": config["seed"]}
-        lines.append({**line, **settings, "status": run.status, "why": why})
-        if run.status == "complete":
-            rows += [{**settings, **row} for row in flat(result.get("rows", ()))]
-    return Found(pd.DataFrame(lines + damaged), pd.DataFrame(rows), varied)
+    if not records and not damaged:
+        raise FileNotFoundError(f"{root} contains no runs: create some with astkit sweep")
+    varied = _varied([config for _, config, _, _ in records])
+    lines: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
+    for record, config, rows, why in records:
+        values = {**config["parameters"], "name": config["name"]}
+        settings = {key: _short(values.get(key, NONE)) for key in varied}
+        line = {"run": record.folder.name, "name": config["name"], "seed": config["seed"]}
+        lines.append({**line, **settings, "status": record.status, "why": why})
+        measured += [{**settings, **row} for row in rows]
+    return Runs(pd.DataFrame(lines + damaged), pd.DataFrame(measured), varied)
 
 
-def table(
-    found: Found,
-    metric: str | None = None,
-    by: Sequence[str] | None = None,
-    control: str | None = None,
-) -> pd.DataFrame:
-    """One row per group: seeds (n), mean and difference to the control, with 95 % intervals.
+def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
+    """One row per group: seeds (n), mean and difference to dense, with 95 % intervals.
 
-    Args:
-        found: from `collect`; rows of runs with manual changes are excluded.
-        metric: a numeric column; by default the test accuracy, else the first one.
-        by: columns to group by; by default the parameters that differ between runs, and the text
-            columns that differ between rows, such as the arm.
-        control: value of the last column of ``by``, as text, to compare with, at equal values of
-            the other columns and paired by seed; "dense" by default if it occurs.
+    A group has the same values of the parameters that differ between runs, and of the text columns
+    that differ between rows, such as the method. If one of the values of the last such column is
+    "dense", others are compared with it at equal values of the other columns, paired by seed.
+    Several rows of one seed count once, with their mean. For intervals see `mean_interval`; they
+    cover seeds, not the sampling error of the test rows.
 
-    Several rows of one seed count once, with their mean. For intervals see `mean_interval`; "test
-    split ±" is the test split's sampling error (`split_error`), if the rows hold its size as
-    ``test_rows``. Raises ``ValueError`` for runs without rows or numbers, and for an unknown column
-    or control.
+    ``metric``: a numeric column; by default the test accuracy, else the first one. Raises
+    ``ValueError`` for runs without rows or numbers.
     """
-    rows = _rows(found)
-    metric, columns = _metric(rows, found.varied, metric), list(by) if by else _groups(rows, found)
-    if unknown := [column for column in columns if column not in rows]:
-        raise ValueError(f"by names {', '.join(unknown)}: choose from {', '.join(map(str, rows))}")
+    rows = runs.rows
+    if rows.empty:
+        raise ValueError("no complete run has rows: see the table of runs for their status")
+    metric = _metric(rows, runs.varied, metric)
+    columns = _groups(rows, runs.varied)
     if not columns:
         columns, rows = ["runs"], rows.assign(runs="all")
     groups = dict(list(rows.groupby(columns, sort=False, dropna=False)))
-    control = _control(rows[columns[-1]], control)
+    compared = rows[columns[-1]].eq(CONTROL).any()
     lines = []
     for key, group in groups.items():
         mean, low, high, n = mean_interval(_by_seed(group, metric).values())
         line: dict[str, Any] = dict(zip(columns, key, strict=True))
         line |= {"n": n, metric: mean, "low": low, "high": high}
-        if metric == "test_accuracy" and "test_rows" in group and group["test_rows"].notna().any():
-            line[SPLIT] = split_error(mean, int(group["test_rows"].max())) if n else math.nan
-        if control is not None:
-            gap = _gap(group, groups.get((*key[:-1], control)), metric)
-            line |= {f"minus {control}": gap.mean, "from": gap.low, "to": gap.high}
+        if compared:
+            gap = _gap(group, groups.get((*key[:-1], CONTROL)), metric)
+            line |= {f"minus {CONTROL}": gap.mean, "from": gap.low, "to": gap.high}
         lines.append(line)
     return pd.DataFrame(lines).set_index(columns)
 
 
-def _rows(found: Found) -> pd.DataFrame:
-    if found.rows.empty:
-        raise ValueError("no complete run has rows: see the table of runs for their status")
-    return found.rows[found.rows["steered"].ne(True)] if "steered" in found.rows else found.rows
+def _varied(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Names of the parameters that differ between runs, and "name" if that does."""
+    parameters = [config["parameters"] for config in configs]
+    names = dict.fromkeys(key for each in parameters for key in each if key not in SEEDS)
+    varied = [key for key in names if len({_short(each.get(key, NONE)) for each in parameters}) > 1]
+    return ["name", *varied] if len({config["name"] for config in configs}) > 1 else varied
 
 
 def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> str:
@@ -128,26 +112,15 @@ def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> st
     return metric
 
 
-def _groups(rows: pd.DataFrame, found: Found) -> list[str]:
+def _groups(rows: pd.DataFrame, varied: Sequence[str]) -> list[str]:
     """The parameters that differ, and the text columns that differ."""
     texts = [
         str(column)
         for column in rows
         if column not in _WORDS and rows[column].map(lambda value: isinstance(value, str)).all()
     ]
-    columns = dict.fromkeys([*(name for name in found.varied if name in rows), *texts])
+    columns = dict.fromkeys([*(name for name in varied if name in rows), *texts])
     return [column for column in columns if rows[column].nunique(dropna=False) > 1]
-
-
-def _control(values: pd.Series, control: str | None) -> Any:
-    """The value that ``control`` names, which a command line gives as text."""
-    known = {str(value): value for value in values.unique()}
-    if control is None:
-        return known.get("dense")
-    if str(control) not in known:
-        names = ", ".join(known)
-        raise ValueError(f"control is {control!r}: choose a value of {values.name}: {names}")
-    return known[str(control)]
 
 
 def _gap(group: pd.DataFrame, other: pd.DataFrame | None, metric: str) -> Interval:
@@ -166,11 +139,3 @@ def _by_seed(group: pd.DataFrame, metric: str) -> dict[Any, float]:
 def _short(value: Any) -> Any:
     """A value to group by: numbers and strings unchanged, anything else as a string."""
     return value if isinstance(value, bool | int | float | str) else str(value)
-
-
-def _why(run: Record) -> str:
-    if run.status == "stale":
-        return str(run.read("stale.json").get("why", ""))
-    error = run.read("error.json")
-    first = str(error.get("message", "")).strip().partition("\n")[0]
-    return f"{error.get('type', 'error')}: {first}" if error else ""

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from astkit.datasets import Images, load
-from astkit.datasets.decode import resized
-from astkit.datasets.splits import carve
+from astkit.datasets.images import resized
+from astkit.datasets.sources import carve
 from astkit.rng import permutation
 from astkit.tasks.images import images
 from astkit.tasks.parts import (
@@ -100,6 +100,8 @@ def hugging_face(path: str | Path) -> Arguments:
         ) from error
     found = datasets.load_from_disk(str(path))
     parts = dict(found) if isinstance(found, dict) else {"train": found}
+    if "train" not in parts:
+        raise ValueError(f"{path} has the parts {', '.join(parts)}: rename one of them to train")
     train = parts["train"]
     kind = next((name for name in ("text", "image") if name in train.column_names), None)
     if kind is None or "label" not in train.column_names:

@@ -1,4 +1,4 @@
-"""Images: the embedded digits, and CIFAR-10."""
+"""Images: the embedded digits, Fashion-MNIST and CIFAR-10."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def digits(root: str | Path | None = None) -> Arguments:
     parts = split("digits", root)
     found = images(parts.train, parts.validation, parts.test, "digits_cnn", ())
     return {**found, "config": TrainConfig(lr=3e-3)}
+
+
+def fashion_mnist(root: str | Path | None = None) -> Arguments:
+    """Fashion-MNIST below ``root`` (see data/README.md), and the original's CNN."""
+    parts = split("fashion_mnist", root)
+    found = images(parts.train, parts.validation, parts.test, "simple_cnn", ("flip",))
+    return {**found, "config": TrainConfig(lr=1e-3)}
 
 
 def cifar10(root: str | Path | None = None) -> Arguments:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from astkit.datasets.pairs import docs_pairs
+from astkit.datasets.texts import encoded, read_text
 from astkit.gating import cross_entropy_rows, row_losses
-from astkit.lattice.pairs import docs_pairs
 from astkit.rng import permutation
 from astkit.tasks.parts import Arguments, Block, Columns, small
 from astkit.trainers import Metric
 
 LENGTH, WIDTH, DEPTH = 64, 64, 4  # characters of a sequence; sizes of the transformer
-SEQUENCES, MOST = 480, 256  # sequences of the embedded text; largest number of different characters
+SEQUENCES = 480  # sequences of the embedded text
 
 
 class GPT(nn.Module):
@@ -50,7 +50,7 @@ def language(path: str | Path | None = None) -> Arguments:
     held, test = len(rows) // 10, len(rows) // 5
     parts = rows[held + test :], rows[:held], rows[held : held + test]
     data, model = Columns(tokens=x, labels=y), partial(GPT, size)
-    metric = Metric("nats per character", character_loss, higher_is_better=False)
+    metric = Metric("nats per character", character_loss, higher=False)
     return {**small(data, parts, model, epochs=3, batch_size=8), "metrics": metric}
 
 
@@ -61,7 +61,11 @@ def sequences(path: str | Path | None = None) -> tuple[Tensor, Tensor, int]:
     ``ValueError`` for a text that is not UTF-8 or has fewer than 100 sequences,
     ``FileNotFoundError`` for a missing file.
     """
-    tokens, size = encoded(_read(path))
+    if path is None:
+        text = "\n\n".join(dict.fromkeys(pair.source for pair in docs_pairs()))
+    else:
+        text = read_text(path)
+    (tokens,), size = encoded(text)
     count = (len(tokens) - 1) // LENGTH
     if count < 100:
         raise ValueError(
@@ -71,22 +75,6 @@ def sequences(path: str | Path | None = None) -> tuple[Tensor, Tensor, int]:
     x, y = (tokens[first : first + count * LENGTH].view(count, LENGTH) for first in (0, 1))
     order = permutation(count, 0, "language")
     return x[order], y[order], size
-
-
-def _read(path: str | Path | None) -> str:
-    if path is None:
-        return "\n\n".join(dict.fromkeys(pair.source for pair in docs_pairs()))
-    try:
-        return Path(path).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}): convert it") from error
-
-
-def encoded(text: str) -> tuple[Tensor, int]:
-    """Characters as int64 ``[len(text)]``, and their number; beyond the `MOST` most frequent, 0."""
-    ranked = [character for character, _ in Counter(text).most_common(MOST - 1)]
-    number = {character: 1 + place for place, character in enumerate(sorted(ranked))}
-    return torch.tensor([number.get(character, 0) for character in text]), 1 + len(number)
 
 
 def character_loss(outputs: Any, targets: Any) -> Tensor:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from astkit.lattice.pairs import docs_pairs
+from astkit.datasets.pairs import docs_pairs
 from astkit.tasks.parts import Arguments, Block, Columns, divided, small
 
 WORDS, LENGTH = 8192, 32  # hashed words; words of a text

@@ -1,29 +1,45 @@
-"""Checkpoints: writes and finds checkpoint files. Called by ``_save`` in resume.py.
+"""Checkpoints: the state of a run in two files, written atomically, checked when they are read.
 
-Bytes are written by state_file.py. On deterministic devices, a resumed run ends with bitwise
-the same weights, thresholds, metrics and counts as an uninterrupted one.
+A checkpoint is ``<name>.safetensors`` (all tensors; ``.gz`` if compressed) and ``<name>.json``
+(everything else, and the SHA-256 of the tensors), written in this order. No pickle is involved.
+On deterministic devices a resumed run ends with bitwise the same weights, thresholds, metrics and
+counts as an uninterrupted one.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import json
+import math
 import os
 import re
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock, Timeout  # torch requires it
+from safetensors.torch import load, save
+from torch import Tensor
 
 from astkit import distributed
-from astkit.background import BackgroundWriter
-from astkit.trainers import state_file
-from astkit.trainers.state_file import DamagedError, Packed
+from astkit.files import write_atomic
 
-_NAME = re.compile(r"\d+_step\d+_[0-9a-f]+\.safetensors(\.gz)?")
-_PARTS = ("identity", "model", "optimizer", "loop")
+FORMAT = 3
+PARTS = ("run", "model", "optimizer", "trainer")
 PATIENCE = 6.0  # seconds; loader workers exit after their parent process dies
+EXPANSION, ALWAYS = 20, 64 << 20
+"""A compressed file may expand to 20 times its size, or 64 MiB if that is larger."""
+_NAME = re.compile(r"\d+_step\d+\.json")
+_KIND = "$"  # key of JSON objects that encode types unknown to JSON
+
+
+class DamagedError(ValueError):
+    """A checkpoint whose content does not match its digest or format."""
 
 
 class Checkpoints:
@@ -32,17 +48,16 @@ class Checkpoints:
     ``Trainer(..., checkpoints=Checkpoints("runs/mine/ckpt", every=500), resume=True)``.
 
     Checkpoints are written after every ``every`` training batches, after each epoch, and when the
-    run is interrupted or iteration over it is stopped. The training thread copies the state; a
-    background thread writes the file after all preceding metrics. A queued copy is replaced by the
-    next one. During training the folder is locked; other trainers raise ``ValueError``. Of several
-    processes, all read the checkpoints, and process 0 writes them.
+    run is interrupted or iteration over it is stopped. During training the folder is locked; other
+    trainers raise ``ValueError``. Of several processes, all read the checkpoints, and process 0
+    writes them.
 
     Args:
         folder: used exclusively for these files; created if missing.
         every: interval in training batches; ``None`` for epochs only.
         pause: minimum interval in seconds; does not apply when a run ends or is stopped.
         keep: number of newest checkpoints to keep; use 2 or more to recover from a damaged file.
-        compress: gzip the files; usually slower unless the disk is slow.
+        compress: gzip the tensors; usually slower unless the disk is slow.
 
     Raises ``ValueError`` for numbers below 1.
     """
@@ -60,7 +75,6 @@ class Checkpoints:
                 raise ValueError(f"{name} is {value}: give 1 or more")
         self.folder, self.every, self.pause = Path(folder), every, pause
         self.keep, self.compress = keep, compress
-        self.writer = BackgroundWriter()
         self._lock = FileLock(self.folder / ".lock", thread_local=False)
         self._number = 0
         self._last = time.monotonic()
@@ -68,22 +82,25 @@ class Checkpoints:
     def open(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
         """Load the newest valid checkpoint; ``None`` for a new run.
 
-        Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged, and
-        if the folder is in use.
+        Raises ``ValueError`` if checkpoints exist and ``resume`` is false, if all are damaged, if
+        they are of an older version, and if the folder is in use.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if distributed.rank() > 0:  # process 0 alone locks the folder
-            return self._found(resume)
+            return self._newest(resume)
         self._acquire()
         try:
-            for torn in self.folder.glob(".*_step*"):  # left by a process killed while writing
-                torn.unlink()
-            return self._found(resume)
+            return self._newest(resume)
         finally:
             self._lock.release()
 
-    def _found(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
+    def _newest(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
         paths = listed(self.folder)
+        if not paths and any(self.folder.glob("*_step*_*.safetensors*")):
+            raise ValueError(
+                f"{self.folder} holds checkpoints of astkit 0.2, which this version cannot read:"
+                " choose another folder"
+            )
         self._number = 1 + max(map(_number, paths), default=0)
         if paths and not resume:
             raise ValueError(
@@ -108,14 +125,8 @@ class Checkpoints:
             )
 
     def close(self) -> None:
-        """Wait until all checkpoints are written, then release the folder lock.
-
-        Raises `BackgroundError` if a checkpoint could not be written.
-        """
-        try:
-            self.writer.flush()
-        finally:
-            self._lock.release()
+        """Release the folder."""
+        self._lock.release()
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint is due after training batch ``step``."""
@@ -126,23 +137,16 @@ class Checkpoints:
         over = time.monotonic() - self._last >= self.pause
         return distributed.least(over) == [1.0] if self.pause else over
 
-    def write(self, state: dict[str, Any], step: int, after: Sequence[BackgroundWriter]) -> None:
-        """Copy ``state`` and queue it for writing once the writers in ``after`` have flushed.
+    def write(self, state: dict[str, Any], step: int) -> None:
+        """Write ``state``, and remove the oldest checkpoints.
 
-        Raises `BackgroundError` if an earlier checkpoint could not be written.
+        Raises ``OSError`` if the disk refuses; older checkpoints are kept then.
         """
-        packed, stem = Packed(state), f"{self._number:06}_step{step:08}"
+        write(self.folder / f"{self._number:06}_step{step:08}", state, self.compress)
         self._number += 1
         self._last = time.monotonic()
-
-        def job() -> None:
-            for writer in after:
-                writer.flush()
-            state_file.write(self.folder, stem, packed, self.compress)
-            for path in listed(self.folder)[self.keep :]:
-                path.unlink(missing_ok=True)
-
-        self.writer.put(job, f"writing a checkpoint to {self.folder}", "checkpoint")
+        for path in listed(self.folder)[self.keep :]:
+            remove(path)
 
     def _acquire(self) -> None:
         try:
@@ -154,7 +158,7 @@ class Checkpoints:
 
 
 def listed(folder: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints in ``folder``, newest first."""
+    """The JSON files of the checkpoints in ``folder``, newest first."""
     paths = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
     return sorted(paths, key=_number, reverse=True)
 
@@ -169,8 +173,8 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
         raise FileNotFoundError(f"{folder} contains no checkpoint: start the run without resume")
     for path in paths:
         try:
-            state = state_file.read(path)
-            wrong = [name for name in _PARTS if not isinstance(state.get(name), dict)]
+            state = read(path)
+            wrong = [name for name in PARTS if not isinstance(state.get(name), dict)]
             if wrong:
                 raise DamagedError(f"{path} is not a checkpoint: {', '.join(wrong)} is missing")
             return path, state
@@ -180,6 +184,143 @@ def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
         f"none of the {len(paths)} checkpoints in {folder} is valid: move the folder away and start"
         " a new run"
     )
+
+
+def remove(path: Path) -> None:
+    """Remove the checkpoint of a JSON file."""
+    path.unlink(missing_ok=True)
+    for tensors in path.parent.glob(f"{path.stem}.safetensors*"):
+        tensors.unlink(missing_ok=True)
+
+
+def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:
+    """Write ``state`` as two files; returns the path of the JSON file.
+
+    ``state``: nested mappings, lists and tuples of tensors, strings, numbers, booleans and None;
+    raises ``ValueError`` for other types and ``OSError`` if writing fails. Tied weights are stored
+    once. A file that would expand beyond the limit of `read` is written uncompressed.
+    """
+    packed = _Packed()
+    tree = packed.pack(state, "")
+    content = save(packed.tensors)
+    name = f"{stem.name}.safetensors"
+    if compress:
+        small = gzip.compress(content, compresslevel=1, mtime=0)
+        if len(content) <= _limit(len(small)):
+            content, name = small, f"{name}.gz"
+    write_atomic(stem.with_name(name), content)
+    head = {"format": FORMAT, "file": name, "sha256": hashlib.sha256(content).hexdigest()}
+    text = json.dumps({**head, "state": tree}, allow_nan=False)
+    return write_atomic(stem.with_name(f"{stem.name}.json"), text)
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The state of a JSON file that `write` wrote, with tensors on the CPU.
+
+    Raises `DamagedError` for damaged files, ``FileNotFoundError`` if one is missing.
+    """
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise DamagedError(f"{path} is not a regular file")
+        head = json.loads(path.read_bytes())
+        name = Path(head["file"]).name  # beside the JSON file, whatever it says
+        if path.with_name(name).exists() and not path.with_name(name).is_file():
+            raise DamagedError(f"{path.with_name(name)} is not a regular file")
+        content = path.with_name(name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != head["sha256"]:
+            raise DamagedError(f"{name} in {path.parent} does not have the SHA-256 in {path.name}")
+        if name.endswith(".gz"):
+            content = _expanded(content)
+        state = _unpack(head["state"], load(content))
+    except (OSError, DamagedError):
+        raise
+    except Exception as error:  # not written by `write`
+        raise DamagedError(f"{path} holds no training state ({error})") from error
+    if not isinstance(state, dict):
+        raise DamagedError(f"{path} holds a {type(state).__name__} in place of a mapping")
+    return state
+
+
+def check_shape(now: Any, then: Any, place: str = "") -> None:
+    """Raise ``ValueError`` for a state whose values have other types than those of a new run."""
+    if isinstance(now, Mapping):
+        if not isinstance(then, Mapping) or now.keys() - then.keys():
+            raise ValueError(f"{place.strip('/') or 'the state'} lacks entries")
+        for name in now:
+            check_shape(now[name], then[name], f"{place}/{name}")
+    elif _kind(then) is list if now is None else _kind(now) != _kind(then):
+        raise ValueError(f"{place.strip('/')} is a {type(then).__name__}")
+
+
+def _kind(value: Any) -> type:
+    return float if type(value) is int else list if isinstance(value, tuple) else type(value)
+
+
+def _expanded(content: bytes) -> bytes:
+    limit = _limit(len(content))
+    with gzip.open(io.BytesIO(content)) as file:
+        expanded = file.read(limit + 1)
+    if len(expanded) > limit:
+        raise ValueError(f"its {len(content):,} bytes expand to more than {limit:,}")
+    return expanded
+
+
+def _limit(size: int) -> int:
+    return max(ALWAYS, EXPANSION * size)
+
+
+class _Packed:
+    """Turns a state into a JSON tree, and ``tensors`` that its leaves name."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[Hashable, str] = {}
+
+    def pack(self, value: Any, place: str) -> Any:
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
+        if isinstance(value, Tensor):
+            return {_KIND: "tensor", "name": self._name(value.detach(), place.strip("/"))}
+        if isinstance(value, Mapping):
+            if all(isinstance(key, str) for key in value) and _KIND not in value:
+                return {key: self.pack(part, f"{place}/{key}") for key, part in value.items()}
+            items = [[key, self.pack(part, f"{place}/{key}")] for key, part in value.items()]
+            return {_KIND: "mapping", "items": items}
+        if isinstance(value, list | tuple):
+            parts = [self.pack(part, f"{place}/{number}") for number, part in enumerate(value)]
+            return parts if isinstance(value, list) else {_KIND: "tuple", "items": parts}
+        raise ValueError(
+            f"{place.strip('/')} is a {type(value).__name__}, which a checkpoint cannot hold: let"
+            " the state_dict give numbers, strings, tensors, or lists and mappings of them"
+        )
+
+    def _name(self, tensor: Tensor, place: str) -> str:
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if not tensor.numel() or key not in self._names:
+            self._names[key] = place
+            # a copy: safetensors refuses tensors that share memory
+            self.tensors[place] = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)
+        return self._names[key]
+
+
+def _unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(tree, list):
+        return [_unpack(part, tensors) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    kind = tree.get(_KIND)
+    if kind is None:
+        return {key: _unpack(part, tensors) for key, part in tree.items()}
+    if kind == "tensor":
+        return tensors[tree["name"]]
+    if kind == "float":
+        return float(tree["value"])
+    if kind == "tuple":
+        return tuple(_unpack(part, tensors) for part in tree["items"])
+    return {key: _unpack(part, tensors) for key, part in tree["items"]}
 
 
 def _number(path: Path) -> int:

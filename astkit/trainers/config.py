@@ -1,101 +1,125 @@
-"""The settings of a training run."""
+"""Settings of a training run: learning rate, precision, budget, and the rules of a fast run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-from torch import nn
-from torch.optim import Optimizer
+import torch
 
-from astkit.trainers.memory_saving import ATTENTION
-from astkit.trainers.state import SCHEDULES, Budget
+from astkit.profiling.ledger import Ledger
+from astkit.stamp import stamp
 
-Auto = Literal["auto"]
+Schedule = Callable[[float], float]
+"""``progress`` in [0, 1] -> factor on the peak learning rate."""
+
+
+def cosine(progress: float) -> float:
+    """Half a cosine from 1 to 0. Source: Loshchilov and Hutter, "SGDR", ICLR 2017."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def constant(progress: float) -> float:
+    """1 throughout."""
+    return 1.0
+
+
+SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "constant": constant}
+
+
+class Rule(NamedTuple):
+    """A setting of `TrainConfig.fast` and the reason for it."""
+
+    name: str
+    value: Any
+    reason: str
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Settings of a training run; names are the same in code, notebooks and commands.
 
-    The defaults do not depend on the machine. ``"auto"`` is resolved once, at the first step, from
-    the hardware or, where noted, by a short probe; the decision is recorded with its reason and
-    reused when a run is resumed. `TrainConfig.fast` sets switches that change results by rounding
-    at most to "auto", and ``metrics_every`` to 50.
-
     Attributes:
-        lr: peak learning rate of AdamW.
+        lr: peak learning rate of AdamW; ``None`` is 1e-3, in place of which `astkit.compare`
+            chooses one.
         weight_decay: AdamW's decoupled weight decay.
         clip_norm: maximum norm of the gradient; ``None`` disables clipping.
-        schedule: learning rate schedule over the budget, "cosine" or "constant".
+        schedule: learning rate over the budget, as a factor on ``lr``: "cosine", "constant", or a
+            function of the fraction of the budget spent, from [0, 1].
+        warmup: fraction of the budget in which that factor is also multiplied by a ramp from 0 to
+            1, in [0, 1).
         precision: "fp32"; "bf16" or "fp16" for autocast with float32 weights (fp16 with a loss
-            scale, for accelerators without bf16); "auto" uses bf16 if supported natively and at
-            least 10 % faster in a probe.
-        channels_last: use NHWC memory format for images and convolutions; "auto" probes.
-        fused: use the fused AdamW kernel; "auto" uses it if available.
-        compile: use torch.compile for the training pass; "auto" enables it on CUDA only.
-        attention: backend of scaled_dot_product_attention; "auto" leaves the choice to torch.
-        activation_checkpointing: recompute activations in the backward pass to save memory.
+            scale, for accelerators without bf16).
+        channels_last: use NHWC memory format for images and convolutions.
+        compile: use torch.compile for the training pass.
         batch_size: rows per batch; ``None`` keeps the loader's.
         micro_batch: rows per forward pass; ``None`` for the whole batch. Halved after an
             out-of-memory error; without BatchNorm the gradients do not change.
         accumulation_steps: number of batches whose gradients are accumulated per optimizer step.
-        threads: CPU threads of torch, at most the CPUs available to the process; "auto" uses
-            torch's default.
-        allocator: keep freed memory in the process ("on"); "auto" enables it for Linux CPU runs.
-        prefetch: load the next batch during computation; "auto" enables it if useful.
+        threads: CPU threads of torch, at most the CPUs available to the process; ``None`` keeps
+            torch's number.
+        keep_memory: let glibc keep the memory of freed tensors (Linux); see `astkit.system`.
         validation_fraction: fraction of the validation rows evaluated after each epoch, in (0, 1];
             below 1, the accuracy is reported with an interval.
-        metrics_every: interval, in batches, of reports of loss, rate and threshold; each report
-            synchronises with the device, as does every step under a budget in seconds.
-        switch_off: train on all rows while that takes less time than selection by the policy; see
-            `astkit.trainers.switching`. Results then depend on measured times (``replay`` repeats a
-            run exactly), and each step synchronises with the device. Leave it off for a policy
-            whose purpose is accuracy.
+        report_every: batches between two reports to the observers. Until then the values of a batch
+            stay on the device, so that nothing waits for it.
         seed: random seed of dropout; data order, augmentation and gate have their own.
 
     Raises ``ValueError`` for a value out of range.
     """
 
-    lr: float = 1e-3
+    lr: float | None = None
     weight_decay: float = 0.01
     clip_norm: float | None = 1.0
-    schedule: str = "cosine"
+    schedule: str | Schedule = "cosine"
+    warmup: float = 0.0
     precision: str = "fp32"
-    channels_last: bool | Auto = False
-    fused: bool | Auto = "auto"
-    compile: bool | Auto = False
-    attention: str = "auto"
-    activation_checkpointing: bool = False
+    channels_last: bool = False
+    compile: bool = False
     batch_size: int | None = None
     micro_batch: int | None = None
     accumulation_steps: int = 1
-    threads: int | Auto = "auto"
-    allocator: str = "off"
-    prefetch: bool | Auto = False
+    threads: int | None = None
+    keep_memory: bool = False
     validation_fraction: float = 1.0
-    metrics_every: int = 1
-    switch_off: bool = False
+    report_every: int = 50
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name, (valid, remedy) in _RANGES.items():
             value = getattr(self, name)
-            unset = value is None and name == "clip_norm"
+            unset = value is None and name in ("clip_norm", "lr")
             if not unset and not (isinstance(value, Real) and valid(value)):
                 raise ValueError(f"{name} is {value!r}: give {remedy}")
         for name, allowed in _CHOICES.items():
             _choose(name, getattr(self, name), allowed)
-        for name, words in _COUNTS.items():
-            _count(name, getattr(self, name), words)
+        for name, may_be_none in _COUNTS.items():
+            _count(name, getattr(self, name), may_be_none)
+        if not callable(self.schedule) and self.schedule not in SCHEDULES:
+            raise ValueError(
+                f"schedule is {self.schedule!r}: choose one of {', '.join(SCHEDULES)}, or give a"
+                " function of the progress in [0, 1]"
+            )
+
+    @property
+    def peak_lr(self) -> float:
+        """The peak learning rate."""
+        return 1e-3 if self.lr is None else self.lr
+
+    def lr_factor(self, progress: float) -> float:
+        """Factor on the peak learning rate after a fraction ``progress`` of the budget."""
+        schedule = self.schedule if callable(self.schedule) else SCHEDULES[self.schedule]
+        ramp = 1.0 if progress >= self.warmup else progress / self.warmup
+        return ramp * schedule(progress)
 
     @classmethod
-    def fast(cls, **settings: Any) -> TrainConfig:
-        """The switches in `AUTO` set to "auto", ``metrics_every=50``, updated by ``settings``."""
-        return cls(**{**dict.fromkeys(AUTO, "auto"), "metrics_every": 50, **settings})
+    def fast(cls, *, device: str | torch.device = "auto", **settings: Any) -> TrainConfig:
+        """The settings of `fast_rules` for ``device``, updated by ``settings``."""
+        return cls(**{**{rule.name: rule.value for rule in fast_rules(device)}, **settings})
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], also: Iterable[str] = ()) -> TrainConfig:
@@ -103,7 +127,7 @@ class TrainConfig:
 
         ``also``: further valid keys to list in the error message.
         """
-        known = {field.name for field in fields(cls)}
+        known = {each.name for each in fields(cls)}
         unknown = sorted(set(settings) - known)
         if unknown:
             raise ValueError(
@@ -113,38 +137,127 @@ class TrainConfig:
         return cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as plain values."""
-        return asdict(self)
+        """The settings as plain values; a function is named."""
+        settings = {each.name: getattr(self, each.name) for each in fields(self)}
+        if callable(self.schedule):
+            settings["schedule"] = getattr(self.schedule, "__name__", type(self.schedule).__name__)
+        return settings
+
+
+def fast_rules(device: str | torch.device = "auto") -> list[Rule]:
+    """What makes training fast on ``device`` and changes results by rounding at most.
+
+    The settings of `Loader` for workers, pinned memory and prefetching have their own rules, see
+    `astkit.datasets.loader`.
+    """
+    kind = choose_device(device).type
+    if kind == "cuda":
+        half = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        half = kind == "cpu" and bool(stamp()["bf16_native"])
+    why = "has" if half else "has no"
+    linux_cpu = kind == "cpu" and sys.platform == "linux"
+    return [
+        Rule("precision", "bf16" if half else "fp32", f"{kind} {why} bf16 instructions"),
+        Rule("channels_last", True, "convolutions are faster in this order of memory"),
+        Rule(
+            "compile",
+            kind == "cuda",
+            "fuses kernels" if kind == "cuda" else "compiling takes longer than most runs save",
+        ),
+        Rule(
+            "keep_memory",
+            linux_cpu,
+            "freed memory is not returned and zeroed again at every step"
+            if linux_cpu
+            else "only glibc returns freed memory at once",
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Training budget: exactly one of epochs, batches (``steps``), FLOPs and seconds.
+
+    An epoch is one iteration of the loader; with a policy of a given rate it has rate x N rows.
+    Learning rate schedules depend on the fraction of the budget spent, so they end with the budget
+    in any unit. Evaluation is not counted.
+
+    Raises ``ValueError`` unless exactly one limit is given and it is positive.
+    """
+
+    epochs: float | None = None
+    flops: float | None = None
+    seconds: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = {name: limit for name, limit in asdict(self).items() if limit is not None}
+        if len(limits) != 1:
+            raise ValueError(
+                f"budget names {sorted(limits) or 'no limit'}: give exactly one of epochs, steps,"
+                " flops and seconds"
+            )
+        for name, limit in limits.items():
+            if not (isinstance(limit, Real) and 0 < float(limit) < math.inf):
+                raise ValueError(f"budget {name} is {limit!r}: give a positive, finite number")
+
+    def spent(self, epochs: float, ledger: Ledger, steps: int = 0) -> float:
+        """Fraction of the budget spent after ``epochs`` epochs and ``steps`` batches, in [0, 1].
+
+        Raises ``ValueError`` for a FLOPs budget if some operations cannot be counted.
+        """
+        if self.epochs is not None:
+            share = epochs / self.epochs
+        elif self.steps is not None:
+            share = steps / self.steps
+        elif self.flops is not None:
+            if ledger.uncounted:
+                raise ValueError(
+                    f"budget flops is {self.flops:g}, but the FLOPs of"
+                    f" {', '.join(sorted(ledger.uncounted))} cannot be counted: give epochs, steps"
+                    " or seconds"
+                )
+            share = ledger.flops.total / self.flops
+        else:
+            share = ledger.seconds["training"] / (self.seconds or math.inf)
+        return min(1.0, share)
+
+
+def choose_device(device: str | torch.device = "auto") -> torch.device:
+    """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU.
+
+    Raises ``ValueError`` for the name of no device.
+    """
+    if str(device) != "auto":
+        try:
+            return torch.device(device)
+        except RuntimeError as error:
+            raise ValueError(f"device is {device!r}: pass auto, cpu, cuda or mps") from error
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr": (lambda value: 0 < value < math.inf, "a learning rate above 0, such as 0.001"),
     "weight_decay": (lambda value: 0 <= value < math.inf, "0 or more, such as 0.01"),
     "clip_norm": (lambda value: value > 0, "a norm above 0, or None for none"),
+    "warmup": (lambda value: 0 <= value < 1, "a share of the budget in [0, 1)"),
     "validation_fraction": (lambda value: 0 < value <= 1, "a share in (0, 1]"),
 }
-_SWITCH = (True, False, "auto")
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "schedule": tuple(SCHEDULES),
-    "precision": ("fp32", "bf16", "fp16", "auto"),
-    "channels_last": _SWITCH,
-    "fused": _SWITCH,
-    "compile": _SWITCH,
-    "attention": ATTENTION,
-    "activation_checkpointing": (True, False),
-    "allocator": ("auto", "on", "off"),
-    "prefetch": _SWITCH,
-    "switch_off": (True, False),
+    "precision": ("fp32", "bf16", "fp16"),
+    "channels_last": (True, False),
+    "compile": (True, False),
+    "keep_memory": (True, False),
 }
-_COUNTS: dict[str, tuple[object, ...]] = {
-    "batch_size": (None,),
-    "micro_batch": (None,),
-    "accumulation_steps": (),
-    "threads": ("auto",),
-    "metrics_every": (),
+_COUNTS = {
+    "batch_size": True,
+    "micro_batch": True,
+    "accumulation_steps": False,
+    "threads": True,
+    "report_every": False,
 }
-AUTO = ("precision", "channels_last", "compile", "allocator", "prefetch")
-"""Switches that `TrainConfig.fast` sets to "auto"; they change results by rounding at most."""
+"""Settings that are whole numbers, and whether they may be ``None``."""
 
 
 def _choose(name: str, value: object, allowed: tuple[object, ...]) -> None:
@@ -153,30 +266,17 @@ def _choose(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise ValueError(f"{name} is {value!r}: choose one of {', '.join(map(str, allowed))}")
 
 
-def _count(name: str, value: object, words: tuple[object, ...]) -> None:
-    if any(value is word or value == word for word in words):
+def _count(name: str, value: object, may_be_none: bool) -> None:
+    if value is None and may_be_none:
         return
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        also = "".join(f", or {word!r}" for word in words)
+        also = ", or None" if may_be_none else ""
         raise ValueError(f"{name} is {value!r}: give a whole number, 1 or more{also}")
 
 
-KINDS: dict[str, tuple[Any, str]] = {
-    "model": (nn.Module, "a torch module"),
-    "epochs": (Real | None, "a number"),
-    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
-    "step": (Callable | None, "a step, such as GatedStep(gate)"),
-    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
-    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
-    "optimizer": (Optimizer | None, "an optimizer, such as SGD(model.parameters(), lr=0.1)"),
-    "observers": (Sequence, "a list of observers"),
-}
-"""Types of arguments, and the words for them."""
-
-
-def check_kinds(given: Mapping[str, Any], kinds: Mapping[str, tuple[Any, str]] = KINDS) -> None:
-    """Raise ``ValueError`` for an argument whose type is not that in ``kinds``."""
-    for name, value in given.items():
+def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, str]]) -> None:
+    """Raise ``ValueError`` for an argument whose type is not that in ``kinds``, with its words."""
+    for name, value in values.items():
         kind, words = kinds.get(name, (object, ""))
         if not isinstance(value, kind):
             shown = " ".join(repr(value).split())

@@ -10,9 +10,7 @@ from torch import nn
 from astkit.gating import Gate
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.progress import Progress
-from astkit.trainers.sample_by_sample import SampleStep
-from astkit.trainers.state import Budget
-from astkit.trainers.steps import GatedStep, Step
+from astkit.trainers.sample_by_sample import SampleBySampleTrainer
 from astkit.trainers.trainer import Trainer
 
 _GATE_KEYS = {
@@ -62,8 +60,8 @@ class AdaptiveSparseTrainer:
         self.criterion = options.get("criterion")
         self.trainer: Trainer | None = None
 
-    def _step(self) -> Step:
-        return GatedStep(self.gate)
+    def _trainer(self, *args: Any, **options: Any) -> Trainer:
+        return Trainer(*args, **options)
 
     def train(self, epochs: int) -> dict[str, Any]:
         """Train for ``epochs`` epochs; returns measurements.
@@ -73,12 +71,12 @@ class AdaptiveSparseTrainer:
         mapping per epoch.
         """
         options = {} if self.criterion is None else {"criterion": self.criterion}
-        self.trainer = trainer = Trainer(
+        self.trainer = trainer = self._trainer(
             self.model,
             self.train_loader,
             self.val_loader,
-            budget=Budget(epochs=epochs),
-            step=self._step(),
+            epochs=epochs,
+            policy=self.gate,
             config=self.config,
             observers=[Progress()],
             device=self.device,
@@ -101,5 +99,5 @@ class SampleAdaptiveSparseTrainer(AdaptiveSparseTrainer):
 
     update: Literal["per_sample", "per_batch"] = "per_sample"
 
-    def _step(self) -> Step:
-        return SampleStep(self.gate, self.update)
+    def _trainer(self, *args: Any, **options: Any) -> Trainer:
+        return SampleBySampleTrainer(*args, update=self.update, **options)

@@ -10,123 +10,147 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from astkit.batch import Batch, call, join
-from astkit.gating import Gate, RelativeScore, Scored, evaluating
-from astkit.gating.significance import score_rows
-from astkit.profiling.ledger import Ledger
-from astkit.trainers.learner import Learner
-from astkit.trainers.steps import LONE, GatedStep, StepResult
+from astkit import distributed
+from astkit.datasets.batch import Batch, join
+from astkit.gating.gate import Gate
+from astkit.gating.scores import RelativeScore, score_rows
+from astkit.gating.selection import Scored, evaluating
+from astkit.trainers.optimisation import LONE_ROW
+from astkit.trainers.trainer import StepResult, Trainer
 
 
-class SampleStep(GatedStep):
+class SampleBySampleTrainer(Trainer):
     """Processes rows one at a time, as the original does: slow reference implementation.
 
     ``update="per_batch"`` normalises scores and selects over the batch, averages the gradients of
-    the active rows and takes one step: equivalent to `GatedStep` for models without cross-sample
-    operations (such as BatchNorm). ``update="per_sample"`` decides row by row and takes an
-    optimizer step for each active row; batch references of the score are replaced by running ones
-    over the previous rows.
+    the active rows and takes one step: equivalent to `Trainer` with the same gate for models
+    without cross-sample operations (such as BatchNorm). ``update="per_sample"`` decides row by row
+    and takes an optimizer step for each active row; batch references of the score are replaced by
+    running ones over the previous rows.
 
     BatchNorm uses the statistics of a single row here, which changes the algorithm.
 
-    Raises ``ValueError`` for an unknown ``update``, for per-sample updates with a controller that
-    needs the whole batch, and during a step for BatchNorm with one value per channel and row.
+    Args:
+        args, options: those of `Trainer`; ``policy`` is a `Gate`.
+        update: "per_sample" or "per_batch".
+
+    Raises ``ValueError`` for an unknown ``update``, a policy that is no gate, several processes,
+    per-sample updates with a controller that needs the whole batch, and during a step for BatchNorm
+    with one value per channel and row.
     """
 
     def __init__(
-        self, gate: Gate, update: Literal["per_sample", "per_batch"] = "per_sample"
+        self,
+        *args: Any,
+        update: Literal["per_sample", "per_batch"] = "per_sample",
+        **options: Any,
     ) -> None:
-        super().__init__(gate)
-        self.gate: Gate = gate
         if update not in ("per_sample", "per_batch"):
             raise ValueError(f"update is {update!r}: choose 'per_sample' or 'per_batch'")
+        if distributed.world() > 1:
+            raise ValueError(
+                f"{distributed.world()} processes cannot train sample by sample: use a Trainer"
+            )
         self.update = update
-        self._check()
-        self.score = RunningScore(gate)
+        self.score = RunningScore()
+        super().__init__(*args, **options)
 
-    def _check(self) -> None:
-        controller = self.gate.controller
+    @property
+    def gate(self) -> Gate:
+        """The policy; raises ``ValueError`` if it is no `Gate`."""
+        if not isinstance(self.policy, Gate):
+            raise ValueError(
+                f"policy is a {type(self.policy).__name__}, but single rows are chosen by a gate:"
+                " pass policy=Gate(...)"
+            )
+        controller = self.policy.controller  # it may have been steered
         if self.update == "per_sample" and not controller.held:
             raise ValueError(
                 f"{type(controller).__name__} needs a whole batch of scores, but"
                 " update='per_sample' decides row by row: use the controller 'log_integral' or"
                 " 'origin_pi', or update='per_batch'"
             )
+        return self.policy
 
-    def __call__(
-        self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
-    ) -> StepResult:
-        self._check()  # it may have been steered
+    def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
+        """Train on the rows of ``batch`` one by one."""
         step = self._per_batch if self.update == "per_batch" else self._per_sample
         try:
-            return step(learner, batch, weight, ledger)
+            return step(batch, weight)
         except ValueError as error:
-            if LONE not in str(error):
+            if LONE_ROW not in str(error):
                 raise
             raise ValueError(
-                "BatchNorm cannot normalise one row with one value per channel, and SampleStep"
-                " trains on one row at a time: use LayerNorm, or a GatedStep"
+                "BatchNorm cannot normalise one row with one value per channel, and single rows are"
+                " trained on here: use LayerNorm, or a Trainer"
             ) from error
 
-    def _per_batch(
-        self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
-    ) -> StepResult:
-        model = learner.model
-        with ledger.phase("score"), _scoring(learner):
-            outputs = join([call(model, row.x, row.y) for row in _rows(batch)])
-            scores = self.gate.scores(_seen(learner, batch, outputs))
-        with ledger.phase("gate"):
-            chosen = self.gate.select(scores)
-        counts = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
-        rows, share = list(_rows(batch)), chosen.total / max(1, len(chosen))
+    def _per_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
+        gate, rows = self.gate, list(_rows(batch))
+        with self.ledger.phase("score"), self._scoring():
+            outputs = join([self.forward(self.model, row) for row in rows])
+            scores = gate.scores(self._seen(batch, outputs))
+        self._count_pass(self.model, batch, False)
+        with self.ledger.phase("gate"):
+            chosen = gate.select(scores)
+        weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
+        normaliser, optimisation = chosen.total / max(1, len(chosen)), self.optimisation
         losses = [
-            learner.gradients(rows[row].x, rows[row].y, count[None], ledger, share)
-            for row, count in zip(chosen.index.tolist(), counts, strict=True)
+            optimisation.accumulate(rows[row], own[None], normaliser, self.ledger, summed=True)
+            for row, own in zip(chosen.index.tolist(), weights, strict=True)
         ]
-        learner.end_batch(ledger)
-        trained = _joined(losses, scores)
-        return StepResult(chosen.index, trained, len(scores), chosen, scores)
+        optimisation.end_batch(self.ledger)
+        return StepResult(chosen.index, _joined(losses, scores), chosen, scores)
 
-    def _per_sample(
-        self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
-    ) -> StepResult:
-        rows = list(_rows(batch))
-        scored = len(rows)
+    def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
+        gate, rows = self.gate, list(_rows(batch))
         if not self.score.started:
-            with ledger.phase("score"), _scoring(learner):
-                self.score.start(learner, rows)
-            scored *= 2
-        counts = torch.ones(len(rows), device=learner.device) if weight is None else weight
+            with self.ledger.phase("score"), self._scoring():
+                self.score.start(gate, [self._row(row) for row in rows])
+            self._count_pass(self.model, batch, False)
+        self._count_pass(self.model, batch, False)
+        weights = torch.ones(len(rows), device=self.device) if weight is None else weight
         scores: list[Tensor] = []
         losses: dict[int, Tensor] = {}
-        while len(scores) < len(rows):
-            with ledger.phase("score"), _scoring(learner):  # once up to an update, not for each row
-                found = self._until_admitted(learner, rows, scores)
-            if found is not None:
-                row, count = rows[found], counts[found : found + 1]
-                losses[found] = learner.train(row.x, row.y, count, ledger, 1.0)
-        with ledger.phase("gate"):
-            active = torch.tensor([i in losses for i in range(len(rows))], device=learner.device)
-            together = torch.stack(scores)
-            chosen = self.gate.settle(together, active)
-        for i in sorted(set(chosen.index.tolist()) - set(losses)):  # fallback rows
-            losses[i] = learner.train(rows[i].x, rows[i].y, counts[i : i + 1], ledger, 1.0)
-        trained = _joined([losses[i] for i in sorted(losses)], together)
-        return StepResult(chosen.index, trained, scored, chosen, together)
 
-    def _until_admitted(
-        self, learner: Learner, rows: list[Batch], scores: list[Tensor]
-    ) -> int | None:
+        def train(number: int) -> None:
+            own = weights[number : number + 1]
+            losses[number] = self.train_rows(rows[number], own, 1.0)
+
+        while len(scores) < len(rows):
+            with self.ledger.phase("score"), self._scoring():  # once up to an update
+                admitted = self._until_admitted(gate, rows, scores)
+            if admitted is not None:
+                train(admitted)
+        with self.ledger.phase("gate"):
+            active = torch.tensor([i in losses for i in range(len(rows))], device=self.device)
+            together = torch.stack(scores)
+            chosen = gate.settle(together, active)
+        for number in sorted(set(chosen.index.tolist()) - set(losses)):  # fallback rows
+            train(number)
+        trained = _joined([losses[i] for i in sorted(losses)], together)
+        return StepResult(chosen.index, trained, chosen, together)
+
+    def _until_admitted(self, gate: Gate, rows: list[Batch], scores: list[Tensor]) -> int | None:
         """Append scores of further rows, up to the first that is trained on; its position."""
         for i in range(len(scores), len(rows)):
-            scores.append(self.score(learner, rows[i]))
-            if math.isfinite(scores[i]) and self._admits(scores[i]):
+            score = self.score(gate, self._row(rows[i]))
+            scores.append(score)
+            if math.isfinite(score) and _admits(gate, score):
                 return i
         return None
 
-    def _admits(self, score: Tensor) -> bool:
-        gate = self.gate  # at rate 1 there is no threshold
-        return gate.target_rate == 1 or bool(score > gate.controller.threshold(score[None], 0))
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        with evaluating(self.model, self.device):
+            yield
+
+    def _row(self, row: Batch) -> Scored:
+        return self._seen(row, self.forward(self.model, row))
+
+    def _seen(self, batch: Batch, outputs: Any) -> Scored:
+        known = (outputs, batch.y, batch.x, batch.index, self.model)
+        return Scored(*known, criterion=self.criterion, forward=self.forward)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}
@@ -137,27 +161,25 @@ class SampleStep(GatedStep):
 
 
 class RunningScore:
-    """The gate's score for single rows, with a running reference instead of the batch's."""
+    """A gate's score for single rows, with a running reference instead of the batch's."""
 
-    def __init__(self, gate: Gate) -> None:
-        self.gate = gate
+    def __init__(self) -> None:
         self.started = False
         self.reference: Tensor | None = None
         self.count = 0
 
-    def start(self, learner: Learner, rows: list[Batch]) -> None:
+    def start(self, gate: Gate, rows: list[Scored]) -> None:
         """Initialise the controller's threshold from the scores of the first batch."""
-        scores = torch.stack([self(learner, row) for row in rows])
-        self.gate.controller.threshold(self.gate.usable(scores)[0], 0)
+        scores = torch.stack([self(gate, row) for row in rows])
+        gate.controller.threshold(gate.usable(scores)[0], 0)
         self.started = True
 
-    def __call__(self, learner: Learner, row: Batch) -> Tensor:
-        """Score of one row (a batch of size 1), 0-dim; to be called in `_scoring`."""
-        score, self.gate.trainers = self.gate.significance, learner.criterion
-        seen = _seen(learner, row, call(learner.model, row.x, row.y))
+    def __call__(self, gate: Gate, row: Scored) -> Tensor:
+        """Score of one row (a batch of size 1), 0-dim; to be called in eval mode."""
+        score, gate.trainers = gate.significance, row.criterion
         if not isinstance(score, RelativeScore):
-            return score_rows(score, seen)[0]
-        features = score.features(seen)
+            return score_rows(score, row)[0]
+        features = score.features(row)
         reference = features[0] if self.reference is None else self.reference.to(features)
         result = score.combine(features, reference)[0]
         if torch.isfinite(features).all():  # a NaN would persist in the reference
@@ -175,20 +197,14 @@ class RunningScore:
         self.reference = None if reference is None else torch.tensor(reference, dtype=torch.float64)
 
 
-@contextmanager
-def _scoring(learner: Learner) -> Iterator[None]:
-    with learner.autocast(), evaluating(learner.model, learner.device):
-        yield
+def _admits(gate: Gate, score: Tensor) -> bool:
+    # at rate 1 there is no threshold
+    return gate.target_rate == 1 or bool(score > gate.controller.threshold(score[None], 0))
 
 
 def _rows(batch: Batch) -> Iterator[Batch]:
     for i in range(batch.rows):
         yield batch.take(slice(i, i + 1))
-
-
-def _seen(learner: Learner, batch: Batch, outputs: Any) -> Scored:
-    known = (outputs, batch.y, batch.x, batch.index, learner.model)
-    return Scored(*known, criterion=learner.criterion, book=learner.book)
 
 
 def _joined(losses: list[Tensor], like: Tensor) -> Tensor:

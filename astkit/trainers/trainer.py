@@ -1,22 +1,68 @@
-"""Trainer: trains a model until its budget is spent."""
+"""`Trainer`: trains a model until its budget is spent. The loop is `Trainer.steps`."""
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from astkit import distributed
-from astkit.datasets import as_loader
-from astkit.trainers.loop import Loop
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from astkit import distributed, rng, system
+from astkit.datasets import BatchSource, as_loader
+from astkit.datasets.batch import Batch
+from astkit.datasets.foreign import is_dataset
+from astkit.gating.gate import Gate
+from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
+from astkit.gating.policy import Policy, as_policy, overrides
+from astkit.gating.selection import Predictions, Scored, Selection, evaluating, predictions
+from astkit.gating.visits import Visit
+from astkit.names import refuse_removed
+from astkit.profiling.energy import EnergyMeter
+from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
+from astkit.profiling.ledger import Ledger, synchronizer
+from astkit.trainers.batches import Batches
+from astkit.trainers.checkpoint import Checkpoints, check_shape
+from astkit.trainers.config import Budget, TrainConfig, check_kinds, choose_device
+from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics
+from astkit.trainers.fingerprint import check_same, describe, describe_weights
+from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
+from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
+from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
+from astkit.trainers.optimisation import Optimisation
 
 
-class Trainer(Loop):
+class StepResult(NamedTuple):
+    """What a training step did: rows trained on, their losses, and the selection."""
+
+    rows: Tensor  # int64 [n], rows of the batch, including rows of weight 0
+    losses: Tensor  # [n], before the update
+    selection: Selection | None = None
+    scores: Tensor | None = None  # [batch], of a gate
+    seen: Scored | None = None  # the batch as the policy saw it
+    predictions: Predictions = Predictions()  # for the rows, if they are watched
+
+
+class Trainer:
     """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
 
     With several processes (torchrun), each runs the same script, and a run has the same steps as in
     one process: see docs/distributed.md.
 
+    A subclass may override `forward`, `train_batch`, `train_rows`, `count_flops` and `evaluate`.
+
     Args:
-        model: called with the inputs of a batch, see `astkit.batch.call`; with several processes a
+        model: called with the inputs of a batch, see `batch.call`; with several processes a
             DistributedDataParallel, or a model with ``fully_shard`` applied.
         train: a data set, a `Loader`, or a torch DataLoader of batches of any structure.
         validation: likewise, evaluated after each epoch; ``None`` disables validation.
@@ -25,26 +71,516 @@ class Trainer(Loop):
         epochs: iterations of the training data; shorthand for ``budget=Budget(epochs=...)``.
         budget: training budget.
         batch_size: rows a batch, in all processes together; for data sets and a `Loader`.
-        step: training step; by default chosen to fit the policy.
         config: learning rate, precision and so on.
         criterion: ``(outputs, targets)`` -> one loss per row; cross-entropy by default.
         metrics: additional validation metrics: functions ``(outputs, targets) -> [rows]`` by name,
             or `Metric` objects. Accuracy is computed for integer labels by default.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        observers: receive a record after each batch; their time is not measured.
-        replay: events of a steered or switched run whose changes are applied again.
+        scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
+            of ``config.schedule``.
+        observers: receive records of batches and epochs; their time is not measured.
+        replay: events of a steered run, which are applied again.
         meter: measures the energy of training and evaluation; none by default.
-        evaluator: factory of the evaluator; by default of loss and ``metrics``.
-        costs: factory of the FLOPs counter; by default it traces the model's operations.
         device: "auto" uses the available accelerator.
         checkpoints: a `Checkpoints` object or a folder for the state of the run.
         resume: continue from the newest checkpoint, or start if there is none.
 
+    Attributes:
+        ledger: cost of the run; ``history``: its records; ``step``: batches trained on.
+        progress: fraction of the budget spent, in [0, 1]; ``done``: whether the run has ended.
+
     Raises:
         ValueError: before any weight changes, for labels out of range, a criterion that averages,
             or model outputs of the wrong shape. For existing checkpoints if ``resume`` is false,
-            the settings differ, or all are damaged.
+            the run is another one, or all are damaged.
     """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Any,
+        validation: Any = None,
+        *,
+        policy: Policy | str | Mapping[str, Any] | None = None,
+        epochs: float | None = None,
+        budget: Budget | None = None,
+        batch_size: int | None = None,
+        config: TrainConfig | None = None,
+        criterion: Criterion = cross_entropy_rows,
+        metrics: Metrics = None,
+        optimizer: Optimizer | None = None,
+        scheduler: LRScheduler | None = None,
+        observers: Sequence[Observer] = (),
+        replay: Iterable[Event | Mapping[str, Any]] = (),
+        meter: EnergyMeter | None = None,
+        device: str | torch.device = "auto",
+        checkpoints: Checkpoints | str | os.PathLike[str] | None = None,
+        resume: bool = False,
+        **removed: Any,
+    ) -> None:
+        refuse_removed("Trainer", removed)
+        check_kinds(
+            {
+                "model": model,
+                "epochs": epochs,
+                "budget": budget,
+                "config": config,
+                "criterion": criterion,
+                "optimizer": optimizer,
+                "scheduler": scheduler,
+                "observers": observers,
+            },
+            KINDS,
+        )
+        self.device = choose_device(device)
+        self._processes, self._process = distributed.world(), distributed.key()
+        self.config = config or TrainConfig()
+        if batch_size is not None:
+            self.config = replace(self.config, batch_size=batch_size)
+        self.budget = _budget(budget, epochs)
+        size, seed = self.config.batch_size, self.config.seed
+        self.train_data = as_loader(train, self.device, size, seed=seed)
+        self.validation = self._validation_source(validation)
+        self.validation_rows = sampled_rows(self.validation, self.config.validation_fraction)
+        self.optimisation = Optimisation(
+            model, self.config, criterion, optimizer, scheduler, self.device
+        )
+        self.metrics = as_metrics(metrics)
+        self.validates = True  # after each epoch
+        self.policy = as_policy(policy, seed)
+        target = _data_of(self.validation)
+        self.batches = Batches(
+            self.train_data, self.policy, target, self.device, seed, self._features
+        )
+        self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
+        self.classes = True  # whether integer targets are classes, see `check_batch`
+        self._flops = FlopCache(self._count_outside)
+        self._checked: set[object] = set()  # shapes of the training data
+        self.step, self.progress = 0, 0.0
+        self.done = self.prepared = False
+        self.history = History()
+        self.reports = Reports([self.history, *observers], self.config.report_every)
+        self.steering = Steering(replay)
+        self._chooses = self.policy is not None and overrides(self.policy, "choose")
+        self._observes = self.policy is not None and overrides(self.policy, "observe")
+        if self.policy is not None:
+            self.optimisation.watching = self._observes and self.policy.needs_outputs
+            self._check_policy(self.policy)
+        if isinstance(checkpoints, str | os.PathLike):
+            checkpoints = Checkpoints(checkpoints)
+        self.checkpoints = checkpoints
+        self._described: dict[str, Any] = {}
+        self._saved: object = None  # position of the latest checkpoint
+        self._open(resume)
+
+    def _validation_source(self, validation: Any) -> BatchSource | None:
+        if validation is None:
+            return None
+        # a loader has its own batch size
+        size = self.config.batch_size if is_dataset(validation) else None
+        return as_loader(validation, self.device, size, shuffle=False)
+
+    def _check_policy(self, policy: Policy) -> None:
+        if distributed.world() > 1 and distributed.is_sharded(self.model):
+            helped = policy.cost.helpers and getattr(policy, "proxy", None) is None
+            if helped or overrides(policy, "prepare"):
+                raise ValueError(
+                    f"{type(policy).__name__} copies the model, which fully_shard prevents: use"
+                    " DistributedDataParallel, or another policy"
+                )
+
+    @property
+    def model(self) -> nn.Module:
+        """The model in training, without DistributedDataParallel."""
+        return self.optimisation.model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer of the model."""
+        return self.optimisation.optimizer
+
+    @property
+    def criterion(self) -> Criterion:
+        """One loss per row."""
+        return self.optimisation.criterion
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, counted from 0."""
+        return self.batches.epoch.number
+
+    # --- the loop ---
+
+    def run(self) -> History:
+        """Train until the budget is spent; returns the history.
+
+        An interrupt (Ctrl-C) takes effect after the current batch, when the state is saved if there
+        are checkpoints. Raises `TimeIsUp` if the time budget of the process ends first.
+        """
+        with interrupt_held() as interrupted:
+            for _ in self.steps():
+                if interrupted():
+                    self._save_alone()
+                    raise KeyboardInterrupt
+        return self.history
+
+    def steps(self) -> Generator[StepRecord]:
+        """Yield a record after every training batch and every epoch.
+
+        All state is in attributes: iteration may stop at any record, and a new generator continues
+        from there. Between records, autocast and eval mode are off and no clock runs. Raises
+        `TimeIsUp` when the time budget of the process ends; the run is saved.
+        """
+        limited = TIME_BUDGET in os.environ
+        with distributed.explained(), self._running():
+            self._prepare()
+            while not self.done:
+                batch = self._next_batch()
+                if batch is not None:
+                    record = self._train_on(batch)
+                    self._save_if_due()
+                    yield record
+                if batch is None or self.progress >= 1.0:
+                    record = self._end_epoch(whole=batch is None or self.batches.over)
+                    self._save_if_due(epoch_ended=True)
+                    yield record
+                if limited and time_is_up() and not self.done:
+                    raise TimeIsUp(self.step, self._save())
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Lock the checkpoints, set train mode and system settings; restore them at the end."""
+        if self.checkpoints is not None:
+            self.checkpoints.hold()
+        modes = [(module, module.training) for module in self.model.modules()]
+        if not self.model.training:
+            self.model.train()
+        try:
+            with system.tuned(self.config.threads, self.config.keep_memory):
+                yield
+        except GeneratorExit:  # iteration was stopped between two batches
+            self._save_alone()
+            raise
+        finally:
+            for module, training in modes:
+                module.training = training
+            with ExitStack() as closing:  # close all, even if one raises
+                if self.checkpoints is not None:
+                    closing.callback(self.checkpoints.close)
+                for observer in self.reports.observers:
+                    closing.callback(observer.close)
+                closing.callback(self.ledger.settle)  # seconds may be read from here on
+                closing.callback(self._report)
+                closing.callback(self.batches.stop)
+                closing.callback(self.optimisation.release)
+
+    def _prepare(self) -> None:
+        """Call ``Policy.prepare`` once, with copies of the initial model."""
+        if not self.prepared and self.policy is not None and overrides(self.policy, "prepare"):
+            begin = copy.deepcopy(self.model)
+            random = rng.isolated(self.device, self.config.seed, "prepare")
+            with self.ledger.clock("training"), self.ledger.phase("prepare"), random:
+                data = ScoredData(self.train_data, self._prepared)
+                self.policy.prepare(partial(copy.deepcopy, begin), data)
+        self.prepared = True
+
+    def _prepared(self, batch: Batch) -> Scored:
+        return self.scored(self.optimisation.prepare(batch))
+
+    def _next_batch(self) -> Batch | None:
+        """The next batch; opens rounds, scores ``score_only`` rows; ``None`` after an epoch."""
+        while True:
+            with self.ledger.clock("training"), self.ledger.phase("load"):
+                batch = self.batches.next()
+                if batch is not None:
+                    batch = self.optimisation.prepare(batch)
+            if batch is not None:
+                return batch
+            self._score_only()
+            if self.batches.epoch.complete:
+                if not self.batches.batch:
+                    raise ValueError(
+                        f"the training data gave no batch in epoch {self.epoch}: lower batch_size"
+                        " or disable drop_last, and let the policy select at least one row"
+                    )
+                return None
+            with self.ledger.clock("training"), self.ledger.phase("plan"):
+                self._exchange()
+                unloaded = self.batches.plan(self.progress)
+                self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
+
+    def _score_only(self) -> None:
+        """Score the ``score_only`` rows of the round; the results go to ``Policy.observe``."""
+        epoch = self.batches.epoch
+        rows, epoch.score_only = epoch.score_only, epoch.score_only[:0]
+        if not len(rows) or self.policy is None:
+            return
+        batches = self.batches.source.batches(epoch.number, rows)
+        for number in range(-(-len(rows) // self.batches.source.batch_size)):
+            place = ("score_only", epoch.number, epoch.planned, number)
+            random = rng.isolated(self.device, self.config.seed, *place, *self._process)
+            with self.ledger.clock("training"), self.ledger.phase("load"), random:
+                batch = self.optimisation.prepare(next(batches))
+            self.cost(batch)  # counted before the clock runs
+            with self.ledger.clock("training"), self.ledger.phase("score"):
+                seen = self.scored(batch)
+                everything = torch.arange(batch.rows, device=seen.losses.device)
+                self.policy.report(self._visit(seen, everything))
+                self.ledger.counts.skipped += batch.rows
+
+    def _train_on(self, batch: Batch) -> StepRecord:
+        """Train on a batch: choose rows, take a step, tell the policy, count the cost."""
+        self._steer()
+        cost = self.cost(batch)
+        random = rng.isolated(self.device, self.config.seed, "step", self.step, *self._process)
+        with self.ledger.clock("training"), random:
+            self.optimisation.set_lr(self.progress, self.batches.epoch.lr_factor)
+            result = self.train_batch(batch, self.batches.weight(batch))
+            if self.optimisation.watching:
+                result = result._replace(predictions=self.optimisation.take_predictions())
+            with self.ledger.phase("log"):
+                self._observe(batch, result)
+                metrics = self._count(batch, result, cost)
+        for watch in self.reports.watchers:
+            watch(batch, result)
+        self.progress, number = self._spent(), self.batches.epoch.number
+        record = StepRecord(
+            self.step, "train", {"epoch": number, "progress": self.progress, **metrics}
+        )
+        self.reports.keep(record)
+        if self.reports.due():
+            self._report()
+        return record
+
+    # --- a step: these may be overridden ---
+
+    def forward(self, model: nn.Module, batch: Batch) -> Any:
+        """Outputs of ``model``, in its current mode and the precision of the run.
+
+        Used for scoring and evaluation, and for the helper models of policies.
+        """
+        return self.optimisation.outputs(model, batch)
+
+    def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
+        """Choose rows of ``batch`` if the policy does, and train on them.
+
+        ``weight [batch]``, from selection before loading, scales the losses in their mean over the
+        rows; ``None`` means 1.
+        """
+        if self.policy is None or not self._chooses:
+            losses = self.train_rows(batch, weight, self.batches.rows / self._processes)
+            return StepResult(torch.arange(len(losses)), losses)
+        seen = self.scored(batch)
+        chosen, scores = self._choose(self.policy, seen)
+        if not len(chosen):
+            self.optimisation.end_batch(self.ledger)
+            return StepResult(chosen.index, torch.empty(0), chosen, scores, seen)
+        with self.ledger.phase("gate"):
+            part = batch.take(chosen.index)
+            weights = chosen.weight
+            if weight is not None:
+                factors = weight.to(weights.device).index_select(0, chosen.index)
+                weights = weights * factors.reshape(-1, *[1] * (weights.ndim - 1))
+        normaliser = chosen.total
+        if self._processes > 1:
+            own = 0.0 if self.batches.repeating else float(normaliser)
+            normaliser = distributed.total(own)[0] / self._processes
+        losses = self.train_rows(part, weights, normaliser)
+        return StepResult(chosen.index[: len(losses)], losses, chosen, scores, seen)
+
+    def _choose(self, policy: Policy, seen: Scored) -> tuple[Selection, Tensor | None]:
+        """Rows of a batch selected by ``policy``, and the scores of a `Gate`."""
+        if isinstance(policy, Gate):
+            with self.ledger.phase("score"):
+                scores = policy.scores(seen)
+            with self.ledger.phase("gate"):
+                chosen = policy.select(scores)
+        else:
+            scores = None
+            with self.ledger.phase("score"):
+                found = policy.choose(seen)
+                chosen = seen.select(torch.arange(seen.rows)) if found is None else found
+                chosen.check(seen.rows, policy)
+        if self._processes > 1 and not len(chosen):
+            chosen = chosen.padded()
+        return chosen, scores
+
+    def train_rows(
+        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
+    ) -> Tensor:
+        """Train on all rows of ``batch``; returns their losses before the step.
+
+        See `Optimisation.train` for the arguments.
+        """
+        return self.optimisation.train(batch, weight, normaliser, self.ledger)
+
+    def scored(self, batch: Batch) -> Scored:
+        """``batch`` for policies: evaluated on first access, in the precision of the run."""
+        return Scored(
+            None,
+            batch.y,
+            batch.x,
+            batch.index,
+            self.model,
+            criterion=self.criterion,
+            forward=self.forward,
+            count=self._count_pass,
+        )
+
+    def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
+        """FLOPs of ``batch`` in ``model``."""
+
+        def criterion(outputs: Any, targets: Any) -> Any:  # as in training, outside autocast
+            with torch.autocast(self.device.type, enabled=False):
+                return token_losses(self.criterion, outputs, targets)
+
+        with self.optimisation.autocast():
+            return count_flops(model, batch.x, batch.y, criterion)
+
+    # --- what a step found and cost ---
+
+    def _observe(self, batch: Batch, result: StepResult) -> None:
+        """Report a step to the policy, unless its rows only repeat those of another process."""
+        policy = self.policy
+        if policy is None or not self._observes:
+            return
+        if self._processes > 1 and self.batches.repeating:
+            policy.report()
+            return
+        rows, losses, known = result.rows, result.losses, result.predictions
+        chosen = result.selection
+        if chosen is not None and chosen.padding is not None:  # leave out padding rows
+            real = chosen.weight.reshape(len(chosen), -1).sum(1)[: len(rows)] > 0
+            rows, losses, known = rows[real], losses[real], known.take(real)
+        visits = [Visit(_rows_of(batch.index, rows), losses, *known[:3])]
+        seen = result.seen
+        if seen is not None and seen.known_losses is not None:
+            rest = torch.ones(batch.rows, dtype=torch.bool, device=rows.device)
+            rest[rows] = False
+            visits.append(self._visit(seen, rest.nonzero().squeeze(1)))
+        policy.report(*[visit for visit in visits if len(visit.losses)])
+        if self._chooses:  # the next batch may depend on it
+            policy.exchange()
+
+    def _visit(self, seen: Scored, rows: Tensor) -> Visit:
+        """A visit to ``rows`` that were only scored."""
+        known = Predictions()
+        if self.optimisation.watching and self.classes:
+            known = predictions(seen.outputs, seen.targets).take(rows)
+        index = _rows_of(seen.index, rows)
+        losses = seen.losses[rows.to(seen.losses.device)]
+        return Visit(index, losses, *known[:3], trained=False)
+
+    def _exchange(self) -> None:
+        if self.policy is not None:
+            self.policy.exchange()
+
+    def _count(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
+        """Add a step to the ledger; returns its metrics, with values that may be on the device."""
+        trained, chosen, batches = len(result.rows), result.selection, self.batches
+        repeating = self._processes > 1 and batches.repeating
+        padding = None if chosen is None else chosen.padding
+        self.ledger.note(
+            cost,
+            trained=trained,
+            skipped=batch.rows - trained,
+            overflowed=self.optimisation.take_lost(),
+            padded=torch.tensor(trained) if repeating else padding,
+        )
+        if not repeating:
+            self.ledger.flops_dense += cost.training(batch.rows / batches.epoch.share)
+        if self.policy is not None and self.policy.flops:
+            self.ledger.flops.helper += self.policy.flops
+            self.policy.flops = 0.0
+        self.step += 1
+        batches.trained()
+        loss = None
+        if len(result.losses):
+            loss = result.losses.mean() if chosen is None else chosen.mean_loss(result.losses)
+        metrics = {
+            "loss": loss,
+            "trained": trained,
+            "seen": batch.rows,
+            "lr": self.optimisation.optimizer.param_groups[0]["lr"],
+            "flops": self.ledger.flops.total,
+            "flops_dense": self.ledger.flops_dense,
+            "of_epoch": batches.of_epoch,
+        }
+        if chosen is not None:
+            metrics["rate"], metrics["threshold"] = chosen.rate, chosen.threshold
+            metrics["target_rate"] = chosen.target_rate
+        return metrics
+
+    def _count_pass(self, model: nn.Module, batch: Batch, trained: bool) -> None:
+        """Count a scoring pass of the model, or a pass of a policy's helper model."""
+        if model is self.model and not trained:
+            self.ledger.note(self.cost(batch), scored=batch.rows)
+        else:
+            self.ledger.note_helper(self.cost(batch, model), batch.rows, trained)
+
+    def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
+        """FLOPs of ``batch``, counted once per shape of its rows, or predicted from other lengths.
+
+        A new shape of the training data is first checked on two rows. Raises ``ValueError`` for
+        invalid data, before any weight changes.
+        """
+        if model is None and (shape := shape_of(batch)) not in self._checked:
+            self.ledger.settle()  # the check waits for the device, while no clock runs
+            self._check_batch(batch)
+            self._checked.add(shape)
+        cost = self._flops.cost(model or self.model, batch)
+        if not self.ledger.uncounted.issuperset(cost.uncounted):
+            self.ledger.uncounted.update(cost.uncounted)
+            self._spent()  # raises for a FLOPs budget with uncounted operations
+        return cost
+
+    def _count_outside(self, model: nn.Module, batch: Batch) -> BatchFlops:
+        """Count while no clock runs."""
+        self.ledger.settle()
+        return self.count_flops(model, batch)
+
+    def _check_batch(self, batch: Batch) -> None:
+        """Run two rows of a new shape; raise ``ValueError`` for what cannot be trained on."""
+        if not batch.rows:
+            raise ValueError(
+                "the training data contain an empty batch: remove empty batches from the loader"
+            )
+        if self.policy is not None and self.policy.needs_index and batch.index is None:
+            raise ValueError(
+                f"{type(self.policy).__name__} keeps per-sample state, but the training data"
+                " provide no indices: pass the data set itself with batch_size=..., or use a"
+                " DataLoader of indexed(data)"
+            )
+        few = batch.take(slice(0, 2))
+        with evaluating(self.model, self.device):
+            outputs = self.forward(self.model, few)
+        source = self.batches.source
+        self.classes = takes_classes(self.criterion, outputs, few, batch, source)
+
+    def _spent(self) -> float:
+        """Fraction of the budget spent."""
+        if self.budget.flops and self._processes > 1:
+            self.ledger.pool()
+        if self.budget.seconds:
+            self.ledger.settle()
+        epochs = self.batches.epoch.number + self.batches.of_epoch
+        spent = self.budget.spent(epochs, self.ledger, self.step)
+        if self.budget.seconds:  # each process has its own clock
+            spent = distributed.total(spent)[0] / distributed.world()
+        return spent
+
+    # --- reports and steering ---
+
+    def _report(self) -> None:
+        """Send the records since the last report to the observers; waits for the device.
+
+        Raises ``FloatingPointError`` if a loss or gradient was not finite.
+        """
+        self.optimisation.check()
+        if self.reports.waiting:
+            self.ledger.settle()
+            energy = self.ledger.energy()
+            self.reports.send(joules=energy.joules, joules_reason=energy.reason)
 
     def steer(self, name: str, value: Any) -> None:
         """Change a setting of the policy before the next batch; thread-safe.
@@ -57,12 +593,66 @@ class Trainer(Loop):
                 f"{name} cannot be changed while {distributed.world()} processes train, since they"
                 " would do so at different steps: pass replay=[Event(step, name, value)]"
             )
-        if not hasattr(self.step, "steer"):
+        if self.policy is None or not overrides(self.policy, "steer"):
             raise ValueError(
-                f"{type(self.step).__name__} has no setting {name!r} to steer: give the trainer a"
-                " policy that chooses after scoring, such as a Gate"
+                f"the policy {type(self.policy).__name__} has no setting {name!r} to steer: give"
+                " the trainer a policy that chooses after scoring, such as a Gate"
             )
         self.steering.put(name, value)
+
+    def _steer(self) -> None:
+        for name, value in self.steering.due(self.step):
+            try:
+                assert self.policy is not None
+                self.policy.steer(name, value)
+            except (TypeError, ValueError) as error:  # an invalid value must not stop the run
+                warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
+                continue
+            self.steering.events.append(Event(self.step, name, value))
+            self._report()
+            changed = {"name": name, "value": value}
+            place = {"epoch": self.epoch, "progress": self.progress}
+            self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
+
+    # --- the end of an epoch, and evaluation ---
+
+    def _end_epoch(self, whole: bool) -> StepRecord:
+        """End an epoch, complete or truncated by the budget: last step, validation, report."""
+        with self.ledger.clock("training"), self.ledger.phase("optimizer"):
+            self.optimisation.flush()
+            self._exchange()
+        lost = self.optimisation.take_lost()
+        self.ledger.note(BatchFlops(), overflowed=lost)
+        self._report()
+        self.batches.end_epoch(whole)
+        self.progress = self._spent() if whole else self.progress
+        validated = self.validate()
+        self.ledger.pool()
+        metrics = {
+            "epoch": self.epoch,
+            "progress": self.progress,
+            "flops": self.ledger.flops.total,
+            "seconds": self.ledger.seconds["training"],
+            "trained": self.ledger.samples.trained,
+            **validated,
+        }
+        record = StepRecord(self.step, "epoch", metrics)
+        self.reports.log(record)
+        self.done = self.progress >= 1.0
+        return record
+
+    def validate(self) -> dict[str, Any]:
+        """Metrics of the validation data, or a sample of them, prefixed with ``val_``."""
+        if self.validation is None or not self.validates:
+            return {}
+        values = self.measure(self.validation, self.validation_rows).values()
+        del values["samples"]
+        interval = values.pop("accuracy_interval")
+        if values["accuracy"] is None:
+            del values["accuracy"]
+        elif interval is not None and self.validation_rows is not None:
+            values["accuracy_low"], values["accuracy_high"] = interval
+        return {f"val_{name}": value for name, value in values.items()}
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Metrics of one pass over ``data``, such as the test split; not counted as training.
@@ -70,4 +660,163 @@ class Trainer(Loop):
         ``samples``, ``loss``, and the metrics by name; for integer labels ``accuracy`` in [0, 1]
         with its 95 % interval ``accuracy_interval``, else ``None``.
         """
-        return self.evaluator.evaluate(as_loader(data, self.device, shuffle=False))
+        return self.measure(as_loader(data, self.device, shuffle=False)).values()
+
+    def measure(self, source: BatchSource, rows: Tensor | None = None, keep: int = 0) -> Measured:
+        """Values of each row of ``source``, or of its ``rows`` (int64 ``[n]``), in one pass.
+
+        ``keep``: bytes of outputs and targets to keep at most. Random numbers are the same in every
+        pass. Raises ``ValueError`` if there is no batch.
+        """
+        evaluation = Evaluation(self.criterion, self.metrics, self.classes, keep)
+        random = rng.isolated(self.device, self.config.seed, "evaluation")
+        empty = True
+        with self.ledger.clock("evaluation"), random, evaluating(self.model, self.device):
+            distributed.same_buffers(self.model)
+            for batch in source.batches(0, rows):
+                repeated = evaluation.divisible and distributed.repeats(batch.rows)
+                if evaluation.divisible and distributed.world() > 1:
+                    batch = batch.take(distributed.share(batch.rows))
+                batch = self.optimisation.prepare(batch)
+                self.ledger.note(self.cost(batch), evaluated=0 if repeated else batch.rows)
+                evaluation.add(batch, self.forward(self.model, batch), repeated)
+                empty = False
+        if empty:
+            raise ValueError(
+                "the validation data gave no batch: lower batch_size or disable drop_last"
+            )
+        return evaluation.result()
+
+    # --- saving ---
+
+    def _save_if_due(self, epoch_ended: bool = False) -> None:
+        kept = self.checkpoints
+        if kept is None:
+            return
+        if (epoch_ended or kept.due(self.step)) and (self.done or kept.rested()):
+            self._save()
+
+    def _save_alone(self) -> None:
+        """Save the current state, except with other processes, which may not have stopped here."""
+        if distributed.world() == 1:
+            self._save()
+
+    def _save(self) -> Path | None:
+        """Save the current state, unless it is saved already; returns the folder."""
+        kept, place = self.checkpoints, (self.step, self.epoch, self.done)
+        if kept is None or place == self._saved:
+            return None if kept is None else kept.folder
+        self._exchange()
+        self._report()
+        self.ledger.pool()
+        self.reports.sync()
+        state = {
+            "run": {**self._described, **describe_weights(self)},
+            **self.optimisation.weights(),
+            "trainer": distributed.whole(self.state_dict()),
+        }
+        if distributed.rank() == 0:
+            kept.write(state, self.step)
+        self._saved = place
+        return kept.folder
+
+    def _open(self, resume: bool) -> None:
+        """Continue from the newest checkpoint if requested.
+
+        Raises ``ValueError`` for ``resume`` without a folder, for a run with other settings, and
+        for processes that would not continue the same run.
+        """
+        if self.checkpoints is None:
+            if resume:
+                raise ValueError("resume is True, but checkpoints is not set: pass the folder")
+            return
+        self._described = describe(self)
+        found = self.checkpoints.open(resume)
+        settings = str(self._described["settings"])
+        distributed.agree("" if found is None else found[0].name, settings)
+        if found is None:
+            if resume:  # killed before its first checkpoint, possibly after its first metrics
+                self.reports.start_again()
+            return
+        path, state = found
+        distributed.agree_to(partial(check_same, state["run"], self._described, path))
+        try:
+            check_shape(self.state_dict(), state["trainer"])
+            self.optimisation.load_weights(state)
+            self.load_state_dict(state["trainer"])
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[-1].strip()
+            raise ValueError(
+                f"{path} does not hold the state of this run ({what}): remove it, or choose another"
+                " folder"
+            ) from error
+        now = {**self._described, **describe_weights(self)}
+        distributed.agree_to(partial(check_same, state["run"], now, path))
+        self._saved = (self.step, self.epoch, self.done)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the run without weights and optimizer.
+
+        No RNG state is needed: random numbers depend on seed, step and purpose only.
+        """
+        return {
+            "step": self.step,
+            "progress": self.progress,
+            "done": self.done,
+            "prepared": self.prepared,
+            "events": [asdict(event) for event in self.steering.events],
+            "batches": self.batches.state_dict(),
+            "optimisation": self.optimisation.state_dict(),
+            "policy": {} if self.policy is None else self.policy.state_dict(),
+            "ledger": self.ledger.state_dict(),
+            "reports": self.reports.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state``; the caller restores model and optimizer."""
+        self.step, self.progress = int(state["step"]), float(state["progress"])
+        self.done, self.prepared = bool(state["done"]), bool(state["prepared"])
+        self.steering.events = [Event(**event) for event in state["events"]]
+        self.batches.load_state_dict(state["batches"])
+        self.optimisation.load_state_dict(state["optimisation"])
+        if self.policy is not None:
+            self.policy.load_state_dict(state["policy"])
+        self.ledger.load_state_dict(state["ledger"])
+        self.reports.load_state_dict(state["reports"])
+
+    def _features(self, rows: Tensor, of: str = "data") -> Tensor:
+        """See `RunInfo.features`."""
+        source = self.batches.source if of == "data" else self.validation
+        assert source is not None
+        with evaluating(self.model, self.device):
+            return features_of(self.model, map(self._prepared, source.batches(self.epoch, rows)))
+
+
+KINDS: dict[str, tuple[Any, str]] = {
+    "model": (nn.Module, "a torch module"),
+    "epochs": (Real | None, "a number"),
+    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
+    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
+    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
+    "optimizer": (Optimizer | None, "an optimizer, such as SGD(model.parameters(), lr=0.1)"),
+    "scheduler": (LRScheduler | None, "a torch scheduler of the optimizer"),
+    "observers": (Sequence, "a list of observers"),
+}
+"""Types of arguments, and the words for them."""
+
+
+def _budget(budget: Budget | None, epochs: float | None) -> Budget:
+    if budget is not None and epochs is not None:
+        raise ValueError(f"epochs is {epochs}, but a budget is given too: pass only one")
+    if budget is None and epochs is None:
+        raise ValueError("neither epochs nor budget is given: pass one, such as epochs=10")
+    return budget or Budget(epochs=epochs)
+
+
+def _data_of(source: Any) -> Any:
+    """The data set of a source of batches, or its loader."""
+    return getattr(source, "data", getattr(source, "loader", None))
+
+
+def _rows_of(index: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if index is None else index[rows.to(index.device)]

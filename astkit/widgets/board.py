@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from astkit.widgets import frontend
 from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
-POINTS = 1000  # maximum number of points per series; even
-MARKS = 100  # maximum number of marked changes of settings
+POINTS = 1000  # maximum number of points per series, and of marked changes of settings
 EVERY_S = 2.0  # minimum time between two frames, in seconds
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
@@ -26,36 +25,6 @@ _SERIES = {
     "train": ("threshold", "rate", "target_rate", "loss", "flops", "flops_dense", "joules"),
     "epoch": ("val_loss", "val_accuracy"),
 }
-
-
-class Trace:
-    """A series of bounded length: when full, neighbouring points are averaged in pairs.
-
-    A point is the mean of ``stride`` consecutive values.
-    """
-
-    def __init__(self) -> None:
-        self.stride = 1
-        self._points: list[tuple[float, float]] = []
-        self._x = self._y = 0.0
-        self._open = 0
-
-    def add(self, x: float, y: float) -> None:
-        self._x, self._y, self._open = self._x + x, self._y + y, self._open + 1
-        if self._open < self.stride:
-            return
-        self._points.append((self._x / self.stride, self._y / self.stride))
-        self._x = self._y = 0.0
-        self._open = 0
-        if len(self._points) == POINTS:
-            pairs = np.array(self._points).reshape(-1, 2, 2).mean(axis=1)
-            self._points = [(x, y) for x, y in pairs.tolist()]
-            self.stride *= 2
-
-    def points(self) -> NDArray[np.float64]:
-        """x and y of all points: float64 ``[points, 2]``."""
-        rest = [(self._x / self._open, self._y / self._open)] if self._open else []
-        return np.array(self._points + rest, dtype=float).reshape(-1, 2)
 
 
 class LiveBoard:
@@ -69,32 +38,32 @@ class LiveBoard:
 
     Attributes:
         max_share: maximum share of the time since the first frame spent on drawing.
-        series: logged values, by name.
+        series: logged values as pairs of step and value, by name; of long runs every second one is
+            dropped again and again.
         spent: CPU seconds of all frames but the first, limited by ``max_share``.
     """
 
     def __init__(self, live: bool | None = None) -> None:
         self.shown = frontend.mode(live) != "off"
-        self.max_share = 0.02
-        self.spent = 0.0
-        self.series = {name: Trace() for names in _SERIES.values() for name in names}
+        self.max_share, self.spent = 0.02, 0.0
+        self.series: dict[str, list[tuple[float, float]]] = {}
         self.events: list[int] = []
         self._reason = "no meter was given"
-        self._switched = ""
         self._started: float | None = None
         self._last = self._cost = 0.0
         self._handle: Any = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Store the metrics of a batch; draw if a frame is due."""
-        if phase == "event" and metrics["name"] != "probe" and len(self.events) < MARKS:
+        if phase == "event" and len(self.events) < POINTS:
             self.events.append(step)
-            if metrics["name"] == "selection":
-                self._switched = f"selection switched {metrics['value']} at step {step}"
         self._reason = metrics.get("joules_reason") or self._reason
         for name in _SERIES.get(phase, ()):
             if metrics.get(name) is not None:
-                self.series[name].add(step, float(metrics[name]))
+                points = self.series.setdefault(name, [])
+                points.append((step, float(metrics[name])))
+                if len(points) > POINTS:
+                    del points[1::2]
         if self.shown and self._due():
             self.draw()
 
@@ -124,8 +93,7 @@ class LiveBoard:
 
         file = BytesIO()
         self.picture().savefig(file, dpi=80, pil_kwargs={"compress_level": 1})  # fast, not small
-        png = base64.b64encode(file.getvalue()).decode()
-        bundle = {"image/png": png, "text/plain": _TEXT}
+        bundle = {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": _TEXT}
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
         else:
@@ -133,30 +101,25 @@ class LiveBoard:
 
     def close(self) -> None:
         """Draw the last frame."""
-        if self.shown and self._measured():
+        if self.shown and self.series:
             self.draw()
-
-    def _measured(self) -> dict[str, NDArray[np.float64]]:
-        points = {name: trace.points() for name, trace in self.series.items()}
-        return {name: each for name, each in points.items() if np.isfinite(each).all(1).any()}
 
     @styled
     def picture(self) -> Picture:
         """A panel for each measured quantity, and a note about those not measured."""
-        there = self._measured()
-        panels = [panel for panel in _panels(set(there)) if panel.curves.keys() & there.keys()]
+        points = {name: np.array(each) for name, each in self.series.items()}
+        panels = [panel for panel in _panels(set(points)) if panel.curves.keys() & points.keys()]
         rows = max(1, -(-len(panels) // 2))
         figure = picture(2, rows, width=5.0, height=2.5, layout=None)
         inch = 1 / (2.5 * rows)
         room = {"left": 0.07, "right": 0.93, "bottom": 0.8 * inch, "top": 1 - 0.35 * inch}
         figure.subplots_adjust(**room, wspace=0.37, hspace=0.55)  # as constrained, but faster
         what = {"joules": f"joules not measured: {self._reason}", "flops": "FLOPs not counted"}
-        notes = [self._switched] * bool(self._switched)
-        note = " · ".join(notes + [text for name, text in what.items() if name not in there])
+        note = " · ".join(text for name, text in what.items() if name not in points)
         figure.text(0.01, 0.06 * inch, fill(shorten(note, 280), 140), size=8, color=SOFT)
         axes = list(figure.axes)
         for axis, panel in zip(axes, panels, strict=False):
-            _draw(axis, panel, there, self.events)
+            _draw(axis, panel, points, self.events)
         for empty in axes[len(panels) :]:
             empty.set_axis_off()
         return figure
@@ -173,9 +136,10 @@ class Panel(NamedTuple):
 def _panels(there: set[str]) -> list[Panel]:
     first = {**line("this run", markers=False), "linestyle": "-"}
     dense = {**line("dense", markers=False), "linestyle": "--"}
-    thin = {**first, "lw": 0.8}
-    rates = {"rate": ("rate", thin), "target_rate": ("set point", {"color": SOFT, "ls": "--"})}
-    losses = {"loss": ("training", thin), "val_loss": ("validation", line(2, markers=False))}
+    thin, dashed = {**first, "lw": 0.8}, {"color": SOFT, "ls": "--", "drawstyle": "steps-pre"}
+    rates = {"rate": ("rate", thin), "target_rate": ("set point", dashed)}
+    trained = "selected" if "rate" in there else "training"  # of hard rows the loss is higher
+    losses = {"loss": (trained, thin), "val_loss": ("validation", line(2, markers=False))}
     accuracy = {"val_accuracy": ("accuracy", {**line(5), "ms": 3})}
     flops = {"flops": ("this run", first), "flops_dense": ("dense", dense)}
     cost = Panel("cost of training", "FLOPs, counted", flops)
@@ -190,7 +154,7 @@ def _panels(there: set[str]) -> list[Panel]:
     ]
 
 
-def _draw(axis: Axes, panel: Panel, points: dict[str, Any], marks: list[int]) -> None:
+def _draw(axis: Axes, panel: Panel, points: dict[str, NDArray[Any]], marks: list[int]) -> None:
     curves = {name: curve for name, curve in panel.curves.items() if name in points}
     sides, lines = {"": axis}, []
     for name, (label, style) in curves.items():
@@ -203,8 +167,7 @@ def _draw(axis: Axes, panel: Panel, points: dict[str, Any], marks: list[int]) ->
         lines += sides.get(name, axis).plot(*points[name].T, label=label, **style)
     for mark in marks:
         axis.axvline(mark, color=SOFT, lw=0.8, ls=":")
-    end = max(points[name][-1, 0] for name in curves)
-    axis.set_xlim(0, max(end, 1.0))
+    axis.set_xlim(0, max(points[name][-1, 0] for name in curves))
     if panel.title != "threshold":
         axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]) if axis.dataLim.y0 < 0 else 0)
     if "FLOPs" in panel.unit:

@@ -1,4 +1,4 @@
-"""Figures of a comparison of policies, from tables that `astkit.runs.comparison_page` makes."""
+"""Figures of a comparison of policies, from tables that `astkit.comparison.report` makes."""
 
 from __future__ import annotations
 
@@ -29,46 +29,83 @@ POINTS = 49
 """Number of points at which the curves of several seeds are averaged."""
 SHOWN_FROM = 0.3
 """Share of a run from which on its curve determines the range of the vertical axis."""
+WIDEST = 3.0
+"""Rows of a forest plot that reach further than this many times the median row are cut off."""
 _LARGE: dict[str, Any] = {"ms": 11, "mec": INK, "mew": 1.4, "linestyle": "none", "zorder": 5}
-COSTS = {"flops": "FLOPs", "seconds": "seconds"}
+COSTS = {"flops": "FLOPs", "seconds": "time"}
 
 
 @styled
 def differences(table: Table, quantity: str = "accuracy (points)", higher: bool = True) -> Picture:
-    """Forest plot: difference of each policy to dense and to random samples, with intervals.
+    """Forest plot: difference of each method to dense training and to random samples.
+
+    The axis ends at `WIDEST` times the median row, if one reaches further: an arrow then marks an
+    interval that is cut off, and a number at the edge a difference that lies outside.
 
     Args:
         table: columns ``arm``, ``against`` ("dense" or "random"), ``mean``, ``low``, ``high`` (NaN
-            if undefined) and ``outcome`` (shown for "dense").
+            if undefined), ``n``, the number of seeds, and ``outcome`` (shown for "dense").
         quantity: what is compared, with its unit.
         higher: whether a higher value is better; otherwise reductions are drawn, so that better is
             to the right.
     """
-    needed = ["arm", "against", "mean", "low", "high", "outcome"]
+    needed = ["arm", "against", "mean", "low", "high", "n", "outcome"]
     rows = frames.read(table, "differences", needed, key=["arm", "against"])
     arms = list(rows["arm"].unique())
-    figure = picture(width=7.6, height=1.8 + 0.55 * len(arms))
+    figure = picture(width=8.2, height=1.5 + 0.5 * len(arms))
     axis = figure.axes[0]
     axis.axvline(0, color=INK, lw=1.2)
-    apart = 0.15 if rows["against"].nunique() > 1 else 0.0
+    both = rows["against"].nunique() > 1
     if not higher:
         rows = rows.assign(mean=-rows["mean"], low=-rows["high"], high=-rows["low"])
+    reach = rows[["mean", "low", "high"]].abs().max(axis=1)
+    limit = WIDEST * float(reach.median()) if reach.max() > WIDEST * reach.median() > 0 else np.inf
     for row in rows.to_dict("records"):
-        place, policy = arms.index(row["arm"]), row["against"] == "dense"
-        look: dict[str, Any] = {"color": SOFT, "marker": "o", "mfc": PAPER, "ms": 5, "lw": 1.1}
-        if policy:
-            look = {**line(str(row["arm"])), "ms": 8, "lw": 2.2}
-        ends = [[row["mean"] - row["low"]], [row["high"] - row["mean"]]]
-        spot = [row["mean"]], [place - apart if policy else place + apart]
-        axis.errorbar(*spot, xerr=ends, capsize=3, **{**look, "linestyle": "none"})
+        place, to_dense = arms.index(row["arm"]), row["against"] == "dense"
+        look: dict[str, Any] = {**line(str(row["arm"])), "linestyle": "none", "marker": "o"}
+        look |= {"ms": 8, "lw": 2.2} if to_dense else {"ms": 7, "lw": 1.4, "mfc": PAPER}
+        if str(row["arm"]).startswith("random at"):
+            look["color"] = SOFT
+        height = place + 0.14 * both * (-1 if to_dense else 1)
+        _bar(axis, height, (row["mean"], row["low"], row["high"]), limit, look)
+    shown = rows[["mean", "low", "high"]].clip(-limit, limit)
+    first, last = min(0.0, float(shown.min().min())), max(0.0, float(shown.max().max()))
+    margin = 0.04 * (last - first or 1.0)
+    axis.set_xlim(first - margin, last + margin)
     _label_rows(axis, arms, rows[rows["against"] == "dense"].set_index("arm")["outcome"])
-    axis.set(title=f"difference{'' if apart else ' to dense'} at equal cost, with 95 % intervals")
+    sizes = sorted(rows["n"].unique())
+    seeds = f"{sizes[0]} seeds" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} seeds"
+    against = "dense training" + " and random samples" * both
+    axis.set_title(f"test {quantity.split(' (')[0]} against {against}, {seeds}, 95 % intervals")
     axis.set_xlabel(f"{'difference' if higher else 'reduction'} of {quantity}, better to the right")
-    if apart:
-        for label, colour, face in (("dense", INK, INK), ("random samples", SOFT, PAPER)):
-            axis.plot([], [], color=colour, marker="o", mfc=face, label=f"to {label}")
+    if both:
+        for words, face in (("dense training", INK), ("random samples at its rate", PAPER)):
+            look = {"color": INK, "marker": "o", "linestyle": "none", "mfc": face}
+            axis.plot([], [], **look, label=f"minus {words}")
         figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
+
+
+def _bar(
+    axis: Axes,
+    height: float,
+    values: tuple[float, float, float],
+    limit: float,
+    look: dict[str, Any],
+) -> None:
+    """A mean with its interval, cut off at -``limit`` and ``limit``."""
+    mean, low, high = values
+    side = 1 if mean > 0 else -1
+    if abs(mean) > limit:
+        axis.plot([side * limit], [height], marker="<>"[side > 0], ms=8, color=look["color"])
+        text: dict[str, Any] = {"ha": "right" if side > 0 else "left", "va": "center", "size": 9}
+        axis.text(0.96 * side * limit, height, f"{mean:+.3g}", color=look["color"], **text)
+        return
+    ends = np.clip([low, high], -limit, limit)
+    axis.errorbar([mean], [height], xerr=[[mean - ends[0]], [ends[1] - mean]], capsize=3, **look)
+    for end, cut, marker in ((low, ends[0], "<"), (high, ends[1], ">")):
+        if end != cut and not np.isnan(end):
+            axis.plot([cut], [height], marker=marker, ms=7, color=look["color"])
 
 
 def _label_rows(axis: Axes, arms: list[str], outcomes: pd.Series[str]) -> None:
@@ -84,7 +121,9 @@ def _label_rows(axis: Axes, arms: list[str], outcomes: pd.Series[str]) -> None:
 
 
 @styled
-def cost_to_reach(curves: Table, reached: Table, metric: str = "accuracy") -> Picture:
+def cost_to_reach(
+    curves: Table, reached: Table, metric: str = "accuracy", rows: int | None = None
+) -> Picture:
     """Validation value by cost: mean over seeds, shaded from the lowest to the highest.
 
     Args:
@@ -92,8 +131,9 @@ def cost_to_reach(curves: Table, reached: Table, metric: str = "accuracy") -> Pi
             of the whole run of the arm "dense"; all NaN if not measured. Arms whose names start
             with "random at" are thin grey lines without shading.
         reached: columns ``arm`` and, with the same unit, ``flops`` and ``seconds`` at which the arm
-            reaches dense's final value; NaN if it does not. Large markers show them.
+            reaches the final value of dense training; NaN if it does not. Large markers show them.
         metric: name of the value.
+        rows: number of validation rows, for the title.
     """
     table = frames.read(curves, "cost_to_reach", ["arm", "seed", "value"])
     costs = [cost for cost in COSTS if cost in table and table[cost].notna().all()]
@@ -106,7 +146,7 @@ def cost_to_reach(curves: Table, reached: Table, metric: str = "accuracy") -> Pi
             _arm(axis, str(arm), runs, cost) for arm, runs in table.groupby("arm", sort=False)
         ]
         final = table[table["arm"] == "dense"].groupby("seed")["value"].last().mean()
-        axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="dense's final value")
+        axis.axhline(final, color=INK, lw=1.0, ls=(0, (5, 3)), label="final value of dense")
         if marks[cost].notna().any():
             large = {**_LARGE, "color": PAPER, "marker": "o"}
             axis.plot([np.nan], [np.nan], **large, label="it is reached")
@@ -115,10 +155,10 @@ def cost_to_reach(curves: Table, reached: Table, metric: str = "accuracy") -> Pi
         low, high = np.nanmin(ranges), np.nanmax(ranges)
         axis.set_ylim(low - 0.04 * (high - low), high + 0.06 * (high - low))
         axis.set(title=f"validation {metric} against {COSTS[cost]}", ylabel=f"validation {metric}")
-        axis.set_xlabel(f"{COSTS[cost]}, as a share of dense's whole run")
+        axis.set_xlabel(f"{COSTS[cost]}, as a share of dense training")
         axis.xaxis.set_major_locator(MaxNLocator(6))
     words = "mean of {} seeds, shaded from the lowest to the highest"
-    name_seeds(figure, table["seed"].nunique(), words)
+    name_seeds(figure, table["seed"].nunique(), words, f"{rows:,} validation rows" if rows else "")
     legend_beside(figure, figure.axes[0])
     return figure
 

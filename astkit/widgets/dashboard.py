@@ -2,27 +2,119 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+import json
+import threading
+import time
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from astkit import files
 from astkit.widgets import frontend
 from astkit.widgets.board import LiveBoard
-from astkit.widgets.drive import Run
+
+if TYPE_CHECKING:
+    from astkit.widgets.strip import Strip
 
 STEERED_SHARE = 0.1  # maximum share of time spent on drawing while controls are shown
 ANSWER_S = 3.0  # seconds to wait for an answer of the front end
+_UNHEARD = (
+    "no controls: steering needs a front end that reaches a busy kernel, such as JupyterLab 4.4"
+    " with ipykernel 7; training runs to its end"
+)
+
+
+class Run:
+    """A trainer's run, and the switches that control it.
+
+    ``pause``, ``resume``, ``step`` and ``stop`` may be called from any thread: they set a flag that
+    is read between batches.
+
+    Attributes:
+        trainer: a `Trainer`.
+        status: "ready", "running", "paused", "finished", "stopped", "interrupted" or "failed".
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+        self.status = "ready"
+        self._paused, self._single, self._stopped = (threading.Event() for _ in range(3))
+
+    def pause(self) -> None:
+        """Pause after the current batch."""
+        self._paused.set()
+
+    def resume(self) -> None:
+        """Continue."""
+        self._paused.clear()
+
+    def step(self) -> None:
+        """Train on one batch and pause."""
+        self._paused.set()
+        self._single.set()
+
+    def stop(self) -> None:
+        """End the run after the current batch."""
+        self._stopped.set()
+
+    def drive(self, strip: Strip | None = None, pace: float | None = None) -> None:
+        """Train to the end, at most ``pace`` batches per second; ``strip`` is kept up to date.
+
+        An interrupt ends the run after the current batch; other errors are raised.
+        """
+        from astkit.trainers.limits import interrupt_held  # imports torch
+
+        follow = (lambda: None) if strip is None else strip.follow
+        self.status, ending = "running", "failed"
+        try:
+            with closing(self.trainer.steps()) as steps, interrupt_held() as interrupted:
+                for record in steps:
+                    if record.phase == "train":
+                        self._single.clear()
+                    follow()
+                    time.sleep(1 / pace if pace else 0.0)
+                    while self._waits() and not interrupted():
+                        self.status = "paused"
+                        follow()
+                        time.sleep(0.05)
+                    self.status = "running"
+                    if self._stopped.is_set() or interrupted():
+                        break
+                ending = "interrupted" if interrupted() else "finished"
+            ending = "stopped" if self._stopped.is_set() else ending
+        finally:
+            self.status = ending
+            follow()
+
+    def _waits(self) -> bool:
+        return self._paused.is_set() and not self._single.is_set() and not self._stopped.is_set()
+
+    def record(self) -> dict[str, Any]:
+        """Status, metrics and changes of settings as plain values; ``steered``: by hand."""
+        history, events = self.trainer.history, self.trainer.steering.events
+        return {
+            "status": self.status,
+            "steered": bool(events),
+            "events": [asdict(event) for event in events],
+            "training_steps": self.trainer.step,
+            "steps": history.steps,
+            "epochs": history.epochs,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write `record` as JSON, atomically."""
+        files.write_atomic(Path(path), json.dumps(self.record(), indent=1) + "\n")
 
 
 class Dashboard:
-    """Controls a run from a notebook.
+    """Shows a run in a notebook while it trains, and lets its gate be steered::
 
-    In one cell::
+        run = Dashboard().run(trainer)
 
-        run = await Dashboard().start(trainer)
-
-    and in a later one ``await run.finished()``. With a front end the first cell returns immediately
-    and training continues between the kernel's messages. Without one (papermill, nbval, scripts)
-    ``start`` returns at the end of the run.
+    The cell ends with the run. An interrupt, or the stop button, ends it after the current batch;
+    everything up to there is kept. Without a front end (papermill, nbval, scripts) only the board
+    is drawn.
 
     Args:
         live: ``False`` shows neither board nor controls, ``True`` shows controls even if no
@@ -35,42 +127,24 @@ class Dashboard:
             raise ValueError(f"pace is {pace}: pass batches a second above 0, or None")
         self.live, self.pace = live, pace
         self.board = LiveBoard(live)
-        self.run: Run | None = None
-        self._strip: Any = None
 
-    async def start(self, trainer: Any) -> Run:
-        """Start a run; returns immediately if controls are shown, else at the end of the run.
-
-        Raises ``RuntimeError`` while an earlier run of this dashboard is active, and without a
-        front end the error that ended the run early, such as `TimeIsUp`.
-        """
-        if self.run is not None and self.run.status in ("running", "paused"):
-            raise RuntimeError(
-                "this dashboard already steers a run: stop it, or use another dashboard"
-            )
-        if self.run is not None and self.run.trainer is not trainer:
-            self.board = LiveBoard(self.live)  # the curves of the other run end where they are
-        if self.board not in trainer.observers:
-            trainer.observers.append(self.board)
-        self.run = run = Run(trainer, lambda run: self._strip and self._strip.follow())
-        self._strip = None
-        if frontend.mode(self.live) == "ask" and await self._answered(run):
+    def run(self, trainer: Any) -> Run:
+        """Train to the end of the budget; returns the `Run` with its record."""
+        if self.board not in trainer.reports.observers:
+            trainer.reports.observers.append(self.board)
+        run = Run(trainer)
+        strip = self._strip(run) if frontend.mode(self.live) == "ask" else None
+        if strip is not None:
             self.board.max_share = STEERED_SHARE
-            run.begin(self.pace)
-            await asyncio.sleep(0)
-        else:
-            run.drain()
+        run.drive(strip, self.pace if strip is not None else None)
         return run
 
-    async def _answered(self, run: Run) -> bool:
-        try:
-            from astkit.widgets.strip import Strip
-        except ImportError as error:
-            print(f"no controls ({error.name} is not installed): training runs to its end")
-            return False
+    def _strip(self, run: Run) -> Strip | None:
+        """Controls that a front end shows and answers for while this cell runs, if there is one."""
+        from astkit.widgets.strip import Strip
+
         strip = Strip(run)
-        if await strip.answered(ANSWER_S):
-            self._strip = strip
-            return True
-        strip.close(f"no front end answered within {ANSWER_S:g} s: training ran to its end")
-        return False
+        if strip.ready.wait(ANSWER_S):
+            return strip
+        strip.close(_UNHEARD)
+        return None

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import PowerNorm
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -18,6 +17,7 @@ from astkit.widgets.style import (
     COLOURS,
     INK,
     PAPER,
+    SELECTED,
     SOFT,
     Picture,
     legend_beside,
@@ -32,83 +32,66 @@ POINTS = 250  # per curve; longer runs are averaged in windows
 
 
 @styled
-def threshold_and_rate(steps: Table, target: float | None = None, window: int = 20) -> Picture:
-    """Threshold and activation rate of a gated run by step; plotted as in `step_response`.
-
-    Args:
-        steps: columns ``step``, ``threshold``, ``rate``; ``seed`` for several runs, and
-            ``target_rate`` if the set point is recorded per step.
-        target: the set point if ``steps`` has no ``target_rate``.
-        window: number of batches in the running mean of each seed's rate.
-
-    Raises ``ValueError`` if the set point is unknown, or not unique at a step.
-    """
-    needed = ["step", "threshold", "rate"]
-    table = frames.read(
-        steps, "threshold_and_rate", needed, phase="train", alone="arm", key=["step"]
-    )
-    if "target_rate" not in table or table["target_rate"].isna().all():
-        if target is None:
-            raise ValueError("the steps have no column target_rate: pass the set point as target")
-        table = table.assign(target_rate=target)
-    table = table.assign(controller=table["arm"].replace("run", "this run"), stream="")
-    return _rate_and_threshold(table.rename(columns={"target_rate": "target"}), window)
-
-
-@styled
-def step_response(responses: Table, window: int = 1, shock: int | None = None) -> Picture:
-    """Rate and threshold of controllers by step, for example after a shock.
+def threshold_and_rate(
+    steps: Table, target: float | None = None, window: int = 20, shock: int | None = None
+) -> Picture:
+    """Threshold and activation rate by step, of a run or of several controllers.
 
     Lines are medians over seeds, and over windows of steps if there are more than 250; shaded
     areas range from the 5th to the 95th percentile.
 
     Args:
-        responses: columns ``controller``, ``step``, ``rate``, ``threshold``, ``target``; ``seed``
-            for several runs, and ``stream``, the name of the input.
+        steps: columns ``step``, ``threshold``, ``rate``; ``seed`` for several runs, ``controller``
+            for several curves, ``stream``, the name of their input, and ``target_rate`` if the set
+            point is recorded per step.
+        target: the set point if ``steps`` has no ``target_rate``.
         window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
+
+    Raises ``ValueError`` if the set point is unknown, or not unique at a step.
     """
-    needed = ["controller", "step", "rate", "threshold", "target"]
-    table = frames.read(responses, "step_response", needed, alone="stream", key=needed[:2])
-    return _rate_and_threshold(table.assign(stream=table.get("stream", "")), window, shock)
-
-
-def _rate_and_threshold(table: pd.DataFrame, window: int, shock: int | None = None) -> Picture:
-    """``table``: columns controller, stream, seed, step, rate, threshold and target."""
-    rates = table.groupby(["controller", "seed"])["rate"]
-    smooth = rates.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
+    rows = pd.DataFrame(steps)
+    rows = rows.assign(controller=rows.get("controller", "this run"))
+    alone, key = "stream" if "stream" in rows else "arm", ["controller", "step"]
+    needed = ["step", "threshold", "rate"]
+    table = frames.read(rows, "threshold_and_rate", needed, phase="train", alone=alone, key=key)
+    if "target_rate" not in table or table["target_rate"].isna().all():
+        if target is None:
+            raise ValueError("the steps have no column target_rate: pass the set point as target")
+        table = table.assign(target_rate=target)
+    runs = table.groupby(["controller", "seed"])["rate"]
+    smooth = runs.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
     finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
     parts = frames.windows(table["step"], POINTS)
     table = table.assign(rate=smooth, threshold=finite, window=parts)
     figure = picture(2, width=5.6, height=3.6)
     rate, threshold = figure.axes
-    for name in table["controller"].unique():
-        of_window = table[table["controller"] == name].groupby("window")
+    for curve in table["controller"].unique():
+        of_window = table[table["controller"] == curve].groupby("window")
         for axis, column in ((rate, "rate"), (threshold, "threshold")):
             low, middle, high = of_window[column].quantile([0.05, 0.5, 0.95]).unstack().T.to_numpy()
-            x, style = list(of_window.groups), line(str(name), markers=False)
-            axis.plot(x, middle, lw=1.4, label=name, **style)
+            x, style = list(of_window.groups), line(str(curve), markers=False)
+            axis.plot(x, middle, lw=1.4, label=curve, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
     _set_point(rate, table)
     if finite.min() > 0 and finite.max() > 20 * finite.min():
         threshold.set_yscale("log")
-    if shock is not None:
-        for axis in figure.axes:
+    for axis in figure.axes:
+        axis.set_xlabel("step (batches)")
+        if shock is not None:
             axis.axvline(shock, color=SOFT, ls=":", lw=1.2, label=f"shock at step {shock}")
     over = f", mean of the last {window} batches" if window > 1 else ""
     rate.set(title="activation rate" + over, ylabel="share of the batch", ylim=0)
     threshold.set(title="threshold", ylabel="score of a sample")
-    for axis in figure.axes:
-        axis.set_xlabel("step (batches)")
     shaded = "median of {} seeds, shaded from 5 % to 95 %"
-    name_seeds(figure, table["seed"].nunique(), shaded, table["stream"].iloc[0])
+    name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", pd.Series()).head(1))
     legend_beside(figure, rate)
     return figure
 
 
 def _set_point(axis: Axes, table: pd.DataFrame) -> None:
     """Plot the set point by step with its settling band; the line is added last."""
-    by_step = table.groupby("step")["target"]
+    by_step = table.groupby("step")["target_rate"]
     if (by_step.nunique() > 1).any():
         raise ValueError(
             "the set point differs between runs at the same step: draw runs with different set"
@@ -160,18 +143,16 @@ def stability_bound(noise: Table) -> Picture:
 
 
 @styled
-def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
+def score_heatmap(scores: Table) -> Picture:
     """Distribution of the scores of a batch by step, with the threshold.
 
-    Darker cells contain a larger share of the scores, interpolated between recorded levels.
-    The axis is logarithmic if no score is negative and the middle 80 % of positive scores span more
-    than a factor of 20; its lowest row then also contains smaller scores and zeros.
+    Shades lie between the quantiles of the scores, averaged over windows of steps: the darker, the
+    nearer to the median. The axis is logarithmic if no score is 0 or negative and the middle 80 %
+    span more than a factor of 20.
 
     Args:
         scores: columns ``step``, ``level``, ``score``, ``threshold``, as in ``Watch.scores``:
             ``score`` is the quantile ``level`` of the batch; averaged over ``seed``.
-        bins: number of cells along the score axis.
-        columns: maximum number of cells along the step axis; each averages equally many steps.
 
     Raises ``ValueError`` if scores are given at one level only.
     """
@@ -179,53 +160,27 @@ def score_heatmap(scores: Table, bins: int = 40, columns: int = 80) -> Picture:
     table = frames.read(scores, "score_heatmap", needed, alone="arm", key=needed[:2])
     if table["level"].nunique() < 2:
         raise ValueError("score_heatmap was given scores at one level: watch at several levels")
-    edges, log = _score_edges(table["score"].to_numpy(dtype=float), bins)
-    shares = pd.DataFrame(
-        {key: _shares(batch, edges, log) for key, batch in table.groupby(["seed", "step"])}
-    ).T
-    steps = shares.index.get_level_values(1)
-    window = frames.windows(pd.Series(steps, index=shares.index), columns)
-    heat = shares.groupby(window.to_numpy()).mean()
-    borders = np.append(heat.index.to_numpy(dtype=float), steps.max() + 1)
-    level = table.groupby(frames.windows(table["step"], columns))["threshold"].mean()
+    window = frames.windows(table["step"], POINTS)
+    quantiles = table.groupby([window, "level"])["score"].mean().unstack()
+    threshold = table.groupby(window)["threshold"].mean()
     figure = picture(width=7.6, height=4.2)
-    axis = figure.axes[0]
-    mesh = axis.pcolormesh(borders, edges, heat.T, cmap="Blues", norm=PowerNorm(0.5, 0))
+    axis, levels = figure.axes[0], list(quantiles.columns)
+    for low, high in zip(levels[: len(levels) // 2], reversed(levels), strict=False):
+        shade: dict[str, Any] = {"color": COLOURS[0], "alpha": 1.6 / len(levels), "lw": 0}
+        axis.fill_between(quantiles.index, quantiles[low], quantiles[high], **shade)
     halo = [withStroke(linewidth=3.5, foreground=PAPER)]
-    middles = borders[:-1] + np.diff(borders) / 2
-    axis.plot(middles, level, color=INK, lw=1.4, label="threshold", path_effects=halo)
-    top = max(edges[-1], min(1.03 * level.max(), edges[-1] + 0.3 * abs(edges[-1])))
-    axis.set(title="distribution of the scores of a batch, and the threshold")
+    axis.plot(threshold, color=INK, lw=1.4, label="threshold", path_effects=halo)
+    least, near, tenth, most, top = table["score"].quantile([0, 0.02, 0.1, 0.9, 1])
+    log = least > 0 and most > 20 * tenth
+    axis.set(yscale="log" if log else "linear")
+    highest = max(top, min(1.03 * threshold.max(), top + 0.3 * abs(top)))
+    axis.set_ylim(near if log else None, highest)
+    axis.set(title="quantiles of the scores of a batch, and the threshold")
     axis.set(xlabel="step (batches)", ylabel="score of a sample")
-    axis.set(yscale="log" if log else "linear", ylim=(edges[0], top))
-    axis.grid(visible=False)
-    ticks: dict[str, Any] = {"ticks": MaxNLocator(5), "format": PercentFormatter(1)}
-    figure.colorbar(mesh, label="share of the batch in a cell", **ticks)
+    shares = f"{levels[0]:.0%} to {levels[-1]:.0%} of the scores"
+    axis.fill_between([], [], color=COLOURS[0], alpha=0.5, lw=0, label=shares)
     axis.legend(loc="upper right", frameon=True)
     return figure
-
-
-def _score_edges(scores: np.ndarray, bins: int) -> tuple[np.ndarray, bool]:
-    """Edges of ``bins`` cells that cover all ``scores``, and whether they are logarithmic."""
-    low, high = float(scores.min()), float(scores.max())
-    positive = scores[scores > 0]
-    if low >= 0 and len(positive):
-        least, tenth, most = np.quantile(positive, (0.02, 0.1, 0.9))
-        if most > 20 * tenth:
-            return np.geomspace(least * 0.999, high, bins + 1), True
-    if high == low:
-        high += 1e-6 * max(1.0, abs(low))
-    return np.linspace(low, high, bins + 1), False
-
-
-def _shares(batch: pd.DataFrame, edges: np.ndarray, log: bool) -> np.ndarray:
-    """The share of a batch's scores in each cell, from their quantiles; sums to 1."""
-    batch = batch.sort_values("level")
-    score = np.clip(batch["score"].to_numpy(dtype=float), edges[0], edges[-1])
-    scale = np.log if log else np.asarray
-    below = np.interp(scale(edges), scale(score), batch["level"].to_numpy(dtype=float))
-    below[0], below[-1] = 0.0, 1.0
-    return np.diff(below)
 
 
 @styled
@@ -250,7 +205,7 @@ def class_activation(classes: Table) -> Picture:
     axis, places = figure.axes[0], np.arange(len(shares))
     bars: dict[str, Any] = {"width": 0.4, "edgecolor": INK, "lw": 0.6}
     axis.bar(places - 0.2, shares["seen"], color="#d0d0d0", label="samples seen", **bars)
-    axis.bar(places + 0.2, shares["active"], color=COLOURS[0], label="active samples", **bars)
+    axis.bar(places + 0.2, shares["active"], color=SELECTED, label="active samples", **bars)
     axis.set(title="share of each class among the samples seen, and among the active ones")
     axis.set(xlabel="class", ylabel="share of the samples")
     axis.yaxis.set_major_formatter(PercentFormatter(1))

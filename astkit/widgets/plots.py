@@ -8,7 +8,6 @@ table without rows. Figures of gates are defined in `astkit.widgets.gate_plots`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -90,22 +89,20 @@ _REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT,
 
 @styled
 def cost_breakdown(results: Table) -> Picture:
-    """FLOPs of each arm for scoring, forward and backward, and joules if measured.
+    """FLOPs of each arm for scoring, forward and backward: means over seeds.
 
     If an arm is named "dense", the hatched part of a bar is the difference to its total, and the
-    number next to a bar is the ratio of the totals. All values are means over seeds.
+    number next to a bar is the ratio of the totals.
 
     Args:
         results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
-            ``seed`` if there are several; ``joules`` if measured, else ``joules_reason``.
+            ``seed`` if there are several.
     """
     parts = ["scoring", "forward", "backward"]
     table = frames.read(results, "cost_breakdown", [f"flops_{part}" for part in parts])
     arms = table.groupby("arm", sort=False)
     means = arms[[f"flops_{part}" for part in parts]].mean().set_axis(parts, axis=1)
-    joules = pd.to_numeric(table["joules"]) if "joules" in table else pd.Series(dtype=float)
-    measured = bool(joules.notna().any())
-    figure = picture(1 + measured, width=6.4 if measured else 8.6, height=1.4 + 0.42 * len(means))
+    figure = picture(width=8.6, height=1.4 + 0.42 * len(means))
     axis = figure.axes[0]
     spent, most = _stacked(axis, means), means.sum(axis=1).max()
     if "dense" in means.index:
@@ -117,11 +114,6 @@ def cost_breakdown(results: Table) -> Picture:
     axis.set(title="FLOPs of training, by part", xlim=(0, 1.12 * most))
     axis.set_xlabel("FLOPs, 2 per multiply-add")
     axis.xaxis.set_major_formatter(EngFormatter())
-    if measured:
-        _joules(figure.axes[1], joules.groupby(table["arm"]).mean().reindex(means.index))
-    else:
-        reasons = [*table.get("joules_reason", pd.Series()).dropna(), "the results contain none"]
-        figure.suptitle(fill(f"joules not measured: {reasons[0]}", 100), size=10)
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
@@ -143,17 +135,6 @@ def _bar(part: str) -> dict[str, Any]:
     return {"color": colour, "hatch": hatch, "edgecolor": PAPER, "lw": 0.8}
 
 
-def _joules(axis: Axes, joules: pd.Series[float]) -> None:
-    axis.barh(range(len(joules)), joules.fillna(0.0), color=COLOURS[3])
-    for place, value in enumerate(joules):
-        text = " not measured" if np.isnan(value) else f" {value:.3g} J"
-        axis.text(0 if np.isnan(value) else value, place, text, va="center", size=9)
-    axis.margins(x=0.2)
-    axis.set(title="energy of training, from a counter", xlabel="energy (J)")
-    _name_rows(axis, list(joules.index))
-    axis.tick_params(labelleft=False)  # shared with the adjacent panel
-
-
 def _name_rows(axis: Axes, names: Sequence[str]) -> None:
     axis.set_yticks(range(len(names)), list(names))
     axis.invert_yaxis()
@@ -169,7 +150,7 @@ def phase_breakdown(results: Table) -> Picture:
     Args:
         results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
             clock, of which ``other`` is outside all phases; ``training_steps``; ``arm`` and
-            ``seed`` if there are several. `Throughput.rows` contain these columns.
+            ``seed`` if there are several.
     """
     table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
     parts = _milliseconds(table)

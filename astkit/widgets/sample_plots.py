@@ -14,7 +14,6 @@ from astkit.widgets.style import COLOURS, Picture, picture, styled
 
 SIDE = 0.62  # width and height of the square that an image fits in, in inches
 GAP, CAPTION, LABEL = 0.12, 0.3, 2.2  # in units of an image's side
-SMALL = 16  # images with fewer pixels a side are interpolated, which makes digits legible
 
 
 @styled
@@ -35,7 +34,7 @@ def image_rows(
 
     Raises ``ValueError`` if there is no image, or one of another shape.
     """
-    rows = {name: [_pixels(each) for each in row] for name, row in images.items() if len(row)}
+    rows = {name: [pixels(each) for each in row] for name, row in images.items() if len(row)}
     if not rows:
         raise ValueError("images holds no image: pass at least one row with one image")
     step = 1 + GAP + CAPTION * bool(captions)
@@ -68,14 +67,13 @@ def _row(
         tall, wide = (extent / max(pixels.shape[:2]) for extent in pixels.shape[:2])
         x, y = left + (1 - wide) / 2, top + (1 - tall) / 2
         look: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "extent": (x, x + wide, y + tall, y)}
-        smooth = "bicubic" if max(pixels.shape[:2]) < SMALL else "nearest"
-        axis.imshow(pixels, interpolation=smooth, **look)
+        axis.imshow(pixels, interpolation="nearest", **look)
         axis.add_patch(Rectangle((left, top), 1, 1, fill=False, lw=1.6, edgecolor=colour))
         if place < len(captions):
             axis.text(left + 0.5, top + 1.04, captions[place], ha="center", va="top", size=7)
 
 
-def _pixels(image: Any) -> np.ndarray:
+def pixels(image: Any) -> np.ndarray:
     """``image`` as float ``[height, width]`` or ``[height, width, 3]`` in [0, 1]."""
     array = np.asarray(image.detach().cpu() if hasattr(image, "detach") else image)
     if array.ndim == 3 and array.shape[0] in (1, 3):

@@ -5,6 +5,7 @@ Figures have dark text on white, independent of the page's theme and ``matplotli
 
 from __future__ import annotations
 
+import re
 from io import BytesIO
 from typing import Any, Literal
 
@@ -44,8 +45,35 @@ LOOK: Any = {
 styled = matplotlib.rc_context(LOOK)
 """Decorator of functions that draw: applies this style."""
 
-# the same in all notebooks; unnamed runs are usually gated
-_places = {"dense": 0, "batched gate": 1, "this run": 1, "random": 2}
+SELECTED, SKIPPED = "#00857A", "#B8860B"
+"""Samples that a policy selects and skips; no policy has these colours."""
+
+LOOKS: dict[str, tuple[str, str]] = {
+    "dense": ("#004488", "o"),
+    "gate": ("#D55E00", "X"),
+    "batched gate": ("#D55E00", "X"),
+    "this run": ("#D55E00", "X"),
+    "auto": ("#85348A", "P"),
+    "random": ("#767676", "s"),
+    "aim": ("#117733", "D"),
+    "infobatch": ("#CC79A7", "v"),
+    "oracle": ("#000000", "*"),
+    "class_balanced": ("#661100", "^"),
+    "kakurenbo": ("#0086B3", "p"),
+    "rho": ("#6B6100", "h"),
+    "selective_backprop": ("#D55E00", "<"),
+    "cached_loss": ("#D55E00", ">"),
+    "proxy_topk": ("#0086B3", "d"),
+    "el2n_static": ("#0086B3", "H"),
+    "gradnorm_is": ("#6B6100", "8"),
+    "learned": ("#661100", "s"),
+    "bls": ("#CC79A7", "o"),
+    "rcap": ("#117733", "s"),
+    "repb": ("#85348A", "v"),
+    "seta": ("#CC79A7", "D"),
+}
+"""Colour and marker of every policy; the eight in most figures have colours of their own."""
+_others: dict[str, int] = {}  # names that are no policies, in the order of their first use
 
 
 class Picture(Figure):
@@ -98,13 +126,25 @@ def picture(
 def line(name: int | str, markers: bool = True) -> dict[str, Any]:
     """Colour, dashes and marker of a line, by name or number.
 
-    A name keeps its style in all figures of a process. The first seven numbers differ in colour,
-    the first 49 in colour or dashes.
+    A policy has those of `LOOKS`, also with further words ("auto, 0.85 of the FLOPs"). Another name
+    keeps its style in all figures of a process. The first seven numbers differ in colour, the first
+    49 in colour or dashes.
     """
-    place = name if isinstance(name, int) else _places.setdefault(name, max(_places.values()) + 1)
-    turn = (place + place // len(COLOURS)) % len(DASHES)
-    style = {"color": COLOURS[place % len(COLOURS)], "linestyle": DASHES[turn]}
-    return {**style, "marker": MARKERS[turn]} if markers else style
+    policy = _policy(name) if isinstance(name, str) else None
+    if policy is not None:
+        colour, marker = LOOKS[policy]
+        dashes = DASHES[list(dict.fromkeys(LOOKS.values())).index(LOOKS[policy]) % len(DASHES)]
+    else:
+        place = name if isinstance(name, int) else _others.setdefault(name, len(_others))
+        turn = (place + place // len(COLOURS)) % len(DASHES)
+        colour, dashes, marker = COLOURS[place % len(COLOURS)], DASHES[turn], MARKERS[turn]
+    style: dict[str, Any] = {"color": colour, "linestyle": dashes}
+    return {**style, "marker": marker} if markers else style
+
+
+def _policy(label: str) -> str | None:
+    """The policy that a label begins with: "random at 0.5" is "random"."""
+    return next((name for name in LOOKS if re.match(rf"{name}\b", label)), None)
 
 
 def legend_beside(figure: Picture, axis: Axes) -> None:

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from astkit import models
 from astkit.datasets import Images, Loader
 from astkit.gating import Gate, Policy, as_policy
-from astkit.gating.el2n_static import StaticEL2N
-from astkit.gating.gradnorm_is import GradNormIS
+from astkit.gating.policies.el2n_static import StaticEL2N
+from astkit.gating.policies.gradnorm_is import GradNormIS
+from astkit.gating.policies.proxy_topk import ProxyTopK
+from astkit.gating.policies.rho import Rho
 from astkit.gating.policy import overrides
-from astkit.gating.proxy_topk import ProxyTopK
-from astkit.gating.rho import Rho
 from astkit.profiling import interleaved
 from astkit.trainers import TrainConfig, Trainer
 from tests.benchmarks.measure import (

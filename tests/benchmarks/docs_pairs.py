@@ -23,8 +23,8 @@ from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
+from astkit.datasets.pairs import TextPair, words
 from astkit.files import write_atomic
-from astkit.lattice.pairs import TextPair, is_prose, words
 
 _SECTION = re.compile(
     r"(parameters?|returns?|args|arguments|raises?|yields?|notes?|examples?|see also|shape|inputs?"
@@ -101,6 +101,11 @@ def _docstrings(folder: Path, files: Iterable[Path], origin: str) -> Iterator[Te
                 paragraphs = inspect.cleandoc(ast.get_docstring(node) or "").split("\n\n")
                 if len(paragraphs) > 1:
                     yield from _usable(paragraphs[0], paragraphs[1], origin)
+
+
+def is_prose(pair: TextPair) -> bool:
+    """Whether both sides have from 3 to 80 words."""
+    return all(3 <= len(words(side)) <= 80 for side in (pair.source, pair.target))
 
 
 def _usable(source: str, target: str, origin: str) -> Iterator[TextPair]:

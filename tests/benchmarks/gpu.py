@@ -25,12 +25,12 @@ import torch
 from torch import Tensor, nn
 
 from astkit import models
+from astkit.comparison.task import Task
 from astkit.datasets import Loader
 from astkit.files import write_atomic
 from astkit.gating import DeviceGate, Gate, cross_entropy_rows
 from astkit.profiling import Timings, interleaved
 from astkit.profiling.ledger import synchronizer
-from astkit.runs.comparison_task import Task
 from astkit.stamp import describe, stamp
 from astkit.tasks import task as known
 from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer

@@ -13,7 +13,7 @@ import argparse
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -22,23 +22,21 @@ import torch
 
 from astkit import rng
 from astkit.files import write_atomic
-from astkit.lattice.baselines import baselines
-from astkit.lattice.config import LatticeConfig
-from astkit.lattice.layers import ENERGY, MOVE
-from astkit.lattice.model import EnergyFlowLattice
-from astkit.lattice.tasks import Task, docs_task
-from astkit.lattice.training import SETTINGS, LossWeights, lattice_trainer
 from astkit.stamp import describe, stamp
+from astkit.systems.lattice.model import ENERGY, MOVE, EnergyFlowLattice, LatticeConfig
+from astkit.systems.lattice.tasks import Task, baselines, docs_task
+from astkit.systems.lattice.training import CONFIG, LatticeTrainer
 
 RESULTS = Path(__file__).with_name("lattice_learning.json")
 SEEDS = (0, 1, 2)
-CONFIG = LatticeConfig(
+LATTICE = LatticeConfig(
     width=12, height=12, depth=6, hidden=32, mapper_width=2048, spawn_threshold=1.0
 )
-WEIGHTS = LossWeights(contrast=0.1, temperature=0.1, fade=True)
-SHARP = LossWeights(contrast=1.0, temperature=0.1)
+ALONE = {"contrast": 0.0, "text": 0.0, "temperature": 0.05, "fade": False}  # the cosine
+WEIGHTS = {**ALONE, "contrast": 0.1, "temperature": 0.1, "fade": True}
+SHARP = {**ALONE, "contrast": 1.0, "temperature": 0.1}
 LARGE = {"width": 28, "height": 28, "depth": 3}
-TRAINING = {name: getattr(SETTINGS, name) for name in ("weight_decay", "clip_norm", "schedule")}
+TRAINING = {name: getattr(CONFIG, name) for name in ("weight_decay", "clip_norm", "schedule")}
 METRICS = ("val_mrr", "val_cosine", "val_top1", "val_top5")
 ORIGINAL: dict[str, Any] = {"energy_rule": "original", "input_scale": 1.0, "theta_e": 0.01}
 
@@ -49,9 +47,9 @@ class Arm:
 
     name: str
     lattice: dict[str, Any] = field(default_factory=dict)
-    weights: LossWeights = WEIGHTS
+    weights: dict[str, Any] = field(default_factory=lambda: WEIGHTS)
     steps: int = 300
-    lr: float = SETTINGS.lr
+    lr: float = CONFIG.lr
     task: str = "docs"
     large: tuple[slice, ...] = ()  # rows of the carrier's heads that start as large as the others
 
@@ -66,7 +64,7 @@ ARMS = (
     Arm("lattice, depth 12", {"depth": 12}),
     Arm("lattice, 600 steps", steps=600),
     Arm("bypass, 600 steps", {"lattice": False}, steps=600),
-    Arm("lattice, cosine alone", weights=LossWeights()),
+    Arm("lattice, cosine alone", weights=ALONE),
     Arm("lattice, identity", task="identity"),
     Arm("lattice, rotation", task="rotation"),
 )
@@ -82,24 +80,17 @@ ABLATION = (
 
 def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
     """Metrics after the last step, and what it took."""
-    config = replace(CONFIG, **arm.lattice, seed=seed, dim=task.dim)
+    config = replace(LATTICE, **arm.lattice, seed=seed, dim=task.dim)
     model = EnergyFlowLattice(config)
     for head in arm.large:
         enlarge(model, head)
-    trainer = lattice_trainer(
-        config,
-        task,
-        steps=arm.steps,
-        weights=arm.weights,
-        settings=replace(SETTINGS, lr=arm.lr, seed=seed),
-        model=model,
-        device="cpu",
-    )
-    trainer.run()
-    found = trainer.history.epochs[-1]
-    row = {"seed": seed, "steps": trainer.position.step}
-    row |= {name: found[name] for name in METRICS}
-    return row | {"seconds": trainer.ledger.seconds["training"], **flow_counts(trainer.model, task)}
+    settings = replace(CONFIG, lr=arm.lr, seed=seed)
+    options = {"steps": arm.steps, "config": settings, "device": "cpu"}
+    trainer = LatticeTrainer(model, task, **options, **arm.weights)
+    last = trainer.run().epochs[-1]
+    metrics = {name: last[name] for name in METRICS}
+    seconds = trainer.ledger.seconds["training"]
+    return {"seed": seed, "steps": trainer.step, **metrics, "seconds": seconds}
 
 
 def identity(task: Task) -> Task:
@@ -121,7 +112,7 @@ def rotated(task: Task, seed: int = 0) -> Task:
 
 def settings_of(arm: Arm) -> str:
     """What an arm's numbers depend on, to tell whether they were measured as it stands now."""
-    settings = {**vars(CONFIG), **arm.lattice, **vars(arm.weights), **TRAINING}
+    settings = {**vars(LATTICE), **arm.lattice, **ALONE, **arm.weights, **TRAINING}
     own = {"steps": arm.steps, "lr": arm.lr, "task": arm.task, "large": arm.large}
     return ", ".join(f"{name}={value!r}" for name, value in sorted({**settings, **own}.items()))
 
@@ -134,19 +125,6 @@ def enlarge(model: EnergyFlowLattice, head: slice) -> None:
     drawn = torch.rand(shape, generator=rng.generator(model.config.seed, "large", head.start))
     with torch.no_grad():
         heads.weight[head] = bound * (2 * drawn - 1)
-
-
-@torch.no_grad()
-def flow_counts(rows: Any, task: Task) -> dict[str, float]:
-    """Mean steps a sample, and shares of its flows, over the validation part."""
-    x, _ = task.validation.fetch(torch.arange(len(task.validation)))
-    stats = rows.eval().lattice(x).stats
-    if not rows.lattice.config.lattice:
-        return {}
-    created = stats.created.sum()
-    shares = {name: float(getattr(stats, name).sum() / created) for name in ("completed", "died")}
-    spawned = float(created / len(x) / rows.lattice.config.cells - 1)
-    return {"flow_steps": float(stats.steps.float().mean()), "spawned": spawned, **shares}
 
 
 def line(name: str, rows: Sequence[dict[str, Any]]) -> str:
@@ -177,7 +155,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.arms and options.out.exists():
         content = json.loads(options.out.read_text())
     content["pairs"] = {"train": len(docs.train), "validation": len(docs.validation)}
-    content["baselines"] = {name: asdict(found) for name, found in baselines(docs).items()}
+    content["baselines"] = baselines(docs)
     wanted = (*ARMS, *(ABLATION if options.ablation or options.arms else ()))
     for arm in wanted:
         if options.arms and arm.name not in options.arms:

@@ -27,13 +27,13 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from astkit import Budget, Gate, GatedStep
+from astkit.comparison.arguments import checked_task
+from astkit.comparison.arm import value_of
+from astkit.comparison.statistics import ratio_interval
+from astkit.comparison.task import Task
 from astkit.files import write_atomic
 from astkit.profiling import count_flops
-from astkit.runs.comparison_arguments import checked_task
-from astkit.runs.comparison_arm import value_of
-from astkit.runs.comparison_task import Task
-from astkit.runs.intervals import ratio_interval
-from astkit.runs.record import read_json, write_json
+from astkit.files import read_json, write_json
 from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.trainers import DenseStep, TrainConfig
@@ -80,7 +80,7 @@ def reach(name: str, rate: float | None, seed: int) -> Run:
     work = given.trainer(policy, seed, Budget(epochs=1e6), step=step)
     batch = next(work.train.batches(0))
     of_row = count_flops(work.model, batch.x, batch.y, work.learner.criterion)
-    dense = of_row.training * (work.train.num_samples or 0) * goal.epochs
+    dense = of_row.training(1) * (work.train.num_samples or 0) * goal.epochs
     held, values, cpu = given.held("validation"), list[float](), 0.0
     steps = work.steps()
     while work.ledger.flops.total < MOST * dense:
@@ -103,7 +103,7 @@ def reach(name: str, rate: float | None, seed: int) -> Run:
         "cpu": cpu,
         "trained": work.ledger.samples.trained,
         "scored": work.ledger.samples.scored,
-        "scoring": of_row.scoring / of_row.training,
+        "scoring": of_row.scoring(1) / of_row.training(1),
     }
 
 

@@ -24,16 +24,16 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from astkit import Budget, compare, rng
+from astkit.comparison import pilot
+from astkit.comparison.arguments import DENSE, checked_policies, checked_task
+from astkit.comparison.arm import POINTS, control_of
+from astkit.comparison.task import Arm, Task
 from astkit.datasets import Loader
 from astkit.files import write_atomic
 from astkit.gating.policy import overrides
 from astkit.models import SimpleCNN
 from astkit.profiling import interleaved
-from astkit.runs import pilot
-from astkit.runs.comparison_arguments import DENSE, checked_policies, checked_task
-from astkit.runs.comparison_arm import POINTS, control_of
-from astkit.runs.comparison_task import Arm, Task
-from astkit.runs.record import read_json
+from astkit.files import read_json
 from astkit.tasks import task as known
 from astkit.trainers import DenseStep, GatedStep, Trainer
 from tests.benchmarks.measure import Figure, figure, line, one_thread, record, synthetic

@@ -76,7 +76,7 @@ def run_one(run: Run, out: Path, cache: Path, pause: float) -> None:
     """Train ``run`` in this process and add its entry to ``out``."""
     rate = plans.rate_for(run, plans.read(out)) if run.controlled else None
     # without it, a sixth of the seconds goes to page faults
-    with system.tuned(), patch.dict(REGISTRIES["condition"], plans.ALIASES):
+    with system.tuned(keep_memory=True), patch.dict(REGISTRIES["condition"], plans.ALIASES):
         found = execute(run, cache, rate, pause=pause)
     # only the end is shown, and all parts would be most of the file, which the export takes along
     plans.add(out, run.key(), found | {"class_share": found["class_share"][-1:]})

@@ -67,7 +67,7 @@ WITHOUT_POLICY = ("dense", "class_weights")
 DEFINING = (
     "tests.benchmarks.policies_run",
     "astkit.datasets.conditions",
-    "astkit.datasets.augment",
+    "astkit.datasets.loader",
 )
 EPOCH_SECONDS, START_SECONDS = 25.0, 20.0  # of 50,000 rows on one core, and of a process
 ROWS = {"long_tail": 12_406, "natural_tail": 12_406, "small": 8000}

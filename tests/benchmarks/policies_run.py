@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.batch import Batch
 from astkit.datasets import Images, Loader, load, open_mapped, stratified, write_mapped
-from astkit.datasets.conditions import Condition, class_scores, condition
+from astkit.datasets.batch import Batch
+from astkit.datasets.conditions import Condition, condition
 from astkit.gating import Policy, as_policy, cross_entropy_rows
 from astkit.gating.policy import overrides
 from astkit.profiling import Ledger, count_flops
@@ -113,6 +113,7 @@ class Audit:
         result = self.step(learner, batch, weight, ledger)
         assert batch.index is not None
         rows, of_classes = batch.index[result.rows], self.counts[part, :-1]
+        assert self.made.true_labels is not None
         of_classes += self.made.true_labels[rows].bincount(minlength=len(of_classes))
         self.counts[part, -1] += self.made.wrong[rows].sum()
         return result
@@ -154,7 +155,9 @@ def execute(
         held, rest = stratified(train.labels, 0.1, 0, "search")
         train, test = train.subset(rest), train.subset(held)
     name, options = parsed(run.condition)
-    made = condition(name, train, run.seed, **options)
+    made = condition(name, train, test, run.seed, target=0, **options)
+    assert made.rows is not None
+    assert made.true_labels is not None
     normalize = train.channel_stats()
     validation = None
     if name == "long_tail":  # balanced; policies may use its class shares, nothing else is read
@@ -165,7 +168,7 @@ def execute(
         criterion = partial(weighted, class_weights(made.labels, train.num_classes))
     model = network(data, train.shape, train.num_classes, run.seed)
     loader = Loader(
-        made.data, run.batch_size, augment=data.augment, seed=run.seed, normalize=normalize
+        made.train, run.batch_size, augment=data.augment, seed=run.seed, normalize=normalize
     )
     a_row = dense_flops(model, loader)
     flops = run.fraction * run.epochs * len(made.rows) * a_row
@@ -239,7 +242,7 @@ def policy_of(run: Run, rate: float | None) -> Policy | None:
 def dense_flops(model: nn.Module, loader: Loader) -> float:
     """FLOPs of a forward and a backward pass of one row."""
     batch = next(loader.batches(0))
-    return count_flops(model, batch.x, batch.y, cross_entropy_rows).training
+    return count_flops(model, batch.x, batch.y, cross_entropy_rows).training(1)
 
 
 def class_weights(labels: Tensor, classes: int) -> Tensor:
@@ -251,6 +254,25 @@ def class_weights(labels: Tensor, classes: int) -> Tensor:
 def weighted(weights: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
     """Cross-entropy of each row, times the weight of its class."""
     return F.cross_entropy(outputs.float(), y, weights, reduction="none")
+
+
+def class_scores(recalls: Tensor, train_labels: Tensor) -> dict[str, float]:
+    """Accuracies on a balanced test set and on one with the training data's distribution.
+
+    Args:
+        recalls: per-class recall on the test set, ``[C]``.
+        train_labels: int64 ``[N]``, the true labels of the training data.
+
+    Returns ``balanced``, the mean over classes; ``natural``, the mean weighted by the classes'
+    shares of the training data; ``worst``, the lowest recall of a class.
+    """
+    recalls = recalls.double()
+    shares = train_labels.bincount(minlength=len(recalls)).double() / len(train_labels)
+    return {
+        "balanced": float(recalls.mean()),
+        "natural": float((recalls * shares).sum()),
+        "worst": float(recalls.min()),
+    }
 
 
 def right(label: int, outputs: Tensor, y: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
+from astkit.comparison.statistics import Interval, paired_difference
 from astkit.profiling import Timings
-from astkit.runs.intervals import Interval, paired_difference
 
 GATE, BY_SAMPLE = "batched gate", "sample by sample, per sample"
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import nbformat
 import pandas as pd
 
 from astkit import files
-from astkit.export import kaggle, notebook
-from astkit.export.bundle import bundle
-from astkit.runs.intervals import mean_interval, split_error
-from astkit.runs.paired import by_arm, differences
-from astkit.runs.verdict import amount
+from astkit.comparison.statistics import by_arm, differences, mean_interval, split_error
+from astkit.comparison.verdict import amount
+from astkit.runs import export
 from astkit.stamp import describe
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, policies_plan, policies_table, tasks
@@ -70,14 +70,13 @@ def pays() -> str:
         return "Not measured yet."
     commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in entries})
     cells = table.drop(columns=["n", "dense"]).stack()
-    outcomes = [str(cell).rsplit(", ")[-1] for cell in cells if cell]
-    counts = ", ".join(f"{outcomes.count(each)} {each}" for each in ("pays", "undecided", "costs"))
+    outcomes = Counter(str(cell).rsplit("; ")[-1] for cell in cells if cell)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     return (
         "Test accuracy minus that of dense training at equal FLOPs, on CIFAR-10 with a small"
-        f" convolutional network: {counts}. A policy pays, or costs, if its whole 95 % interval"
-        " over n seeds is above, or below, 0. For all policies of a row together, an outcome is"
-        " wrong with a probability of at most 5 % (Holm), and all intervals held in at least 93 %"
-        " of simulated comparisons; one that ends at 0.0 excludes 0."
+        f" convolutional network: {counts}. Intervals are single 95 % ones over seeds only: no"
+        " results by test row were kept. Outcomes are Holm-corrected: at most a 5 % chance of any"
+        " wrong sign per row."
         " Empty: not measured. `auto` was changed twice after results with these seeds had been"
         " seen, so its rows on duplicates and wrong labels are no independent test."
         f"\n\n{markdown(table)}\n\nMeasured at {', '.join(commits)}."
@@ -110,14 +109,15 @@ def exports() -> str:
     )
     rows = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        made = bundle(path)
-        text = notebook.text(made)
+        plan = export.read(path)
+        text = nbformat.writes(export.build(plan, {}))
         size, before = len(text) / 1e3, int(dict(written).get(path.name[:2], -100))
+        files = re.findall(r"astkit-\w{8}/files/\w+/([\w.]+)", text)
         rows[f"[{path.name[:2]}](../notebooks/{path.name})"] = {
             "cells": len(json.loads(text)["cells"]),
             "kB": before if abs(size - before) <= 10 else 10 * round(size / 10),
-            "takes along": ", ".join(made.files) or "–",
-            "`--dataset`": "CIFAR-10" if kaggle.reads_data(made) else "–",
+            "takes along": ", ".join(files) or "–",
+            "`--dataset`": "CIFAR-10" if "dataset" in plan.defaults else "–",
         }
     return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
 
@@ -306,14 +306,14 @@ def _changes(run: str) -> str:
 
 
 def beyond_images() -> str:
-    """The policies on the tasks beyond images; the verdicts that are not "undecided" as a list."""
+    """The policies on the tasks beyond images; the verdicts that tell something as a list."""
     report = read(BENCHMARKS / "tasks.json")
     parts = {name: report[name] for name in tasks.NAMES if name in report}
     said = [
         f"- {name}, {each.sentence}."
         for name, part in parts.items()
         for each in tasks.verdicts(part)
-        if each.outcome != "undecided"
+        if each.outcome != "cannot tell yet"
     ]
     return "\n\n".join([markdown(tasks.table(parts)), "\n".join(said), _commits(parts)])
 

@@ -20,8 +20,7 @@ from astkit import models
 from astkit.datasets import Images, load
 from astkit.gating import Gate, evaluating
 from astkit.names import REGISTRIES
-from astkit.profiling import interleaved
-from astkit.profiling.flops import counter
+from astkit.profiling import FlopCounter, interleaved
 from tests.benchmarks.measure import BATCH, one_thread, record, synthetic
 
 RESULTS = Path(__file__).with_name("score_costs.json")
@@ -47,12 +46,12 @@ def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
     names = (*REGISTRIES["score"], *SUMS)
     arms = {name: _scoring(name, model, *batch) for name in names}
     times = interleaved({"by loss": _scoring("loss", model, *batch), **arms}, rounds=rounds)
-    with counter() as counted, evaluating(model):
+    with FlopCounter() as counted, evaluating(model):
         model(batch[0])
     forward = counted.get_total_flops() / len(data)
     rows = []
     for name, score in arms.items():
-        with counter() as counted:
+        with FlopCounter() as counted:
             score()
         ratio = times.ratio(name, "by loss")
         rows.append(

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
+from astkit.comparison.task import Task
 from astkit.files import write_atomic
 from astkit.gating import Gate
-from astkit.runs.comparison_task import Task
 from astkit.stamp import describe, stamp
 from astkit.tasks import task as known
 from astkit.trainers import Budget, TrainConfig

@@ -16,7 +16,16 @@ from astkit.names import PUBLIC, REGISTRIES, resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "surface.md"
-PACKAGES = ("gating", "trainers", "profiling", "datasets", "widgets", "lattice", "logic_ca", "runs")
+PACKAGES = (
+    "gating",
+    "trainers",
+    "profiling",
+    "datasets",
+    "widgets",
+    "systems.lattice",
+    "systems.automaton",
+    "runs",
+)
 
 
 def sources() -> dict[str, set[str]]:

@@ -23,8 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from astkit import models, rng
 from astkit.datasets import Images, Loader
 from astkit.gating import Gate
-from astkit.profiling import Timings, interleaved
-from astkit.profiling.memory import peak_memory
+from astkit.profiling import Timings, interleaved, peak_memory
 from astkit.trainers import Budget, TrainConfig, Trainer
 
 ENDLESS = Budget(epochs=1e9)
@@ -141,7 +140,7 @@ class _Arm:
         torch.set_num_threads(threads)
         self.work = bench.trainer(switch)
         self.records = self.work.steps()
-        self.peak = peak_memory(bench.device).__enter__()
+        self.device, self.before = bench.device, peak_memory(bench.device) or 0
         self.first: dict[str, Any] | None = None
 
     def one_pass(self) -> None:
@@ -155,7 +154,8 @@ class _Arm:
         time, first = self._time(), self.first or {"phases": {}, "seconds": 0, "training_steps": 0}
         phases = {name: s - first["phases"].get(name, 0.0) for name, s in time["phases"].items()}
         rest = {name: time[name] - first[name] for name in ("seconds", "training_steps")}
-        memory = self.peak.reading.grown
+        peak = peak_memory(self.device)
+        memory = None if peak is None else peak - self.before
         return {
             "time": {"phases": phases, **rest},
             "memory": memory,

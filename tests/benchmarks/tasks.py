@@ -15,19 +15,18 @@ from typing import Any
 
 import pandas as pd
 import torch
+from astkit.comparison.arm import run_arm
+from astkit.comparison.task import Arm
 
 from astkit import Budget, RunInfo, Visit
+from astkit.comparison.arguments import checked_task
+from astkit.comparison.compare import Comparison, compare
+from astkit.comparison.statistics import DENSE, Interval, by_arm, is_control, mean_interval
+from astkit.comparison.verdict import Verdict, amount, judge, unit
 from astkit.gating import CachedLoss, cross_entropy_rows
-from astkit.gating.learned import Learned
+from astkit.gating.policies.learned import Learned
 from astkit.profiling import count_flops
-from astkit.runs.comparison import Comparison, compare
-from astkit.runs.comparison_arguments import checked_task
-from astkit.runs.comparison_arm import run_arm
-from astkit.runs.comparison_task import Arm
-from astkit.runs.intervals import Interval, mean_interval
-from astkit.runs.paired import DENSE, by_arm, is_control
-from astkit.runs.record import read_json, write_json
-from astkit.runs.verdict import Verdict, amount, judge, unit
+from astkit.files import read_json, write_json
 from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.tasks.language import SEQUENCES, sequences
@@ -96,7 +95,7 @@ def tokens(language: dict[str, Any], folder: Path) -> dict[str, Any]:
         model = work.model.eval()
         batch = next(work.train.batches(0))
         scoring = count_flops(model, batch.x, batch.y, cross_entropy_rows).scoring
-        cost = work.ledger.flops.total + scoring * len(made["train"])
+        cost = work.ledger.flops.total + scoring(len(made["train"]))
         parts = {part: with_reference(made[part], model) for part in PARTS}
         chosen = checked_task({**given, **parts, "criterion": TokenSelection(SHARE)})
         for label, spent in (
@@ -155,14 +154,14 @@ def table(report: dict[str, Any], costs: bool = False) -> pd.DataFrame:
                 }
             gaps = {"dense": found and found.difference, "random": found and found.to_random}
             row |= {f"minus {of}": difference(gap, metric) for of, gap in gaps.items()}
-            rows.append({**row, "outcome": "" if found is None else found.outcome})
+            rows.append({**row, "outcome": "" if found is None else found.words})
     shown = pd.DataFrame(rows).set_index("task")
     return shown.loc[:, (shown != "").any()] if costs else shown.drop(columns="minus random")
 
 
 def difference(gap: Interval | None, metric: str) -> str:
     """A difference without the name of its metric, which has a column of its own."""
-    return amount(gap, metric).replace(f" in {metric}", "") if gap else ""
+    return amount(gap, metric).replace(f" in {metric}", "") if gap and gap.n else ""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.benchmarks import calibration
+from tests.benchmarks.calibration import EDGE, MIXED, NOTHING, ROWS, SEEDS, SHAPES
 
 
 def test_a_few_trials_are_wrong_as_rarely_as_promised() -> None:
-    nothing = calibration.cell((0.0,) * 3, n=5, trials=200)
+    nothing = calibration.cell(NOTHING, "normal", n=5, rows=300, trials=200)
     assert nothing["wrong"] <= 0.09  # 5 %, and 2.6 standard errors of 200 trials
-    assert nothing["asked"] is None
-    clear = calibration.cell((-2.0,) * 3, n=10, trials=40)
+    assert nothing["seeds_only"] > nothing["wrong"]
+    clear = calibration.cell((0.05, -0.05), "normal", n=10, rows=2000, trials=20)
     assert clear["wrong"] == 0
     assert clear["decided"] > 0.95
-    assert clear["right"] / 2 <= clear["asked"] <= 2 * clear["right"]
 
 
 def test_the_committed_calibration_keeps_its_bounds() -> None:
     report = json.loads(calibration.RESULTS.read_text())
     assert report["stamp"]["dirty"] is False
-    cells = {(tuple(cell["effects"]), cell["n"]): cell for cell in report["cells"]}
-    plain = [(effect,) * m for effect in calibration.EFFECTS for m in calibration.POLICIES]
-    assert cells.keys() >= {(effects, n) for effects in plain for n in calibration.SEEDS}
-    for (effects, n), cell in cells.items():
-        assert cell["trials"] >= 2000
-        assert cell["wrong"] <= 0.06, cell
-        asked = abs(effects[-1]) == 2 and (n == 10 or cell["asking"] >= 200)
-        if asked and len(set(effects)) == 1:
-            assert cell["right"] / 2 <= cell["asked"] <= 2 * cell["right"], cell
-        if abs(effects[-1]) == 2 and n == 10:
-            assert cell["decided"] > 0.95
-
-
-@pytest.mark.full
-def test_a_report_is_written(tmp_path) -> None:
-    calibration.main(["--trials", "3", "--out", str(tmp_path / "small.json")])
-    report = json.loads((tmp_path / "small.json").read_text())
-    assert len(report["cells"]) == 5 * 3 * 3 + 3 * 2
+    assert report["command"].startswith("python -m tests.benchmarks.calibration")
+    found = {(*c["effects"], c["shape"], c["n"], c["rows"]): c for c in report["cells"]}
+    tables = {(*each, "normal", n, r) for each in (EDGE, MIXED) for n in SEEDS for r in ROWS}
+    tables |= {(*NOTHING, shape, n, r) for shape in SHAPES for n in SEEDS for r in ROWS}
+    assert found.keys() >= tables
+    for each in found.values():
+        assert each["trials"] >= 2000
+        if each["shape"] == "normal":  # 5 %, and two standard errors of 2000 trials
+            assert each["wrong"] <= 0.06, each
+            assert each["covered"] >= 0.94, each
+            assert each.get("once_more", 0) <= 0.08, each
+    few = [each for key, each in found.items() if key[-3:] == ("normal", 10, 300)]
+    assert max(each["seeds_only"] for each in few) > 0.15  # what the test rows are regarded for

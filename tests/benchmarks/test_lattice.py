@@ -42,8 +42,3 @@ def test_stopping_early_hardly_changes_the_surface(committed: dict) -> None:
     assert case["stragglers"] == pytest.approx(lattice.STRAGGLERS, abs=0.005)
     assert case["steps"]["all steps"] == case["config"]["max_steps"] == 50
     assert case["surface_error"] < lattice.ERROR
-
-
-def test_a_step_takes_no_more_than_in_proportion_to_its_flows(committed: dict) -> None:
-    for growth in committed["step_time"]["growth"]:
-        assert growth["median"] <= growth["times_the_flows"]

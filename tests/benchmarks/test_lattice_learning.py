@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from astkit.lattice.config import LatticeConfig
-from astkit.lattice.layers import ENERGY, MOVE
-from astkit.lattice.model import EnergyFlowLattice
+from astkit.systems.lattice.model import ENERGY, MOVE, EnergyFlowLattice, LatticeConfig
 from tests.benchmarks import lattice_learning
 
 
@@ -56,9 +54,7 @@ def test_the_measurement_can_be_made_again(tmp_path: Path):
     rows = {name: measured["rows"][0] for name, measured in content["arms"].items()}
     assert set(rows) == set(names)
     assert all(row["steps"] == 1 and 0 < row["val_mrr"] <= 1 for row in rows.values())
-    assert 0 < rows["large first displacements"]["completed"] <= 1
     assert len({row["val_cosine"] for row in rows.values()}) == len(rows)  # not one twice
-    assert "completed" not in rows["bypass"]
 
 
 @pytest.mark.parametrize("head", [MOVE, ENERGY])

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from astkit.logic_ca import tasks
-from astkit.logic_ca.automaton import LogicCA
+from astkit.systems.automaton import tasks
+from astkit.systems.automaton.automaton import LogicCA
 from tests.benchmarks import logic_ca_training as script
 
 
@@ -21,28 +21,22 @@ def test_a_small_report_is_written_and_gone_on_with(
 ) -> None:
     monkeypatch.setattr(script, "LARGE", 8)
     out = tmp_path / "report.json"
-    common = ["--device", "cpu", "--out", str(out), "--runs", str(tmp_path / "runs")]
-    small = ["--task", "life", "--iterations", "25", *common]
+    small = ["--task", "life", "--iterations", "25", "--out", str(out)]
     script.main([*small, "--seeds", "0"])
     first = json.loads(out.read_text())
     script.main([*small, "--seeds", "0", "1"])
     report = json.loads(out.read_text())
     assert report["life"]["runs"][0] == first["life"]["runs"][0]
     assert [run["seed"] for run in report["life"]["runs"]] == [0, 1]
-    assert len({run["wiring"] for run in report["life"]["runs"]}) == 2
     assert all(run["iterations"] == 25 for run in report["life"]["runs"])
     assert report["life"]["runs"][0]["after"]["mismatches"] > 0
 
 
-def test_a_board_is_read_on_larger_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "STORM", 16)
-    monkeypatch.setattr(script, "PIECE", 3)
+def test_a_board_is_read_on_larger_grids() -> None:
     task = replace(tasks.checkerboard_small(), height=6, width=6, steps=2)
-    after = script.after_board(LogicCA(task.config), task, storm_steps=6)
+    after = script.after_board(LogicCA(task.config), task)
     assert (after["side"], after["steps"]) == (26, 8)  # 24 is where the inverse would fit
-    assert 0 <= after["held"] <= after["healed"] <= 1
-    assert after["storm"]["steps"] == 6
-    assert 0 <= after["storm"]["wrong_share"] <= 1
+    assert 0 <= after["healed"] <= 1
 
 
 def test_a_larger_board_ends_as_the_one_of_the_training_does() -> None:
@@ -55,7 +49,7 @@ def test_a_larger_board_ends_as_the_one_of_the_training_does() -> None:
 
 
 def test_the_arms_of_the_gate_spend_what_they_may() -> None:
-    arms = {row["arm"]: row for row in script.gated(1, 0.25, 50, "cpu")}
+    arms = {row["arm"]: row for row in script.gated(1, 0.25, 50)}
     dense, gate, equal, random = arms.values()
     assert dense["samples_trained"] == gate["samples_scored"] == 1000
     assert gate["samples_trained"] < 500
@@ -74,14 +68,8 @@ def test_life_was_learned_without_error_on_all_seeds(committed: dict[str, Any]) 
     assert [run["seed"] for run in runs] == list(script.SEEDS)
     for run in runs:
         assert run["first_without_error"] <= 3000
-        assert run["seconds_to_it"] < 180
         assert run["final"]["wrong"] == 0
         assert run["after"] == {**run["after"], "side": 128, "steps": 100, "mismatches": 0}
-
-
-def test_the_papers_settings_are_told_for_the_same_seeds(committed: dict[str, Any]) -> None:
-    runs = committed["life_paper"]["runs"]
-    assert [run["seed"] for run in runs] == list(script.SEEDS)
 
 
 def test_a_checkerboard_was_learned(committed: dict[str, Any]) -> None:
@@ -93,17 +81,11 @@ def test_a_checkerboard_was_learned(committed: dict[str, Any]) -> None:
     assert run["after"]["healed"] >= 0.99
 
 
-def test_a_board_of_cells_that_change_at_random_withstands_more(committed: dict[str, Any]) -> None:
-    by_task = {
-        name: {run["seed"]: run for run in committed[name]["runs"]}[23]
-        for name in ("checkerboard", "checkerboard_async")
-    }
-    run = by_task["checkerboard_async"]
+def test_an_asynchronous_checkerboard_was_learned(committed: dict[str, Any]) -> None:
+    run = {run["seed"]: run for run in committed["checkerboard_async"]["runs"]}[23]
     assert run["iterations"] <= 1100
     assert run["fresh"]["accuracy"] >= 0.99
     assert run["after"]["accuracy"] >= 0.99
-    storms = {name: run["after"]["storm"]["wrong_share"] for name, run in by_task.items()}
-    assert storms["checkerboard_async"] < storms["checkerboard"]
 
 
 def test_small_boards_are_right_in_more_cells_on_the_mean_with_hard_gates(

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from astkit.datasets import Images
 from astkit.datasets.conditions import Condition
 from astkit.names import REGISTRIES
 from tests.benchmarks import policies, policies_run
@@ -105,6 +106,9 @@ def test_class_weights_and_recalls_by_hand() -> None:
     outputs = torch.eye(3)[[0, 1, 0, 1]]
     assert policies_run.right(0, outputs, labels).tolist() == [1, 0, 1, 0]
     assert policies_run.right(1, outputs, labels).tolist() == [0, 0, 0, 1]
+    recalls, labels = torch.tensor([0.9, 0.5, 0.1]), torch.tensor([0] * 6 + [1] * 3 + [2])
+    scores = policies_run.class_scores(recalls, labels)
+    assert scores == pytest.approx({"balanced": 0.5, "natural": 0.7, "worst": 0.1})
 
 
 def test_the_audit_counts_each_row_that_is_trained_on() -> None:
@@ -113,7 +117,9 @@ def test_the_audit_counts_each_row_that_is_trained_on() -> None:
             return type("Result", (), {"rows": torch.tensor([0, 2])})
 
     true, given = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 0])
-    made = Condition(None, given, true, torch.arange(4))
+    pixels = torch.zeros(4, 1, 1, 1, dtype=torch.uint8)
+    train = Images(pixels, given, ("a", "b"), "toy")
+    made = Condition("", train, None, None, 2, torch.arange(4), true)
     audit = policies_run.Audit(Halves(), made, 2, flops=80.0)  # type: ignore[arg-type]
     batch = type("Batch", (), {"index": torch.tensor([3, 1, 2])})
     for spent in (0.0, 15.0, 79.0, 81.0):
@@ -271,9 +277,9 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
     assert found is not None
     difference, low, high = map(float, found.groups())
     assert difference == pytest.approx(1.03, abs=0.05)
-    assert 0 < low < difference < high  # wider than a single interval: there are three policies
-    assert "- seta, 0.8 of the FLOPs, not tuned: undecided, +0" in first
-    assert "- infobatch, not tuned: undecided, +5.0 points at equal FLOPs, n = 1" in first
+    assert 0 < low < difference < high
+    assert "- seta, 0.8 of the FLOPs, not tuned: cannot tell yet, +0" in first
+    assert "- infobatch, not tuned: cannot tell yet, +5.0 points, 1 seed, same FLOPs" in first
     assert "| wrong labels, start |" in first
     assert "| seta | up to 50 % of the cost saved | " in claimed
     assert "| clean, 1 epochs: +1.0 points" in claimed
@@ -282,7 +288,7 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
     assert "Commits: 01234567; 0 of 21 runs" in text
     rows = overview(list(plans.read(out).values()), 3)
     assert rows.loc["clean, 1 epochs", "dense"] == "72.00%"
-    assert rows.loc["clean, 1 epochs", "seta, not tuned"].endswith(", pays")
+    assert rows.loc["clean, 1 epochs", "seta, not tuned"].endswith("; higher")
     assert "infobatch, not tuned" not in rows
 
 

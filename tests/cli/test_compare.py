@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import UserDict
 from types import SimpleNamespace
@@ -11,10 +12,9 @@ import torch
 from PIL import Image
 
 from astkit import Comparison
-from astkit.cli import compare as command
 from astkit.cli import main
+from astkit.comparison import compare as comparison
 from astkit.datasets import as_loader
-from astkit.runs import comparison
 from astkit.tasks import files, text
 from tests.cli.refusals import refused
 
@@ -24,8 +24,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-data = TensorDataset(x, x.sum(1))
-train = validation = test = data
+train, validation, test = (TensorDataset(x[i::3], x[i::3].sum(1)) for i in range(3))
 policies = ["cached_loss"]
 
 def make_model():
@@ -34,57 +33,62 @@ def make_model():
 def criterion(outputs, targets):
     return (outputs.squeeze(1) - targets).abs()
 """
+PARTS = ("train", "validation", "test")
 
 
-def run(*options, epochs="0.3", seeds="1"):
-    return main(["compare", *map(str, options), "--epochs", epochs, "--seeds", seeds, "--all"])
+def test_a_comparison_is_printed_as_text_or_as_json(tmp_path, capsys):
+    path = tmp_path / "task.py"
+    path.write_text(SCRIPT)
+    words = ["compare", "--script", str(path), "--epochs", "1", "--seeds", "1"]
+    words += ["-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    report = Comparison.load(tmp_path / "out")
+    assert {"dense", "cached_loss"} <= {entry["policy"] for entry in report.entries}
+    assert repr(report) in capsys.readouterr().out
+    assert "cached_loss" in (tmp_path / "out" / "comparison.html").read_text()
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(report.to_json()))
 
 
-def test_digits_are_compared_without_further_arguments(tmp_path, capsys):
-    assert run("-o", tmp_path, "--policies", "infobatch", "gate:target_rate=0.5") == 0
-    report = Comparison.load(tmp_path)
-    assert {"dense", "infobatch", "gate(0.5)"} <= {entry["policy"] for entry in report.entries}
-    printed = capsys.readouterr().out
-    assert repr(report) in printed
-    assert "pilot, gate(0.5): a pass at rate 0.50 takes" in printed
-    assert "gate(0.5)" in (tmp_path / "comparison.html").read_text()
-
-
-def test_the_defaults_are_three_policies_five_seeds_and_the_tasks_epochs(monkeypatch, tmp_path):
+def test_options_reach_the_comparison(monkeypatch, tmp_path):
     asked = {}
 
     def compare(**options):
         asked.update(options)
         raise ValueError("stop")
 
-    monkeypatch.setattr("astkit.runs.comparison.compare", compare)
+    monkeypatch.setattr(comparison, "compare", compare)
     with pytest.raises(SystemExit):
         main(["compare"])
     assert [each["name"] for each in asked["policies"]] == ["auto", "cached_loss", "infobatch"]
     assert (asked.get("budget"), list(asked["seeds"]), asked["jobs"]) == (None, [*range(5)], 1)
-    assert (asked["minutes"], asked["out"], asked["all_policies"]) == (None, None, False)
+    assert (asked["minutes"], asked["out"]) == (None, None)
     assert len(asked["train"].data) > len(asked["validation"].data)
     (tmp_path / "text.txt").write_text("to be or not to be " * 400)
+    words = ["--text", str(tmp_path / "text.txt"), "--epochs", "2", "--policies"]
+    words += ["gate:target_rate=0.25,score=el2n,fallback=false,seed=null"]
     with pytest.raises(SystemExit):
-        main(["compare", "--text", str(tmp_path / "text.txt"), "--epochs", "2"])
+        main(["compare", *words])
     assert asked["train"].names == ("tokens", "labels")
     assert asked["budget"].epochs == 2
+    gate = {"name": "gate", "target_rate": 0.25, "score": "el2n", "fallback": False, "seed": None}
+    assert asked["policies"] == [gate]
 
 
 def test_a_table_is_a_regression_or_a_classification_by_its_column(tmp_path, capsys):
     path = tmp_path / "table.csv"
     rows = [f"{i % 7},{'ab'[i % 2]},{i % 7 + 0.5},{'xyz'[i % 3]},{i}" for i in range(120)]
     path.write_text("\n".join(["size,kind,price,sort,number", *rows]))
-    assert run("--csv", path, "--target", "price", "--policies", "cached_loss") == 0
-    assert "squared error" in capsys.readouterr().out
-    found = files.table(path, "sort")
-    inputs, labels = found["train"].tensors
-    assert inputs.shape == (len(found["train"]), 5)  # size, price, number, and two kinds
+    task = files.table(path, "price")
+    assert task["make_model"]()(task["train"].tensors[0]).shape == (len(task["train"]), 1)
+    task = files.table(path, "sort")
+    inputs, labels = task["train"].tensors
+    assert inputs.shape == (len(task["train"]), 5)  # size, price, number, and two kinds
     assert inputs[:, 0].mean().item() == pytest.approx(0, abs=1e-5)
     assert inputs[:, 0].std().item() == pytest.approx(1, abs=1e-5)
     assert labels.unique().tolist() == [0, 1, 2]
-    assert found["make_model"]()(inputs).shape == (len(inputs), 3)
-    parts = [found[part].tensors[0][:, 2] for part in ("train", "validation", "test")]
+    assert task["make_model"]()(inputs).shape == (len(inputs), 3)
+    parts = [task[part].tensors[0][:, 2] for part in PARTS]
     assert len(torch.cat(parts).unique()) == sum(map(len, parts)) == 120  # disjoint
     for target, sentence in (
         ("colour", "target is 'colour': choose one of size, kind, price, sort, number"),
@@ -102,17 +106,13 @@ def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path, monk
             folder.mkdir(parents=True)
             for i in range(count):
                 Image.new("RGB", (8 + i % 3, 9), (level, level, i)).save(folder / f"{i}.png")
-    found = files.folder(tmp_path, size=8)
-    sizes = [found[part].num_samples for part in ("train", "validation", "test")]
-    assert sizes == [40, 6, 8]
     monkeypatch.setenv("HOME", str(tmp_path.parent))
-    home = files.folder(f"~/{tmp_path.name}", size=8)
-    assert [home[part].num_samples for part in ("train", "validation", "test")] == sizes
-    batch = next(found["train"].batches(0))
-    assert found["make_model"]()(batch.x).shape == (40, 2)
+    task = files.folder(f"~/{tmp_path.name}", size=8)
+    assert [task[part].num_samples for part in PARTS] == [40, 6, 8]
+    batch = next(task["train"].batches(0))
+    assert task["make_model"]()(batch.x).shape == (40, 2)
     drawn = files.folder(tmp_path / "train", size=8)
-    sizes = [drawn[part].num_samples for part in ("train", "validation", "test")]
-    assert sizes == [28, 6, 6]
+    assert [drawn[part].num_samples for part in PARTS] == [28, 6, 6]
     (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
     with pytest.raises(ValueError, match="val holds other classes than"):
         files.folder(tmp_path, size=8)
@@ -121,19 +121,13 @@ def test_images_come_from_folders_with_or_without_their_own_parts(tmp_path, monk
 def test_a_script_defines_its_task(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.path", [*sys.path])
     path = tmp_path / "task.py"
-    path.write_text(SCRIPT)
-    assert run("--script", path, epochs="2", seeds="2") == 0
-    printed = capsys.readouterr().out
-    assert "cached_loss" in printed
-    assert "loss" in printed
-    path.write_text(SCRIPT + "batch_size = 16\nmake_optimizer = lambda model: None\nother = 1\n")
-    assert {"batch_size", "make_optimizer"} < (found := files.script(path)).keys()
-    assert found["batch_size"] == 16
-    assert "other" not in found
     (tmp_path / "neighbour_of_task.py").write_text("loss = 'loss'")
-    path.write_text(SCRIPT + "from neighbour_of_task import loss as criterion\n")
-    assert files.script(path)["criterion"] == "loss"
-    path.write_text(SCRIPT.replace("= test =", "= tests ="))
+    lines = "batch_size = 16\nother = 1\nfrom neighbour_of_task import loss as criterion\n"
+    path.write_text(SCRIPT + lines)
+    task = files.script(path)
+    assert (task["batch_size"], task["criterion"]) == (16, "loss")
+    assert "other" not in task
+    path.write_text(SCRIPT.replace("validation, test =", "validation, tests ="))
     assert "does not define test: define it" in refused(capsys, "compare", "--script", path)
 
 
@@ -160,18 +154,19 @@ def test_texts_and_images_on_disk_and_a_missing_package(monkeypatch, capsys):
     on_disk["images"] = Rows(image=images, label=[0, 1] * 20)
     on_disk["others"] = Rows(sentence=["a"], label=[0])
     on_disk["names"] = Rows(text=["a b", "c"], label=["pos", "neg"])
-    package = SimpleNamespace(load_from_disk=on_disk.get)
-    monkeypatch.setitem(sys.modules, "datasets", package)
+    on_disk["untrained"] = {"test": on_disk["texts"], "unsupervised": on_disk["texts"]}
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=on_disk.get))
     for name, sizes in (("texts", [29, 5, 6]), ("images", [29, 5, 6]), ("parts", [34, 6, 1])):
-        found = files.hugging_face(name)
-        held = [getattr(found[p], "data", found[p]) for p in ("train", "validation", "test")]
-        assert list(map(len, held)) == sizes
-        x = next(as_loader(found["train"]).batches(0)).x
-        assert found["make_model"]()(x).shape == (len(x), 2)
-    with pytest.raises(ValueError, match="others has the columns sentence, label: rename them"):
-        files.hugging_face("others")
-    with pytest.raises(ValueError, match="names has labels such as 'pos': number the classes"):
-        files.hugging_face("names")
+        task = files.hugging_face(name)
+        assert [len(getattr(task[part], "data", task[part])) for part in PARTS] == sizes
+        x = next(as_loader(task["train"]).batches(0)).x
+        assert task["make_model"]()(x).shape == (len(x), 2)
+    for name, sentence in (
+        ("others", "others has the columns sentence, label: rename them"),
+        ("names", "names has labels such as 'pos': number the classes"),
+        ("untrained", "untrained has the parts test, unsupervised: rename one of them to train"),
+    ):
+        assert refused(capsys, "compare", "--hf", name).startswith(sentence)
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert refused(capsys, "compare", "--hf", "here").startswith("a Hugging Face folder needs")
 
@@ -184,16 +179,10 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--csv", "a.csv"], "--csv needs --target"),
         (["--target", "a"], "--csv needs --target"),
         (["--size", "8"], "--size is 8, but only --images are resized: leave it out"),
-        (["--images", ".", "--size", "0"], "size is 0 for 'folders'; pass 1 or more pixels"),
         (["--images", ".", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
-        (["--csv", "a", "--target", "c", "--root", "b"], "--root is b, the folder of a --dataset"),
-        (["--text", "a", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
-        (["--hf", "a", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
         (["--script", "a", "--root", "b"], "--root is b, the folder of a --dataset: leave it out"),
         (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),
         (["--policies", "gate:0.25"], "--policies has 'gate:0.25': write gate:target_rate=0.25"),
-        (["--policies", "gate:rate=0.25"], "policy 'gate' cannot be made with"),
-        (["--epochs", "0"], "budget epochs is 0.0"),
         (["--epochs", "nan"], "budget epochs is nan"),
         (["--seeds", "0"], "seeds is []: give different whole numbers"),
         (["--minutes", "-1"], "minutes is -1.0: give a number above 0"),
@@ -201,9 +190,6 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--images", "nowhere"], "No class folders with"),
     ):
         assert refused(capsys, "compare", *options).startswith(sentence), options
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", "--dataset", "cifar10", "--root", str(tmp_path)])
-    assert (ended.value.code, str(tmp_path) in capsys.readouterr().err) == (2, True)
     for arguments, sentence in (
         ([], "required: COMMAND"),
         (["train"], "invalid choice: 'train'"),
@@ -218,22 +204,14 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_training_that_diverges_is_one_line(monkeypatch, capsys):
+def test_what_a_library_says_is_one_line(monkeypatch, capsys):
     def diverging(**_):
         raise FloatingPointError("the training loss became nan")
 
     monkeypatch.setattr(comparison, "compare", diverging)
     with pytest.raises(SystemExit) as ended:
-        main(["compare", "--dataset", "digits"])
+        main(["compare"])
     assert ended.value.code == 1
     assert capsys.readouterr().err == "astkit: the training loss became nan\n"
-
-
-def test_arguments_of_policies_are_read():
-    assert command._policy("gate:target_rate=0.25,score=el2n,fallback=false,seed=null") == {
-        "name": "gate",
-        "target_rate": 0.25,
-        "score": "el2n",
-        "fallback": False,
-        "seed": None,
-    }
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert refused(capsys, "compare").startswith("The digits are part of scikit-learn: install")

@@ -22,14 +22,6 @@ def test_counts_and_the_table_are_printed(root: Path, capsys) -> None:
     assert "minus dense" in text
 
 
-def test_the_control_may_be_a_number(root: Path, capsys) -> None:
-    assert main(["report", str(root), "--by", "arm,rate", "--control", "0.1"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "minus 0.1" in lines[2]
-    gaps = [line.split()[-3:] for line in lines[-4:]]  # none of the control to itself
-    assert gaps == [["NaN"] * 3] * 2 + [["-0.04", "NaN", "NaN"]] * 2  # all equal: no interval
-
-
 def test_escape_sequences_do_not_reach_the_terminal(tmp_path: Path, capsys) -> None:
     run = Record.create(tmp_path, "x", {"mode": "\x1b]0;title\x07"}, 0)
     run.finish([{"arm": "\x1b[2J", "seed": 0, "loss": 1.0}, {"arm": "b\x9b", "loss": 2.0}])
@@ -45,6 +37,5 @@ def test_it_refuses_in_one_sentence(root: Path, capsys) -> None:
     for arguments, sentence in (
         (["nowhere"], "nowhere contains no runs"),
         ([root, "--metric", "speed"], "metric is 'speed'"),
-        ([root, "--control", "it", "--by", "arm"], "control is 'it'"),
     ):
         assert sentence in refused(capsys, "report", *arguments)

@@ -1,135 +1,354 @@
-"""Conditions of the data: sizes and shares by hand, identity of samples, refusals."""
+"""Conditions of the data: sizes and shares by hand, what the oracle draws, refusals."""
 
 from __future__ import annotations
 
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LinearRegression
+from torch import Tensor
 
-from astkit.datasets import Images, Loader, write_mapped
-from astkit.datasets.conditions import class_scores, condition
+from astkit.datasets import Images, texts
+from astkit.datasets.conditions import (
+    NONE,
+    Condition,
+    condition,
+    mislabelled,
+    shares,
+    table,
+    tail,
+)
 from astkit.names import REGISTRIES
-from tests.datasets.toy import Rows
 
-NAMES = tuple(REGISTRIES["condition"])
-OPTIONS = {"small": {"rows": 200}, "long_tail": {"factor": 20}}
-LABELS = torch.arange(1000) % 10
+SHARED = Path(
+    os.environ.get("ASTKIT_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared/data")
+)
+OF_IMAGES = (
+    "clean",
+    "wrong_labels",
+    "duplicates",
+    "long_tail",
+    "small",
+    "open_set",
+    "other_domain",
+    "web",
+)
+OPTIONS: dict[str, dict[str, Any]] = {"small": {"rows": 200}, "long_tail": {"factor": 20}}
+LABELS = torch.arange(1500) % 10
 
 
-def pictures(labels=LABELS, classes=10):
-    """Images whose pixels say which row they are."""
+def numbered(labels: Tensor = LABELS, classes: int = 10) -> Images:
+    """Images of 4x4 pixels whose left half says which row they are."""
     rows = torch.arange(len(labels))
-    pixels = torch.stack([rows // 256, rows % 256], 1).to(torch.uint8)[:, :, None, None]
+    halves = torch.stack([rows // 256, rows % 256], 1).to(torch.uint8)
+    pixels = halves[:, :, None, None].repeat_interleave(4, 2).repeat_interleave(4, 3)
     return Images(pixels, labels, tuple(map(str, range(classes))), "numbered")
 
 
-def row_of(data):
+def row_of(data: Images) -> Tensor:
     return data.images[:, 0, 0, 0].long() * 256 + data.images[:, 1, 0, 0]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_condition_is_fixed_by_its_seed_and_says_where_each_sample_is_from(name):
-    data, before = pictures(), torch.random.get_rng_state()
-    made, same, other = (condition(name, data, seed, **OPTIONS.get(name, {})) for seed in (3, 3, 4))
+def made(name: str, seed: int = 3, target: int = 100, **options: Any) -> Condition:
+    options = {**OPTIONS.get(name, {}), **options}
+    if name in OF_IMAGES:
+        test = numbered(torch.arange(50) % 10)
+        return condition(name, numbered(), test, seed, target=target, **options)
+    return condition(name, seed=seed, target=target, **options)
+
+
+# --- images ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_a_condition_is_fixed_by_its_seed_and_says_where_each_row_is_from(name: str) -> None:
+    before = torch.random.get_rng_state()
+    one, same, other = (made(name, seed) for seed in (3, 3, 4))
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert torch.equal(made.rows, same.rows)
-    assert torch.equal(made.labels, same.labels)
-    varied = not torch.equal(made.rows, other.rows) or not torch.equal(made.labels, other.labels)
-    assert varied == (name != "clean")
-    assert torch.equal(row_of(made.data), made.rows)
-    assert torch.equal(made.data.labels, made.labels)
-    assert torch.equal(made.true_labels, LABELS[made.rows])
-    assert len(made.data) == len(made.rows) == len(made.wrong)
-    assert torch.equal(data.labels, LABELS)  # the original is left as it is
+    for part in ("rows", "labels", "true_labels", "wrong", "distinct"):
+        assert torch.equal(getattr(one, part), getattr(same, part))
+    assert not torch.equal(one.rows, other.rows)
+    if name != "other_domain":
+        assert torch.equal(row_of(one.train), one.rows)
+    task = one.rows[one.true_labels != NONE]
+    assert torch.equal(one.true_labels[one.true_labels != NONE], LABELS[task])
+    assert len(one.train) == len(one.rows) == len(one.wrong) == len(one.distinct)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_other_data_sets_get_the_same_samples_as_images(name, tmp_path):
-    images = pictures(LABELS[:400])
-    options = {"small": {"rows": 80}, "long_tail": {"factor": 20}}.get(name, {})
-    made = condition(name, images, 1, **options)
-    pairs = [(image, int(label)) for image, label in zip(*images[range(400)], strict=True)]
-    listed = type("Pairs", (list,), {"targets": images.labels.tolist()})(pairs)
-    for other in (listed, write_mapped(tmp_path / "mapped", images, images.classes)):
-        twin = condition(name, other, 1, **options)
-        first, *_ = Loader(twin.data, 32, seed=5).batches(0)
-        expected, *_ = Loader(made.data, 32, seed=5).batches(0)
-        assert torch.equal(first.y, expected.y)
-        assert torch.equal(first.index, expected.index)  # of the condition, not of the original
-        assert torch.equal(first.x, expected.x)
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_the_target_is_right_rows_apart_from_training_and_test(name: str) -> None:
+    one = made(name)
+    assert len(one.validation) == 100
+    held = row_of(one.validation)
+    assert torch.equal(one.validation.labels, LABELS[held])
+    assert not set(held.tolist()) & set(one.rows.tolist())
+    assert torch.equal(
+        one.validation.labels.bincount(), torch.full((one.outputs,), 100 // one.outputs)
+    )
+    assert len(one.test) == 5 * one.outputs  # classes of the task only
+    assert one.validation.classes == one.test.classes == one.train.classes
+    whole = made(name, target=0)
+    assert whole.validation is None
+    assert len(whole.train) >= len(one.train)
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_the_oracle_draws_each_right_and_relevant_row_once_in_the_tests_shares(name: str) -> None:
+    one = made(name)
+    if name in ("clean", "small"):
+        assert one.oracle is None
+        return
+    weights = one.oracle
+    assert weights is not None
+    assert weights.mean() == pytest.approx(1)
+    drawn = weights > 0
+    assert not one.wrong[drawn].any()
+    assert one.relevant is None or one.relevant[drawn].all()
+    assert len(one.rows[drawn].unique()) == int(drawn.sum())
+    usable = ~one.wrong if one.relevant is None else ~one.wrong & one.relevant
+    assert set(one.rows[drawn].tolist()) == set(one.rows[usable].tolist())
+    mass = torch.zeros(one.outputs).double().index_add_(0, one.labels, weights) / len(weights)
+    if one.class_shares is not None:
+        assert mass.tolist() == pytest.approx(shares(one.test).tolist())
+    else:
+        assert len(weights[drawn].unique()) == 1
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 1.0])
-def test_wrong_labels_are_exactly_a_share_and_uniform_over_the_other_classes(share):
-    made = condition("wrong_labels", pictures(LABELS.repeat(9)), 0, share=share)
-    assert int(made.wrong.sum()) == round(share * 9000)
-    assert torch.equal(made.rows, torch.arange(9000))
+def test_wrong_labels_are_exactly_a_share_and_uniform_over_the_other_classes(share: float) -> None:
+    labels = torch.arange(9000) % 10
+    changed = mislabelled(labels, share, 0)
+    wrong = changed != labels
+    assert int(wrong.sum()) == round(share * 9000)
     counts = torch.zeros(10, 10).index_put_(
-        (made.true_labels[made.wrong], made.labels[made.wrong]), torch.tensor(1.0), accumulate=True
+        (labels[wrong], changed[wrong]), torch.tensor(1.0), accumulate=True
     )
     assert not counts.diagonal().any()
     if share:
         expected = counts.sum() / 90
         chi2 = ((counts - expected) ** 2 / expected).sum() - 10 * expected  # the diagonal is empty
         assert chi2 < 150  # 89 degrees of freedom: exceeded once in 20,000
+    assert set(mislabelled(labels % 2 * 5, 0.5, 0).tolist()) == {0, 5}
+    assert made("wrong_labels", share=share).wrong.double().mean() == pytest.approx(share, abs=1e-3)
 
 
-def test_wrong_labels_are_classes_that_occur():
-    made = condition("wrong_labels", pictures(LABELS[:200] % 2 * 5), 0, share=0.5)
-    assert set(made.labels.tolist()) == {0, 5}
-    assert int(made.wrong.sum()) == 100
+def test_duplicates_repeat_some_rows_and_hold_others_once() -> None:
+    one = made("duplicates", target=0)
+    assert one.rows.bincount(minlength=1500).bincount().tolist() == [900, 300, 0, 0, 300]
+    two = made("duplicates", target=0, copies=2)
+    assert two.rows.bincount(minlength=1500).bincount().tolist() == [500, 500, 500]
 
 
-def test_duplicates_repeat_some_rows_and_hold_others_once():
-    counts = condition("duplicates", pictures(), 0).rows.bincount(minlength=1000)
-    assert counts.bincount().tolist() == [600, 200, 0, 0, 200]
-    made = condition("duplicates", pictures(), 0, copies=3, repeated=5, single=0)
-    assert made.rows.bincount().bincount().tolist()[3] == 5
-    assert len(made.data) == 15
-
-
-def test_the_published_long_tail_of_cifar10():
-    tail = condition("long_tail", pictures(torch.arange(50_000) % 10), 0)
+def test_the_published_long_tail_of_cifar10() -> None:
+    labels = torch.arange(50_000) % 10
     sizes = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]  # Cui et al. round down
-    assert (tail.labels.bincount() - torch.tensor(sizes)).abs().max() <= 1
+    assert (labels[tail(labels, 100, 0)].bincount() - torch.tensor(sizes)).abs().max() <= 1
     unequal = torch.tensor([0] * 30 + [1] * 200 + [2] * 9)  # class 2 limits the others
-    assert condition("long_tail", pictures(unequal), 0, factor=4).labels.bincount().tolist() == [
-        30,
-        15,
-        8,
-    ]
+    assert unequal[tail(unequal, 4, 0)].bincount().tolist() == [30, 15, 8]
 
 
-def test_a_small_set_keeps_the_shares_of_the_classes():
+def test_a_small_set_keeps_the_shares_of_the_classes() -> None:
     labels = torch.tensor([0] * 900 + [1] * 90 + [2] * 10)
-    assert condition("small", pictures(labels), 0, rows=100).labels.bincount().tolist() == [
-        90,
-        9,
-        1,
+    one = condition("small", numbered(labels), target=0, rows=100)
+    assert one.labels.bincount().tolist() == [90, 9, 1]
+
+
+def test_half_of_an_open_set_belongs_to_no_class() -> None:
+    one = made("open_set")
+    assert (one.outputs, one.train.num_classes, len(one.train)) == (5, 5, 1300)
+    outside = one.true_labels == NONE
+    assert torch.equal(~outside, one.relevant)
+    assert int(outside.sum()) == 650
+    assert LABELS[one.rows[outside]].min() == 5
+    assert LABELS[one.rows[~outside]].max() == 4
+    assert one.labels[outside].bincount().min() > 90  # 130 expected
+    assert made("open_set", classes=8).outputs == 8
+
+
+def test_half_of_the_images_are_of_another_domain() -> None:
+    one = made("other_domain")
+    same = one.relevant
+    assert int(same.sum()) == 700
+    assert torch.equal(row_of(one.train)[same], one.rows[same])
+    assert torch.equal(one.train.images[~same], 255 - numbered().images[one.rows[~same]])
+    checked = numbered()
+    checked.images[:] = torch.tensor([[0, 100], [200, 255]], dtype=torch.uint8).repeat(2, 2)
+    other = condition("other_domain", checked, target=0)
+    low = other.train.images[~other.relevant]
+    assert low.unique().tolist() == [116]  # 255 - (0 + 100 + 200 + 255) / 4, rounded
+
+
+def test_the_web_has_all_of_it() -> None:
+    one = made("web")
+    known = one.true_labels != NONE
+    once = one.distinct
+    assert one.outputs == 5
+    assert int(known[once].sum()) == int((~known)[once].sum())
+    assert one.wrong[known & once].double().mean() == pytest.approx(0.2, abs=2e-3)
+    counts = one.true_labels[known & once].bincount()
+    assert counts[0] / counts[4] == pytest.approx(10, rel=0.1)
+    assert torch.equal(
+        one.labels[~known & once].sort().values, one.labels[known & once].sort().values
+    )
+    copies = one.rows.bincount()
+    several = int(once.sum()) // 5
+    assert copies.bincount()[[1, 4]].tolist() == [int(once.sum()) - several, several]
+    for row in (copies == 4).nonzero()[:5]:
+        assert len(one.labels[one.rows == row].unique()) == 1
+
+
+def test_labels_by_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = tmp_path / "labels.npz", numbered()
+    worse = mislabelled(LABELS, 0.4, 0)
+    columns = {"clean_label": LABELS, "worse_label": worse, "random_label1": LABELS}
+    np.savez(path, **{name: each.numpy().astype(np.uint8) for name, each in columns.items()})
+    monkeypatch.delenv("ASTKIT_CIFAR10N", raising=False)
+    with pytest.raises(FileNotFoundError, match="at None: pass path=, or set ASTKIT_CIFAR10N"):
+        condition("human_labels", data)
+    monkeypatch.setenv("ASTKIT_CIFAR10N", str(path))
+    one = condition("human_labels", data, target=100)
+    assert torch.equal(one.labels, worse[one.rows])
+    assert one.wrong.double().mean() == pytest.approx(0.4, abs=0.03)
+    assert not condition("human_labels", data, target=100, kind="random1", path=path).wrong.any()
+    with pytest.raises(ValueError, match="kind is 'best': choose one of worse, random1"):
+        condition("human_labels", data, kind="best")
+    with pytest.raises(ValueError, match="are not those of the 1500 training images"):
+        condition("human_labels", numbered(9 - LABELS))
+
+
+def test_the_published_labels_by_people() -> None:
+    path = SHARED / "cifar10n" / "train_labels.npz"
+    if not path.exists():
+        pytest.skip(f"{path} is absent; set ASTKIT_SHARED_DATA to run this")
+    with np.load(path) as file:
+        labels = torch.from_numpy(file["clean_label"]).long()
+    data = Images(torch.zeros(50_000, 1, 1, 1).byte(), labels, tuple("0123456789"), "cifar10")
+    for kind, wrong in (("worse", 0.4021), ("random1", 0.1723)):
+        one = condition("human_labels", data, target=0, kind=kind, path=path)
+        assert one.wrong.double().mean() == pytest.approx(wrong, abs=1e-4)
+
+
+# --- text, tables, series --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
+def test_a_share_of_the_pool_is_of_the_targets_text(share: float, tmp_path: Path) -> None:
+    path = tmp_path / "digits.txt"
+    path.write_text("0123456789" * 26_000)
+    one, same = (condition("irrelevant_text", seed=1, share=share, path=path) for _ in range(2))
+    for part in ("train", "validation", "test"):
+        x, y = getattr(one, part).tensors
+        assert x.shape == y.shape == (len(x), 64)
+        assert x[:, 1:].equal(y[:, :-1])
+        assert x.equal(getattr(same, part).tensors[0])
+        if part != "train":
+            assert len(x) == 1000
+            assert (x.diff() % 10 == 1).all()  # digits only
+    pool = one.train.tensors[0]
+    of_digits = (pool.diff() % 10 == 1).all(1)
+    assert of_digits.double().mean() == pytest.approx(share, abs=1e-4)
+    assert int(pool.max()) < one.outputs
+    if share == 1:
+        assert one.relevant is one.oracle is None
+    else:
+        assert one.relevant.equal(of_digits)
+        assert one.oracle.unique().tolist() == pytest.approx([0, 1 / share], rel=1e-3)
+
+
+def test_texts_come_with_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = condition("irrelevant_text", seed=0, target=200)
+    assert len(one.train) > 10_000
+    assert "documentation of Python, torch and numpy" in one.description
+    assert "scikit-learn 1.9.1 (BSD 3-clause)" in one.description
+    tokens, size = texts.encoded("abca", "cd")
+    assert ([each.tolist() for each in tokens], size) == ([[1, 2, 3, 1], [3, 4]], 5)
+    assert texts.encoded("".join(map(chr, range(300))))[0][0].unique().tolist() == list(range(256))
+    monkeypatch.setattr(texts, "PROSE_SHA256", "0")
+    with pytest.raises(ValueError, match=r"but version .* is installed: install this version"):
+        texts.prose.__wrapped__()
+
+
+@pytest.mark.parametrize("data", ["table", "series"])
+@pytest.mark.parametrize("kind", ["law", "columns", "inputs"])
+def test_older_rows_drift(data: str, kind: str) -> None:
+    one, same, other = (made("drift", seed, data=data, kind=kind) for seed in (3, 3, 4))
+    assert one.train.tensors[0].equal(same.train.tensors[0])
+    assert not one.train.tensors[0].equal(other.train.tensors[0])
+    assert [len(part) for part in (one.train, one.validation, one.test)] == [10_000, 100, 4000]
+    if kind == "inputs":
+        assert one.relevant is one.oracle is None
+    else:
+        assert one.relevant.equal(torch.arange(10_000) >= 7000)
+    if data == "series":  # whose law is linear: the newer rows and the test have it, with noise 1
+
+        def error(rows: slice, kept: Any = one.train.tensors) -> float:
+            fitted = LinearRegression().fit(kept[0][7000:].flatten(1), kept[1][7000:])
+            inputs, targets = kept[0][rows].flatten(1), kept[1][rows]
+            return float(np.sqrt(np.mean((fitted.predict(inputs) - targets.numpy()) ** 2)))
+
+        older, newer = error(slice(7000)), error(slice(7000, None))
+        assert newer == pytest.approx(1, abs=0.05)
+        assert (older > 1.5) == (kind != "inputs")
+        deviation = one.test.tensors[0][:, 0].std(0)
+        assert deviation.min() > 0.95
+        assert deviation.max() < 1.05
+
+
+def test_the_law_of_the_table_is_friedmans_and_its_noise_has_deviation_one() -> None:
+    older = torch.arange(4000) < 2000
+
+    def friedman(x: Tensor) -> Tensor:
+        terms = [
+            10 * math.sin(math.pi * float(r[0] * r[1])) + 20 * float(r[2] - 0.5) ** 2 for r in x
+        ]
+        return torch.tensor(terms) + 10 * x[:, 3] + 5 * x[:, 4]
+
+    for kind in ("law", "columns", "inputs"):
+        x, y = table(older, kind, torch.Generator().manual_seed(0))
+        noise = y[:, 0] - friedman(x)
+        assert noise[~older].std() == pytest.approx(1, abs=0.05)
+        if kind == "columns":
+            x[:, [2, 3]] = x[:, [3, 2]]
+        right = friedman(x.flip(1) if kind == "law" else x)
+        assert (y[:, 0] - right)[older].std() == pytest.approx(1, abs=0.05)
+        assert (noise[older].std() > 1.5) == (kind != "inputs")
+        assert x[~older].mean() == pytest.approx(0.5, abs=0.01)
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_made_is_refused_with_the_remedy() -> None:
+    assert set(OF_IMAGES) | {"human_labels", "irrelevant_text", "drift"} == set(
+        REGISTRIES["condition"]
+    )
+    one, data = numbered(torch.zeros(9, dtype=torch.int64)), numbered()
+    cases: list[tuple[str, Any, dict[str, Any], str]] = [
+        ("noise", data, {}, "unknown condition 'noise': choose one of clean"),
+        ("clean", data, {"share": 1}, "has no option share: it takes none"),
+        ("small", data, {"row": 1}, "has no option row: choose from rows"),
+        ("clean", None, {}, "'clean' is made of images: pass train= and test="),
+        ("drift", data, {}, "'drift' is not made of images: leave train and test out"),
+        ("clean", data, {"target": 1500}, "target is 1500: give between 0 and 1499 rows"),
+        ("wrong_labels", data, {"share": 1.1}, "share is 1.1: give a number from 0 to 1"),
+        ("wrong_labels", one, {"target": 0}, "all labels are of one class"),
+        ("duplicates", data, {"copies": 0}, "copies is 0: give 1 or more"),
+        ("duplicates", data, {"copies": 900}, "copies is 900: .* less than the 500 rows"),
+        ("long_tail", data, {"factor": 0.5}, "factor is 0.5: give 1 or more"),
+        ("long_tail", data, {"factor": 1e4}, "without a row: give at most 50"),
+        ("small", data, {"rows": 500}, "rows is 500: give between 1 and 499"),
+        ("open_set", data, {"classes": 10}, "classes is 10: give between 2 and 9"),
+        ("irrelevant_text", None, {"share": 0}, "share is 0: give a number above 0"),
+        ("irrelevant_text", None, {"target": 10**6}, "give a longer text, or a target of less"),
+        ("drift", None, {"kind": "labels"}, "kind 'labels': choose of table, series, and of law"),
     ]
-
-
-def test_class_scores_by_hand():
-    recalls, labels = torch.tensor([0.9, 0.5, 0.1]), torch.tensor([0] * 6 + [1] * 3 + [2])
-    found = class_scores(recalls, labels)
-    assert found == pytest.approx({"balanced": 0.5, "natural": 0.7, "worst": 0.1})
-
-
-def test_what_cannot_be_made_is_refused_with_the_remedy():
-    one = pictures(torch.zeros(9, dtype=torch.int64))
-    cases = [
-        ("noise", pictures(), {}, "unknown condition 'noise': choose one of clean"),
-        ("clean", pictures(), {"share": 1}, "has no option share: it takes none"),
-        ("small", pictures(), {"row": 1}, "has no option row: choose from rows"),
-        ("clean", Rows(), {}, "needs class labels: pass Images"),
-        ("wrong_labels", pictures(), {"share": 1.1}, "share is 1.1: give a number from 0 to 1"),
-        ("wrong_labels", one, {}, "all labels are of one class"),
-        ("duplicates", pictures(), {"copies": 0}, "copies is 0: give 1 or more"),
-        ("duplicates", pictures(), {"repeated": 900}, "repeated is 900 and single 200"),
-        ("duplicates", pictures(), {"repeated": 0, "single": 0}, "between 1 and the 1000 rows"),
-        ("long_tail", pictures(), {"factor": 0.5}, "factor is 0.5: give 1 or more"),
-        ("long_tail", pictures(), {"factor": 1e4}, "without a row: give at most 100"),
-        ("small", pictures(), {"rows": 1000}, "rows is 1000: give between 1 and 999"),
-    ]
-    for name, data, options, sentence in cases:
+    for name, images, options, sentence in cases:
         with pytest.raises(ValueError, match=sentence):
-            condition(name, data, **options)
+            condition(name, images, **options)
+    with pytest.raises(ValueError, match="no classes: table of 10000 rows"):
+        made("drift").labels  # noqa: B018

@@ -11,9 +11,7 @@ from torch.utils.data import (
 
 from astkit import distributed
 from astkit.datasets import BatchSource, Images, Loader, as_loader, indexed
-from astkit.datasets.foreign import ForeignLoader, divided, resized
-from astkit.gating import RandomSubset
-from astkit.trainers.batch_order import Feed
+from astkit.datasets.foreign import ForeignLoader, convertible, divided, resized
 
 X, Y = torch.randn(10, 3), torch.arange(10) % 3
 PAIRS = TensorDataset(X, Y)
@@ -24,6 +22,18 @@ class Endless(IterableDataset):
     def __iter__(self):
         while True:
             yield X[0], 1
+
+
+class Planned:
+    """A sampler with a policy, as `Policy.sampler` makes it."""
+
+    policy = "any"
+
+    def __iter__(self):
+        return iter(range(10))
+
+    def __len__(self):
+        return 10
 
 
 class Turned(IterableDataset):
@@ -85,33 +95,6 @@ def test_indexed_data_of_any_kind():
         indexed(Endless())
 
 
-def test_batches_of_any_structure_pass():
-    dicts = {"x": X, "labels": Y, "ids": list("abcdefghij")}
-    for item, inputs in (
-        (dicts, dicts),
-        (X, X),
-        ((X,), X),
-        ((X, Y.float()), X),
-        ((X, X, Y), (X, X)),
-        ({"name": X}, {"name": X}),
-    ):
-        (batch,) = ForeignLoader([item]).batches(0)
-        assert (batch.index, batch.rows) == (None, 10)
-        assert batch.x is inputs or str(batch.x) == str(inputs)
-        pair = isinstance(item, tuple) and len(item) > 1
-        assert (batch.y is batch.x) != pair
-
-
-def test_names_what_is_no_batch():
-    for item, words in (
-        ((X, "a"), r"str without a tensor of shape \[rows, ...\]: collate .* number classes"),
-        ({"id": 3}, "contains dict without a tensor"),
-        ((X, Y[:4]), "inputs of 10 rows with targets of 4: give each row one target"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            next(ForeignLoader([item]).batches(0)).rows  # noqa: B018
-
-
 def test_an_unsized_loader_says_so():
     loader = ForeignLoader(iter([(X, Y)]))
     assert loader.num_samples is None
@@ -142,8 +125,12 @@ def test_what_a_foreign_loader_cannot_do_it_says():
             r"but a list .* or ConcatDataset\(\[samples\]\)",
         ),
         (
-            lambda: as_loader(ordinary(sampler=RandomSubset(0.5).sampler(PAIRS, epochs=1))),
+            lambda: as_loader(ordinary(sampler=Planned())),
             r"a policy's sampler, .* give the trainer the dataset, batch_size=... and policy=...",
+        ),
+        (
+            lambda: as_loader(DataLoader(PAIRS, batch_sampler=BatchSampler(Planned(), 2, False))),
+            "the loader has a policy's sampler",
         ),
     ):
         with pytest.raises(ValueError, match=words):
@@ -192,13 +179,7 @@ def test_a_stream_is_told_its_epoch_and_never_planned():
         for epoch in (3, 0):
             first = next(source.batches(epoch))
             assert torch.equal(first.x, X[epoch : epoch + 5])
-        with pytest.raises(ValueError, match="RandomSubset selects rows before loading, but a str"):
-            Feed(source, RandomSubset(0.5), torch.device("cpu"), 0)
     assert not as_loader(ordinary()).streamed
-    with pytest.raises(
-        ValueError, match="but a DataLoader loads all rows: pass the data set instead"
-    ):
-        Feed(as_loader(ordinary()), RandomSubset(0.5), torch.device("cpu"), 0)
 
 
 def spread(**options):
@@ -248,7 +229,40 @@ def test_several_processes_load_different_rows_or_are_refused(monkeypatch):
             assert divided(source) is source
 
 
-def test_a_policys_sampler_inside_a_batch_sampler_is_refused():
-    chosen = BatchSampler(RandomSubset(0.5).sampler(PAIRS, epochs=1), 2, False)
-    with pytest.raises(ValueError, match="the loader has a policy's sampler"):
-        as_loader(DataLoader(PAIRS, batch_sampler=chosen))
+class Mixed(DataLoader):
+    """Changes its batches, as mixup does."""
+
+    def __iter__(self):
+        return ((x, 1 - y) for x, y in super().__iter__())
+
+
+class Named(DataLoader):
+    """Changes nothing."""
+
+
+def test_only_loaders_whose_batches_a_loader_can_make_are_converted():
+    rows = indexed(PAIRS)
+    own = torch.utils.data.default_collate
+    for loader in (
+        ordinary(),
+        ordinary(shuffle=True, drop_last=True, num_workers=2),
+        Named(PAIRS, 4),
+        ordinary(collate_fn=list),
+        ordinary(rows),
+        ordinary(rows, collate_fn=rows.collate(own)),
+    ):
+        assert convertible(loader)
+    for other in (
+        PAIRS,
+        [(X, Y)],
+        Mixed(PAIRS, 4),  # labels would be those without mixing
+        DataLoader(Turned(), 5),
+        DataLoader(PAIRS, batch_size=None),
+        DataLoader(PAIRS, batch_sampler=BatchSampler(RandomSampler(PAIRS), 5, False)),
+        ordinary(sampler=Planned()),
+        ordinary(sampler=RandomSampler(PAIRS, replacement=True)),
+        ordinary(sampler=RandomSampler(PAIRS, num_samples=5)),
+        ordinary(num_workers=1, worker_init_fn=print),
+        ordinary(rows, collate_fn=list),
+    ):
+        assert not convertible(other)

@@ -1,8 +1,20 @@
+"""Images in memory, and what files from elsewhere may not do: reach other decoders, never end."""
+
+import io
+import os
+import struct
+import zlib
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from astkit.datasets import Images
+from astkit.datasets import Images, load, open_mapped
+from astkit.datasets import images as module
+from astkit.datasets.images import decode
+
+PICTURE = Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
 
 
 def images(n=6, classes=("a", "b"), **changes):
@@ -15,11 +27,19 @@ def images(n=6, classes=("a", "b"), **changes):
     return Images(**{**parts, **changes})
 
 
-def test_describes_itself():
+def written(kind, picture=PICTURE):
+    content = io.BytesIO()
+    picture.save(content, kind)
+    return content.getvalue()
+
+
+def test_describes_itself_and_its_parts():
     data = images()
-    assert len(data) == 6
-    assert data.num_classes == 2
-    assert data.shape == (3, 4, 5)
+    assert (len(data), data.num_classes, data.shape) == (6, 2, (3, 4, 5))
+    part = data.subset(torch.tensor([4, 1]))
+    assert torch.equal(part.images, data.images[[4, 1]])
+    assert part.labels.tolist() == [0, 1]
+    assert len(data.subset(data.labels == 1)) == 3
 
 
 def test_names_the_argument_that_is_wrong():
@@ -33,29 +53,104 @@ def test_names_the_argument_that_is_wrong():
         ({"labels": torch.tensor([0, 1, 0, 1, 2, 2])}, "Label 2 occurs 2 times in 'toy'"),
         ({"labels": torch.tensor([0, 1, 0, 1, 0, -1])}, "Label -1 occurs 1 time in"),
         ({"classes": ()}, "classes is empty"),
+        ({"n": 0}, "pass at least one image"),
     ):
         with pytest.raises(ValueError, match=words):
             images(**changes)
-
-
-def test_refuses_to_be_empty():
-    with pytest.raises(ValueError, match="pass at least one image"):
-        images(n=0)
     with pytest.raises(ValueError, match="selects no row"):
         images().subset([])
 
 
-def test_subset_keeps_the_order_asked_for():
-    data = images()
-    part = data.subset(torch.tensor([4, 1]))
-    assert torch.equal(part.images, data.images[[4, 1]])
-    assert part.labels.tolist() == [0, 1]
-    assert len(data.subset(data.labels == 1)) == 3
-
-
-def test_channel_stats_are_those_of_the_pixels():
+def test_channel_stats_are_those_of_the_pixels(monkeypatch):
+    monkeypatch.setattr(module, "STATS_ROWS", 4)
     data = images()
     mean, std = data.channel_stats()
     pixels = data.images.double() / 255
     torch.testing.assert_close(mean, pixels.mean((0, 2, 3)).float())
     torch.testing.assert_close(std, pixels.std((0, 2, 3), correction=0).float())
+
+
+def test_grey_levels_of_16_bits_keep_their_brightness():
+    levels = np.array([[0, 128, 255], [256, 32_768, 65_535]], np.uint16)
+    grey = decode(written("PNG", Image.fromarray(levels)), "it", "replace it")
+    assert grey.shape == (3, 2, 3)
+    assert grey[0].tolist() == [[0, 0, 1], [1, 128, 255]]
+    assert torch.equal(grey[1:], grey[:1].expand(2, -1, -1))
+    for mode, pixel, expected in (("L", 90, [90] * 3), ("RGBA", (1, 2, 3, 0), [1, 2, 3])):
+        other = decode(written("PNG", Image.new(mode, (1, 1), pixel)), "it", "replace it")
+        assert other.flatten().tolist() == expected
+
+
+def test_only_png_and_jpeg_reach_a_decoder_whatever_the_name_says(monkeypatch, tmp_path):
+    for kind in ("PNG", "JPEG"):
+        assert decode(written(kind), "it", "replace it").shape == (3, 8, 8)
+    # Pillow gives an EPS to Ghostscript, which runs programs
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("was run"))
+    for kind in ("EPS", "GIF", "TIFF", "WEBP", "ICO", "BMP", "PPM"):
+        (tmp_path / kind / "ant").mkdir(parents=True)
+        (tmp_path / kind / "ant" / "1.png").write_bytes(written(kind))
+        with pytest.raises(ValueError, match=r"ant/1\.png .*neither PNG nor JPEG\); replace it"):
+            load("folders", tmp_path / kind)
+
+
+def png_of_zeros(side):
+    """A PNG that claims ``side`` x ``side`` pixels; decoding it would take three bytes for each."""
+
+    def chunk(name, data):
+        return (
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        )
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    data = chunk(b"IDAT", zlib.compress(bytes(1 << 20), 9))
+    return b"\x89PNG\r\n\x1a\n" + head + data + chunk(b"IEND", b"")
+
+
+@pytest.mark.filterwarnings("ignore:Image size")
+def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
+    monkeypatch.setattr(module, "MOST_PIXELS", 64)
+    assert decode(written("PNG"), "it", "replace it").shape == (3, 8, 8)
+    monkeypatch.setattr(module, "MOST_PIXELS", 63)
+    with pytest.raises(ValueError, match="it has more than 63 pixels"):
+        decode(written("PNG"), "it", "replace it")
+    monkeypatch.undo()
+    monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("decoded"))
+    for side in (8193, 12_000, 50_000):
+        with pytest.raises(ValueError, match=r"it has more than 67,108,864 pixels") as caught:
+            decode(png_of_zeros(side), "it", "replace it")
+        assert str(caught.value).count(". ") == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs devices")
+def test_only_regular_files_are_read_not_endless_devices(tmp_path):
+    def link(*names):
+        for name in names:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            path.symlink_to("/dev/zero")
+
+    batches = [f"python/data_batch_{number}" for number in range(1, 6)]
+    link("folders/ant/1.png", *batches, "python/test_batch", "parquet/train-0.parquet")
+    link("fashion/train-images-idx3-ubyte")
+    reads = [
+        lambda: load("folders", tmp_path / "folders"),
+        lambda: load("cifar10", tmp_path / "python"),
+        lambda: load("cifar10", tmp_path / "parquet"),
+        lambda: load("fashion_mnist", tmp_path / "fashion"),
+    ]
+    for name in ("images.npy", "labels.npy", "classes.json"):
+        folder = tmp_path / f"mapped-{name}"
+        folder.mkdir()
+        np.save(folder / "images.npy", np.zeros((2, 3, 4, 4), np.uint8))
+        np.save(folder / "labels.npy", np.zeros(2, np.int64))
+        link(f"mapped-{name}/{name}")
+        reads.append(lambda folder=folder: open_mapped(folder))
+    for read in reads:
+        with pytest.raises(ValueError, match=r"not a regular file|published checksum"):
+            read()
+    pipe = tmp_path / "folders" / "ant" / "1.png"  # it is not waited for
+    pipe.unlink()
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match=r"1\.png is not a regular file; replace it"):
+        load("folders", tmp_path / "folders")

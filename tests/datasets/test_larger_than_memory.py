@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import Gate, Loader, RandomSubset, Trainer
 from astkit.datasets import as_loader
-from astkit.gating.data_facts import class_labels
+from astkit.datasets.facts import class_labels
 
 N, SHARDS, BATCH = 60, 4, 8
 X = torch.randn(N, 5, generator=torch.Generator().manual_seed(0))

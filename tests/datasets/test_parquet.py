@@ -1,3 +1,5 @@
+"""Images in parquet files: the rows of all files in order, and what unusable files say."""
+
 import pytest
 import torch
 
@@ -8,75 +10,58 @@ pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 N = 41
-PIXELS = torch.randint(0, 256, (N, 3, 6, 5), generator=torch.Generator().manual_seed(0)).to(
-    torch.uint8
-)
+PIXELS = torch.randint(0, 256, (N, 3, 6, 5), generator=torch.Generator().manual_seed(0)).byte()
 
 
-@pytest.fixture(scope="session")
-def write(encoded):
-    def write(path, rows, group, column="img"):
-        """The rows of the toy set in row groups of ``group``."""
+def test_the_rows_of_all_files_come_in_order(tmp_path, encoded):
+    paths = []
+    for part, rows, group, column in (
+        ("a", range(15), 4, "img"),
+        ("b", range(15, 35), 7, "image"),
+        ("c", range(35, N), 6, "img"),
+    ):
         items = [{"bytes": encoded(PIXELS[row]), "path": f"{row}.png"} for row in rows]
         table = pa.table({column: items, "label": [row % 3 for row in rows]})
-        pq.write_table(table, path, row_group_size=group)
-        return path
-
-    return write
-
-
-def test_the_rows_of_all_files_come_in_order(tmp_path, write):
-    paths = [
-        write(tmp_path / f"{part}.parquet", rows, group, column)
-        for part, rows, group, column in (
-            ("a", range(15), 4, "img"),
-            ("b", range(15, 35), 7, "image"),
-            ("c", range(35, N), 6, "img"),
-        )
-    ]
+        paths.append(tmp_path / f"{part}.parquet")
+        pq.write_table(table, paths[-1], row_group_size=group)
     found = list(image_rows(paths, N))
     assert torch.equal(torch.stack([row.picture for row in found]), PIXELS)
     assert [row.label for row in found] == [row % 3 for row in range(N)]
     assert found[20].where == f"Row 20 (in {paths[1]})"
     with pytest.raises(ValueError, match=r"a.parquet, .*c.parquet has 41 rows, not 1 to 40"):
         next(image_rows(paths, N - 1))
+    with pytest.raises(ValueError, match="the folder has 0 rows"):
+        next(image_rows([], 1))
 
 
-def test_what_is_no_image_or_label_is_named(tmp_path, write, encoded):
-    good = write(tmp_path / "0.parquet", range(4), 2)
-    odd = tmp_path / "1.parquet"
+def test_what_is_no_image_or_label_is_named(tmp_path, encoded):
+    path, picture = tmp_path / "1.parquet", encoded(PIXELS[0])
     for table, words in (
-        ({"img": [{"bytes": b"junk"}], "label": [0]}, r"Row 4 \(in .*1.parquet\) is damaged or no"),
-        ({"img": [{"bytes": encoded(PIXELS[0])}], "label": [None]}, "Row 4 .* has the label None"),
+        ({"img": [{"bytes": b"junk"}], "label": [0]}, r"Row 0 \(in .*1.parquet\) is damaged or no"),
+        ({"img": [None], "label": [1]}, r"Row 0 \(in .*\) is damaged"),
+        ({"img": [{"bytes": picture}], "label": [None]}, "Row 0 .* has the label None"),
         ({"x": [1]}, "has the columns x instead of img"),
+        ({"img": pa.array([], pa.binary()), "label": pa.array([], pa.int64())}, "has 0 rows"),
     ):
-        pq.write_table(pa.table(table), odd)
+        pq.write_table(pa.table(table), path)
         with pytest.raises(ValueError, match=words):
-            list(image_rows([good, odd], 10))
-
-
-def test_unusable_files(tmp_path):
-    path = tmp_path / "0.parquet"
-    with pytest.raises(ValueError, match=r"0\.parquet is missing; fetch"):
-        next(image_rows([path], 1))
+            list(image_rows([path], 10))
     path.write_bytes(b"PAR1 or not")
     with pytest.raises(ValueError, match="is not a complete parquet file"):
         next(image_rows([path], 1))
-    with pytest.raises(ValueError, match="the folder has 0 rows"):
-        next(image_rows([], 1))
+    with pytest.raises(ValueError, match=r"0\.parquet is missing; fetch"):
+        next(image_rows([tmp_path / "0.parquet"], 1))
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
 def test_a_small_file_that_expands_beyond_the_limit_is_refused(dictionary, tmp_path, monkeypatch):
     monkeypatch.setattr(parquet, "MOST_BYTES", 8 << 20)
     rows, zeros = 64, bytes(1 << 20)
-    images = pa.array([{"bytes": zeros}] * rows)
     path = tmp_path / "train-0.parquet"
-    table = pa.table({"img": images, "label": [0] * rows})
+    table = pa.table({"img": pa.array([{"bytes": zeros}] * rows), "label": [0] * rows})
     options = {"compression": "brotli", "write_statistics": False}
     pq.write_table(table, path, use_dictionary=dictionary, **options)
     assert path.stat().st_size < 5000
-    del images, table
     monkeypatch.setattr(parquet, "decode", lambda data, where, remedy: PIXELS[0])
     with pytest.raises(ValueError, match="has a row group that expands to"):
         list(image_rows([path], rows))

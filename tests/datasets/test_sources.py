@@ -1,29 +1,62 @@
+"""Data sets by name: what is read, where it is searched, what damaged files say, and splits."""
+
 import ast
+import gzip
+import hashlib
+import os
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.datasets import CIFAR10
 
 import astkit.datasets
-from astkit.datasets import load
+from astkit.datasets import load, sources, split, stratified
+from astkit.datasets.sources import Layout, find_layout, read_shards, search_places
 from astkit.names import REGISTRIES
 
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+SHARED = Path(
+    os.environ.get("ASTKIT_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared/data")
+)
+NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
-def test_no_module_imports_a_heavy_library_before_it_is_used():
+
+@pytest.fixture(autouse=True)
+def nothing_around(tmp_path, monkeypatch):
+    """No data set but those a test makes: not in the checkout, not in the environment."""
+    monkeypatch.delenv("ASTKIT_DATA", raising=False)
+    monkeypatch.setenv("ASTKIT_INPUT", str(tmp_path / "input"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "CHECKOUT", tmp_path / "checkout")
+    monkeypatch.setattr(sources, "DEBIAN", tmp_path / "debian")
+
+
+def test_no_module_imports_a_heavy_library_or_a_layer_above_before_it_is_used():
     heavy = {"sklearn", "pyarrow", "pandas", "matplotlib", "torchvision", "PIL"}
+    below = {"datasets", "distributed", "files", "names", "rng", "system"}
     for path in Path(astkit.datasets.__file__).parent.glob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+        tree = ast.parse(path.read_text())
+        for node in tree.body:
             if isinstance(node, ast.Import):
                 assert not heavy & {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 assert node.module.partition(".")[0] not in heavy
+        for node in ast.walk(tree):  # also in functions and for type checking
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("astkit"):
+                names = [alias.name for alias in node.names] if node.module == "astkit" else []
+                assert set(names or [node.module.split(".")[1]]) <= below, (path, node.module)
 
 
 def test_names_the_choices():
     with pytest.raises(ValueError, match="unknown dataset 'mnist': choose one of cifar10, digits"):
         load("mnist")
-    assert set(REGISTRIES["dataset"]) == {"digits", "cifar10", "folders"}
+    assert set(REGISTRIES["dataset"]) == {"digits", "fashion_mnist", "cifar10", "folders"}
     with pytest.raises(ValueError, match="size is 16 for 'digits'"):
         load("digits", size=16)
 
@@ -38,6 +71,9 @@ def test_digits_keep_scikit_learns_values():
     assert torch.equal((data.images[:, 0].double() * 16 / 255).round(), original)
     assert data.images.max() == 255
     assert data.labels.bincount().sum() == 1797
+
+
+# --- folders ---------------------------------------------------------------------------------
 
 
 def test_folders_are_read_by_name(tmp_path, class_folders, pixels):
@@ -56,29 +92,18 @@ def test_folders_with_a_test_part(tmp_path, class_folders):
     train, test = load("folders", str(tmp_path))
     assert len(train) == 4
     assert test.labels.tolist() == [1]
-
-
-def test_folders_with_an_unknown_test_class(tmp_path, class_folders):
-    class_folders(tmp_path / "train", ("ant",), 1)
     class_folders(tmp_path / "test", ("wasp",), 1)
     with pytest.raises(ValueError, match="class 'wasp'"):
         load("folders", tmp_path)
 
 
 def test_different_sizes_need_a_size(tmp_path, class_folders):
-    class_folders(tmp_path, ("ant",), 1, size=8)
-    class_folders(tmp_path, ("bee",), 1, size=6)
-    with pytest.raises(ValueError, match=r"ant/0.png is 8x8 pixels and .*bee/0.png is 6x6.*size="):
+    class_folders(tmp_path / "train", ("ant",), 1, size=8)
+    class_folders(tmp_path / "test", ("ant",), 1, size=6)
+    with pytest.raises(ValueError, match=r"ant/0.png is 8x8 pixels and .*ant/0.png is 6x6.*size="):
         load("folders", tmp_path)
     data, _ = load("folders", tmp_path, size=4)
     assert data.shape == (3, 4, 4)
-
-
-def test_parts_of_different_sizes_need_a_size(tmp_path, class_folders):
-    class_folders(tmp_path / "train", ("ant",), 1, size=8)
-    class_folders(tmp_path / "test", ("ant",), 1, size=6)
-    with pytest.raises(ValueError, match="pass size="):
-        load("folders", tmp_path)
 
 
 def test_missing_folders_say_where(tmp_path):
@@ -96,3 +121,306 @@ def test_a_truncated_image_is_named(tmp_path, class_folders, suffix):
         path.write_bytes(content[:keep])
         with pytest.raises(ValueError, match=f"1{suffix} is damaged or no image.*replace it"):
             load("folders", tmp_path)
+
+
+# --- CIFAR-10 --------------------------------------------------------------------------------
+
+
+def rows(seed, count=4):
+    noise = np.random.default_rng(seed)
+    pixels = noise.integers(0, 256, (count, 3072), dtype=np.uint8)
+    return pixels, noise.integers(0, 10, count).tolist()
+
+
+def make_python(folder, monkeypatch, encoded):
+    folder = folder / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    known = []
+    for seed, name in enumerate(NAMES):
+        pixels, labels = rows(seed)
+        content = pickle.dumps({"data": pixels, "labels": labels})
+        (folder / name).write_bytes(content)
+        known.append([name, hashlib.md5(content).hexdigest()])
+    monkeypatch.setattr(CIFAR10, "train_list", known[:-1])
+    monkeypatch.setattr(CIFAR10, "test_list", known[-1:])
+    return folder
+
+
+def make_parquet(folder, monkeypatch, encoded, column="img"):
+    folder = folder / "cifar10-some-name"
+    folder.mkdir(parents=True)
+    names = [f"train-{number:05d}-of-00005.parquet" for number in range(5)]
+    for seed, name in enumerate([*names, "test-00000-of-00001.parquet"]):
+        pixels, labels = rows(seed)
+        items = [
+            {"bytes": encoded(row.reshape(3, 32, 32)), "path": f"{i}.png"}
+            for i, row in enumerate(pixels)
+        ]
+        pq.write_table(pa.table({column: items, "label": labels}), folder / name)
+    return folder
+
+
+MAKERS = {"python": make_python, "parquet": make_parquet}
+
+
+def assert_whole(parts):
+    train, test = parts
+    expected = [rows(seed) for seed in range(6)]
+    pixels = torch.from_numpy(np.concatenate([part[0] for part in expected]))
+    labels = torch.tensor([label for part in expected for label in part[1]])
+    assert torch.equal(train.images.flatten(1), pixels[:20])
+    assert torch.equal(test.images.flatten(1), pixels[20:])
+    assert torch.equal(train.labels, labels[:20])
+    assert torch.equal(test.labels, labels[20:])
+    assert train.classes == sources.CIFAR10
+
+
+@pytest.mark.parametrize("layout", MAKERS)
+def test_every_place_and_layout(layout, tmp_path, monkeypatch, encoded):
+    folder = MAKERS[layout](tmp_path / "place", monkeypatch, encoded)
+    assert_whole(load("cifar10", tmp_path / "place"))
+    assert_whole(load("cifar10", folder))
+    monkeypatch.setenv("ASTKIT_DATA", str(tmp_path / "place"))
+    assert_whole(load("cifar10"))
+    monkeypatch.delenv("ASTKIT_DATA")
+    for place in ("data", "input"):
+        (tmp_path / "place").rename(tmp_path / place)
+        assert_whole(load("cifar10"))
+        (tmp_path / place).rename(tmp_path / "place")
+
+
+def test_parquet_with_other_column_and_folder(tmp_path, monkeypatch, encoded):
+    folder = make_parquet(tmp_path, monkeypatch, encoded, column="image")
+    inner = folder / "plain_text"
+    inner.mkdir()
+    for path in folder.glob("*.parquet"):
+        path.rename(inner / path.name)
+    assert_whole(load("cifar10", tmp_path))
+
+
+def test_class_folders(tmp_path, class_folders):
+    class_folders(tmp_path / "cifar10" / "train", sources.CIFAR10, 2, size=32)
+    class_folders(tmp_path / "cifar10" / "test", sources.CIFAR10, 1, size=32)
+    train, test = load("cifar10", tmp_path / "cifar10")
+    assert len(train) == 20
+    assert test.labels.tolist() == list(range(10))
+    class_folders(tmp_path / "few" / "train", sources.CIFAR10[:9], 1, size=32)
+    class_folders(tmp_path / "small" / "train", sources.CIFAR10, 1, size=16)
+    for name, words in (
+        ("few", "the class 'truck' in one only"),
+        ("small", r"shape \[3, 16, 16\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            load("cifar10", tmp_path / name)
+
+
+def put(root, name):
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_the_search_takes_the_first_place_the_clearest_layout_and_is_bounded(tmp_path):
+    plain, other = Layout(("data_batch_[1-5]",), None), Layout(("train-*.parquet",), None, "cifar")
+    layouts = (plain, other)
+    put(tmp_path, "1/2/3/4/5/6/7/data_batch_1")
+    put(tmp_path, ".hidden/data_batch_1")
+    put(tmp_path, "of-another-set/train-0.parquet")
+    assert find_layout([tmp_path, tmp_path / "nothing"], layouts) is None
+    put(tmp_path, "1/2/3/4/5/6/data_batch_1")
+    assert find_layout([tmp_path], layouts) == (tmp_path / "1/2/3/4/5/6", plain)
+    put(tmp_path, "cifar/train-0.parquet")
+    assert find_layout([tmp_path], (other, plain)) == (tmp_path / "cifar", other)
+    put(tmp_path, "z/y/x/data_batch_3")
+    assert find_layout([tmp_path / "none", tmp_path], layouts) == (tmp_path / "z/y/x", plain)
+    put(tmp_path, "first/train-0.parquet")  # any data set, but named by the user
+    first = [tmp_path / "first", tmp_path]
+    assert find_layout(first, layouts) == (tmp_path / "first", other)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+def test_absence_lists_the_folders_searched(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("ASTKIT_DATA", str(tmp_path / "elsewhere"))
+    (tmp_path / "given").mkdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        load(name, tmp_path / "given")
+    message = str(caught.value)
+    assert f"\n  {tmp_path / 'given'}\n" in message
+    for part in ("elsewhere", "checkout/data", "input"):
+        assert f"\n  {tmp_path / part} (no such folder)\n" in message
+    published = {"cifar10": "CIFAR10", "fashion_mnist": "FashionMNIST"}
+    assert f"torchvision.datasets.{published[name]}('data', download=True)" in message
+    assert ("data_batch_[1-5]" if name == "cifar10" else "train-images-idx3-ubyte") in message
+    assert search_places(None)[0] == tmp_path / "elsewhere"
+
+
+@pytest.mark.parametrize("layout", MAKERS)
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing", "empty"])
+def test_damage_names_the_file(layout, damage, tmp_path, monkeypatch, encoded):
+    folder = MAKERS[layout](tmp_path, monkeypatch, encoded)
+    path = sorted(folder.glob("*batch_3" if layout == "python" else "train-00003*"))[0]
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "changed":
+        # the first bytes of a pickle, the last of a parquet footer
+        odd = b"\x0b" + content[1:] if layout != "parquet" else content[:-4] + bytes(4)
+        path.write_bytes(odd)
+    else:
+        path.write_bytes(content[: len(content) // 2 if damage == "truncated" else 0])
+    with pytest.raises(ValueError, match=r"again|shards") as caught:
+        load("cifar10", tmp_path)
+    assert (str(folder) if damage == "missing" else path.name) in str(caught.value)
+
+
+def test_an_unknown_pickle_is_never_run(tmp_path, monkeypatch, encoded):
+    class Trap:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "sprung"),))
+
+    folder = make_python(tmp_path, monkeypatch, encoded)
+    (folder / "data_batch_1").write_bytes(pickle.dumps(Trap()))
+    with pytest.raises(ValueError, match="published checksum"):
+        load("cifar10", tmp_path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_parquet_files_of_other_images(tmp_path, encoded):
+    picture = encoded(rows(0, 1)[0][0].reshape(3, 32, 32))
+    large = encoded(np.zeros((3, 33, 32), np.uint8))
+    for table, words in (
+        ({"img": [picture], "label": [11]}, r"Row 0 .*label 11, not \[3, 32, 32\] and 0 to 9"),
+        ({"img": [large], "label": [1]}, r"Row 0 .*shape \[3, 33, 32\]"),
+        ({"img": [picture] * 50_001, "label": [1] * 50_001}, "has 50001 rows"),
+    ):
+        pq.write_table(pa.table(table), tmp_path / "train-0.parquet")
+        with pytest.raises(ValueError, match=words):
+            load("cifar10", tmp_path)
+
+
+@pytest.mark.full
+def test_real_parquet_files():
+    source = SHARED / "cifar10-jpeg" / "test-00000-of-00001.parquet"
+    if not source.exists():
+        pytest.skip(f"{source} is absent; set ASTKIT_SHARED_DATA to run this")
+    data = read_shards([source])
+    assert data.shape == (3, 32, 32)
+    assert data.labels.bincount().tolist() == [1000] * 10
+
+
+# --- Fashion-MNIST ---------------------------------------------------------------------------
+
+
+def make_fashion(folder, compressed):
+    """Files of the published sizes, whose pixels and labels say which row they are."""
+    folder.mkdir(parents=True)
+    for part, count in (("train", 60_000), ("t10k", 10_000)):
+        numbers = np.arange(count)
+        pixels = np.zeros((count, 28, 28), np.uint8)
+        pixels[:, 3, 5] = numbers % 251
+        for name, values in (("images-idx3", pixels), ("labels-idx1", numbers % 10)):
+            sizes = np.array(values.shape, ">u4").tobytes()
+            content = bytes((0, 0, 8, values.ndim)) + sizes + values.astype(np.uint8).tobytes()
+            path = folder / f"{part}-{name}-ubyte{'.gz' if compressed else ''}"
+            path.write_bytes(gzip.compress(content, 1) if compressed else content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("place", "compressed"),
+    [
+        ("debian/fashion-mnist", True),
+        ("data/FashionMNIST/raw", False),
+        ("data/FashionMNIST/raw", True),
+    ],
+)
+def test_fashion_mnist_is_found_where_debian_and_torchvision_put_it(place, compressed, tmp_path):
+    make_fashion(tmp_path / place, compressed)
+    (tmp_path / "data/MNIST/raw").mkdir(parents=True)  # the same names
+    (tmp_path / "data/MNIST/raw/train-images-idx3-ubyte").touch()
+    for data, count in zip(load("fashion_mnist"), (60_000, 10_000), strict=True):
+        assert data.images.shape == (count, 1, 28, 28)
+        assert torch.equal(data.images[:, 0, 3, 5], (torch.arange(count) % 251).to(torch.uint8))
+        assert int((data.images > 0).sum()) == int((torch.arange(count) % 251 > 0).sum())
+        assert torch.equal(data.labels, torch.arange(count) % 10)
+        assert data.classes[9] == "Ankle boot"
+
+
+def test_damaged_files_of_fashion_mnist_are_named(tmp_path):
+    folder = make_fashion(tmp_path / "fashion", compressed=False)
+    path = folder / "train-labels-idx1-ubyte"
+    content = path.read_bytes()
+    bomb = folder / "train-labels-idx1-ubyte.gz"
+    for damaged in (content[:-1], content + b"\0", b"\x01" + content[1:], b""):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="train-labels-idx1-ubyte is not an idx file of"):
+            load("fashion_mnist", folder)
+    for compressed in (gzip.compress(bytes(1 << 27), 1), b"no gzip", gzip.compress(content)[:-9]):
+        bomb.write_bytes(compressed)
+        with pytest.raises(ValueError, match=r"labels-idx1-ubyte.gz is (not an idx|damaged)"):
+            load("fashion_mnist", folder)
+    bomb.unlink()
+    path.unlink()
+    with pytest.raises(ValueError, match="train-labels-idx1-ubyte is missing; fetch"):
+        load("fashion_mnist", folder)
+
+
+def test_the_published_fashion_mnist(monkeypatch):
+    folder = Path("/usr/share/datasets/fashion-mnist")
+    if not folder.is_dir():
+        pytest.skip("Debian's package dataset-fashion-mnist is not installed")
+    monkeypatch.setattr(sources, "DEBIAN", folder.parent)
+    train, test = load("fashion_mnist")
+    assert train.labels.bincount().tolist() == [6000] * 10
+    assert test.labels.bincount().tolist() == [1000] * 10
+    assert train.labels[:5].tolist() == [9, 0, 0, 3, 0]
+    mean, std = train.channel_stats()  # as published with many recipes
+    assert (float(mean), float(std)) == pytest.approx((0.2860, 0.3530), abs=1e-4)
+
+
+# --- splits ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=80),
+    st.floats(0.01, 0.99),
+    st.integers(0, 5),
+)
+def test_every_class_gives_its_exact_share(labels, fraction, seed):
+    labels = torch.tensor(labels)
+    chosen, rest = stratified(labels, fraction, seed, "test")
+    assert torch.equal(torch.cat([chosen, rest]).sort().values, torch.arange(len(labels)))
+    assert torch.equal(chosen, chosen.sort().values)
+    assert torch.equal(rest, rest.sort().values)
+    for label in labels.unique():
+        count = int((labels == label).sum())
+        assert int((labels[chosen] == label).sum()) == round(fraction * count)
+
+
+def test_refuses_impossible_fractions():
+    for fraction in (0, 1, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="fraction is"):
+            stratified(torch.arange(4), fraction)
+        with pytest.raises(ValueError, match="validation is"):
+            split(validation=fraction)
+        with pytest.raises(ValueError, match="test is"):
+            split(test=fraction)
+
+
+def test_digits_are_divided_without_overlap():
+    parts = split("digits", seed=3)
+    whole, _ = load("digits")
+    sizes = [len(parts.train), len(parts.validation), len(parts.test)]
+    assert sum(sizes) == len(whole) == 1797
+    pixels = torch.cat([part.images for part in (parts.train, parts.validation, parts.test)])
+    assert torch.equal(pixels.long().sum(0), whole.images.long().sum(0))
+    assert torch.equal(split("digits", seed=3).train.images, parts.train.images)
+    assert not torch.equal(split("digits", seed=4).test.images, parts.test.images)
+
+
+def test_names_the_part_that_would_be_empty(tmp_path, class_folders):
+    class_folders(tmp_path, ("a", "b"), 2)
+    with pytest.raises(ValueError, match="leaves the test part"):
+        split("folders", tmp_path, test=0.1)

@@ -21,7 +21,7 @@ from astkit.gating import (
     WeightedSum,
     named_score,
 )
-from astkit.gating.significance import contrast
+from astkit.gating.scores import contrast
 from astkit.names import REGISTRIES
 
 TERMS = sorted(n for n in REGISTRIES["score"] if not isinstance(named_score(n), RelativeScore))

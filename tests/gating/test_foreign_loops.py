@@ -16,8 +16,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from astkit.datasets import indexed
 from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
-from astkit.gating.infobatch import InfoBatch
-from astkit.gating.repb import RePB
+from astkit.gating.policies.infobatch import InfoBatch
+from astkit.gating.policies.repb import RePB
 from astkit.trainers import TrainConfig, Trainer
 
 N = 50

@@ -13,8 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from astkit.batch import as_batch
 from astkit.datasets import indexed
+from astkit.datasets.batch import as_batch
 from astkit.gating import (
     Gate,
     Policy,

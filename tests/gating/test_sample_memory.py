@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from astkit.gating import EL2N, Gate, Scored, WeightedSum
-from astkit.gating.uncertainty import gradient_norm
+from astkit.gating.scores import gradient_norm
 from astkit.identity import configuration
 from astkit.trainers import state_file
 

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
-    ConcatDataset,
-    DataLoader,
     Sampler,
-    Subset,
-    TensorDataset,
 )
 
 from astkit.datasets import indexed
 from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
-from astkit.gating.data_facts import class_labels
-from astkit.gating.sampler import plan_round
+from astkit.gating.epoch import plan_round
 
 
 class Kept(Policy):
@@ -101,54 +92,6 @@ def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
     halves = [plan_round(Kept(2), order, facts, **{**options, "number": n}) for n in (0, 1)]
     assert [half.index.tolist() for half in halves] == [[3, 1], [4, 0, 2]]
     assert len(plan_round(RandomSubset(0.4), order, facts, **options)) == 2
-
-
-def test_class_labels_are_found_under_either_name() -> None:
-    expected = Data.labels.tolist()
-    series = pd.Series(expected, index=[30, 4, 9, 2, 8, 1, 0])  # of a split of a table
-    arrays = (np.array(expected), series)
-    for held in (Data.labels, Data.labels.to(torch.uint8), expected, *arrays):
-        for name in ("labels", "targets"):
-            found = class_labels(indexed(Named({name: held})), 7)
-            assert found is not None
-            assert (found.dtype, found.tolist()) == (torch.int64, expected)
-    for held in (Data.labels.float(), expected[:3], ["a"] * 7, torch.zeros(7, 2).long(), 3, None):
-        assert class_labels(SimpleNamespace(labels=held), 7) is None
-    assert class_labels(object(), 7) is None
-    both = SimpleNamespace(labels=["a"] * 7, targets=Data.labels)
-    assert isinstance(class_labels(both, 7), Tensor)
-
-
-def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
-    x, y = torch.zeros(7, 2), Data.labels
-    pairs, rows = TensorDataset(x, y), [4, 0, 4]
-    for data, expected in (
-        (pairs, y),
-        (DataLoader(pairs), y),
-        (Subset(pairs, rows), y[rows]),
-        (indexed(Subset(Subset(pairs, np.array(rows)), [2, 1])), y[[4, 0]]),
-        (ConcatDataset([Subset(pairs, rows), Named({"targets": y})]), torch.cat([y[rows], y])),
-    ):
-        found = class_labels(data)
-        assert found is not None
-        assert found.equal(expected)
-    relabelled: Any = Subset(pairs, rows)
-    relabelled.targets = [2, 2, 2]
-    assert class_labels(relabelled).tolist() == [2, 2, 2]  # type: ignore[union-attr]
-    for none in (TensorDataset(y), TensorDataset(x, x), TensorDataset(x, y.float())):
-        assert class_labels(none) is None
-    for none in (TensorDataset(x, y + 7), TensorDataset(x, y - 9), TensorDataset(x[:0], y[:0])):
-        assert class_labels(none) is None
-    assert class_labels(ConcatDataset([pairs, TensorDataset(x, x)])) is None
-    assert class_labels(Subset(pairs, rows), 4) is None
-
-
-class Named(list[int]):
-    """Seven rows with attributes."""
-
-    def __init__(self, attributes: dict[str, Any]) -> None:
-        super().__init__(range(7))
-        self.__dict__.update(attributes)
 
 
 class Recalled(Policy):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from astkit.batch import Batch
+from astkit.datasets.batch import Batch
 from astkit.gating import Scored, ScoredBatches, evaluating
-from astkit.gating.scored import correctness
+from astkit.gating.selection import correctness
 from astkit.trainers import TrainConfig
 from astkit.trainers.learner import Learner
 

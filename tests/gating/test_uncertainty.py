@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from astkit.gating import Score
-from astkit.gating.uncertainty import confidence, entropy, gradient_norm, margin
+from astkit.gating.scores import confidence, entropy, gradient_norm, margin
 from astkit.names import resolve
 
 ALL = ["entropy", "margin", "confidence", "gradient_norm"]

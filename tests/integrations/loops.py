@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from astkit import Budget, Gate, Policy, RandomSubset, TrainConfig, Trainer
-from astkit.gating.infobatch import InfoBatch
+from astkit.gating.policies.infobatch import InfoBatch
 
 N, BATCH, LR = 90, 8, 0.1
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))

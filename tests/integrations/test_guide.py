@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from astkit import RandomSubset, TrainConfig, Trainer
-from astkit.gating.infobatch import InfoBatch
+from astkit.gating.policies.infobatch import InfoBatch
 from astkit.integrations import require
 from tests.integrations.loops import assert_same
 from tests.test_readme import PAGES, blocks, surroundings

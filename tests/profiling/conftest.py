@@ -1,9 +1,8 @@
-"""A counter whose joules are known, a machine on which there is none, and images of noise."""
+"""A counter whose joules are known, and images of noise."""
 
 from __future__ import annotations
 
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -11,8 +10,8 @@ import torch
 
 from astkit import rng
 from astkit.datasets import Images
-from astkit.profiling import energy_counters
-from astkit.profiling.energy_counters import EnergyCounter, RaplCounter, UnavailableError
+from astkit.profiling import EnergyMeter
+from astkit.profiling.energy import EnergyCounter
 
 
 def noise(rows, shape=(1, 8, 8), seed=0):
@@ -22,17 +21,16 @@ def noise(rows, shape=(1, 8, 8), seed=0):
     return Images(pixels, labels, tuple("0123456789"), "noise")
 
 
-class Machine(EnergyCounter):
+class Machine:
     """A clock and a counter of what it draws, which moves in steps like the real ones."""
 
     def __init__(self, step_s=0.1, scope="test bench"):
-        super().__init__("fake", scope, self._millijoules)
-        self.step_s, self.now = step_s, 1000.0
+        self.step_s, self.scope, self.now, self.failing = step_s, scope, 1000.0, False
         self._times, self._joules = [0.0, self.now], [0.0, 50.0]
-        self.reads, self.failing = 0, False
 
-    def clock(self):
-        return self.now
+    def meter(self):
+        counter = EnergyCounter("fake", self.scope, self.read, self.step_s)
+        return EnergyMeter(counter=counter, clock=lambda: self.now)
 
     def spend(self, seconds, watts):
         self.now += seconds
@@ -42,21 +40,12 @@ class Machine(EnergyCounter):
     def spent(self, at):
         return float(np.interp(at, self._times, self._joules))
 
-    def _millijoules(self):
-        self.reads += 1
+    def read(self):
         if self.failing:
-            raise UnavailableError("the cable is out")
-        return (self.spent(math.floor(self.now / self.step_s) * self.step_s) * 1e3,)
+            raise OSError("the cable is out")
+        return self.spent(math.floor(self.now / self.step_s) * self.step_s)
 
 
 @pytest.fixture
 def machine():
     return Machine()
-
-
-@pytest.fixture
-def nothing(monkeypatch, tmp_path):
-    """A machine without NVML or RAPL."""
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(energy_counters, "RaplCounter", lambda: RaplCounter(tmp_path / "powercap"))
-    return tmp_path

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import random
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,9 +18,15 @@ from torch.utils import flop_counter
 from torch.utils.data import TensorDataset
 
 from astkit import Trainer
-from astkit.batch import Args
-from astkit.profiling.flops import FlopsPerSample, count_flops, counter
-from astkit.profiling.formulas import formulas
+from astkit.datasets.batch import Args, Batch
+from astkit.profiling.flops import (
+    BatchFlops,
+    FlopCache,
+    FlopCounter,
+    PassFlops,
+    count_flops,
+    formulas,
+)
 
 
 class Attention(nn.Module):
@@ -69,18 +78,18 @@ def images(rows: int = 4) -> tuple[Tensor, Tensor]:
 def test_a_linear_layer_costs_two_flops_a_multiply_add() -> None:
     x, y = torch.randn(10, 64), torch.zeros(10, dtype=torch.long)
     flops = count_flops(nn.Linear(64, 32), x, y, F.cross_entropy)
-    assert flops.forward * 10 == 40_960
+    assert flops.forward(10) == 40_960
     # the input needs no gradient, so the backward is the weight's alone
-    assert flops.backward == flops.forward
-    assert flops == FlopsPerSample(4096.0, 4096.0, ())
-    assert (flops.scoring, flops.training) == (4096.0, 8192.0)
+    assert flops == BatchFlops(PassFlops(4096.0), PassFlops(4096.0), PassFlops(4096.0))
+    assert flops.training(3) == 3 * 8192
+    assert flops.training(0) == 0
 
 
 def test_a_cnn_agrees_with_the_formula() -> None:
     first, second, last = 2 * 8 * 9 * 64, 2 * 16 * 8 * 9 * 4, 2 * 64 * 10
     flops = count_flops(small_cnn(), *images(), F.cross_entropy)
-    assert flops.forward == pytest.approx(first + second + last, rel=0.01)
-    assert flops.backward == pytest.approx(first + 2 * second + 2 * last, rel=0.01)
+    assert flops.forward(1) == first + second + last
+    assert flops.backward(1) == first + 2 * second + 2 * last
     assert flops.uncounted == ()
 
 
@@ -100,9 +109,9 @@ def test_frozen_parameters_cost_no_backward() -> None:
     for layer in list(model)[:-1]:
         layer.requires_grad_(False)
     head = count_flops(model, *images(), F.cross_entropy)
-    assert (head.forward, head.backward) == (whole.forward, 2 * 64 * 10)
+    assert (head.forward, head.backward(1)) == (whole.forward, 2 * 64 * 10)
     model.requires_grad_(False)
-    assert count_flops(model, *images(), F.cross_entropy).backward == 0
+    assert count_flops(model, *images(), F.cross_entropy).backward(1) == 0
 
 
 def test_attention_is_counted_as_the_math_backend_counts_it() -> None:
@@ -112,20 +121,10 @@ def test_attention_is_counted_as_the_math_backend_counts_it() -> None:
         plain = count_flops(model, x, y, F.cross_entropy)
     product = 2 * 9 * 9 * 16
     projections = 2 * 9 * 16 * 48 + 2 * 16 * 4
-    assert fused.forward == plain.forward == projections + 2 * product
+    assert fused.forward(1) == plain.forward(1) == projections + 2 * product
     # the fused kernel keeps no scores, so its backward computes them again
-    assert fused.backward == plain.backward + product
+    assert fused.backward(1) == plain.backward(1) + product
     assert fused.uncounted == plain.uncounted == ()
-
-
-def test_attention_is_counted_where_torch_has_no_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x, y = Attention(), torch.randn(4, 9, 16), torch.zeros(4, dtype=torch.long)
-    expected = count_flops(model, x, y, F.cross_entropy)
-    for name in ("", "_backward"):
-        op = getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention_for_cpu{name}")
-        monkeypatch.delitem(flop_counter.flop_registry, op, raising=False)
-        assert op in formulas()
-    assert count_flops(model, x, y, F.cross_entropy) == expected
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -133,11 +132,11 @@ def test_the_fused_transformer_layer_is_counted(training: bool) -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).train(training)
     tokens = torch.randn(2, 5, 8)
     fastpath = torch.backends.mha.get_fastpath_enabled()
-    with torch.no_grad(), counter() as counted:
+    with torch.no_grad(), FlopCounter() as counted:
         layer(tokens)
     per_row = 2 * 5 * 8 * (24 + 8 + 16 + 16) + 2 * (2 * 5 * 5 * 8)
     assert counted.get_total_flops() == 2 * per_row
-    assert counted.uncounted() == ()
+    assert counted.uncounted() == set()
     assert torch.backends.mha.get_fastpath_enabled() == fastpath
 
 
@@ -191,7 +190,7 @@ def test_recurrent_layers_agree_with_a_count_by_hand(
         fused = kind is nn.LSTM and not proj and dtype is torch.float32
         flops = count_flops(model.to(dtype), x.to(dtype), x, total)
         expected = by_hand(kind, layers, directions, proj, fused)
-        assert (flops.forward, flops.backward) == expected
+        assert (flops.forward(1), flops.backward(1)) == expected
         assert flops.uncounted == ()
 
 
@@ -200,10 +199,10 @@ def test_packed_sequences_cost_their_real_steps(kind: type) -> None:
     model, x = kind(4, 5, batch_first=True), torch.randn(3, STEPS, 4)
     packed = nn.utils.rnn.pack_padded_sequence(x, [7, 5, 2], batch_first=True)
     for context in (torch.no_grad, torch.inference_mode):
-        with context(), counter() as counted:
+        with context(), FlopCounter() as counted:
             model(packed)
         assert counted.get_total_flops() == (7 + 5 + 2) * by_hand(kind, 1, 1, 0, False)[0] // STEPS
-        with context(), counter() as counted:
+        with context(), FlopCounter() as counted:
             model(x)
         assert counted.get_total_flops() == 3 * by_hand(kind, 1, 1, 0, False)[0]
 
@@ -247,30 +246,30 @@ def test_products_without_a_formula_in_torch_are_counted() -> None:
         (lambda: torch._grouped_mm(stack.mT, stack), 2 * 2 * 8 * 16 * 8),
         (lambda: torch._grouped_mm(stack.mT, torch.randn(16, 32), ends), 2 * 8 * 16 * 32),
     ):
-        with counter() as counted:
+        with FlopCounter() as counted:
             product()
-        assert (counted.get_total_flops(), counted.uncounted()) == (flops, ())
+        assert (counted.get_total_flops(), counted.uncounted()) == (flops, set())
 
 
 @pytest.mark.filterwarnings("ignore:FlopCounterMode does not have a registered FLOP formula")
 def test_a_higher_order_operator_without_a_formula_runs_and_is_listed() -> None:
     ints, product = torch.ones(4, 4, dtype=torch.int8), torch.ops.aten.mm.default
-    with counter() as counted:
+    with FlopCounter() as counted:
         torch.ops.higher_order.out_dtype(product, torch.int32, ints, ints)
-    assert counted.uncounted() == ("out_dtype",)
+    assert counted.uncounted() == {"out_dtype"}
 
 
 def test_what_has_no_formula_is_listed() -> None:
     m = torch.randn(4, 4)
-    with counter() as counted:
+    with FlopCounter() as counted:
         F.bilinear(m, m, torch.randn(2, 4, 4))
         torch.fft.fft(m)
         torch.linalg.inv(m)
     assert counted.get_total_flops() == 0
-    assert counted.uncounted() == ("_fft_r2c", "_trilinear", "linalg_inv_ex")
+    assert counted.uncounted() == {"_fft_r2c", "_trilinear", "linalg_inv_ex"}
     with counted:
         m @ m
-    assert (counted.get_total_flops(), counted.uncounted()) == (2 * 4**3, ())
+    assert (counted.get_total_flops(), counted.uncounted()) == (2 * 4**3, set())
 
 
 class Jagged(nn.Module):
@@ -290,9 +289,8 @@ class Jagged(nn.Module):
 
 def test_a_model_that_only_the_counter_refuses_is_uncounted() -> None:
     model, x, y = Jagged(), torch.randn(5, 6, 4), torch.tensor([0, 1, 2, 0, 1])
-    assert count_flops(model, x, y, F.cross_entropy) == FlopsPerSample(
-        0.0, 0.0, ("this model (TypeError in the counter)",)
-    )
+    unknown = ("this model (TypeError in the counter)",)
+    assert count_flops(model, x, y, F.cross_entropy) == BatchFlops(*[PassFlops()] * 3, unknown)
     assert model.ran == 2
     assert model.layer.weight.grad is None
     trainer = Trainer(model, TensorDataset(x, y), epochs=1, batch_size=5)
@@ -377,7 +375,7 @@ def test_an_embedding_that_renormalises_itself_is_put_back() -> None:
     model = nn.Sequential(nn.Embedding(6, 4, max_norm=0.1), nn.Flatten(), nn.Linear(12, 3))
     before = snapshot(model)
     x, y = torch.randint(6, (4, 3)), torch.zeros(4, dtype=torch.long)
-    assert count_flops(model, x, y, F.cross_entropy).forward == 2 * 12 * 3
+    assert count_flops(model, x, y, F.cross_entropy).forward(1) == 2 * 12 * 3
     assert same(snapshot(model), before)
 
 
@@ -419,20 +417,272 @@ def test_a_compiled_model_is_counted_as_its_eager_self() -> None:
     assert compiled_calls == [1, 1]
 
 
-def test_the_count_times_the_samples_is_what_a_counted_epoch_costs() -> None:
-    model = small_cnn()
-    flops = count_flops(model, *images(), F.cross_entropy)
-    with counter() as counted:
-        for rows in (8, 8, 5):
-            x, y = images(rows)
-            F.cross_entropy(model(x), y).backward()
-        with torch.no_grad():
-            model(images(6)[0])
-    assert counted.get_total_flops() == 21 * flops.training + 6 * flops.scoring
-
-
 def test_rows_that_do_not_match_are_refused() -> None:
     for rows, labels in ((0, 0), (4, 3)):
         x, y = torch.randn(rows, 4), torch.zeros(labels, dtype=torch.long)
         with pytest.raises(ValueError, match="as many rows in x as in y"):
             count_flops(nn.Linear(4, 2), x, y, F.cross_entropy)
+
+
+# --- costs with a fixed part, random costs, and what the counter does not see
+
+
+class Hypernetwork(nn.Module):
+    """A linear layer whose weights a larger one makes once a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make, self.code = nn.Linear(32, 16 * 4), nn.Parameter(torch.randn(1, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.make(self.code).view(16, 4)
+
+
+def counted_pass(model: nn.Module, x: Tensor, backward: bool = True) -> int:
+    with FlopCounter() as counted:
+        loss = model(x).sum()
+        if backward:
+            loss.backward()
+    return counted.get_total_flops()
+
+
+def test_a_cost_per_batch_is_not_multiplied_by_the_rows() -> None:
+    model, x = Hypernetwork(), torch.randn(50, 16)
+    flops = count_flops(model, x, x, lambda outputs, _: outputs.sum(1))
+    assert flops.scoring == PassFlops(2 * 16 * 4, 2 * 32 * 64)
+    assert flops.training(50) == counted_pass(model, x)
+    assert flops.training(50, passes=5) == 5 * counted_pass(model, x[:10])
+    assert flops.uncounted == ()
+
+
+def test_scoring_is_counted_in_eval_mode_and_training_in_training_mode() -> None:
+    class Auxiliary(nn.Linear):
+        """Runs twice while it trains, as a network with an auxiliary head."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + (super().forward(x + 1) if self.training else 0)
+
+    x = torch.randn(3, 8)
+    flops = count_flops(Auxiliary(8, 4), x, x, lambda outputs, _: outputs.sum(1))
+    assert (flops.scoring(1), flops.forward(1), flops.backward(1)) == (64, 128, 128)
+    assert flops.uncounted == ()
+
+
+class Skipping(nn.Module):
+    """Skips each layer at random while it trains."""
+
+    def __init__(self, draw: Callable[[], object]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.draw = draw
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if not self.training or self.draw() < 0.9:
+                x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda: torch.rand(()), random.random, np.random.random], ids=["torch", "py", "np"]
+)
+def test_a_random_cost_is_uncounted_and_equal_in_every_run(draw: Callable[[], object]) -> None:
+    x, python, numpy = torch.randn(4, 16), random.getstate(), np.random.get_state()[1].tolist()
+    for seed in range(5):
+        torch.manual_seed(seed)
+        flops = count_flops(Skipping(draw), x, x, lambda outputs, _: outputs.sum(1))
+        assert flops.scoring == PassFlops(4 * 2 * 16 * 16)
+        assert "a model whose passes differ at random" in flops.uncounted
+    assert random.getstate() == python
+    assert np.random.get_state()[1].tolist() == numpy
+    certain = Skipping(draw).eval()
+    assert count_flops(certain, x, x, lambda outputs, _: outputs.sum(1)).uncounted == ()
+
+
+def test_a_cost_that_is_not_linear_in_the_rows_is_uncounted() -> None:
+    x = torch.randn(8, 16)
+    flops = count_flops(nn.Linear(16, 16), x, x, lambda outputs, _: (outputs @ outputs.T).sum(1))
+    assert flops.uncounted == ("a model whose cost is not linear in the rows",)
+    assert min(flops.forward(1), flops.backward(1)) > 0
+
+
+def custom(name: str) -> Callable[..., Tensor]:
+    """A product as a custom operator."""
+    product = torch.library.custom_op(f"astkit_tests::{name}", mutates_args=())(multiplied)
+    product.register_autograd(
+        lambda context, gradient: (gradient, None), setup_context=lambda *_, **__: None
+    )
+    return product
+
+
+def multiplied(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+unknown, known = custom("unknown"), custom("known")
+flop_counter.register_flop_formula(torch.ops.astkit_tests.known)(
+    lambda a, b, **_: 2 * a[0] * a[1] * b[1]
+)
+
+
+class SeenProduct(torch.autograd.Function):
+    """Runs torch's operations, whatever else it may be."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        return gradient @ b.T, a.T @ gradient
+
+
+class NumpyProduct(SeenProduct):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return torch.from_numpy(a.detach().numpy() @ b.detach().numpy())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        a, b = (each.detach().numpy() for each in ctx.saved_tensors)
+        return tuple(map(torch.from_numpy, (gradient.numpy() @ b.T, a.T @ gradient.numpy())))
+
+
+class KernelProduct(SeenProduct):
+    """Writes into an empty tensor, as a kernel of CUDA or Triton does."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        out = torch.empty(len(a), b.shape[1])
+        out.numpy()[:] = a.detach().numpy() @ b.detach().numpy()
+        return out
+
+
+class Reversed(torch.autograd.Function):
+    """The identity, whose gradient changes its sign."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        return a.view_as(a)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient, None
+
+
+@pytest.mark.parametrize(
+    ("call", "uncounted"),
+    [
+        (unknown, ("astkit_tests::unknown",)),
+        (known, ()),
+        (SeenProduct.apply, ()),
+        (NumpyProduct.apply, ("NumpyProduct (autograd.Function)",)),
+        (KernelProduct.apply, ("KernelProduct (autograd.Function)",)),
+        (Reversed.apply, ()),
+    ],
+)
+def test_work_that_torch_cannot_see_is_named(call, uncounted) -> None:
+    class Custom(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return call(super().forward(x), self.weight.clone())
+
+    x = torch.randn(4, 8)
+    flops = count_flops(Custom(8, 8), x, x, lambda outputs, _: outputs.sum(1))
+    assert flops.uncounted == uncounted
+    seen = call in (known, SeenProduct.apply)
+    assert flops.forward == PassFlops(2 * 8 * 8 * (1 + seen))
+
+
+# --- one count for each input shape, or a prediction
+
+
+class Texts(nn.Module):
+    """Attention over tokens, or convolutions with strides over sound."""
+
+    def __init__(self, stride: int = 1) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 16)
+        self.conv = nn.Conv1d(16, 16, 5, stride)
+        self.attention = Attention()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.attention(self.conv(self.embed(tokens).mT).mT)
+
+
+def costs(model: nn.Module, lengths: list[int]) -> tuple[list[BatchFlops], int]:
+    """The cost of a text of each length, and how many of them were counted."""
+    counts = 0
+
+    def count(model: nn.Module, batch: Batch) -> BatchFlops:
+        nonlocal counts
+        counts += 1
+        return count_flops(model, batch.x, batch.y, F.cross_entropy)
+
+    cache, y = FlopCache(count), torch.zeros(2, dtype=torch.long)
+    found = [cache.cost(model, Batch(None, torch.ones(2, n).long(), y)) for n in lengths]
+    return found, counts
+
+
+def test_texts_of_many_lengths_are_counted_a_few_times() -> None:
+    lengths = torch.randperm(32, generator=torch.Generator().manual_seed(0)) + 20
+    found, counts = costs(Texts(), [*lengths.tolist(), *lengths.tolist()])
+    assert counts <= 10
+    for length, flops in zip(lengths.tolist(), found, strict=False):
+        assert flops == count_flops(
+            Texts(), torch.ones(2, length).long(), torch.zeros(2).long(), F.cross_entropy
+        )
+
+
+def test_lengths_far_from_those_counted_are_counted() -> None:
+    assert costs(Texts(), [20, 25, 28, 40, 21, 39])[1] == 4
+    assert costs(Texts(), [20, 25, 28, 40, 41, 19])[1] == 6
+
+
+@pytest.mark.parametrize(
+    "lengths", [range(9, 21), (9, 17, 13, 21, 15), (400, 450, 501, 563, 480)], ids=str
+)
+def test_lengths_that_a_stride_rounds_are_counted(lengths: tuple[int, ...]) -> None:
+    found, _ = costs(Texts(4), [*lengths])
+    assert found == [costs(Texts(4), [length])[0][0] for length in lengths]
+
+
+def test_two_lengths_and_other_dimensions_are_not_predicted() -> None:
+    def counted(shapes: list[list[tuple[int, ...]]]) -> int:
+        calls = []
+
+        def count(model: nn.Module, batch: Batch) -> BatchFlops:
+            calls.append(batch)
+            return BatchFlops(*[PassFlops(float(sum(batch.x[0].shape[1:])))] * 3)
+
+        cache, model = FlopCache(count), nn.Linear(1, 1)
+        for shape in shapes:
+            x = Args(torch.ones(2, *part) for part in shape)
+            cache.cost(model, Batch(None, x, torch.ones(2)))
+        return len(calls)
+
+    assert counted([[(n,), (2 * n + 1, n)] for n in (5, 10, 6, 8, 9, 7)]) == 4
+    assert counted([[(n,), (m,)] for n, m in ((5, 3), (6, 9), (7, 4), (8, 8), (9, 2))]) == 5
+    assert counted([[(n,)] for n in (5, 9, 7, 8)] + [[(6, 1)], [(6,)]]) == 5
+
+
+def test_a_cache_knows_models_apart_and_warns_once() -> None:
+    cache = FlopCache(lambda m, b: count_flops(m, b.x, b.y, F.cross_entropy))
+    x, y = torch.randn(2, 8), torch.zeros(2, dtype=torch.long)
+    assert cache.cost(nn.Linear(8, 2), Batch(None, x, y)).forward(1) == 32
+    assert cache.cost(nn.Linear(8, 3), Batch(None, x, y)).forward(1) == 48
+
+    class Transformed(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(torch.fft.fft(x).real)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            cache.cost(Transformed(8, 2), Batch(None, x, y))
+    (only,) = said
+    assert "FLOPs of _fft_r2c cannot be counted" in str(only.message)

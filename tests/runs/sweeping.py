@@ -17,6 +17,7 @@ seed = 0  # an integer
 names = ["a", "b"]  # a list
 mode = "plain"  # a text
 root = None  # anything
+live: bool = True  # a switch
 log = ""  # file that each run appends its parameters to
 fails = []  # rate and seed of the run that fails
 dies = []  # rate and seed of the run whose kernel is killed the first time
@@ -67,17 +68,17 @@ def root(tmp_path):
 
 @pytest.fixture
 def process(monkeypatch):
-    """In place of executing: what each call is given, and what ``acts`` make of it in turn.
+    """In place of executing: the arguments of each call, and what ``acts`` make of it in turn.
 
     An act takes the record and the parameters, and returns how the execution ends.
     """
     calls = []
 
     def play(*acts):
-        def execute(source, target, given, *, environment, show):
-            calls.append((given, environment))
+        def execute(source, target, parameters, *, environment, show):
+            calls.append((parameters, environment))
             act = (acts or ("complete",))[min(len(calls), len(acts) or 1) - 1]
-            return act(Record(environment["ASTKIT_RUN"]), given) if callable(act) else act
+            return act(Record(environment["ASTKIT_RUN"]), parameters) if callable(act) else act
 
         monkeypatch.setattr(notebook, "execute", execute)
         return calls

@@ -1,7 +1,8 @@
-"""One notebook in its run folder: what is kept, what is resumed, and who may run it."""
+"""One notebook in its run folder: its parameters, what is kept, what is resumed, who may run it."""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -9,15 +10,112 @@ import time
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 from filelock import FileLock
 
-from astkit.runs import notebook, parameters
+from astkit.runs import notebook
 from astkit.runs.record import Record
+from tests.notebooks.conftest import FOLDER
 from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
 
 # ruff: noqa: F811
+DEFAULTS = {"rate": 0.1, "seed": 0, "names": ["a", "b"], "mode": "plain", "root": None}
+DEFAULTS |= {"live": True, "log": "", "fails": [], "dies": [], "wait": 0.1}
+
+
+@pytest.fixture
+def plan(toy):
+    return notebook.read(toy)
+
+
+# --- parameters ------------------------------------------------------------------------------
+
+
+def test_defaults_are_those_of_the_cell(plan, tmp_path):
+    assert plan.defaults == DEFAULTS
+    assert plan.path.is_absolute()
+    bare = notebook.read(sweeping.write(tmp_path / "{bare}.ipynb", parameters=None))
+    with pytest.raises(ValueError, match="no parameter 'x': tag its first code cell 'parameters'"):
+        bare.all_parameters({"x": 1})
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_notebooks_of_the_project_are_read_as_their_kernel_reads_them(path):
+    cells = (cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    values = {}
+    exec(next(cells).source, {}, values)
+    assert notebook.read(path).defaults == values
+
+
+def test_what_is_no_notebook_is_refused(tmp_path):
+    path = tmp_path / "x.ipynb"
+    with pytest.raises(FileNotFoundError, match="there is no notebook"):
+        notebook.read(path)
+    for text in ("print(1)", "{}", '{"nbformat": 4, "nbformat_minor": 5, "cells": [3]}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"x.ipynb is not a notebook: "):
+            notebook.read(path)
+    sweeping.write(path, parameters="a = 1\nb = a * 2")
+    with pytest.raises(ValueError, match=r"parameter b of x.ipynb is 'a \* 2': give it a literal"):
+        notebook.read(path)
+
+
+def test_a_text_becomes_the_type_of_the_default(plan):
+    for option, value in (
+        ("rate=0.25", 0.25),
+        ("rate=1", 1.0),
+        ("rate=1e-3", 0.001),
+        ("seed=-7", -7),
+        ("names=c", ["c"]),
+        ("names=['c']", ["c"]),
+        ("names=[]", []),
+        ("fails=[0.2, 3]", [0.2, 3]),
+        ("mode=123", "123"),
+        ("mode=a=b [#3", "a=b [#3"),
+        ("mode= with spaces ", " with spaces "),
+        ("mode=", ""),
+        ("root=x", "x"),
+        ("root=null", None),
+        ("root=None", None),
+        ("root=[1, 2]", [1, 2]),
+        ("live=false", False),
+        ("live=False", False),
+    ):
+        (found,) = plan.changed([option]).values()
+        assert (found, type(found)) == (value, type(value)), option
+
+
+def test_other_names_forms_and_types_are_refused_in_a_sentence(plan):
+    typed = r"but its default in toy.ipynb is .*: give a value of that type"
+    for options, sentence in (
+        (["rates=1"], "toy.ipynb has no parameter 'rates': choose from"),
+        (["q=1"], "toy.ipynb has no parameter 'q': choose from rate, seed, names"),
+        (["rate"], "-p is 'rate': give name=value"),
+        (["a b=3"], "-p is 'a b=3': give name=value"),
+        (["rate=1", "rate=2"], "-p gives rate twice"),
+        (["rate=high"], f"rate is 'high', {typed}"),
+        (["rate=true"], f"rate is True, {typed}"),
+        (["seed=0.5"], f"seed is 0.5, {typed}"),
+        (["live=1"], f"live is 1, {typed}"),
+        (["names=[1]"], rf"names is \[1\], {typed} \(list\)"),
+        (["names=[a]"], r"names is '\[a\]': close its brackets, and quote its strings"),
+    ):
+        with pytest.raises(ValueError, match=f"^{sentence}"):
+            plan.changed(options)
+
+
+def test_values_from_python_have_the_same_types(plan):
+    found = plan.all_parameters({"rate": np.float64(0.5), "seed": np.int64(3), "names": "c"})
+    assert found == {**DEFAULTS, "rate": 0.5, "seed": 3, "names": ["c"]}
+    assert json.loads(json.dumps(found)) == found
+    with pytest.raises(ValueError, match="mode is 3, but"):
+        plan.all_parameters({"mode": 3})
+
+
+# --- runs ------------------------------------------------------------------------------------
+
 FACTS = """\
 import json, os, sys
 facts = {"cwd": os.getcwd(), "python": sys.executable, "omp": os.environ["OMP_NUM_THREADS"]}
@@ -28,20 +126,17 @@ print("done with", names)
 """
 
 
-@pytest.fixture
-def plan(toy):
-    return parameters.read(toy)
-
-
-def test_a_run_leaves_a_complete_folder(tmp_path):
+def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
     folder = tmp_path / "my {note} books"
-    plan = parameters.read(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
-    done = notebook.run(plan, {"seed": 7, "names": "z"}, folder / "runs", threads=3)
+    plan = notebook.read(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
+    (folder / "fnmatch.py").write_text("raise RuntimeError('a file beside the notebook')")
+    parameters = {"seed": 7, "names": "z"}
+    done = notebook.run(plan, parameters, folder / "runs", threads=3, show=True)
     assert (done.status, done.error, done.executed) == ("complete", "", True)
     assert done.parameters == {"seed": 7, "names": ["z"]}
-    assert done.folder.parent == folder / "runs"
     assert done.folder.name.split("_", 1)[1].startswith("01_my_toy_")
     assert done.folder.name.endswith("_s7")
+    assert capfd.readouterr().out == "done with ['z']\n"
     record = Record(done.folder)
     assert record.config["parameters"] == {**plan.defaults, "seed": 7, "names": ["z"]}
     assert (record.config["seed"], record.config["notebook"]) == (7, "01 my__toy.ipynb")
@@ -51,25 +146,31 @@ def test_a_run_leaves_a_complete_folder(tmp_path):
     assert record.result["facts"] == facts
     assert 0 < record.result["wall_seconds"] == done.seconds
     executed = nbformat.read(done.folder / "notebook.ipynb", 4)
-    assert executed.cells[-1].outputs[0].text == "done with ['z']\n"
     assert "injected-parameters" in executed.cells[1].metadata.tags
-    assert {path.name for path in done.folder.iterdir()} - {".lock"} == {
-        *("config.json", "env.json", "notebook.ipynb", "result.json")
-    }
+    names = {"config.json", "env.json", "notebook.ipynb", "result.json"}
+    assert {path.name for path in done.folder.iterdir()} - {".lock"} == names
 
 
 def test_a_failure_keeps_the_notebook_and_names_the_cell(plan, root):
     done = notebook.run(plan, {"rate": 0.2, "seed": 3, "fails": [0.2, 3]}, root)
     assert (done.status, done.error) == ("failed", "ValueError: seed 3 is unlucky in cell [3]")
     record = Record(done.folder)
-    assert record.status == "failed"
-    assert not (done.folder / "result.json").exists()
+    assert (record.status, record.result) == ("failed", {})
     error = record.read("error.json")
     assert (error["type"], error["message"]) == ("ValueError", "seed 3\nis unlucky")
-    assert error["cell"] == {"number": 3, "source": sweeping.WORK.strip("\n") + "\n"}
+    assert error["cell"] == {"number": 3, "source": sweeping.WORK}
     assert 'raise ValueError(f"seed {seed}' in error["traceback"]
     cells = nbformat.read(done.folder / "notebook.ipynb", 4).cells
     assert cells[-1].outputs[-1].ename == "ValueError"
+
+
+def test_a_cell_may_end_the_notebook_or_its_kernel(tmp_path):
+    source, target = tmp_path / "a.ipynb", tmp_path / "out.ipynb"
+    sweeping.write(source, "1", "raise SystemExit(0)")
+    assert notebook.execute(source, target, {}, environment={}) == "left"
+    sweeping.write(source, "1", "import os; os._exit(3)")
+    end = notebook.execute(source, target, {}, environment={})
+    assert (end["type"], end["cell"]) == ("DeadKernelError", None)
 
 
 def test_a_complete_run_is_not_run_again_unless_asked_for(plan, root, process):
@@ -82,56 +183,51 @@ def test_a_complete_run_is_not_run_again_unless_asked_for(plan, root, process):
     assert (second.folder, second.seconds) == (first.folder, first.seconds)
     assert notebook.run(plan, {"seed": 2}, root).folder != first.folder
     third = notebook.run(plan, {"seed": 1}, root, again=True)
-    assert [Record(done.folder).status for done in (first, third)] == ["stale", "complete"]
-    fourth = notebook.run(plan, {"seed": 1}, root)
-    assert (fourth.folder, fourth.executed) == (third.folder, False)
-    assert len(calls) == 3
-
-
-def test_a_changed_notebook_is_told(plan, root, process):
-    process("complete")
-    notebook.run(plan, {}, root)
-    changed = parameters.read(sweeping.write(plan.path, "print(1)"))
-    done = notebook.run(changed, {}, root)
-    assert not done.executed
-    assert done.note == "toy.ipynb has changed since: run it again"
-    assert notebook.run(changed, {}, root, again=True).note == ""
-    assert notebook.run(changed, {}, root).note == ""
+    fourth = notebook.run(plan, {"seed": 1}, root, again=True)
+    folders = [done.folder for done in (first, third, fourth)]
+    assert [Record(folder).status for folder in folders] == ["stale", "stale", "complete"]
+    assert notebook.run(plan, {"seed": 1}, root).folder == fourth.folder
+    assert len(calls) == 4
+    assert set(calls[0][1]) == {"ASTKIT_RUN"}  # threads are left alone
+    changed = notebook.read(sweeping.write(plan.path, "print(1)"))
+    assert notebook.run(changed, {"seed": 1}, root).note == (
+        "toy.ipynb has changed since: run it again"
+    )
+    assert notebook.run(changed, {"seed": 1}, root, again=True).note == ""
+    assert notebook.run(changed, {"seed": 1}, root).note == ""
 
 
 def test_a_failed_run_resumes_in_its_folder(plan, root, process):
     seen = []
 
-    def checkpoint(record, given):
+    def checkpoint(record, parameters):
         (record.folder / "checkpoint").touch()
         record.finish([{"accuracy": 0.5}])  # before it fails, so it does not count
-        return error()
+        return error("x" * 1_000_000)
 
-    def resumed(record, given):
+    def resumed(record, parameters):
         seen.append((record.status, record.result, (record.folder / "checkpoint").exists()))
         return "complete"
 
     process(checkpoint, checkpoint, resumed)
     first = notebook.run(plan, {}, root)
-    assert (first.status, first.error) == ("failed", "ValueError: no luck in cell [3]")
-    assert Record(first.folder).status == "failed"
+    assert first.status == Record(first.folder).status == "failed"
+    assert first.error.endswith("x ... in cell [3]")
+    assert len(first.error) < 400
     stamped = Record(first.folder).read("env.json")
     notebook.run(plan, {}, root)
-    last = notebook.run(parameters.read(sweeping.write(plan.path, "print(1)")), {}, root)
+    last = notebook.run(notebook.read(sweeping.write(plan.path, "print(1)")), {}, root)
     assert (last.status, last.folder, last.note) == ("complete", first.folder, "")
     assert seen == [("incomplete", {}, True)]
     assert not (first.folder / "error.json").exists()
-    earlier = Record(first.folder).read("env.json")["earlier"]
-    assert earlier[0] == stamped
-    assert len(earlier) == 2
-    assert all("earlier" not in each for each in earlier)
-    # what the run was resumed with is what it is said to be made of
-    assert not notebook.run(parameters.read(plan.path), {}, root).note
+    assert Record(first.folder).read("env.json")["earlier"]["earlier"] == stamped
+    # the code that it was resumed with counts
+    assert not notebook.run(notebook.read(plan.path), {}, root).note
 
 
 @pytest.mark.parametrize("end", ["left", KeyboardInterrupt])
 def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, root, process, end):
-    def act(record, given):
+    def act(record, parameters):
         record.finish([{"accuracy": 0.5}])
         if end is KeyboardInterrupt:  # as where the whole process is killed
             raise end
@@ -145,34 +241,24 @@ def test_a_run_that_did_not_reach_its_end_is_incomplete_whatever_it_wrote(plan, 
         done = notebook.run(plan, {}, root)
         assert done.status == "incomplete"
         assert "the time limit was reached" in done.note
-    record = notebook.find(plan, {}, root)
+    (record,) = map(Record, root.iterdir())
     assert record.status == "incomplete"
     resumed = notebook.run(plan, {}, root)
     assert (resumed.status, resumed.folder) == ("complete", record.folder)
-    assert record.status == "complete"
     assert record.result["rows"] == []
 
 
-def test_threads_are_left_alone_unless_given(plan, root, process):
-    calls = process("complete")
-    notebook.run(plan, {"seed": 1}, root)
-    notebook.run(plan, {"seed": 2}, root, threads=2)
-    (_, left), (_, given) = calls
-    assert set(left) == {"ASTKIT_RUN"}
-    assert {given[name] for name in notebook.THREAD_VARIABLES} == {"2"}
-
-
 def test_bad_parameters_leave_nothing_behind(plan, root):
-    for given in ({"sede": 1}, {"seed": "one"}, {"root": float("nan")}):
+    for parameters in ({"sede": 1}, {"seed": "one"}, {"root": float("nan")}):
         with pytest.raises(ValueError, match=r"sede|seed is 'one'|as JSON"):
-            notebook.run(plan, given, root)
+            notebook.run(plan, parameters, root)
     assert not root.exists()
 
 
-def test_a_folder_belongs_to_one_at_a_time(plan, root, process):
+def test_a_folder_belongs_to_one_process_at_a_time(plan, root, process):
     statuses = []
 
-    def meanwhile(record, given):
+    def meanwhile(record, parameters):
         statuses.append(notebook.run(plan, {}, root).status)
         return error()
 
@@ -193,7 +279,7 @@ def test_nothing_is_written_through_a_link(plan, root, process, tmp_path):
     folder = notebook.run(plan, {}, root).folder
     outside = tmp_path / "outside"
     outside.mkdir()
-    for place in ("notebook.ipynb", "fig", ".unfinished", ".lock", "../.lock"):
+    for place in ("notebook.ipynb", "fig", ".unfinished", ".lock"):
         link = folder / place
         link.unlink(missing_ok=True)
         link.symlink_to(outside / ("" if place == "fig" else "created"))
@@ -205,44 +291,6 @@ def test_nothing_is_written_through_a_link(plan, root, process, tmp_path):
     root.rename(tmp_path / "moved")  # a link to the folder of all runs is the user's own
     root.symlink_to(tmp_path / "moved")
     assert not notebook.run(plan, {}, root).executed
-
-
-def test_a_long_message_is_cut_in_the_outcome_and_kept_in_the_folder(plan, root, process):
-    process(error("x" * 1_000_000))
-    done = notebook.run(plan, {}, root)
-    assert len(done.error) < 400
-    assert done.error.endswith("x ... in cell [3]")
-    assert len(Record(done.folder).read("error.json")["message"]) == 1_000_000
-
-
-def test_any_stem_makes_a_folder(tmp_path, root, process):
-    process("complete")
-    names = {"01_toy": "01_toy", "my  toy!": "my_toy", "_x_": "x", "ä": "notebook"}
-    for stem, name in names.items():
-        plan = parameters.read(sweeping.write(tmp_path / f"{stem}.ipynb"))
-        folder = notebook.run(plan, {}, root).folder
-        assert folder.name.split("_", 1)[1].rsplit("_", 2)[0] == name
-        assert notebook.find(plan, {}, root).folder == folder
-
-
-def test_what_a_cell_ends_with_is_how_the_notebook_ends(tmp_path, capfd):
-    source = sweeping.write(tmp_path / "a {b}.ipynb", "print(os.getcwd(), os.environ['X'], n)")
-    book = nbformat.read(source, 4)
-    book.cells[0].source = "import os\nn = 1"
-    book.metadata.clear()  # no kernel is named
-    nbformat.write(book, source)
-    (tmp_path / "fnmatch.py").write_text("raise RuntimeError('a file beside the notebook')")
-    target = tmp_path / "out {b}.ipynb"
-    end = notebook.execute(source, target, {"n": 3}, environment={"X": "set"}, show=True)
-    assert end == "complete"
-    assert capfd.readouterr().out == f"{tmp_path} set 3\n"
-    assert nbformat.read(target, 4).cells[-1].outputs[0].text == f"{tmp_path} set 3\n"
-    sweeping.write(source, "1", "raise SystemExit(0)")
-    assert notebook.execute(source, target, {}, environment={}) == "left"
-    sweeping.write(source, "1", "import os; os._exit(3)")
-    end = notebook.execute(source, target, {}, environment={})
-    assert end["type"] == "DeadKernelError"
-    assert end["cell"] == {"number": 3, "source": "import os; os._exit(3)"}
 
 
 TIDY = """\
@@ -281,7 +329,8 @@ def test_a_signal_ends_the_kernel_and_the_run_resumes(tmp_path, number):
     assert log.read_text().startswith("tidy") is not killed  # a cell may put its things away
     assert killed or "astkit: interrupted; started again, it resumes\n" in said
     assert "Traceback" not in said
-    assert notebook.find(parameters.read(toy), {"log": str(log)}, root).status == "incomplete"
+    (record,) = map(Record, root.iterdir())
+    assert record.status == "incomplete"
 
 
 def ended(pid):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,35 +20,17 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import astkit
-from astkit import Budget, rng
-from astkit.batch import call
-from astkit.datasets import as_loader
-from astkit.gating import as_policy
-from astkit.gating.data_facts import class_labels
-from astkit.gating.policy import overrides
-from astkit.names import REGISTRIES
-from astkit.runs.comparison_arguments import checked_task, with_task
-from astkit.tasks import series, sound, task, text
+from astkit import Trainer, rng
+from astkit.datasets import Images, as_loader, sources
+from astkit.datasets.batch import call
+from astkit.datasets.facts import class_labels
+from astkit.tasks import files, series, sound, task, text
 from astkit.tasks.language import LENGTH, language
-from astkit.trainers import GatedStep, TrainConfig
-from tests.benchmarks.tasks import NAMES
-from tests.benchmarks.token_selection import TokenSelection, with_reference
 
-ROOT = Path(astkit.__file__).parents[1]
-RESULTS = ROOT / "tests" / "benchmarks" / "tasks.json"
-SHAKESPEARE = ROOT.parent / "shared" / "data" / "tinyshakespeare.txt"
+RESULTS = Path(astkit.__file__).parents[1] / "tests" / "benchmarks" / "tasks.json"
 CLASSES = {"imbalanced": 2, "series": 4, "sound": 6, "text": 3}
+NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "language")
 TASKS = {name: task(name) for name in NAMES}
-NEED_CLASSES = {"class_balanced", "el2n_static", "gradnorm_is", "kakurenbo", "rcap"}
-
-
-def trainer(name: str, policy: Any = None, **budget: Any) -> Any:
-    """A trainer of one arm of a task."""
-    given = {"metrics": None, "criterion": None, **TASKS[name], "device": "cpu"}
-    given.pop("budget")
-    found = checked_task(given)
-    step = None if policy is None or not overrides(policy, "choose") else GatedStep(policy)
-    return found.trainer(policy, 0, Budget(**budget), **({} if step is None else {"step": step}))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -58,7 +42,15 @@ def test_a_task_trains_its_model_on_disjoint_parts(name: str) -> None:
     labels = class_labels(made["train"])
     assert (None if labels is None else len(labels.unique())) == CLASSES.get(name)
     assert sum(p.numel() for p in made["make_model"]().parameters()) < 600_000
-    work = trainer(name, steps=2)
+    settings = {key: made[key] for key in ("config", "criterion", "metrics") if key in made}
+    work = Trainer(
+        made["make_model"](),
+        made["train"],
+        budget=astkit.Budget(steps=2),
+        batch_size=made["batch_size"],
+        device="cpu",
+        **settings,
+    )
     work.run()
     assert work.ledger.uncounted == set()
     assert work.ledger.flops.total > 0
@@ -72,7 +64,7 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("to be " * 20)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xff" * 9000)
     for options, sentence in (
-        ({"name": "speech"}, "dataset is 'speech': choose one of digits, cifar10, language, text"),
+        ({"name": "speech"}, "dataset is 'speech': choose one of digits, cifar10, fashion_mnist"),
         ({"name": "sound", "root": "data"}, "task 'sound' has no option 'root': leave it out"),
         ({"name": "language", "path": tmp_path / "short.txt"}, "short.txt has 120 characters, 1 "),
         ({"name": "language", "path": tmp_path / "binary.txt"}, "binary.txt is not UTF-8 text"),
@@ -81,17 +73,6 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
             task(**options)
     with pytest.raises(FileNotFoundError):
         task("language", path=tmp_path / "none.txt")
-
-
-def test_what_a_comparison_is_not_given_comes_from_its_task() -> None:
-    names = ("make_model", "train", "validation", "test", "criterion", "metrics", "budget")
-    own = TrainConfig(lr=0.5)
-    found = with_task("forecast", {**dict.fromkeys(names), "config": own, "batch_size": None})
-    known = TASKS["forecast"]
-    assert found["config"] is own
-    assert found["criterion"] is known["criterion"]
-    assert (found["budget"], found["batch_size"]) == (known["budget"], 32)
-    assert len(found["train"]) == len(known["train"])
 
 
 def test_the_language_model_is_causal_and_its_labels_are_the_next_characters() -> None:
@@ -114,43 +95,6 @@ def test_a_text_by_path_is_used_whole(tmp_path: Path) -> None:
     made = language(path)
     assert sum(len(made[part]) for part in ("train", "validation", "test")) == 100
     assert made["make_model"].args == (6,)
-
-
-def test_tokens_of_the_largest_excess_loss_are_trained_with_equal_weight() -> None:
-    random = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 5, 4, generator=random)
-    labels = torch.randint(4, (3, 5), generator=random)
-    labels[2, 3:] = -100
-    reference = torch.rand(3, 5, generator=random)
-    batch = {"labels": labels, "reference": reference}
-    losses, mask = TokenSelection(0.4)(logits, batch)
-    every = [
-        (F.cross_entropy(logits[i, j], labels[i, j]).item() - reference[i, j].item(), i, j)
-        for i in range(3)
-        for j in range(5)
-        if labels[i, j] != -100
-    ]
-    best = {(i, j) for _, i, j in sorted(every, reverse=True)[:5]}  # 0.4 of 13
-    assert {tuple(place) for place in mask.nonzero().tolist()} == best
-    expected = mean(F.cross_entropy(logits[i, j], labels[i, j]).item() for i, j in best)
-    rows = astkit.gating.row_losses(TokenSelection(0.4), logits, batch)
-    assert rows.mean().item() == pytest.approx(expected)
-    assert losses.shape == mask.shape
-    for share in (0, 1.1, math.nan):
-        with pytest.raises(ValueError, match="share is"):
-            TokenSelection(share)
-    with pytest.raises(ValueError, match="no column 'reference': call with_reference"):
-        TokenSelection()(logits, {"labels": labels})
-
-
-def test_a_reference_is_the_loss_of_each_token() -> None:
-    made = TASKS["language"]
-    model = made["make_model"]().eval()
-    data = with_reference(made["test"], model, rows=50)
-    row = data[51]
-    logits = model(row["tokens"][None])[0]
-    assert row["reference"].allclose(F.cross_entropy(logits, row["labels"], reduction="none"))
-    assert len(data) == len(made["test"])
 
 
 def test_padding_does_not_change_the_class_of_a_text() -> None:
@@ -219,6 +163,25 @@ def test_sounds_are_what_their_names_say() -> None:
     assert peak["tone"] > peak["noise band"]
 
 
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
+def test_images_that_are_searched_are_tasks_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (1, 28, 28) if name == "fashion_mnist" else (3, 32, 32)
+    pixels = torch.randint(0, 256, (200, *shape), dtype=torch.uint8)
+    data = Images(pixels, torch.arange(200) % 10, tuple("0123456789"), name)
+    monkeypatch.setattr(sources, f"load_{name}", lambda root, size: (data, data))
+    made = task(name)
+    batch = next(as_loader(made["train"]).batches(0))
+    assert made["make_model"]()(batch.x).shape == (128, 10)
+    assert [made[part].num_samples for part in ("train", "validation", "test")] == [180, 20, 200]
+
+
+def test_a_saved_data_set_without_training_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = SimpleNamespace(load_from_disk=lambda path: {"test": [], "dev": []})
+    monkeypatch.setitem(sys.modules, "datasets", package)
+    with pytest.raises(ValueError, match="here has the parts test, dev: rename one of them to tra"):
+        files.hugging_face("here")
+
+
 # --- learning, with ASTKIT_FULL=1 ------------------------------------------------------------
 
 
@@ -270,32 +233,3 @@ def test_a_plain_loop_reaches_the_figure_of_dense_training(name: str) -> None:
     found = [plain(name, seed) for seed in range(3)]
     spread = math.hypot(stdev(dense), stdev(found))
     assert abs(mean(found) - mean(dense)) < 3 * spread * math.sqrt(1 / len(dense) + 1 / len(found))
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", NAMES)
-def test_every_policy_trains_on_a_task_or_needs_classes(name: str) -> None:
-    for each in REGISTRIES["policy"]:
-        policy = as_policy({"name": each, **({"rate": 0.5} if each == "random" else {})})
-        work = trainer(name, policy, steps=4)
-        if name not in CLASSES and each in NEED_CLASSES:
-            with pytest.raises(ValueError, match="class"):
-                work.run()
-        else:
-            work.run()
-            assert work.ledger.samples.trained > 0, each
-
-
-@pytest.mark.full
-@pytest.mark.skipif(not SHAKESPEARE.exists(), reason=f"{SHAKESPEARE} is absent")
-def test_a_text_by_path_is_learned(tmp_path: Path) -> None:
-    path = tmp_path / "part.txt"
-    path.write_text(SHAKESPEARE.read_text()[:200_000])
-    found = astkit.compare(
-        **{**language(path), "budget": Budget(steps=60)},
-        policies=[{"name": "random", "rate": 0.5}],
-        seeds=[0],
-        all_policies=True,
-        device="cpu",
-    )
-    assert all(entry["value"] < 3.0 for entry in found.entries)

@@ -119,21 +119,6 @@ def test_the_batch_size_of_a_foreign_loader_is_its_own():
         trainer(TrainConfig(batch_size=2), data)
 
 
-def test_prefetching_gives_the_same_run():
-    plain, ahead = trainer(TrainConfig()), trainer(TrainConfig(prefetch=True))
-    plain.run()
-    ahead.run()
-    assert ahead.feed.prefetch
-    for ours, theirs in zip(plain.model.parameters(), ahead.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-
-
-def test_a_loader_that_may_draw_random_numbers_is_not_prefetched():
-    data = DataLoader(TensorDataset(torch.rand(8, 3, 8, 8), torch.arange(8) % 4), 4)
-    with pytest.warns(UserWarning, match="The DataLoader may draw from .*num_workers=1"):
-        trainer(TrainConfig(prefetch=True), data).run()
-
-
 def test_threads_and_system_are_restored_and_recorded():
     before = torch.get_num_threads()
     work = trainer(TrainConfig(threads=1, allocator="auto"))

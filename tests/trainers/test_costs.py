@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from astkit.comparison.arm import _tested
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy
-from astkit.runs.comparison_arm import _tested
 from astkit.trainers import Budget, Learner, TrainConfig, Trainer
 from astkit.trainers.costs import Costs
 

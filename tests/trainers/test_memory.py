@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import rng
-from astkit.batch import Batch
+from astkit.datasets.batch import Batch
 from astkit.gating import Gate
 from astkit.trainers import Learner, TrainConfig, Trainer
 from astkit.trainers.learner import out_of_memory

@@ -124,7 +124,7 @@ def test_plain_values_come_back_as_they_were_and_on_one_line(record):
 def test_tensors_become_numbers_and_what_json_cannot_hold_is_named(path):
     record = {"rate": torch.tensor(0.25), "rows": np.int64(3), "scores": torch.arange(2)}
     assert strict(encode(record)) == {"rate": 0.25, "rows": 3, "scores": [0, 1]}
-    with pytest.raises(ValueError, match=r"the metric 'model' is a Linear, which a line of JSON"):
+    with pytest.raises(ValueError, match=r"'model' is a Linear, which JSON cannot hold"):
         MetricsFile(path).log(1, phase="event", model=nn.Linear(1, 1))
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from astkit.batch import Batch
 from astkit.datasets import Loader
+from astkit.datasets.batch import Batch
 from astkit.gating import DeviceGate, Gate, LogIntegral, OriginPI, Policy, Selection
 from astkit.trainers import DenseStep, GatedStep, StepResult, TrainConfig, Trainer
 

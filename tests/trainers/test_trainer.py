@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from astkit import rng
 from astkit.datasets import Images, Loader, indexed, load
 from astkit.gating import CachedLoss, Gate, Policy, RandomSubset, RunInfo, Selection
-from astkit.gating.selective_backprop import SelectiveBackprop
+from astkit.gating.policies.selective_backprop import SelectiveBackprop
 from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer, choose_device
 from astkit.trainers.batch_order import Feed
 from astkit.trainers.evaluator import Evaluator

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -69,17 +67,6 @@ def test_curves_hold_the_mean_of_the_seeds_and_the_band_all_of_them(epochs):
     assert plots.training_curves(one).get_suptitle() == ""
 
 
-def test_passes_that_are_cut_short_or_missing_count(epochs):
-    passes = ((1, 0.1), (2, 0.2), (2, 0.3))  # the last one was cut short
-    rows = [{"epoch": e, "val_loss": 1.0, "val_accuracy": a} for e, a in passes]
-    line = plots.training_curves(rows).axes[1].lines[0]
-    assert list(line.get_xdata()) == [1, 2, 3]
-    assert list(line.get_ydata()) == [0.1, 0.2, 0.3]
-    shorter = epochs.drop(epochs[(epochs["seed"] == 1) & (epochs["epoch"] == 3)].index)
-    line = plots.training_curves(shorter).axes[0].lines[0]
-    assert list(line.get_ydata()) == pytest.approx([1.5, 1.0, 1 / 3])
-
-
 def test_arms_differ_without_colour_and_keep_their_style_in_every_figure(epochs):
     one = epochs[epochs["arm"] == "batched gate"]
     first, second = plots.training_curves(epochs).axes[-1].lines
@@ -91,13 +78,6 @@ def test_arms_differ_without_colour_and_keep_their_style_in_every_figure(epochs)
     (line,) = plots.training_curves(one).axes[0].lines
     assert line.get_color() == second.get_color()
     assert line.get_linestyle() == style.line("batched gate")["linestyle"]
-
-
-def test_the_last_point_is_marked_however_many_there_are():
-    rows = [{"epoch": e, "val_loss": 1.0, "val_accuracy": 0.5} for e in range(40)]
-    marked = plots.training_curves(rows).axes[0].lines[0].get_markevery()
-    assert marked[-1] == 39
-    assert 4 < len(marked) < 8
 
 
 def stacks(picture):
@@ -131,24 +111,6 @@ def test_bars_stack_the_parts_up_to_the_dense_total(results):
     alone = plots.cost_breakdown(results[results["arm"] == "random"])
     assert set(stacks(alone)) == {"scoring", "forward", "backward"}
     assert not alone.axes[0].texts
-
-
-def test_joules_are_drawn_where_they_were_measured_and_missing_ones_named(results):
-    for columns, reason in (
-        ({}, "the results contain none"),
-        ({"joules": None}, "the results contain none"),
-        ({"joules": math.nan, "joules_reason": "no counter here"}, "no counter here"),
-    ):
-        picture = plots.cost_breakdown(results.assign(**columns))
-        assert picture.get_suptitle() == f"joules not measured: {reason}"
-        assert len(picture.axes) == 1
-    joules = results["arm"].map({"dense": 5.0, "batched gate": None, "random": 2.0})
-    picture = plots.cost_breakdown(results.assign(joules=joules + results["seed"]))
-    energy = picture.axes[1]
-    assert [bar.get_width() for bar in energy.patches] == [6, 0, 3]
-    assert [text.get_text().strip() for text in energy.texts] == ["6 J", "not measured", "3 J"]
-    assert energy.get_xlabel() == "energy (J)"
-    assert "not measured" not in picture.get_suptitle()
 
 
 # --- where time went
@@ -188,18 +150,6 @@ def test_a_bar_holds_the_milliseconds_of_each_phase_in_the_order_of_a_batch(time
     for arm in range(2):
         lefts, sizes = np.transpose([pairs[arm] for pairs in stacks(picture).values()])
         assert lefts == pytest.approx(np.cumsum(sizes) - sizes)
-
-
-def test_phases_of_ones_own_are_drawn(timed):
-    timed[0]["phases"] = {**timed[0]["phases"], "distil": 0.004}
-    assert legend(plots.phase_breakdown(timed))[-2:] == ["distil", "other"]
-
-
-def test_windows_of_a_run_are_added_up(timed):
-    late = {**timed[0], "training_steps": 30, "phases": {"load": 0.3}, "seconds": 0.3}
-    both = widths(plots.phase_breakdown([timed[0], late]), 0)
-    assert both["load"] == pytest.approx((20 + 300) / 40)
-    assert both["backward"] == pytest.approx(100 / 40)
 
 
 def test_neighbours_differ_in_grey():
@@ -247,10 +197,6 @@ FIGURES = {**vars(plots), **vars(gate_plots)}
 PICTURES = {
     "training_curves": (EPOCHS, ["val_loss", "val_accuracy"]),
     "threshold_and_rate": (STEPS, ["step", "threshold", "rate"]),
-    "step_response": (
-        [{"controller": "a", "step": 1, "rate": 0.1, "threshold": 1.0, "target": 0.1}],
-        ["controller", "step", "rate", "threshold", "target"],
-    ),
     "stability_bound": ([NOISE], list(NOISE)),
     "score_heatmap": (SCORES, ["step", "level", "score", "threshold"]),
     "class_activation": ([{"class": 0, "seen": 4, "active": 1}], ["class", "seen", "active"]),
@@ -304,7 +250,7 @@ def test_what_one_picture_cannot_show_together_is_refused():
         ("threshold_and_rate", "arm"),
         ("score_heatmap", "arm"),
         ("class_activation", "arm"),
-        ("step_response", "stream"),
+        ("threshold_and_rate", "stream"),
     ):
         rows, _ = PICTURES[name]
         table = [{**row, column: value, "seed": i} for i, value in enumerate("ab") for row in rows]
@@ -313,7 +259,7 @@ def test_what_one_picture_cannot_show_together_is_refused():
 
 
 def test_runs_that_nothing_tells_apart_are_refused():
-    for name in ("threshold_and_rate", "score_heatmap", "step_response", "speed_bars"):
+    for name in ("threshold_and_rate", "score_heatmap", "speed_bars"):
         rows, _ = PICTURES[name]
         with pytest.raises(ValueError, match=f"{name} was given the same .* twice"):
             FIGURES[name](rows + rows)
@@ -329,11 +275,3 @@ def test_windows_hold_nearly_as_many_steps_each_and_begin_at_one_of_them(steps, 
     assert sizes.max() - sizes.min() <= 1
     firsts = steps.groupby(window.to_numpy()).min()
     assert list(firsts.index) == list(firsts)
-
-
-def test_names_are_text_and_never_formulas():
-    for name, (rows, _) in PICTURES.items():
-        table = [
-            {**row, "arm": r"costs $\frac{$", "controller": "$_$", "family": "$^$"} for row in rows
-        ]
-        FIGURES[name](table).png(dpi=30)

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from PIL import Image
 
+from astkit.names import REGISTRIES
 from astkit.widgets import gate_plots, style
 
 DARK = {
@@ -56,21 +57,29 @@ def test_lines_stand_out_from_the_paper_and_from_one_another_in_grey():
     assert abs(lightness(style.COLOURS[0]) - lightness(style.COLOURS[1])) > 20
 
 
-def test_lines_differ_in_dashes_and_markers_too():
-    lines = [style.line(place) for place in range(49)]
-    for part in ("color", "linestyle", "marker"):
-        assert len({line[part] for line in lines[:7]}) == 7
-    assert len({(line["color"], line["linestyle"]) for line in lines}) == 49
-    assert "marker" not in style.line(0, markers=False)
-    assert style.line(49) == style.line(0)
+def test_every_policy_has_a_look_of_its_own():
+    policies = {*REGISTRIES["policy"], "dense", "random", "oracle", "aim"}
+    assert policies <= set(style.LOOKS)
+    looks = [style.LOOKS[name] for name in policies]
+    assert len(set(looks)) == len(looks)
+    assert all(contrast(colour, style.PAPER) >= 3 for colour, _ in looks)
+    apart = ("dense", "random", "oracle", "gate", "auto", "aim", "infobatch", "class_balanced")
+    colours = {style.LOOKS[name][0] for name in apart}
+    assert len(colours) == len(apart)
+    pair = {style.SELECTED, style.SKIPPED}
+    assert len(pair) == 2
+    assert not pair & {colour for colour, _ in looks}
+    assert all(contrast(colour, style.PAPER) >= 3 for colour in pair)
 
 
 def test_a_name_keeps_its_look_and_a_new_one_gets_one_of_its_own(monkeypatch):
-    monkeypatch.setattr(style, "_places", dict(list(style._places.items())[:4]))  # no test's names
-    first = style.line("a policy of tomorrow")
-    others = [style.line(name) for name in ("dense", "batched gate", "random", "another")]
-    assert first == style.line("a policy of tomorrow")
-    assert len({line["color"] for line in (first, *others)}) == 5
+    monkeypatch.setattr(style, "_others", {})
+    auto = style.line("auto")
+    assert style.line("auto, 0.85 of the FLOPs") == style.line("auto at 0.5") == auto
+    assert (auto["color"], auto["marker"]) == style.LOOKS["auto"]
+    new = [style.line(name) for name in ("automatic", "another")]
+    assert new[0] == style.line("automatic")
+    assert len({line["color"] for line in (auto, *new)}) == 3
 
 
 @pytest.mark.parametrize("points", [1, 2, 3])
@@ -109,7 +118,8 @@ def test_settings_of_others_change_nothing_and_stay():
 
 
 def test_figures_import_neither_pyplot_nor_torch():
-    for path in Path(style.__file__).parent.glob("*.py"):
+    here = Path(style.__file__).parent
+    for path in {*here.glob("*.py")} - {here / "strip.py"}:  # which front ends alone import
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = [getattr(node, "module", None) or "", *(name.name for name in node.names)]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from astkit.gating import Visit
-from astkit.gating.bls import BatchLossScore
-from astkit.gating.infobatch import InfoBatch
-from astkit.gating.seta import SeTa
+from astkit.gating.policies.bls import BatchLossScore
+from astkit.gating.policies.infobatch import InfoBatch
+from astkit.gating.policies.seta import SeTa
 from tests.gating.policies.recorded import N, info, losses_of, planned
 
 

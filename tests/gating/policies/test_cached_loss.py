@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from astkit.gating import Visit
-from astkit.gating.cached_loss import CachedLoss
+from astkit.gating.policies.cached_loss import CachedLoss
 from tests.gating.policies.recorded import follow, info, losses_of
 
 LOSSES = torch.tensor([0.0, 0.1, 0.9, 2.0, 4.0])

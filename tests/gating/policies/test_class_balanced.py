@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from astkit.gating.class_balanced import ClassBalanced
+from astkit.gating.policies.class_balanced import ClassBalanced
 from tests.gating.policies.recorded import info
 
 LABELS = torch.tensor([0] * 40 + [3] * 14 + [1] * 5 + [7])  # 60 samples of four classes

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from astkit import distributed
 from astkit.gating import ScoredBatches
-from astkit.gating.el2n_static import StaticEL2N
+from astkit.gating.policies.el2n_static import StaticEL2N
 from tests.gating.policies.recorded import info
 from tests.trainers.worlds import in_world
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from astkit.gating.gradnorm_is import GradNormIS
+from astkit.gating.policies.gradnorm_is import GradNormIS
 from tests.gating.policies.recorded import scored
 
 OUTPUTS = torch.randn(12, 3, generator=torch.Generator().manual_seed(1)) * 8

@@ -9,7 +9,7 @@ import torch
 
 from astkit import rng
 from astkit.gating import Selection
-from astkit.gating.infobatch import InfoBatch
+from astkit.gating.policies.infobatch import InfoBatch
 from tests.gating.policies.recorded import EPOCHS, N, follow, info, losses_of, planned
 
 

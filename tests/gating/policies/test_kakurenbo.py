@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from astkit.gating import Visit
-from astkit.gating.kakurenbo import Kakurenbo
+from astkit.gating.policies.kakurenbo import Kakurenbo
 from tests.gating.policies.recorded import EPOCHS, N, info, losses_of
 
 LOSSES = losses_of()

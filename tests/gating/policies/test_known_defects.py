@@ -12,8 +12,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from astkit.datasets import indexed
 from astkit.gating import Gate, RunInfo, Visit
-from astkit.gating.infobatch import InfoBatch
-from astkit.gating.seta import SeTa
+from astkit.gating.policies.infobatch import InfoBatch
+from astkit.gating.policies.seta import SeTa
 from tests.gating.policies.recorded import N, losses_of
 
 NEXT = _BaseDataLoaderIter.__next__

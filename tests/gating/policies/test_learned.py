@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from astkit.gating import Visit
-from astkit.gating.learned import FEATURES, HIDDEN, LEAST, MOST, STEPS, Learned
+from astkit.gating.policies.learned import FEATURES, HIDDEN, LEAST, MOST, STEPS, Learned
 from tests.gating.policies.recorded import LABELS, N, info
 from tests.gating.policies.test_cached_loss import close, drawn_shares
 

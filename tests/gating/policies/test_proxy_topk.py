@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from astkit.gating.proxy_topk import ProxyTopK
+from astkit.gating.policies.proxy_topk import ProxyTopK
 
 
 def batches(count: int = 9) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from astkit.gating import Visit
-from astkit.gating.rcap import RCAP, class_sizes
+from astkit.gating.policies.rcap import RCAP, class_sizes
 from tests.gating.policies.recorded import EPOCHS, LABELS, N, info, losses_of
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from astkit import rng
-from astkit.gating.repb import RePB
+from astkit.gating.policies.repb import RePB
 from tests.gating.policies.recorded import EPOCHS, N, follow, losses_of
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.gating import ScoredBatches
-from astkit.gating.rho import Rho
+from astkit.gating.policies.rho import Rho
 from astkit.trainers import Trainer
 
 X = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from astkit.gating import RunInfo, Scored
-from astkit.gating.selective_backprop import SelectiveBackprop
+from astkit.gating.policies.selective_backprop import SelectiveBackprop
 from tests.gating.policies.recorded import scored
 
 

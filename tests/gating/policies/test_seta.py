@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from astkit import rng
-from astkit.gating.seta import SeTa, loss_groups
+from astkit.gating.policies.seta import SeTa, loss_groups
 from tests.gating.policies.recorded import EPOCHS, N, follow, losses_of
 
 

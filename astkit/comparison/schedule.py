@@ -1,0 +1,396 @@
+"""The order of the runs of `astkit.compare`: what is trained, kept, left out and noted."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from astkit.comparison.baseline import Baseline, check_baseline, with_lr
+from astkit.comparison.samples import data_set
+from astkit.comparison.statistics import DENSE
+from astkit.comparison.training import RECORDS, Entry, Method, Task, opened, run, selectable
+from astkit.datasets.facts import class_labels, shared_rows
+from astkit.files import read_json, write_json
+from astkit.gating.policy import Policy, overrides
+from astkit.stamp import stamp
+from astkit.trainers import Budget, Progress, Trainer
+from astkit.trainers.fingerprint import (
+    check_same,
+    data_part,
+    describe,
+    describe_weights,
+    plain,
+    policy_part,
+)
+from astkit.trainers.progress import duration
+
+UNLABELLED = {
+    "train": "neither looks for wrong labels nor at class shares",
+    "validation": "does not follow its class shares",
+}
+"""What `auto` leaves out without class labels."""
+PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend on
+EXCESS = 1.1  # share of the FLOPs of dense training above which a run is noted
+SHARED = 0.01  # share of the smaller split above which shared rows are warned of
+
+
+@dataclass
+class Schedule:
+    """The runs of a comparison, and their entries so far by label and seed.
+
+    For each seed dense training comes first, then every policy, then random selection at the rate
+    of each policy that skips samples.
+    """
+
+    task: Task
+    methods: dict[str, Method]
+    budget: Budget
+    seeds: list[int]
+    folder: Path
+    minutes: float | None = None
+    jobs: int = 1
+    resumable: bool = True
+    check_baseline: bool = True
+    notes: list[str] = field(default_factory=list)
+    entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
+
+    def train(self) -> dict[str, Any]:
+        """Train the runs that the folder lacks; returns the contents of a `Comparison`."""
+        start = time.monotonic()
+        self.settings: dict[str, Any] = {}
+        for path in sorted((self.folder / "entries").glob("*.json")):
+            entry = read_json(path, policy=str, seed=int, rate=float)
+            self.entries[entry["policy"], entry["seed"]] = entry
+        dense = Method(DENSE, None)
+        controls: dict[str, Method] = {}
+        seeds: list[int] = []
+        self.progress = Together((1 + 2 * len(self.methods)) * max(1, len(self.seeds)))
+        first = self.seeds[0] if self.seeds else 0
+        baseline = self._baseline(first)
+        if self.jobs > 1 or (DENSE, first) in self.entries:
+            self._check(self.task.trainer(None, first, self.budget))
+        try:
+            for group in self._groups(start):
+                seeds += group
+                self._train([(dense, seed) for seed in group])
+                self._look_at(baseline, first)
+                self._train([(each, seed) for seed in group for each in self.methods.values()])
+                found = self._controls(seeds)
+                self.progress.whole = (1 + len(self.methods) + len(found)) * len(
+                    self.seeds or seeds
+                )
+                due = {label: group if label in controls else seeds for label in found}
+                self._train([(found[label], seed) for label in due for seed in due[label]])
+                controls = found
+        finally:
+            self.progress.end()
+        labels = [DENSE, *controls, *self.methods]
+        known = ((label, seed) for seed in seeds for label in labels)
+        entries = [self.entries[each] for each in known if each in self.entries]
+        if all("failed" in entry for entry in entries):
+            raise FloatingPointError(f"dense training fails: {entries[0]['failed']}")
+        self._note_costs(entries)
+        self._note_data(entries)
+        return {
+            "entries": entries,
+            "metric": _first(entries, "metric"),
+            "higher": _first(entries, "higher"),
+            "notes": self.notes,
+            "baseline": baseline.notes,
+            "settings": self.settings,
+            "stamp": stamp(),
+        }
+
+    def _baseline(self, seed: int) -> Baseline:
+        """The baseline as checked now, or by an earlier call in this folder."""
+        baseline = Baseline.load(self.folder)
+        if baseline is None:
+            given = self.task.make_optimizer is not None or self.task.config.lr is not None
+            baseline = Baseline()
+            if self.check_baseline:
+                baseline = check_baseline(self.task, self.budget, seed, given)
+            baseline.save(self.folder)
+        if self.task.config.lr is None:
+            self.task = with_lr(self.task, baseline.lr)
+        return baseline
+
+    def _look_at(self, baseline: Baseline, seed: int) -> None:
+        """Say what the length of the first run of dense training gained."""
+        entry = self.entries[DENSE, seed]
+        path = self.folder / RECORDS / entry["visits"]
+        if baseline.trial is not None and path.exists():
+            value = entry["curve"][-1][2] if entry["curve"] else None
+            baseline.look_at(value, load_file(path).get("validation"), self.budget)
+            baseline.save(self.folder)
+            for note in baseline.notes:
+                print(f"compare: {note}")
+
+    def _check(self, trainer: Trainer) -> None:
+        """Describe what the runs compute, see `astkit.trainers.fingerprint`.
+
+        ``trainer`` is that of dense training with the first seed, not trained yet. Raises
+        ``ValueError`` if the folder holds results of another comparison.
+        """
+        now = {
+            **describe(trainer),
+            **describe_weights(trainer),
+            "test data": data_part(self.task.source("test")),
+        }
+        del now["policy"]
+        own = ("seed", "policy", "data.seed")  # of each run
+        now["settings"] = {k: v for k, v in now["settings"].items() if k not in own}
+        policies = {}
+        for label, method in self.methods.items():
+            policy = method.new_policy(trainer.config.seed)
+            assert policy is not None
+            self._check_selectable(label, policy)
+            arguments = {k: v for k, v in plain(policy).items() if k != "seed"}
+            policies[label] = {"arguments": arguments, "policy": policy_part(trainer, policy)}
+        path = self.folder / "settings.json"
+        then = read_json(path, policies=dict)
+        if then:
+            if "settings" not in then:
+                raise ValueError(
+                    f"{self.folder} holds a comparison of astkit 0.2, which this version cannot"
+                    " continue: choose another folder"
+                )
+            before = then.pop("policies")
+            check_same(then, now, f"out is {self.folder}, which")
+            for label in policies.keys() & before.keys():
+                check_same(before[label], policies[label], f"{label} in {self.folder}")
+            policies = before | policies
+        self.settings = {**now, "policies": policies}
+        write_json(path, self.settings)
+        left_out = [name for name, part in now.items() if part is None and name != "metrics"]
+        if left_out and self.resumable:
+            self._say(
+                f"{' and '.join(left_out)} cannot be compared with a later call, since they differ"
+                " from one reading to the next or are read in order only"
+            )
+
+    def _check_selectable(self, label: str, policy: Policy) -> None:
+        source = opened(self.task.train)
+        if overrides(policy, "plan") and not hasattr(selectable(source, 0), "order"):
+            raise ValueError(
+                f"{label} selects rows before loading, but train is a {type(source).__name__} that"
+                " loads all rows in its own way: pass a map-style data set, or a plain DataLoader"
+            )
+
+    def _groups(self, start: float) -> Iterator[list[int]]:
+        """Seeds that are trained together: one after the other, or as many as there are jobs."""
+        if self.minutes is None:
+            size = len(self.seeds) if self.jobs > 1 else 1
+            yield from (self.seeds[at : at + size] for at in range(0, len(self.seeds), size))
+            return
+        longest = 0.0
+        for first in itertools.count(0, self.jobs):
+            began = time.monotonic()
+            group = list(range(first, first + self.jobs))
+            if first and began - start + longest > self.minutes * 60:
+                return
+            yield group
+            longest = max(longest, time.monotonic() - began)
+
+    def _train(self, runs: Sequence[tuple[Method, int]]) -> None:
+        """Train the ``runs`` that have no entry, in this process or in parallel.
+
+        Where dense training failed there is nothing to compare with, so these seeds are left out.
+        """
+        failed = {
+            seed for (label, seed), e in self.entries.items() if label == DENSE and "failed" in e
+        }
+        runs = [each for each in runs if each[1] not in failed]
+        missing = [each for each in runs if (each[0].label, each[1]) not in self.entries]
+        self.progress.done += len(runs) - len(missing)
+        for entry in self._entries(missing):
+            self.entries[entry["policy"], entry["seed"]] = entry
+            self.progress.finished(entry)
+
+    def _entries(self, runs: Sequence[tuple[Method, int]]) -> Iterator[Entry]:
+        calls = [
+            (self.task, method, seed, self._budget(method, seed), self.folder)
+            for method, seed in runs
+        ]
+        train = partial(run, resumable=self.resumable, timed=self.jobs == 1)
+        if self.jobs == 1:
+            for call in calls:
+                check = None if self.settings else self._check
+                yield train(*call, observers=(self.progress,), check=check)
+            return
+        import joblib
+
+        with joblib.parallel_config("loky", n_jobs=self.jobs, inner_max_num_threads=1):
+            parallel = joblib.Parallel(return_as="generator_unordered")
+            yield from parallel(joblib.delayed(train)(*call) for call in calls)
+
+    def _budget(self, method: Method, seed: int) -> Budget:
+        """Dense training has the budget given; other runs have what dense training cost."""
+        if method.policy is None:
+            return self.budget
+        dense = self.entries[DENSE, seed]
+        if not dense["uncounted"]:
+            return Budget(flops=dense["flops"])
+        if dense["seconds"] is None:
+            raise ValueError(
+                f"the FLOPs of {', '.join(dense['uncounted'])} cannot be counted, so that runs have"
+                f" equal seconds, but jobs is {self.jobs}: give jobs=1 and another folder"
+            )
+        return Budget(seconds=dense["seconds"])
+
+    def _controls(self, seeds: Sequence[int]) -> dict[str, Method]:
+        """Random selection at the rate of each policy for its first seed that did not fail."""
+        controls = {}
+        if not hasattr(selectable(self.task.train, 0), "order"):
+            self._say("train loads all rows in its own way, so there is no random control")
+            return {}
+        for label, method in self.methods.items():
+            runs = (self.entries.get((label, seed)) for seed in seeds)
+            good = next((each for each in runs if each is not None and "failed" not in each), None)
+            control = None if good is None else method.random_control(good)
+            if control is not None:
+                controls[control.label] = control
+        return controls
+
+    # --- what a reader has to know ---
+
+    def _note_costs(self, entries: Sequence[Entry]) -> None:
+        uncounted = sorted({name for entry in entries for name in entry["uncounted"]})
+        if uncounted:
+            self._say(
+                f"the FLOPs of {', '.join(uncounted)} cannot be counted: runs have equal seconds"
+            )
+        if any(entry["seconds"] is None for entry in entries):
+            self._say("runs took place in parallel, so their seconds are not compared")
+        places = [[entry.get("stamp", {}).get(name) for name in PLACE] for entry in entries]
+        if any(place != places[0] for place in places):
+            self._say(
+                f"runs differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
+                " their seconds are not comparable"
+            )
+        dense = {entry["seed"]: entry for entry in entries if entry["policy"] == DENSE}
+        for entry in entries:
+            name = f"{entry['policy']}, seed {entry['seed']}"
+            if "failed" in entry:
+                self._say(f"{name}: {entry['failed']}")
+            elif not uncounted and entry["flops"] > EXCESS * dense[entry["seed"]]["flops"]:
+                self._say(self._excess(name, entry, dense[entry["seed"]]))
+        for label in self.methods:
+            first = next(entry for entry in entries if entry["policy"] == label)
+            self._note_break_even(label, first, dense[first["seed"]])
+            if all("failed" in entry for entry in entries if entry["policy"] == label):
+                self._say(f"{label} failed with all seeds, so it has no random control")
+            steps = entry_steps(entries, label)
+            if steps and not 0.9 < steps[0] / steps[1] < 1.1:
+                self._say(f"{label} took {steps[0]} steps, its random control {steps[1]}")
+
+    def _excess(self, name: str, entry: Entry, dense: Entry) -> str:
+        share = entry["flops"] / dense["flops"]
+        said = f"{name} cost {share:.2f} times the FLOPs of dense training"
+        if entry["steps"] <= 1:
+            return f"{said}: a single step costs more than the budget; give a larger budget"
+        policy = (
+            self.methods[entry["policy"]].new_policy(0) if entry["policy"] in self.methods else None
+        )
+        if policy is not None and overrides(policy, "prepare"):
+            return f"{said}: its helper models are trained before the budget is checked"
+        return f"{said}: its last step went beyond the budget; give a larger budget"
+
+    def _note_break_even(self, label: str, entry: Entry, dense: Entry) -> None:
+        """The rate below which scoring saves time, from the seconds of the first seed."""
+        scored, phases = entry["scored"], entry["phases"]
+        if not scored or not dense["trained"] or entry["seconds"] is None:
+            return
+        whole = dense["seconds"] / dense["trained"]
+        training = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward"))
+        choosing = (phases.get("score", 0.0) + phases.get("gate", 0.0)) / scored
+        rate = 1 - choosing / (training / dense["trained"]) if training else 0.0
+        if rate <= 0:
+            self._say(f"{label}: scoring a row takes longer than training on it: it saves no time")
+        else:
+            self._say(
+                f"{label}: break-even rate {rate:.2f}: scoring a row took {choosing * 1e3:.2g} ms,"
+                f" training on it {whole * 1e3:.2g} ms, so a rate above {rate:.2f} saves no time"
+            )
+
+    def _note_data(self, entries: Sequence[Entry]) -> None:
+        task = self.task
+        for part in ("validation", "test"):
+            if data_set(getattr(task, part)) is data_set(task.train):
+                self._say(f"{part} is the training data: pass samples that are not trained on")
+        self._note_shared()
+        asked = "auto" in self.methods and entries[0]["worst_class"] is not None
+        for part, effect in UNLABELLED.items() if asked else ():
+            if class_labels(data_set(getattr(task, part))) is None:
+                self._say(
+                    f"{part} has no class labels that auto could read, so it {effect}: give the"
+                    " data set an attribute labels, one class per row"
+                )
+
+    def _note_shared(self) -> None:
+        """Rows that two parts of the data share, in the first line of the report."""
+        task = self.task
+        shared = shared_rows(task.train, task.validation, task.test) or {}
+        parts = [
+            f"{len(rows.first):,} of {one} in {other}" for (one, other), rows in shared.items()
+        ]
+        if not parts:
+            return
+        sentence = f"rows with equal inputs: {', '.join(parts)}"
+        if any(rows.share > SHARED for rows in shared.values()):
+            sentence += (
+                "; remove them from the training data, since a model that has seen a row says"
+                " nothing about new ones"
+            )
+        self.notes.insert(0, sentence)
+        print(sentence)
+
+    def _say(self, sentence: str) -> None:
+        print(sentence)
+        self.notes.append(sentence)
+
+
+class Together(Progress):
+    """Progress of all runs together: a bar, or a line per run."""
+
+    def __init__(self, whole: int) -> None:
+        super().__init__("compare")
+        self.whole, self.done, self.trained = whole, 0, 0
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Does nothing: a line follows when the run has ended."""
+
+    def finished(self, entry: Entry) -> None:
+        """Count and report a run."""
+        self.done += 1
+        self.trained += 1
+        value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
+        left = (time.perf_counter() - self.start) * max(0, self.whole - self.done) / self.trained
+        words = f"{entry['policy']}, seed {entry['seed']}: {value}"
+        print(f"run {self.done} of {self.whole}: {words}; {duration(left)} left", flush=True)
+
+    def close(self) -> None:
+        """Called at the end of each run; does nothing."""
+
+    def end(self) -> None:
+        """Does nothing: there is no bar."""
+
+
+def entry_steps(entries: Sequence[Entry], label: str) -> tuple[int, int] | None:
+    """Steps of a policy and of its random control with the first seed; ``None`` without one."""
+    first = next(entry for entry in entries if entry["policy"] == label)
+    for entry in entries:
+        near = abs(entry["rate"] - first["rate"]) < 0.01 * first["rate"]
+        if entry["policy"].startswith("random at ") and entry["seed"] == first["seed"] and near:
+            return first["steps"], entry["steps"]
+    return None
+
+
+def _first(entries: Sequence[Entry], key: str) -> Any:
+    return next((entry[key] for entry in entries if key in entry), None)

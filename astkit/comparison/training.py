@@ -1,0 +1,413 @@
+"""The runs of a comparison: what they share, how one is trained, and what is kept of it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
+
+from astkit import rng
+from astkit.comparison.statistics import bootstrap_rows
+from astkit.datasets import BatchSource, Loader, as_loader
+from astkit.datasets.batch import Batch, join
+from astkit.datasets.foreign import Indexed, convertible
+from astkit.files import read_json, write_atomic, write_json
+from astkit.gating.losses import Criterion, cross_entropy_rows
+from astkit.gating.policies.random_subset import RandomSubset
+from astkit.gating.policy import Policy, as_policy
+from astkit.profiling.energy import EnergyMeter
+from astkit.profiling.ledger import Ledger
+from astkit.stamp import stamp
+from astkit.trainers import (
+    Budget,
+    Checkpoints,
+    Metric,
+    Observer,
+    StepResult,
+    TrainConfig,
+    Trainer,
+    choose_device,
+)
+from astkit.trainers.evaluation import Aggregate
+
+Chosen = Policy | Mapping[str, Any]
+Entry = dict[str, Any]
+MakeOptimizer = Callable[[nn.Module], Any]
+
+POINTS = 12  # validations per run, at equal fractions of the budget
+PARTS = 8  # equal parts of the budget for which visits are counted separately
+PAUSE = 30.0  # minimum interval between checkpoints, in seconds
+KEPT = 200 << 20  # bytes of test outputs to keep for a metric that is no mean over rows
+RECORDS = "comparison_visits"
+STAMPED = ("source", "commit", "dirty", "torch", "cpu", "devices")  # calls may differ in them
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all runs of a comparison share; the fields are arguments of `astkit.compare`."""
+
+    make_model: Callable[[], nn.Module]
+    train: Any
+    validation: Any
+    test: Any
+    criterion: Criterion = cross_entropy_rows
+    metrics: tuple[Metric, ...] = ()
+    config: TrainConfig = field(default_factory=TrainConfig)
+    batch_size: int | None = None
+    make_optimizer: MakeOptimizer | None = None
+    device: str = "auto"
+
+    trainer_class: ClassVar[type[Trainer]] = Trainer
+
+    def model(self, seed: int) -> nn.Module:
+        """A new model; its weights depend on ``seed`` only."""
+        with rng.isolated(choose_device(self.device), seed, "model"):
+            return self.make_model()
+
+    def source(self, part: str) -> BatchSource:
+        """The "validation" or "test" data, in order."""
+        data = opened(getattr(self, part))
+        return as_loader(data, choose_device(self.device), shuffle=False)
+
+    def trainer(
+        self,
+        policy: Policy | None,
+        seed: int,
+        budget: Budget,
+        lr_factor: float = 1.0,
+        **options: Any,
+    ) -> Trainer:
+        """A trainer of one run, with ``lr_factor`` times the learning rate.
+
+        Raises ``ValueError`` for training data whose rows cannot be selected before loading.
+        """
+        model, config = self.model(seed), replace(self.config, seed=seed)
+        optimizer = scheduler = None
+        if self.make_optimizer is None:
+            config = replace(config, lr=config.peak_lr * lr_factor)
+        else:
+            made = self.make_optimizer(model)
+            optimizer, scheduler = made if isinstance(made, tuple) else (made, None)
+            for group in optimizer.param_groups:
+                group["lr"] *= lr_factor
+            if scheduler is not None:
+                scheduler.base_lrs = [lr * lr_factor for lr in scheduler.base_lrs]
+        return self.trainer_class(
+            model,
+            selectable(self.train, seed),
+            self.source("validation"),
+            policy=policy,
+            budget=budget,
+            batch_size=self.batch_size,
+            config=config,
+            criterion=copy.deepcopy(self.criterion),  # it may have a state
+            metrics=self.metrics,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            device=self.device,
+            **options,
+        )
+
+    def value(self, values: Mapping[str, Any]) -> tuple[float, str, bool]:
+        """Value, name and direction (whether higher is better) of what is compared.
+
+        The first of ``metrics``; without metrics, the accuracy of a classifier, else the mean loss.
+        """
+        if self.metrics:
+            first = self.metrics[0]
+            return values[first.name], first.name, first.higher is not False
+        if values["accuracy"] is not None:
+            return values["accuracy"], "accuracy", True
+        return values["loss"], "loss", False
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way of training: a policy, or ``None`` for dense training."""
+
+    label: str
+    policy: Chosen | None
+
+    def name(self, seed: int) -> str:
+        """A file name."""
+        words = re.sub(r"[^a-z0-9]+", "_", self.label.lower()).strip("_")[:60]
+        return f"{words}_{hashlib.sha256(self.label.encode()).hexdigest()[:6]}_s{seed}"
+
+    def new_policy(self, seed: int) -> Policy | None:
+        """A policy of one run alone, with its seed."""
+        if isinstance(self.policy, Policy):
+            policy = copy.deepcopy(self.policy)
+            policy.seed = seed
+            return policy
+        named = self.policy and {k: v for k, v in self.policy.items() if k != "seed"}
+        return as_policy(copy.deepcopy(named), seed)
+
+    def random_control(self, entry: Entry) -> Method | None:
+        """Random selection at the rate of a run; ``None`` if dense training is that control.
+
+        The rate has three significant digits.
+        """
+        rate = float(f"{max(entry['rate'], 1e-4):.3g}")
+        if rate >= 0.995 or isinstance(as_policy(self.policy), RandomSubset):
+            return None
+        return Method(f"random at {rate:.3g}", {"name": "random", "rate": rate})
+
+
+class Record:
+    """An observer of what a run trains on, by row; it does not wait for the device.
+
+    Attributes:
+        trained: int32 ``[PARTS, rows]``: how often each row was trained on in each part.
+        losses: float32 ``[PARTS, rows]``: loss of its latest training or scoring in each part; NaN
+            without one.
+        predicted: int16 ``[rows]``: class predicted at the latest training; -1 before.
+    """
+
+    def __init__(self, rows: int, progress: Callable[[], float], device: torch.device) -> None:
+        self.progress = progress
+        self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
+        self.losses = torch.full((PARTS, rows), torch.nan, device=device)
+        self.predicted = torch.full((rows,), -1, dtype=torch.int16, device=device)
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def watch(self, batch: Batch, result: StepResult) -> None:
+        """Count a training step."""
+        assert batch.index is not None
+        part = min(PARTS - 1, int(PARTS * self.progress()))
+        index = batch.index.to(self.losses.device)
+        seen, chosen = result.seen, result.selection
+        if seen is not None and seen.evaluated:
+            self.losses[part, index] = seen.losses.float()
+        rows = index[result.rows.to(index.device)]
+        times = torch.ones_like(rows, dtype=torch.int32)
+        if chosen is not None:  # padding rows have weight 0
+            weight = chosen.weight.reshape(len(chosen), -1).sum(1)[: len(rows)]
+            times = (weight > 0).to(torch.int32)
+        self.trained[part].index_add_(0, rows, times)
+        self.losses[part, rows] = result.losses.float()
+        if result.predictions.predicted is not None:
+            self.predicted[rows] = result.predictions.predicted.to(torch.int16)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in ("trained", "losses", "predicted")}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        for name, value in state.items():
+            getattr(self, name).copy_(value)
+
+    def save(self, path: Path, others: Mapping[str, Tensor]) -> None:
+        """Write the arrays, and ``others``."""
+        arrays = {**self.state_dict(), **others}
+        write_atomic(path, save({name: part.cpu().contiguous() for name, part in arrays.items()}))
+
+
+class Curve:
+    """Validates at `POINTS` equal fractions of the budget and at its end.
+
+    Attributes:
+        points: lists ``[FLOPs, training seconds, value]``; FLOPs are ``None`` if not countable.
+    """
+
+    def __init__(self, measure: Callable[[], list[float | None]]) -> None:
+        self.measure = measure
+        self.points: list[list[float | None]] = []
+        self.reached = 0
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Does nothing: reports are late."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def reach(self, progress: float, done: bool) -> None:
+        """Validate if the next fraction of the budget is reached."""
+        if progress >= 1 and not done:  # the run's last step is still to come
+            return
+        part = int(progress * POINTS)
+        if part > self.reached:
+            self.points.append(self.measure())
+            self.reached = part
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"points": self.points, "reached": self.reached}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.points, self.reached = [list(each) for each in state["points"]], state["reached"]
+
+
+def run(
+    task: Task,
+    method: Method,
+    seed: int,
+    budget: Budget,
+    folder: Path,
+    observers: tuple[Observer, ...] = (),
+    *,
+    resumable: bool = True,
+    timed: bool = True,
+    check: Callable[[Trainer], None] | None = None,
+) -> Entry:
+    """Train one method with one seed, evaluate it once on the test data; returns its entry.
+
+    Args:
+        folder: of the comparison; an interrupted run resumes from its checkpoints there.
+        resumable: whether to write checkpoints.
+        timed: whether no other run takes place at the same time.
+        check: called with the trainer before it starts.
+
+    A run that diverges has the ``value`` ``None``, and ``failed`` gives the reason.
+    """
+    name, device = method.name(seed), choose_device(task.device)
+    saved = folder / "checkpoints" / name
+    source = selectable(task.train, seed)
+    indexed = hasattr(source, "order")
+    record = Record(source.num_samples or 0, lambda: trainer.progress, device)
+    curve = Curve(lambda: _point(trainer, task, arrays))
+    arrays: dict[str, Tensor] = {}
+    trainer = task.trainer(
+        method.new_policy(seed),
+        seed,
+        budget,
+        observers=[curve, *([record] if indexed else []), *observers],
+        checkpoints=Checkpoints(saved, every=1, pause=PAUSE) if resumable else None,
+        resume=resumable,
+        meter=EnergyMeter(device),
+    )
+    if check is not None:
+        check(trainer)
+    trainer.validates = False  # the curve does
+    trainer.optimisation.watching = True
+    failure: Entry | None = None
+    try:
+        for _ in trainer.steps():
+            curve.reach(trainer.progress, trainer.done)
+    except FloatingPointError as error:
+        failure = {"value": None, "worst_class": None, "failed": str(error)}
+    tested = failure or _test(trainer, task, arrays)
+    entry = {
+        "policy": method.label,
+        "seed": seed,
+        **_cost(trainer),
+        **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel runs"}),
+        **tested,
+        "curve": curve.points,
+        "stamp": {key: value for key, value in stamp().items() if key in STAMPED},
+        "visits": f"{name}.safetensors",
+    }
+    record.save(folder / RECORDS / entry["visits"], arrays)
+    path = write_json(folder / "entries" / f"{name}.json", entry)
+    shutil.rmtree(saved, ignore_errors=True)
+    return read_json(path)
+
+
+def _point(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> list[float | None]:
+    """FLOPs, seconds and value now; ``arrays`` keeps the value of each validation row."""
+    assert trainer.validation is not None
+    measured = trainer.measure(trainer.validation, trainer.validation_rows)
+    value, metric, _ = task.value(measured.values())
+    if metric in measured.rows:
+        arrays["validation"] = measured.rows[metric]
+    return [_flops(trainer.ledger), trainer.ledger.seconds["training"], value]
+
+
+def _flops(ledger: Ledger) -> float | None:
+    return None if ledger.uncounted else ledger.flops.total
+
+
+def _cost(trainer: Trainer) -> Entry:
+    ledger, counts = trainer.ledger, trainer.ledger.samples
+    passes = ledger.flops.forward + ledger.flops.backward
+    offered = max(1, counts.trained + counts.skipped + counts.unloaded)
+    counted = ledger.flops_dense and not ledger.uncounted
+    rate = passes / ledger.flops_dense if counted else counts.trained / offered
+    energy = ledger.energy()
+    return {
+        "seconds": ledger.seconds["training"],
+        "phases": ledger.phases,
+        "joules": energy.joules,
+        "joules_reason": energy.reason,
+        "flops": _flops(ledger),
+        "trained": counts.trained,
+        "scored": counts.scored,
+        "rate": min(1.0, rate),
+        "steps": trainer.step,
+        "uncounted": sorted(ledger.uncounted),
+    }
+
+
+def _test(trainer: Trainer, task: Task, arrays: dict[str, Tensor]) -> Entry:
+    """Entry of one pass over the test data; ``arrays`` keeps the value of each row."""
+    first = task.metrics[0] if task.metrics else None
+    keep = 0 if first is None or first.averaged else KEPT
+    tested = trainer.measure(task.source("test"), keep=keep)
+    values = tested.values()
+    value, metric, higher = task.value(values)
+    if metric in tested.rows:
+        arrays["test"] = tested.rows[metric]
+    elif first is not None and tested.kept is not None:
+        arrays["resampled"] = _resampled(first, tested.kept)
+    return {
+        "value": value,
+        "metric": metric,
+        "higher": higher,
+        "worst_class": tested.worst_class(),
+        "test_rows": values["samples"],
+    }
+
+
+def _resampled(metric: Metric, kept: Sequence[tuple[Any, Any]]) -> Tensor:
+    """A metric that is no mean over rows, on bootstrap samples of the test rows, ``[DRAWS]``."""
+    outputs, targets = (join([pair[place] for pair in kept]) for place in (0, 1))
+    whole = Batch(None, outputs, targets)
+    values = []
+    for rows in bootstrap_rows(whole.rows):
+        part, aggregate = whole.take(rows), copy.deepcopy(metric.function)
+        assert isinstance(aggregate, Aggregate)
+        aggregate.update(part.x, part.y)
+        values.append(float(aggregate.compute()))
+    return torch.tensor(values)
+
+
+def selectable(data: Any, seed: int) -> BatchSource:
+    """Training data as batches of a `Loader`, whose rows can be selected before loading.
+
+    A loader that iterates in its own way is passed through; it has no ``order``.
+    """
+    data = opened(data)
+    return data.reseeded(seed) if isinstance(data, Loader) else as_loader(data, seed=seed)
+
+
+def opened(data: Any) -> Any:
+    """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+        return data
+    if not convertible(data):
+        return data
+    rows: Any = data.dataset
+    collate: Any = None if data.collate_fn is default_collate else data.collate_fn
+    if isinstance(rows, Indexed):  # the Loader provides indices itself
+        collate = collate.args[0] if hasattr(collate, "args") else collate
+        rows = rows.indexed_data
+    return Loader(
+        rows,
+        data.batch_size or 1,
+        shuffle=isinstance(data.sampler, RandomSampler),
+        num_workers=data.num_workers,
+        drop_last=data.drop_last,
+        collate_fn=collate,
+    )

@@ -1,0 +1,293 @@
+"""Verdicts of a comparison: is a policy higher or lower than dense training, and by how much?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from astkit.comparison.statistics import (
+    DENSE,
+    ERROR,
+    ORACLE,
+    Arm,
+    Entry,
+    Gaps,
+    Interval,
+    Rows,
+    Seeds,
+    by_arm,
+    cost_ratio,
+    finite,
+    gaps,
+    holm,
+    is_control,
+    mean_interval,
+    pairs,
+    random_control,
+    rows_needed,
+    seeds_needed,
+    share_of_gain,
+)
+
+Outcome = Literal["higher", "lower", "no gain", "cannot tell yet"]
+
+SMALLEST_GAIN = 0.005  # of accuracies: gains below it are called none
+EQUAL = 0.03  # largest difference of FLOPs, as a share, that are called the same
+EXCESS = 1.1  # share of the FLOPs of dense training above which no gain is at equal cost
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One policy against dense training and against random samples, paired by seed.
+
+    Differences are the policy's value minus the control's, in the metric's unit; intervals are
+    single ones at 95 %, of n = 0 where nothing is known; those of costs are geometric means.
+
+    Attributes:
+        policy, metric, higher: the names, and whether a higher value is better.
+        outcome: what is known of the policy's value, corrected for the number of policies. "no
+            gain": none of ``smallest_gain`` or more. An improvement with failed seeds, or at more
+            than `EXCESS` of the FLOPs of dense training, does not count.
+        difference: to dense training, over seeds and, where they are known, test rows.
+        to_random: to random samples at the same rate, for the seeds that have such a control.
+        of_possible: the gain as a share of the oracle's, see `share_of_gain`.
+        test_rows: whether these three intervals cover the test rows.
+        compared: number of policies over which the outcome is corrected.
+        smallest_gain: gains below it are called none; None: no gain is called so.
+        flops, seconds: of the whole run, as a share of those of dense training.
+        failed: number of the policy's seeds without a finite value, left out of all intervals.
+        dense_failed: number of the policy's seeds at which dense training has no finite value.
+        needed, rows_needed: seeds, and how many times as many test rows, that would show the
+            observed difference with probability `POWER`, or None.
+    """
+
+    policy: str
+    metric: str
+    higher: bool
+    outcome: Outcome
+    difference: Interval
+    to_random: Interval
+    of_possible: Interval
+    test_rows: bool
+    compared: int
+    smallest_gain: float | None
+    flops: Interval
+    seconds: Interval
+    failed: int
+    dense_failed: int
+    needed: Seeds | None
+    rows_needed: float | None
+
+    @property
+    def n(self) -> int:
+        """Number of seeds for which the policy and dense training have a finite value."""
+        return self.difference.n
+
+    @property
+    def better(self) -> bool | None:
+        """Whether the outcome is an improvement; None if it is neither higher nor lower."""
+        return {"higher": self.higher, "lower": not self.higher}.get(self.outcome)
+
+    @property
+    def words(self) -> str:
+        """The outcome without numbers, for tables."""
+        if self.outcome == "no gain":
+            return f"no gain above {self._smallest}"
+        if self.higher or self.better is None:
+            return self.outcome
+        return f"{self.outcome} ({'better' if self.better else 'worse'})"
+
+    @property
+    def beats_random(self) -> bool | None:
+        """Whether it is shown to be better than random samples; None without such a control."""
+        low, high = self.to_random[1:3]
+        return (low > 0 if self.higher else high < 0) if self.to_random.n else None
+
+    @property
+    def sentence(self) -> str:
+        """The outcome with its numbers, as one sentence without a full stop."""
+        facts = [spelled(self.difference, self.metric)] if self.n else []
+        if self.of_possible.high > 0:
+            share, low, high, _ = self.of_possible
+            facts.append(f"{share:.2f} of the possible gain ({low:.2f} to {high:.2f})")
+        facts.append(_seeds(self.n))
+        same = "same FLOPs" if self.flops.n else "same budget"
+        facts.append(f"{self.flops.mean:.2f} x the FLOPs" if unequal(self.flops) else same)
+        if self.seconds.n:
+            facts.append(f"{self.seconds.mean:.2f} x the time")
+        start = {"no gain": f"{self.words}: ", "cannot tell yet": "cannot tell yet, "}
+        said = f"{self.policy}: {start.get(self.outcome, '')}{', '.join(facts)}"
+        said += self._reason() if self.outcome == "cannot tell yet" else ""
+        if self.better and self.beats_random is False:
+            said += "; not shown to beat random samples:"
+            said += f" {spelled(self.to_random, self.metric)} to them"
+            said += f", {_seeds(self.to_random.n)}" * (self.to_random.n < self.n)
+        if self.failed:
+            said += f"; {_seeds(self.failed)} without a finite {self.metric}"
+        if self.dense_failed:
+            said += f"; {_seeds(self.dense_failed)} left out, where dense training failed"
+        return said
+
+    @property
+    def _smallest(self) -> str:
+        scale, name = unit(self.metric)
+        value = f"{(self.smallest_gain or 0.0) * scale:g}"
+        return f"{value} {name}" if scale > 1 else f"{value} in {name}"
+
+    def _reason(self) -> str:
+        """Why nothing can be told yet, and what would help."""
+        if self.n < 2:
+            return ": one seed has no interval, so add seeds" * self.n
+        mean, low, high, _ = self.difference
+        if math.isnan(low):
+            return ": all seeds give the same difference, so its spread is unknown"
+        if low == high:
+            return ": the same results on every test row"
+        gain = (mean > 0) == self.higher
+        excludes = "it excludes 0" if low > 0 or high < 0 else ""
+        if excludes and gain and self.failed:
+            return ""
+        if excludes and gain and self.flops.mean > EXCESS:
+            return f": above {EXCESS:g} x the FLOPs a gain is not one at equal cost"
+        if self.smallest_gain is not None and (high if self.higher else -low) < self.smallest_gain:
+            excludes = f"it excludes a gain of {self._smallest}"
+        if excludes:
+            return f": {excludes}, but not after correction for {self.compared} policies (Holm)"
+        text, _, _, name = _shown(self.difference, self.metric)
+        true = f": if the true {'gain' if gain else 'difference'} is {text} {name},"
+        if self.rows_needed is not None:
+            return f"{true} {self.rows_needed:.1f} x the test rows are needed to show it"
+        if self.needed is None:
+            return ""
+        fewest, _, most = (max(1, number - self.n) for number in self.needed)
+        return f"{true} {fewest} to {most} more seeds would show it"
+
+
+def judge(
+    entries: Sequence[Entry],
+    metric: str = "accuracy",
+    higher: bool = True,
+    *,
+    rows: Rows | None = None,
+    resampled: bool = False,
+    smallest_gain: float | None = None,
+) -> list[Verdict]:
+    """One verdict for each policy that is not a control, in the order of ``entries``.
+
+    Args:
+        entries: finished runs. Each policy is compared for the seeds that it shares with the
+            control.
+        metric: name of ``value`` and of the curves' values; accuracies are shares of samples.
+        higher: whether a higher value is better.
+        rows: returns the results of a run on the test rows, float ``[test_rows]``, in the same
+            order for all runs, whose mean is its ``value``; or ``None``. By default intervals are
+            over seeds only.
+        resampled: ``rows`` returns the metric on each of the samples of `bootstrap_rows` instead,
+            for metrics that are no means over rows.
+        smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
+
+    Outcomes are corrected for the number of policies, the oracle not counted: with a probability
+    of at most 5 % any has the wrong sign, and of at most 2.5 % any "no gain" is wrong.
+
+    Raises ``ValueError`` if the dense runs are missing, or a method has two entries for one seed.
+    """
+    arms = by_arm(entries)
+    policies = {name: arm for name, arm in arms.items() if not is_control(name)}
+    if policies and DENSE not in arms:
+        raise ValueError(f"entries hold no {DENSE!r} runs: train it for the same seeds")
+    if smallest_gain is None and unit(metric)[0] > 1:
+        smallest_gain = SMALLEST_GAIN
+    dense, sign = arms.get(DENSE, {}), 1 if higher else -1
+
+    def against(arm: Arm, control: Arm) -> Gaps:
+        return gaps(arm, control, rows, resampled)
+
+    estimates = {name: against(arm, dense).estimate() for name, arm in policies.items()}
+    zero = {name: each.p() for name, each in estimates.items()}
+    small = dict.fromkeys(estimates, 1.0)
+    for name, each in estimates.items():
+        if smallest_gain is not None and sign * each.mean < smallest_gain:
+            small[name] = each.p(sign * smallest_gain)
+    counted = policies.keys() - {ORACLE}
+    compared = max(1, len(counted))
+    differ, bounded = (holm({name: p[name] for name in counted}) for p in (zero, small))
+    differ |= {name for name in policies.keys() - counted if zero[name] < ERROR}
+    verdicts = []
+    for name, arm in policies.items():
+        each, flops = estimates[name], cost_ratio(arm, dense, "flops")
+        failed = sum(not finite(run["value"]) for run in arm.values())
+        barred = sign * each.mean > 0 and (failed or flops.mean > EXCESS)
+        outcome: Outcome = "no gain" if name in bounded else "cannot tell yet"
+        if name in differ and not barred:
+            outcome = "higher" if each.mean > 0 else "lower"
+        of_possible = mean_interval([])
+        if ORACLE in differ - {name} and sign * estimates[ORACLE].mean > 0:
+            shared = [run["seed"] for run, _ in pairs(arm, arms[ORACLE])]
+            mine, its = ({seed: runs[seed] for seed in shared} for runs in (arm, arms[ORACLE]))
+            of_possible = share_of_gain(against(mine, dense), against(its, dense))
+        verdict = Verdict(
+            policy=name,
+            metric=metric,
+            higher=higher,
+            outcome=outcome,
+            difference=each.interval(),
+            to_random=against(arm, random_control(arm, arms)).estimate().interval(),
+            of_possible=of_possible,
+            test_rows=each.units > 0,
+            compared=compared,
+            smallest_gain=smallest_gain,
+            flops=flops,
+            seconds=cost_ratio(arm, dense, "seconds"),
+            failed=failed,
+            dense_failed=sum(seed in dense and not finite(dense[seed]["value"]) for seed in arm),
+            needed=seeds_needed(each, ERROR / compared),
+            rows_needed=rows_needed(each, ERROR / compared),
+        )
+        verdicts.append(verdict)
+    return verdicts
+
+
+def unequal(flops: Interval) -> bool:
+    """Whether FLOPs, as a share of those of dense training, are known not to be the same."""
+    return abs(flops.mean - 1) > EQUAL
+
+
+def unit(metric: str) -> tuple[int, str]:
+    """Factor and unit in which differences are shown: percentage points for accuracies."""
+    return (100, "points") if "accuracy" in metric else (1, metric)
+
+
+def amount(interval: Interval, metric: str) -> str:
+    """A difference with its unit and interval, as "+1.2 points [+0.5, +1.9]"."""
+    if not interval.n:
+        return "–"
+    mean, low, high, name = _shown(interval, metric, "+")
+    return f"{mean} {name}" + f" [{low}, {high}]" * (not math.isnan(interval.low))
+
+
+def spelled(interval: Interval, metric: str) -> str:
+    """A difference as in a sentence: "+1.2 points (95 % interval 0.5 to 1.9)"."""
+    mean, low, high, name = _shown(interval, metric)
+    return f"{mean} {name}" + f" (95 % interval {low} to {high})" * (not math.isnan(interval.low))
+
+
+def _shown(interval: Interval, metric: str, sign: str = "") -> tuple[str, str, str, str]:
+    """Mean, ends and unit as text; the decimals follow from the interval's width.
+
+    Small numbers, of which hardly a digit would be left, have two significant ones.
+    """
+    scale, name = unit(metric)
+    largest = max(abs(value) for value in interval[:3] if not math.isnan(value)) * scale
+    mean, low, high = (0.0 if abs(v * scale) < 1e-9 * largest else v * scale for v in interval[:3])
+    ends = [abs(end) for end in (high - mean, low, high) if abs(end) > 1e-9 * largest]
+    digits = -math.floor(math.log10(min(ends or [abs(mean) / 10 or 1])))
+    digits = min(max(digits, 1), most := 2 if scale > 1 else 6)
+    spec = "z.2g" if 0 < largest < 5 * 10**-most else f"z.{digits}f"
+    words = name if scale > 1 else f"in {name}"
+    return f"{mean:+{spec}}", f"{low:{sign}{spec}}", f"{high:{sign}{spec}}", words
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count != 1)}"

@@ -1,0 +1,236 @@
+"""Batches of any structure, and how a model is called with them.
+
+A data loader may yield pairs ``(x, y)``, longer tuples ``(x1, x2, ..., y)``, mappings, or a
+tensor; all parts may be nested. Rows are the first dimension, which all tensors share.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+IGNORED = -100
+"""Label that losses and metrics leave out: ``ignore_index`` of torch's cross-entropy."""
+FEW = 3  # largest number of entries of a list that may be fields rather than rows
+
+
+class Args(tuple[Any, ...]):
+    """Several inputs of a batch, passed as ``model(*args)``."""
+
+
+class Batch(NamedTuple):
+    """Rows of a dataset in a training loop.
+
+    ``index``: int64 ``[rows]``, row numbers in the dataset; ``None`` if unknown. ``y``, the target
+    of the criterion, is ``x`` itself if the batch is a single object (a mapping or a tensor).
+    """
+
+    index: Tensor | None  # type: ignore[assignment]  # shadows tuple.index
+    x: Any
+    y: Any
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return count_rows(self.y)
+
+    def take(self, rows: Tensor | slice) -> Batch:
+        """The selected ``rows``: int64 ``[n]``, which may repeat, or a slice."""
+        return self.map(lambda part: take_rows(part, rows, self.rows))
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The batch with all tensors on ``device``."""
+        return self.map(
+            lambda part: map_tensors(lambda tensor: tensor.to(device, non_blocking=True), part)
+        )
+
+    def map(self, change: Callable[[Any], Any]) -> Batch:
+        """``change`` applied to each part; a batch passed as a single object remains one."""
+        x = change(self.x)
+        y = x if self.y is self.x else change(self.y)
+        return Batch(None if self.index is None else change(self.index), x, y)
+
+
+def as_batch(item: Any, index: Tensor | None = None) -> Batch:
+    """Convert the output of a data loader to a `Batch`.
+
+    Raises ``ValueError`` if its parts have no rows, or different numbers of rows.
+    """
+    if isinstance(item, tuple | list) and not hasattr(item, "_fields") and item:
+        parts = list(item)
+        inputs = parts[0] if len(parts) < 3 else Args(parts[:-1])
+        batch = Batch(index, inputs, parts[-1])
+    else:
+        batch = Batch(index, item, item)
+    if batch.y is not batch.x and count_rows(batch.x) != count_rows(batch.y):
+        raise ValueError(
+            f"the loader yielded inputs of {count_rows(batch.x)} rows with targets of"
+            f" {count_rows(batch.y)}: give each row one target"
+        )
+    if index is not None and len(index) != batch.rows:
+        raise ValueError(
+            f"the loader yielded {len(index)} indices for {batch.rows} rows: give one per row"
+        )
+    return batch
+
+
+def count_rows(part: Any) -> int:
+    """Length of the first tensor in ``part`` that has one; ``ValueError`` if there is none."""
+    if isinstance(part, Tensor) and part.ndim:
+        return len(part)
+    for tensor in tensors(part):
+        if tensor.ndim:
+            return len(tensor)
+    raise ValueError(
+        f"a batch contains {type(part).__name__} without a tensor of shape [rows, ...]: collate it"
+        " to tensors whose first dimension is the row, and number classes that are names"
+    )
+
+
+def tensors(part: Any) -> Iterator[Tensor]:
+    """The tensors in ``part``, in pytree order."""
+    if isinstance(part, Tensor):
+        yield part
+        return
+    if isinstance(part, Mapping):
+        children = list(part.values())
+    else:
+        children = list(part) if isinstance(part, tuple | list) else pytree.tree_leaves(part)
+    for child in children:
+        if child is not part:  # pytree returns unknown objects as leaves
+            yield from tensors(child)
+
+
+def map_tensors(change: Callable[[Tensor], Any], part: Any) -> Any:
+    """``part`` with ``change`` applied to each tensor; mappings become dicts."""
+    if isinstance(part, Tensor):
+        return change(part)
+    return _rebuilt(part, lambda child: map_tensors(change, child))
+
+
+def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
+    """The selected ``rows`` of every tensor and list of length ``count`` in ``part``.
+
+    A list has one entry per row if these are plain values, or hold tensors of other lengths, such
+    as the boxes of an image. Everything else, such as a scalar of the whole batch, is unchanged.
+    """
+    if isinstance(part, Tensor):
+        if part.ndim == 0 or len(part) != count:
+            return part
+        if isinstance(rows, slice):
+            return part[rows]
+        return part.index_select(0, rows.to(part.device))
+    if _list_of_rows(part, count):
+        chosen = part[rows] if isinstance(rows, slice) else [part[i] for i in rows.tolist()]
+        return type(part)(chosen)
+    return _rebuilt(part, lambda child: take_rows(child, rows, count))
+
+
+def call(model: Callable[..., Any], x: Any, y: Any = None) -> Any:
+    """Outputs of ``model`` for the inputs ``x`` of a batch with targets ``y``.
+
+    A mapping passed as a single object (``y is x``) is expanded to keywords if ``forward`` names
+    its keys; otherwise everything except `Args` is passed as one argument.
+    """
+    args, keywords = arguments(model, x, y)
+    return model(*args, **keywords)
+
+
+def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[Any, ...], Any]:
+    """Positional and keyword arguments of `call`."""
+    if isinstance(x, Args):
+        return tuple(x), {}
+    if isinstance(x, Mapping) and y is x:
+        names = _named(*_forward(model), tuple(map(str, x)))
+        if names:
+            return (), {name: x[name] for name in names}
+    return (x,), {}
+
+
+def join(parts: list[Any]) -> Any:
+    """Concatenate the outputs of consecutive parts of a batch.
+
+    Objects that are neither mappings, tuples nor registered in torch's pytree keep their type;
+    their attributes are joined.
+    """
+    first = parts[0]
+    if len(parts) == 1 or first is None:
+        return first
+    if isinstance(first, Tensor):
+        return torch.cat(parts) if first.ndim else torch.stack(parts).mean()
+    if isinstance(first, Mapping):
+        joined = {key: join([part[key] for part in parts]) for key in first}
+        kind: Any = type(first)
+        try:
+            return kind(joined)
+        except TypeError:
+            return kind(**joined)
+    if isinstance(first, tuple | list):
+        columns = [join(list(column)) for column in zip(*parts, strict=True)]
+        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+    if not hasattr(first, "__dict__"):
+        return first
+    whole = object.__new__(type(first))
+    whole.__dict__.update({name: join([vars(p)[name] for p in parts]) for name in vars(first)})
+    return whole
+
+
+def _rebuilt(part: Any, visit: Callable[[Any], Any]) -> Any:
+    """``part`` with each child replaced by ``visit(child)``; itself if it has none."""
+    if isinstance(part, Mapping):
+        return {key: visit(value) for key, value in part.items()}
+    if isinstance(part, tuple | list):
+        values = [visit(value) for value in part]
+        return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
+    leaves, spec = pytree.tree_flatten(part)
+    if len(leaves) == 1 and leaves[0] is part:
+        return part
+    return pytree.tree_unflatten([visit(leaf) for leaf in leaves], spec)
+
+
+def _list_of_rows(part: Any, count: int) -> bool:
+    if not isinstance(part, tuple | list) or len(part) != count:
+        return False
+    if isinstance(part, Args) or hasattr(part, "_fields"):
+        return False
+    if all(isinstance(value, str | bytes | int | float) for value in part):
+        return True
+    lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors(part)}
+    if not lengths:  # neither tensors nor columns of plain values
+        return not all(isinstance(value, tuple | list) and len(value) == count for value in part)
+    # of a few fields, one may be a constant beside tensors of all rows
+    return bool(lengths - {count}) and (count > FEW or count not in lengths)
+
+
+def _forward(model: Any) -> tuple[Any, bool]:
+    """The function that receives the inputs, and whether its first parameter is the model."""
+    while not hasattr(type(model), "forward") or hasattr(model, "_orig_mod"):
+        inner = getattr(model, "_orig_mod", None) or getattr(model, "model", None)
+        if inner is None or inner is model:
+            return model, False
+        model = inner
+    # wrappers such as DistributedDataParallel accept and forward any arguments
+    module = getattr(model, "module", None)
+    wraps = isinstance(module, torch.nn.Module) and type(model).__module__.startswith("torch.")
+    return _forward(module) if wraps else (type(model).forward, True)
+
+
+@lru_cache(maxsize=256)
+def _named(forward: Any, bound: bool, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """The ``keys`` that ``forward`` takes by name; none if a required one is missing."""
+    try:
+        found = list(inspect.signature(forward).parameters.values())[bound:]
+    except (TypeError, ValueError):
+        return ()
+    variadic = any(each.kind is each.VAR_KEYWORD for each in found)
+    named = [each for each in found if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    if any(each.default is each.empty and each.name not in keys for each in named):
+        return ()
+    known = {each.name for each in named}
+    return keys if variadic else tuple(key for key in keys if key in known)

@@ -1,0 +1,618 @@
+"""Batches for training: rows selected before loading; augmented and normalised on the device.
+
+Where no argument says otherwise, rules decide how rows are loaded:
+
+- ``resident``: images that are on the device already, or take at most `RESIDENT_BYTES` on a GPU,
+  stay there, since then no batch is copied;
+- ``num_workers``: none for data in memory, where a batch is one copy; else one per core, at most 4
+  for training on the CPU, which leaves one free, and 8 for a GPU, and one per GiB of free memory;
+- workers live on between epochs and prefetch 2 batches each, 4 for a GPU; batches for CUDA are
+  copied from pinned memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
+
+from astkit import distributed
+from astkit.datasets.batch import IGNORED, Args, Batch, as_batch
+from astkit.datasets.images import Images, check_label_range
+from astkit.datasets.mapped import MappedImages
+from astkit.rng import derive, permutation, restored, uniform
+from astkit.system import allowed_cpus, text_of
+
+RESIDENT_BYTES = 2 * 2**30
+WORKER_BYTES = 2**30  # of free memory for each worker and the batches that it loads in advance
+TIMEOUT_S = 300.0  # without a batch from a worker, after which an error is raised
+ROWS = 2**32  # a visit is row + ROWS * occurrence
+SAMPLED = 16  # rows that are read to find out what the data hold
+AUGMENTATIONS = ("crop", "flip")
+
+Auto = Literal["auto"]
+Statistic = float | Sequence[float] | Tensor
+
+
+@runtime_checkable
+class BatchSource(Protocol):
+    """Data interface of the training loop.
+
+    A source that supports an ``order`` of rows also has ``order(epoch)``, the rows of an epoch, and
+    takes ``occurrence`` in ``batches``.
+    """
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples in a full pass, ``None`` if unknown."""
+
+    def __len__(self) -> int:
+        """Batches in a full pass; raises ``TypeError`` if unknown."""
+
+    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
+        """Batches of an epoch over rows ``order``, skipping the first ``start``."""
+
+    def check_labels(self, num_outputs: int) -> None:
+        """Raise ``ValueError``, now or at the batch, for a label outside ``0..num_outputs-1``."""
+
+
+class Loader:
+    """Batches of ``data`` whose order and augmentation depend only on (seed, epoch, row).
+
+    A row that occurs several times in an epoch is augmented differently each time. Batches are
+    bitwise identical with resident data, with streaming and with workers.
+
+    Args:
+        data: ``Images``, or a map-style torch dataset with items of any structure, see
+            `astkit.datasets.batch.as_batch`.
+        augment: any of ``"crop"`` (``pad`` black pixels on each side) and ``"flip"``.
+        device: device of the batches.
+        resident: keep all images on ``device`` as uint8.
+        num_workers: worker processes if the data are not resident.
+        normalize: ``(mean, std)``, numbers or ``[C]``, units 0..1. A uint8 tensor ``x`` of images
+            ``[rows, C, H, W]`` becomes float32 ``(x / 255 - mean) / std``, or ``x / 255`` with
+            None; any other ``x`` is unchanged.
+        drop_last: leave out the last batch of a pass if it is not full.
+        collate_fn: forms a batch from items; torch's default_collate by default.
+
+    Raises ``ValueError`` for invalid arguments.
+    """
+
+    def __init__(
+        self,
+        data: Images | Dataset[Any],
+        batch_size: int = 128,
+        *,
+        augment: Sequence[str] = (),
+        pad: int = 4,
+        shuffle: bool = True,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        resident: bool | Auto = "auto",
+        num_workers: int | Auto = 0,
+        normalize: tuple[Statistic, Statistic] | None = None,
+        drop_last: bool = False,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        _check_arguments(data, num_workers, resident)
+        self.data = data
+        self.collate_fn = collate_fn
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.set_batch_size(batch_size)
+        self._augment = Augment(augment, pad)
+        self._normalize = Normalize(normalize, data.shape[0] if isinstance(data, Images) else None)
+        self._requested = (num_workers, resident)
+        self._outputs: int | None = None
+        self._stored: tuple[Tensor, Tensor] | None = None
+        self._stream: Stream | None = None
+        self._divided = False
+        self.to(device)
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Form batches of ``batch_size`` rows from the next pass on.
+
+        Raises ``ValueError`` if it is not positive, or if ``drop_last`` would leave no batch.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}; pass 1 or more.")
+        if self.drop_last and self.num_samples < batch_size:
+            raise ValueError(
+                f"drop_last leaves no batch: batch_size is {batch_size}, and the data have "
+                f"{self.num_samples} rows; pass a smaller batch_size, or drop_last=False."
+            )
+        self.batch_size = batch_size
+
+    def to(self, device: torch.device | str) -> Self:
+        """Deliver batches on ``device`` from the next pass on; applies the rules for it."""
+        self.device = torch.device(device)
+        num_workers, resident = self._requested
+        if num_workers == "auto":
+            num_workers = automatic_workers(self.data, self.device)
+        if resident == "auto":
+            resident = automatic_resident(self.data, self.device)
+        self.num_workers, self.resident = num_workers, resident
+        self._stored = self._stream = None
+        self._normalize = self._normalize.on(self.device)
+        return self
+
+    def reseeded(self, seed: int) -> Self:
+        """A copy whose order and augmentation are drawn with ``seed``."""
+        other = copy.copy(self)
+        other.seed = seed
+        other._stream = None
+        return other
+
+    def divided(self) -> Self:
+        """A copy whose batches hold this process's share of the rows; see `distributed.share`."""
+        other = copy.copy(self)
+        other._divided = True
+        other._stream = None
+        return other
+
+    def order(self, epoch: int) -> Tensor:
+        """The rows of ``epoch`` in order: int64 ``[num_samples]``, on the CPU."""
+        n = self.num_samples
+        return permutation(n, self.seed, "order", epoch) if self.shuffle else torch.arange(n)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether loading a batch leaves this process's default random generators unchanged."""
+        return isinstance(self.data, Images) or self.num_workers > 0
+
+    @property
+    def num_samples(self) -> int:
+        """Rows in the dataset."""
+        return len(self.data)  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        whole, rest = divmod(self.num_samples, self.batch_size)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def batches(
+        self,
+        epoch: int,
+        order: Tensor | None = None,
+        start: int = 0,
+        occurrence: Tensor | None = None,
+    ) -> Iterator[Batch]:
+        """The batches of pass ``epoch``.
+
+        Args:
+            order: int64 ``[K]``, rows to load; default: ``order(epoch)``.
+            start: batches to skip without loading them, to resume an interrupted pass.
+            occurrence: int64 ``[K]``, how often each row of ``order`` occurred before in the epoch;
+                default: 0. Part of the key of its augmentation.
+
+        Raises ``ValueError`` for rows out of range and, during iteration, for invalid items.
+        """
+        check_start(start)
+        order = self.order(epoch) if order is None else order
+        _check_order(order, occurrence, self.num_samples)
+        visits = order if occurrence is None else order + ROWS * occurrence
+        if self.drop_last:
+            visits = visits[: len(visits) // self.batch_size * self.batch_size]
+        chunks = visits[start * self.batch_size :].split(self.batch_size)
+        if self._divided:
+            chunks = tuple(chunk[distributed.share(len(chunk))] for chunk in chunks)
+        return self._deliver(chunks, epoch, start)
+
+    def check_labels(self, num_outputs: int) -> None:
+        """Raise ``ValueError`` for a label out of range for a model with ``num_outputs`` outputs.
+
+        ``Images`` are checked immediately, other datasets batch by batch during loading.
+        """
+        self._outputs = num_outputs
+        if isinstance(self.data, Images):
+            check_label_range(self.data.labels, num_outputs, f"{self.data.name!r}")
+
+    def _deliver(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Batch]:
+        visits = torch.cat([*chunks]).to(self.device)
+        if len(visits) == 0:
+            return
+        sizes = [len(chunk) for chunk in chunks]
+        index = (visits % ROWS).split(sizes)
+        loaded = self._gather(index) if self.resident else self._load(chunks, epoch, start)
+        draws = self._augment.draw(visits, self.seed, epoch).split(sizes, dim=1)
+        checked = False
+        for rows, drawn, item in zip(index, draws, loaded, strict=True):
+            batch = as_batch(item, rows)
+            if not checked:
+                check_target(batch, self.data)
+                checked = True
+            if self._outputs is not None and not isinstance(self.data, Images):
+                check_labels_of(batch.y, self._outputs, "a batch")
+            if not self.resident:
+                batch = batch.to(self.device)
+            if isinstance(batch.x, Tensor) and batch.y is not batch.x:
+                x = self._augment.apply(batch.x, drawn) if self._augment.names else batch.x
+                batch = batch._replace(x=self._normalize(x))
+            yield batch
+
+    def _gather(self, chunks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        assert isinstance(self.data, Images)
+        if self._stored is None:
+            self._stored = (self.data.images.to(self.device), self.data.labels.to(self.device))
+        images, labels = self._stored
+        for rows in chunks:
+            yield images.index_select(0, rows), labels.index_select(0, rows)
+
+    def _load(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
+        if self._stream is None:
+            self._stream = Stream(self)
+        return self._stream.batches([chunk.cpu() for chunk in chunks], epoch, start)
+
+
+def automatic_workers(data: Any, device: torch.device) -> int:
+    """Number of worker processes by the rules of this module."""
+    if isinstance(data, Images | TensorDataset):
+        return 0
+    cores = allowed_cpus()
+    most = min(4, cores - 1) if device.type == "cpu" else min(8, cores)
+    return min(most, free_memory() // WORKER_BYTES)
+
+
+def automatic_resident(data: Any, device: torch.device) -> bool:
+    """Whether all images are kept on ``device`` by the rules of this module."""
+    if not isinstance(data, Images):
+        return False
+    if data.images.device.type == device.type:
+        return not isinstance(data, MappedImages)
+    return data.images.nbytes <= RESIDENT_BYTES
+
+
+def free_memory() -> int:
+    """Bytes available to new processes (MemAvailable of proc(5)); ``sys.maxsize`` if unknown."""
+    for line in text_of(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return sys.maxsize
+
+
+class Stream:
+    """Loads given rows of a `Loader` in the given order, in this process or in workers.
+
+    Workers are kept between epochs. A batch in a worker is read with random generators that are
+    seeded for this batch. This process's default generators are not used by the stream itself.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        data = loader.data
+        whole = isinstance(data, Images)  # which gather the rows of a batch at once
+        cuda = loader.device.type == "cuda"
+        # rows that this process reads may be on the GPU already
+        on_cpu = data.images.is_cpu if isinstance(data, Images) else loader.num_workers > 0
+        self.seed = loader.seed
+        self.workers = loader.num_workers
+        self._seeded = self.workers > 0 and not whole
+        self._data: Any = _Seeded(data) if self._seeded else data
+        self._requests = _Requests()
+        self._generator = torch.Generator()
+        self._passes = 0
+        self._loader: DataLoader[Any] | None = None
+        self.options: dict[str, Any] = {
+            ("sampler" if whole else "batch_sampler"): self._requests,
+            "collate_fn": None if whole else loader.collate_fn or _collated,
+            "generator": self._generator,
+            "pin_memory": cuda and on_cpu,
+        }
+        if whole:
+            self.options["batch_size"] = None
+        if self.workers:
+            self.options |= {"num_workers": self.workers, "persistent_workers": True}
+            self.options |= {"prefetch_factor": 4 if cuda else 2, "timeout": TIMEOUT_S}
+
+    def batches(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
+        """The collated items, on the CPU, of the visits in each int64 tensor of ``chunks``.
+
+        Raises ``RuntimeError`` if a later pass uses the workers, and the errors of torch's
+        DataLoader, also for a worker that died or delivered nothing in `TIMEOUT_S` seconds.
+        """
+        self._passes += 1
+        mine = self._passes
+        self._requests.make = partial(self._of_pass, chunks, epoch, start)
+        # an iterator draws its workers' base seed from here instead of the global generator
+        self._generator.manual_seed(derive(self.seed, "workers", epoch))
+        if self._loader is None:
+            self._loader = DataLoader(self._data, **self.options)
+        try:
+            for batch in self._loader:
+                yield batch
+                if self.workers and mine != self._passes:
+                    break
+            else:
+                return
+        except Exception:
+            self._loader = None  # the next pass starts new workers
+            raise
+        raise RuntimeError(
+            "Another pass over this loader has started and uses its workers; finish one "
+            "pass before the next, or use num_workers=0."
+        )
+
+    def _of_pass(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
+        """What the data set is asked for: rows, and a seed where `_Seeded` reads them."""
+        for number, visits in enumerate(chunks, start):
+            rows = (visits % ROWS).tolist()
+            if self._seeded:
+                yield derive(self.seed, "rows", epoch, number, int(visits.sum())), rows
+            else:
+                yield rows
+
+
+class _Requests:
+    """A sampler that yields what ``make`` yields; a pass keeps the one that it began with."""
+
+    def __init__(self) -> None:
+        self.make: Callable[[], Iterator[Any]] = lambda: iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.make()
+
+
+class _Seeded(Dataset[Any]):
+    """Rows of ``data``, read with the default generators of the worker seeded for each batch."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __getitems__(self, request: tuple[int, list[int]]) -> list[Any]:
+        seed, rows = request
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+        return fetch_rows(self.data, rows)
+
+
+def fetch_rows(data: Any, rows: list[int]) -> list[Any]:
+    """Items of a map-style dataset, with its ``__getitems__`` if it has one."""
+    if hasattr(data, "__getitems__"):
+        items: list[Any] = data.__getitems__(rows)
+        return items
+    return [data[row] for row in rows]
+
+
+def _collated(items: list[Any]) -> Any:
+    try:
+        return default_collate(items)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"The dataset's rows cannot be stacked into a batch ({error}); return tensors of one "
+            "shape, for instance with torchvision's PILToTensor and Resize as the transform, or "
+            "pass collate_fn."
+        ) from error
+
+
+class Augment:
+    """Zero-padded random crop and horizontal flip, as torchvision's RandomCrop and RandomFlip.
+
+    ``names``: of ``"crop"`` and ``"flip"``; ``pad``: black pixels on each side before the crop.
+    Raises ``ValueError`` for another name or a negative ``pad``.
+    """
+
+    def __init__(self, names: Sequence[str] = (), pad: int = 4) -> None:
+        self.names = (names,) if isinstance(names, str) else tuple(names)
+        for name in self.names:
+            if name not in AUGMENTATIONS:
+                raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")
+        if pad < 0:
+            raise ValueError(f"pad is {pad}; pass 0 or more pixels.")
+        self.pad = pad
+
+    def draw(self, visits: Tensor, seed: int, epoch: int) -> Tensor:
+        """Random numbers of ``visits``: float32 ``[3, N]``; a call for a whole pass is cheapest.
+
+        ``visits``: int64 ``[N]``, row + `ROWS` x its occurrence in the epoch.
+        """
+        if not self.names:
+            return torch.empty(0, len(visits), device=visits.device)
+        return torch.stack(
+            [uniform(visits, seed, key, epoch) for key in ("crop-y", "crop-x", "flip")]
+        )
+
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """``x`` ``[B, channels, height, width]`` augmented; same shape and dtype.
+
+        ``drawn``: float32 ``[3, B]``, of `draw`. Raises ``ValueError`` if ``x`` is not a batch of
+        images.
+        """
+        if not self.names:
+            return x
+        if x.ndim != 4:
+            raise ValueError(
+                f"augment={self.names} got inputs of shape {list(x.shape)}; crop and flip need "
+                "[batch, channels, height, width], so pass augment=() for other inputs."
+            )
+        if "crop" in self.names:
+            corners = 2 * self.pad + 1
+            # float32 rounding could turn the largest draw into ``corners``
+            top, left = (drawn[:2] * corners).long().clamp_(max=corners - 1)
+            x = crop(x, top, left, self.pad)
+        if "flip" in self.names:
+            x = torch.where((drawn[2] < 0.5)[:, None, None, None], x.flip(3), x)
+        return x
+
+
+def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
+    """The window of the zero-padded ``x`` ``[B, C, H, W]`` at ``top``, ``left`` ``[B]``.
+
+    One ``index_select`` of rows of W pixels from an overlapping view: it reads one index per W
+    pixels, while an elementwise gather reads W.
+    """
+    batch, channels, height, width = x.shape
+    padded = F.pad(x, (pad, pad, pad, pad)).contiguous()
+    flat = padded.view(-1)
+    windows = flat.as_strided((flat.numel() - width + 1, width), (1, 1))
+    stride = width + 2 * pad
+    plane = torch.arange(batch * channels, device=x.device) * (stride * (height + 2 * pad))
+    line = (top[:, None] + torch.arange(height, device=x.device)) * stride + left[:, None]
+    start = plane.view(batch, channels, 1) + line[:, None]
+    return windows.index_select(0, start.view(-1)).view(batch, channels, height, width)
+
+
+class Normalize:
+    """``(x / 255 - mean) / std`` for uint8 ``x``, in one multiplication and one addition.
+
+    ``normalize``: ``(mean, std)``, numbers or ``[C]``, units 0..1; `None` for ``x / 255``.
+    ``channels``: C, `None` if unknown. Raises ``ValueError`` for statistics that do not fit.
+    """
+
+    def __init__(
+        self, normalize: tuple[Statistic, Statistic] | None, channels: int | None = None
+    ) -> None:
+        mean, std = (
+            torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu()
+            for part in normalize or (0.0, 1.0)
+        )
+        if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
+            raise ValueError(
+                f"normalize has mean {mean.tolist()} and std {std.tolist()}; "
+                "pass finite means and positive deviations, as Images.channel_stats() gives them."
+            )
+        channels = channels or max(len(mean), len(std))
+        if {len(mean), len(std)} - {1, channels}:
+            raise ValueError(
+                f"normalize has {len(mean)} means and {len(std)} deviations for {channels} "
+                "channels; pass one number, or one for each channel."
+            )
+        self._scale = (1 / (255 * std)).float().view(-1, 1, 1)
+        self._bias = None if normalize is None else (-mean / std).float().view(-1, 1, 1)
+
+    def on(self, device: torch.device) -> Normalize:
+        other = copy.copy(self)
+        other._scale = self._scale.to(device)
+        other._bias = None if self._bias is None else self._bias.to(device)
+        return other
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``x`` ``[B, C, H, W]`` as float32 if it is uint8, else unchanged."""
+        if x.dtype != torch.uint8 or x.ndim != 4:
+            return x
+        x = x.float().mul_(self._scale)
+        return x if self._bias is None else x.add_(self._bias)
+
+
+def check_labels_of(targets: Any, outputs: int, where: str) -> None:
+    """Raise ``ValueError`` if class labels in the targets of a batch exceed ``outputs``."""
+    labels = targets.get("labels") if isinstance(targets, Mapping) else targets
+    if isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point():
+        real = labels[labels != IGNORED]
+        if len(real):
+            check_label_range(real, outputs, where)
+
+
+def check_target(batch: Batch, data: Any) -> None:
+    """Raise ``ValueError`` if the last part of a longer tuple, its target, numbers the rows.
+
+    That is: no number occurs twice; they equal the batch's index, if it is known; and the last part
+    of `SAMPLED` rows of ``data`` is their number, also within a Subset. Of data whose rows cannot
+    be read, the first batch has to count up by one, in more than `SAMPLED` rows.
+    """
+    numbers = batch.y
+    if not isinstance(batch.x, Args) or not isinstance(numbers, Tensor) or numbers.ndim != 1:
+        return
+    if numbers.is_floating_point() or len(numbers.unique()) < len(numbers):
+        return
+    within = None
+    while isinstance(data, Subset):
+        own = torch.as_tensor(data.indices, dtype=torch.int64)
+        data, within = data.dataset, own if within is None else own[within]
+    if batch.index is not None:
+        index = batch.index.cpu()
+        if not torch.equal(numbers.cpu(), index if within is None else within[index]):
+            return
+    rows = sampled_rows(data, within)
+    if rows is None:
+        counted = len(numbers) > SAMPLED and bool((numbers.diff() == 1).all())
+    else:
+        counted = all(
+            isinstance(item, tuple | list) and len(item) > 2 and as_number(item[-1]) == row
+            for row, item in rows
+        )
+    if counted:
+        raise ValueError(
+            "the last part of each batch, its target, is the number of the row: yield"
+            " (inputs, target), and wrap the data in astkit.indexed if their numbers are needed"
+        )
+
+
+def sampled_rows(data: Any, numbers: Tensor | None = None) -> list[tuple[int, Any]] | None:
+    """Up to `SAMPLED` evenly spaced rows of ``data`` with their numbers; ``None`` if unreadable.
+
+    ``numbers``: int64, of the rows to sample from. Default random generators are restored.
+    """
+    sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if isinstance(data, IterableDataset) or not sized or not len(data):
+        return None
+    numbers = torch.arange(len(data)) if numbers is None else numbers
+    places = torch.linspace(0, len(numbers) - 1, min(SAMPLED, len(numbers))).long()
+    with restored():
+        return [(number, data[number]) for number in numbers[places].tolist()]
+
+
+def as_number(value: Any) -> float | None:
+    """A number, also as a tensor or array of one element; ``None`` for anything else."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value)
+    if (
+        isinstance(value, np.ndarray | np.generic)
+        and value.size == 1
+        and value.dtype.kind in "biuf"
+    ):
+        return float(value.item())
+    return float(value) if isinstance(value, int | float) else None
+
+
+def check_start(start: int) -> None:
+    """Raise ``ValueError`` for a negative ``start``."""
+    if start < 0:
+        raise ValueError(f"start is {start}; pass the number of batches already done, 0 or more.")
+
+
+def _check_order(order: Tensor, occurrence: Tensor | None, samples: int) -> None:
+    for name, value in (("order", order), ("occurrence", occurrence)):
+        if value is not None and (value.dtype != torch.int64 or value.shape != (len(order),)):
+            raise ValueError(
+                f"{name} is a {value.dtype} tensor of shape {list(value.shape)}; "
+                f"pass int64 {'rows' if name == 'order' else 'counts'} of shape [K]."
+            )
+    if len(order) and (int(order.min()) < 0 or int(order.max()) >= samples):
+        raise ValueError(
+            f"order reaches from {int(order.min())} to {int(order.max())}, but the dataset has "
+            f"{samples} rows; pass rows 0 to {samples - 1}."
+        )
+
+
+def _check_arguments(data: Any, num_workers: object, resident: object) -> None:
+    kind = type(data).__name__
+    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+        raise ValueError(
+            f"data is a {kind}, which has no rows to choose from; pass Images or a map-style "
+            "dataset, or wrap a DataLoader over it with as_loader."
+        )
+    if len(data) == 0:
+        raise ValueError("data is empty; pass a dataset with at least one row.")
+    if num_workers != "auto" and (not isinstance(num_workers, int) or num_workers < 0):
+        raise ValueError(f"num_workers is {num_workers!r}; pass 0 or more, or 'auto'.")
+    if resident not in (True, False, "auto") or (resident is True and not isinstance(data, Images)):
+        raise ValueError(
+            f"resident is {resident!r} for a {kind}; pass 'auto', or True or False for Images."
+        )

@@ -1,0 +1,101 @@
+"""Text pairs: a fixed set from Python documentation, or a user's JSONL file.
+
+A pair is a paragraph and the following one. Since other package versions give other
+pairs, ``python -m tests.benchmarks.docs_pairs`` stored them in ``data/docs_pairs.jsonl.gz``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from astkit.datasets.sources import search_places
+from astkit.files import SHARE
+
+FILE = "docs_pairs.jsonl.gz"
+VALIDATION_SHARE = 0.15
+MOST_BYTES = 2**27  # of text per file: small compressed files may expand to any size
+_FORM = '{"source": "some words", "target": "some words"}'
+
+
+@dataclass(frozen=True)
+class TextPair:
+    """``source``: a paragraph; ``target``: the next one; ``origin``: package and version, such as
+    "numpy 2.4.6", empty if unknown."""
+
+    source: str
+    target: str
+    origin: str = ""
+
+
+def words(text: str) -> list[str]:
+    """The words of ``text`` in lower case: runs of letters, digits and underscores."""
+    return re.findall(r"\w+", text.lower())
+
+
+def in_validation(source: str) -> bool:
+    """Whether a pair with this source is in the validation part.
+
+    Depends only on the source's words (BLAKE2b), so equal sources are always in the same part.
+    """
+    digest = hashlib.blake2b(" ".join(words(source)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < VALIDATION_SHARE * 2**64
+
+
+def docs_pairs() -> list[TextPair]:
+    """The stored pairs, from the first of: the folder named by ``ASTKIT_DATA``, ``data/`` of the
+    checkout or of the current folder, the data folder of an installed wheel.
+
+    Raises ``FileNotFoundError`` if none contains the file, and ``ValueError`` for a damaged file.
+    """
+    places = [*search_places(None), SHARE]
+    for place in places:
+        if (place / FILE).is_file():
+            return read_pairs(place / FILE)
+    raise FileNotFoundError(
+        f"the frozen text pairs, {FILE}, are in none of {', '.join(map(str, places))}: copy the"
+        " file from the project's data/ folder to one of them, or name its folder in ASTKIT_DATA"
+    )
+
+
+def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
+    """The pairs of a JSONL file, plain or gzipped: ``{"source": ..., "target": ...}`` per line.
+
+    Raises ``FileNotFoundError``, and ``ValueError`` for a file that cannot be read, is empty, or
+    has a line without words in source or target.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a regular file: name a file of JSON lines")
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES:,} bytes of text")
+        lines = content.decode().split("\n")
+    except FileNotFoundError:
+        raise
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read as JSON lines ({error}): rewrite it") from error
+    pairs = [_pair(line, f"{path} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+    if not pairs:
+        raise ValueError(f"{path} contains no pair: give lines of the form {_FORM}")
+    return pairs
+
+
+def _pair(line: str, where: str) -> TextPair:
+    try:
+        entry = json.loads(line)
+        source, target = entry["source"], entry["target"]
+        usable = all(isinstance(side, str) and words(side) for side in (source, target))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        usable = False
+    if not usable:
+        raise ValueError(f"{where} is {line.strip()[:60]!r}: give {_FORM}")
+    return TextPair(source, target, str(entry.get("origin", "")))

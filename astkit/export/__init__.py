@@ -1,1 +1,0 @@
-"""Exports a notebook as one self-contained file that does not require astkit."""

@@ -1,0 +1,369 @@
+"""The rows of an epoch: planned by a policy in rounds, weighed, and drawn in order.
+
+`Epoch` is what `Trainer` and the sampler of custom loops share; `PolicySampler` gives its rows to
+torch's DataLoader.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from astkit import distributed, rng
+from astkit.datasets.facts import class_labels, distinct_rows
+from astkit.gating.selection import Selection
+from astkit.gating.visits import Visit
+
+Features = Callable[[Tensor, str], Tensor]
+"""``(rows, "data" or "target")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """State of a run passed to ``Policy.plan``.
+
+    Attributes:
+        samples: number of rows of the data set.
+        rows: int64, the shuffled candidates of the round.
+        epoch, round: counted from 0; ``round`` restarts in each epoch.
+        progress: fraction of the budget spent, in [0, 1].
+        labels: int64 ``[samples]`` if the data set has class labels, else ``None``.
+        seed: random seed of the policy; combine with epoch and round.
+        target_labels: int64, class labels of the target if known, else ``None``.
+        distinct: number of different rows of the data set, where known and
+            ``Policy.needs_distinct``, else ``None``.
+        data: the data set that is trained on.
+        target: the validation data, whose distribution the model is meant for; or ``None``.
+        features: computes what the model in training finds in given rows of ``data`` or
+            ``target``: its last hidden layer, the loss and the entropy, in one forward pass that is
+            counted; ``None`` in custom loops.
+    """
+
+    samples: int
+    rows: Tensor
+    epoch: int
+    round: int
+    progress: float
+    labels: Tensor | None = None
+    seed: int = 0
+    target_labels: Tensor | None = None
+    distinct: int | None = None
+    data: Any = field(default=None, repr=False)
+    target: Any = field(default=None, repr=False)
+    features: Features | None = field(default=None, repr=False)
+
+
+class Planner(Protocol):
+    """The part of a policy that an `Epoch` uses."""
+
+    rounds: int
+    seed: int
+    needs_distinct: bool
+    begun: int
+    sized: bool
+
+    def plan(self, run: RunInfo) -> Selection | None: ...
+
+    def observe(self, visit: Visit) -> None: ...
+
+    def expected_rows(self, samples: int) -> int: ...
+
+    def exchange(self) -> None: ...
+
+
+class Epoch:
+    """The rows of one epoch, planned round by round.
+
+    A round has an equal part of the epoch's shuffled rows as candidates. Planned rows are appended
+    to those of the rounds before, so that rows that filled no batch come first in the next round.
+
+    Args:
+        planner: the policy; ``None`` takes all rows in the given order.
+        samples: number of rows of the data set.
+        data, target: what the policy may look at, see `RunInfo`.
+        features: see `RunInfo`.
+
+    Attributes:
+        number: the epoch, counted from 0; ``rounds`` of it are ``planned``.
+        rows: int64, the rows planned in this epoch so far, in the order of training.
+        scale: float32, the factor on each row's loss in a mean over rows.
+        score_only: int64, rows of the latest round to score at its end without training.
+        lr_factor: learning rate factor of the latest round.
+        candidates: number of candidates of the latest round; ``share`` of them was planned.
+    """
+
+    def __init__(
+        self,
+        planner: Planner | None,
+        samples: int,
+        data: Any = None,
+        target: Any = None,
+        features: Features | None = None,
+    ) -> None:
+        self.planner, self.samples, self.features = planner, samples, features
+        self.rounds = 1 if planner is None else planner.rounds
+        self.facts: dict[str, Any] = {}
+        if planner is not None:
+            self.facts = {
+                "labels": class_labels(data, samples),
+                "target_labels": class_labels(target),
+                "distinct": distinct_rows(data) if planner.needs_distinct else None,
+                "data": data,
+                "target": target,
+            }
+        self.start(0)
+
+    def start(self, number: int) -> None:
+        """Forget the rows; epoch ``number`` is next."""
+        self.number, self.planned = number, 0
+        self.rows = torch.empty(0, dtype=torch.int64)
+        self.scale = torch.empty(0)
+        self.score_only = self.rows
+        self.lr_factor = self.share = 1.0
+        self.candidates = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all rounds are planned."""
+        return self.planned >= self.rounds
+
+    def plan(self, order: Tensor, progress: float) -> int:
+        """Plan the next round; returns how many of its candidates need not be loaded.
+
+        Args:
+            order: int64 ``[samples]``, the shuffled rows of this epoch.
+            progress: fraction of the budget spent, in [0, 1].
+        """
+        number, self.planned = self.planned, self.planned + 1
+        first, last = (len(order) * part // self.rounds for part in (number, number + 1))
+        rows = order[first:last]
+        chosen = None
+        if self.planner is not None:
+            run = RunInfo(
+                self.samples,
+                rows,
+                self.number,
+                number,
+                progress,
+                seed=self.planner.seed,
+                features=self.features,
+                **self.facts,
+            )
+            chosen = self.planner.plan(run)
+        if chosen is None:
+            chosen = Selection(rows, candidates=len(rows))
+        chosen.check(self.samples, self.planner)
+        self.rows = torch.cat([self.rows, chosen.index])
+        self.scale = torch.cat([self.scale, chosen.scale.float()])
+        self.score_only = rows[:0] if chosen.score_only is None else chosen.score_only
+        self.lr_factor = chosen.lr_factor
+        self.candidates = len(rows)
+        self.share = len(chosen) / max(1, len(rows)) or 1.0  # rows may be left of the round before
+        return max(0, len(rows) - len(chosen) - len(self.score_only))
+
+    def occurrences(self, part: slice) -> Tensor | None:
+        """How often each row of ``part`` came before in this epoch, int64; ``None`` for never."""
+        order = self.rows.argsort(stable=True)
+        ordered = self.rows[order]
+        places = torch.arange(len(ordered))
+        first = torch.searchsorted(ordered, ordered)
+        if torch.equal(first, places):
+            return None
+        found = torch.empty_like(order)
+        found[order] = places - first
+        return found[part]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The plan of this epoch so far."""
+        names = ("number", "planned", "score_only", "lr_factor", "share", "candidates")
+        state = {name: getattr(self, name) for name in names}
+        if self.planner is not None:  # otherwise the order of the data set
+            state |= {"rows": self.rows, "scale": self.scale}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state``."""
+        for name, value in state.items():
+            kind = type(getattr(self, name))
+            setattr(self, name, value if kind is Tensor else kind(value))
+
+
+class PolicySampler(Sampler[int]):
+    """Yields the rows planned by ``policy``; one iteration is an epoch.
+
+    Batches prefetched by workers keep the weights of the plan they were drawn from. Resuming is
+    exact between two iterations: save ``policy.state_dict()`` there. Within an iteration, save
+    ``iteration()`` as well and pass it to ``resume``: the next iteration continues after the last
+    row passed to ``mean``.
+
+    With several processes, each plans the same rounds and yields every W-th of their rows; if the
+    rows of an iteration do not divide by W, some processes yield one more row, with weight 0.
+
+    Arguments: a policy that overrides ``plan``, and those of `Policy.sampler`.
+
+    Attributes:
+        epoch: the plan; its ``score_only`` and ``lr_factor`` are those of the latest round.
+        progress: returns the completed fraction of the run; by default computed from ``epochs``.
+
+    Raises ``ValueError`` for data without a length.
+    """
+
+    def __init__(self, policy: Planner, data: Any, epochs: float, target: Any = None) -> None:
+        try:
+            samples = len(data)
+        except TypeError:  # a DataLoader has a method that raises, if its data set is a stream
+            samples = 0
+        if not samples:
+            raise ValueError(
+                f"data is a {type(data).__name__} without rows or without a length, so no rows can"
+                " be selected before loading: pass a map-style data set, or use a policy that"
+                " selects after scoring, such as Gate"
+            )
+        if not epochs > 0:
+            raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")
+        self.policy, self.epochs = policy, epochs
+        self.epoch = Epoch(policy, samples, data, target)
+        self.progress: Callable[[], float] | None = None
+        self._length = -(-policy.expected_rows(samples) // distributed.world())
+        self._interrupted: dict[str, Any] | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self.epoch.start(max(0, self.policy.begun - 1))
+        self._done = 0  # rows of all processes trained on before an interruption
+        self._share()
+
+    def _share(self) -> None:
+        """Divide the planned rows among the processes."""
+        world, rank, planned = distributed.world(), distributed.rank(), len(self.epoch.rows)
+        divided = planned if self.epoch.complete else planned // world * world
+        self._repeats = -divided % world  # processes whose last row repeats another's, weight 0
+        last = self.epoch.rows[:divided][-1:].expand(self._repeats)
+        self._rows = torch.cat([self.epoch.rows[:divided], last])[rank::world]
+        scale = torch.cat([self.epoch.scale[:divided], torch.zeros(self._repeats)])
+        self._scale = scale[rank::world]
+        if not self.epoch.planned:
+            self._used = torch.empty(0, dtype=torch.bool)
+            self._next = 0  # the first row after the latest batch
+        more = len(self._rows) - len(self._used)
+        self._used = torch.cat([self._used, torch.zeros(more, dtype=torch.bool)])
+
+    def iteration(self) -> dict[str, Any]:
+        """State of the current iteration: its rounds, and the rows of all processes that are left.
+
+        With several processes, each must call it.
+        """
+        if self._interrupted is not None:  # restored, and not continued yet
+            return self._interrupted
+        drawn = self._next * distributed.world()
+        plan = self.epoch.state_dict()
+        rows, scale = self.epoch.rows[drawn:], self.epoch.scale[drawn:]
+        return {"plan": {**plan, "rows": rows, "scale": scale}, "done": self._done + drawn}
+
+    def resume(self, state: dict[str, Any] | None) -> None:
+        """Let the next iteration continue the one whose ``iteration()`` is given."""
+        self._interrupted = state
+
+    def __len__(self) -> int:
+        """Rows of the latest complete epoch, in this process; before that, the policy's estimate.
+
+        Raises ``TypeError`` if ``policy.sized`` is false.
+        """
+        if not self.policy.sized:
+            raise TypeError("the length of an epoch is known at its end")
+        return self._length
+
+    def __iter__(self) -> Iterator[int]:
+        policy = self.policy
+        state, self._interrupted = self._interrupted, None
+        policy.exchange()
+        if state is None:
+            if self.progress is None and policy.begun == self.epochs:
+                warnings.warn(
+                    f"{type(policy).__name__} has completed its {self.epochs:g} epochs, so its"
+                    " schedule stays at the final value: raise epochs",
+                    stacklevel=2,
+                )
+            policy.begun += 1
+            self._start()
+        else:
+            self._start()
+            self.epoch.load_state_dict(state["plan"])
+            self._done = state["done"]
+            self._share()
+            yield from self._rows.tolist()
+        order = rng.permutation(self.epoch.samples, policy.seed, "order", self.epoch.number)
+        while not self.epoch.complete:
+            policy.exchange()
+            part = self.epoch.planned / self.epoch.rounds
+            spent = min(1.0, (self.epoch.number + part) / self.epochs)
+            self.epoch.plan(order, spent if self.progress is None else self.progress())
+            before = len(self._rows)
+            self._share()
+            yield from self._rows[before:].tolist()
+        self._length = self._done // distributed.world() + len(self._rows)
+
+    def over(self, size: int) -> bool:
+        """Whether fewer than ``size`` rows of this iteration were not passed to ``mean`` yet."""
+        left = len(self._used) - int(self._used.sum())
+        return self.epoch.complete and left < size
+
+    def mean(self, losses: Tensor, index: Tensor) -> Tensor:
+        """``sum(scale * loss) / rows`` of a drawn batch.
+
+        With several processes, ``rows`` is the mean number of rows that they pass for this batch,
+        without those of weight 0.
+
+        Raises ``ValueError`` for rows that were not drawn in this iteration or are used already,
+        and if all rows of the batch have weight 0.
+        """
+        if losses.shape != index.shape or losses.ndim != 1:
+            raise ValueError(
+                f"losses has shape {list(losses.shape)} and index {list(index.shape)}: pass one"
+                " loss and one index per row, from a criterion built with reduction='none'"
+            )
+        part = self._find(index.detach().cpu())
+        # not by scale_of: scales are float32, losses may be float64
+        return (losses * self._scale[part].to(losses.device)).sum() / self._count(part)
+
+    def scale_of(self, index: Tensor) -> Tensor:
+        """Factors of the losses of a drawn batch in their mean, ``[rows]``; once per batch.
+
+        Raises ``ValueError`` for rows that were not drawn in this iteration or are used already.
+        """
+        part = self._find(index.detach().cpu())
+        return self._scale[part] * (len(index) / self._count(part))
+
+    def _count(self, part: slice) -> float:
+        """Mean number of rows of the processes in ``part``, without repeats."""
+        world, rows = distributed.world(), part.stop - part.start
+        repeats = self._repeats if part.stop == len(self._rows) else 0
+        return (rows * world - repeats) / world
+
+    def _find(self, index: Tensor) -> slice:
+        """Positions of the rows ``index`` among the drawn ones; marks them as used."""
+        count = len(index)
+
+        def fits(first: int) -> bool:
+            part = slice(first, first + count)
+            return torch.equal(self._rows[part], index) and not bool(self._used[part].any())
+
+        first = self._next
+        if not fits(first):  # batches may be skipped or reordered
+            places = (self._rows == index[:1]).nonzero().flatten().tolist()
+            first = next(filter(fits, places), -1)
+        if first < 0:
+            raise ValueError(
+                f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
+                " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"
+                " each batch's index once"
+            )
+        self._next = first + count
+        self._used[first : self._next] = True
+        return slice(first, self._next)

@@ -1,0 +1,54 @@
+"""Class-balanced sampling: each epoch contains equally many samples of every class."""
+
+from __future__ import annotations
+
+import torch
+
+from astkit import rng
+from astkit.gating.controllers import check_rate
+from astkit.gating.epoch import RunInfo
+from astkit.gating.policies.last_loss import labels_of_run
+from astkit.gating.policy import Policy, PolicyCard
+from astkit.gating.selection import Selection
+
+
+class ClassBalanced(Policy):
+    """Draws the same number of samples from each class; samples of rare classes are repeated.
+
+    Within a class, the sample counts differ by at most one; a remainder that does not divide by
+    the number of classes is assigned to random classes. Source: class-balanced sampling in Kang et
+    al., "Decoupling Representation and Classifier for Long-Tailed Recognition", ICLR 2020.
+
+    Args:
+        rate: samples per epoch, as a fraction of the data set, in (0, 1].
+        seed: random seed.
+
+    Raises ``ValueError`` for an invalid rate; during training if the data have no class labels.
+    """
+
+    card = PolicyCard(
+        law="rate * N samples per epoch, equally many per class; rare classes are repeated",
+        source="class-balanced sampling in Kang et al., Decoupling, ICLR 2020",
+        cost="none: skipped samples are not loaded",
+        bias="towards rare classes; not corrected: the loss is the mean over classes",
+        avoid="if the test data are as imbalanced as the training data",
+    )
+
+    def __init__(self, rate: float = 1.0, seed: int = 0) -> None:
+        self.rate, self.seed = check_rate("rate", rate), seed
+
+    def plan(self, run: RunInfo) -> Selection:
+        key, n = (run.seed, "class_balanced", run.epoch, run.round), len(run.rows)
+        rows = run.rows[rng.permutation(n, *key)]
+        labels = labels_of_run(self, run)[rows]
+        rows = rows[labels.argsort(stable=True)]  # grouped by class, in random order within it
+        sizes = labels.bincount()
+        sizes = sizes[sizes > 0]
+        classes, total = len(sizes), max(1, round(self.rate * n))
+        extra = rng.permutation(classes, *key, "extra") < total % classes
+        quotas = total // classes + extra.long()
+        which = torch.arange(classes).repeat_interleave(quotas)
+        turn = torch.arange(total) - (quotas.cumsum(0) - quotas)[which]
+        drawn = rows[(sizes.cumsum(0) - sizes)[which] + turn % sizes[which]]
+        drawn = drawn[rng.permutation(total, *key, "order")]
+        return Selection(drawn, candidates=n, rate=total / n)

@@ -1,0 +1,91 @@
+"""Static EL2N: short runs score all samples before training; a fixed subset is trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astkit import distributed
+from astkit.gating.controllers import check_rate
+from astkit.gating.epoch import RunInfo
+from astkit.gating.policies.helper_models import by_sample, isolated, train_models
+from astkit.gating.policies.last_loss import check_count, check_samples
+from astkit.gating.policy import Policy, PolicyCard
+from astkit.gating.scores import gradient_norm, sample_index
+from astkit.gating.selection import Selection
+
+
+class StaticEL2N(Policy):
+    """Trains on the fraction ``rate`` of samples with the largest error norm early in training.
+
+    Before training, ``runs`` copies of the model are trained for ``epochs`` epochs each and score
+    every sample by ``||softmax(z) - y||``; the scores are averaged over the runs. The copies have
+    equal initial weights if ``make_model`` returns equal ones (the `Trainer` does) and differ in
+    the order of the data. Samples without a score are kept. In a custom training loop, call
+    ``policy.prepare(make_model, ScoredBatches(loader))`` first, in every process. Source: Paul,
+    Ganguli and Dziugaite, "Deep Learning on a Data Diet", NeurIPS 2021, with 10 runs of 20 epochs.
+
+    Args:
+        rate: fraction of the samples to keep, in (0, 1].
+        runs: number of scoring runs.
+        epochs: epochs per scoring run.
+        lr: learning rate of AdamW in the scoring runs.
+        seed: random seed of the scoring runs.
+
+    Raises ``ValueError`` for invalid arguments, for scoring a model without class outputs, and for
+    training without scores.
+    """
+
+    card = PolicyCard(
+        law="the rate * N samples with the largest mean ||softmax(z) - y|| after short runs, fixed",
+        source="Paul, Ganguli and Dziugaite, Deep Learning on a Data Diet (EL2N), NeurIPS 2021",
+        cost="before training, `runs` times `epochs` epochs and a forward pass over the data; none"
+        " during training",
+        bias="towards samples that are hard early in training, in all epochs; not corrected",
+        avoid="with noisy labels, and if training takes less time than the scoring runs",
+    )
+    needs_index = True
+    state = ("scores",)
+
+    def __init__(
+        self, rate: float = 0.5, runs: int = 3, epochs: int = 1, lr: float = 1e-3, seed: int = 0
+    ) -> None:
+        self.rate, self.runs = check_rate("rate", rate), check_count("runs", runs)
+        self.epochs = check_count("epochs", epochs)
+        self.lr, self.seed = lr, seed
+        self.scores: Tensor | None = None  # float32 [samples]
+        self._kept: Tensor | None = None  # bool [samples]
+
+    def prepare(self, make_model: Callable[[], nn.Module], data: Any) -> None:
+        parts = []
+        for run in range(self.runs):
+            with isolated(self.seed, "el2n_static", run):
+                model = make_model()
+                train_models([model], data, self.epochs, self.lr)
+                for batch in data:
+                    index = sample_index(self, batch.index, batch.rows)
+                    norms = gradient_norm(batch.forward(model), batch.targets, batch.inputs)
+                    parts.append((index, norms))
+        total, visits = by_sample(parts)
+        # of process 0, since training on a GPU may differ between processes
+        self.scores, self._kept = distributed.gather((total / visits).float())[0][0], None
+
+    def plan(self, run: RunInfo) -> Selection:
+        if self.scores is None:
+            raise ValueError(
+                "StaticEL2N has no scores: call policy.prepare(make_model, ScoredBatches(loader))"
+                " before training"
+            )
+        if self._kept is None:
+            missing = torch.full((max(0, run.samples - len(self.scores)),), math.inf)
+            scores = torch.cat([self.scores, missing]).nan_to_num(nan=math.inf)
+            best = scores.topk(max(1, round(self.rate * run.samples))).indices
+            self._kept = torch.zeros(len(scores), dtype=torch.bool)
+            self._kept[best] = True
+        check_samples(self, self._kept, run)
+        rows = run.rows[self._kept[run.rows]]
+        return Selection(rows, candidates=len(run.rows), rate=len(rows) / len(run.rows))

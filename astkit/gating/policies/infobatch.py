@@ -1,0 +1,52 @@
+"""InfoBatch: drops low-loss samples at random and rescales the remaining ones."""
+
+from __future__ import annotations
+
+import torch
+
+from astkit import rng
+from astkit.gating.epoch import RunInfo
+from astkit.gating.policies.last_loss import LastLoss, check_share, ending
+from astkit.gating.policy import PolicyCard
+from astkit.gating.selection import Selection
+
+
+class InfoBatch(LastLoss):
+    """Drops samples whose latest loss is below the mean, each with probability ``r``.
+
+    The remaining ones are weighted by ``1 / (1 - r)``, so that the expected gradient is that of all
+    samples. A sample without a recorded loss is kept and excluded from the mean. From epoch
+    ``floor(delta * epochs)`` on, all samples are used with weight 1. Source: Qin et al.,
+    "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR 2024.
+
+    Args:
+        r: probability of dropping a sample whose loss is below the mean, in [0, 1).
+        delta: fraction of the epochs in which samples are dropped, in [0, 1].
+        seed: random seed.
+
+    Raises ``ValueError`` for an invalid ``r`` or ``delta``.
+    """
+
+    card = PolicyCard(
+        law="samples whose latest loss is below the mean are dropped with probability r; the last"
+        " 1 - delta of the epochs use all samples",
+        source="Qin et al., InfoBatch, ICLR 2024",
+        cost="none: skipped samples are not loaded",
+        bias="none: remaining samples below the mean are weighted by 1 / (1 - r)",
+        avoid="for few epochs: the first one drops no samples",
+    )
+
+    def __init__(self, r: float = 0.5, delta: float = 0.875, seed: int = 0) -> None:
+        self.r, self.delta = check_share("r", r), check_share("delta", delta, whole=True)
+        self.seed = seed
+
+    def plan(self, run: RunInfo) -> Selection | None:
+        known = self.recall(run)
+        if ending(run, self.rounds, self.delta):
+            return None
+        low = known < known[known.isfinite()].mean()  # if none is known, the mean is NaN
+        kept, key = ~low, (run.seed, "infobatch", run.epoch, run.round)
+        kept[low] = rng.uniform(run.rows[low], *key) >= self.r
+        weight = torch.where(low[kept], 1 / (1 - self.r), 1.0)
+        rows = len(run.rows)
+        return Selection(run.rows[kept], weight, normaliser=rows, candidates=rows)

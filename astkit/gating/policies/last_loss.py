@@ -1,0 +1,106 @@
+"""Base class and helpers of policies that plan from the latest loss of each sample."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from astkit.gating.epoch import RunInfo
+from astkit.gating.policy import Policy, Visit
+
+
+class LastLoss(Policy):
+    """Stores the latest loss of each sample, from training or scoring.
+
+    Attributes:
+        losses: float32 ``[samples]``, on the CPU; ``None`` before the first plan.
+        unseen: placeholder for samples without a finite loss so far.
+    """
+
+    needs_index = True
+    state: ClassVar[tuple[str, ...]] = ("losses",)
+    unseen: float = math.inf
+    losses: Tensor | None = None
+
+    def recall(self, run: RunInfo) -> Tensor:
+        """Latest losses of the round's candidates, ``[len(run.rows)]``.
+
+        Raises ``ValueError`` if the size of the data set has changed.
+        """
+        if self.losses is None:
+            self.losses = torch.full((run.samples,), self.unseen)
+        check_samples(self, self.losses, run)
+        return self.losses[run.rows]
+
+    def observe(self, visit: Visit) -> None:
+        assert self.losses is not None
+        assert visit.index is not None
+        finite = visit.losses.isfinite()
+        self.losses[visit.index] = torch.where(finite, visit.losses, self.unseen)
+
+
+def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
+    """Raise ``ValueError`` unless ``memory`` has one entry per sample of ``run``."""
+    if len(memory) != run.samples:
+        raise ValueError(
+            f"{type(policy).__name__} remembers {len(memory)} samples, but the data set has"
+            f" {run.samples}: use a new policy, or the data set that it was used with"
+        )
+
+
+def check_share(name: str, value: float, whole: bool = False) -> float:
+    """``value`` as a float; ``ValueError`` unless it lies in [0, 1), with ``whole`` in [0, 1]."""
+    if not 0 <= value <= 1 or (value == 1 and not whole):  # also rejects NaN
+        limit = "at most" if whole else "below"
+        raise ValueError(f"{name} is {value}: give a number of 0 or more and {limit} 1")
+    return float(value)
+
+
+def check_count(name: str, value: int, least: int = 1) -> int:
+    """``value``; ``ValueError`` unless it is a whole number of ``least`` or more."""
+    if int(value) != value or value < least:
+        raise ValueError(f"{name} is {value}: give a whole number of {least} or more")
+    return int(value)
+
+
+def ending(run: RunInfo, rounds: int, delta: float) -> bool:
+    """Whether the epoch index has reached ``floor(delta * epochs)``.
+
+    The number of epochs is estimated from the budget spent so far.
+    """
+    if not run.progress:
+        return delta == 0
+    epochs = (run.epoch + run.round / rounds) / run.progress
+    return run.epoch >= math.floor(delta * epochs + 1e-6)
+
+
+def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor:
+    """Draw ``count`` positions without replacement, in proportion to ``weight [n]``; sorted.
+
+    Each draw takes one of the remaining positions with probability proportional to its weight.
+    Weights are clamped to at least 1e-30. Source: Efraimidis and Spirakis, "Weighted random
+    sampling with a reservoir" (2006).
+    """
+    keys = torch.empty(len(weight), dtype=torch.float64).exponential_(generator=random)
+    keys /= weight.double().clamp_min(1e-30)
+    first = keys.topk(min(count, len(keys)), largest=False, sorted=False).indices
+    drawn = torch.zeros(len(keys), dtype=torch.bool)
+    drawn[first] = True
+    return drawn.nonzero().squeeze(1)
+
+
+def labels_of_run(policy: Policy, run: RunInfo) -> Tensor:
+    """The class labels of all samples, int64 ``[samples]``.
+
+    Raises ``ValueError`` if the data set has no labels or a negative one.
+    """
+    if run.labels is None or bool((run.labels < 0).any()):
+        found = "no class labels" if run.labels is None else f"the label {int(run.labels.min())}"
+        raise ValueError(
+            f"{type(policy).__name__} chooses by class, but the data set holds {found}: give it an"
+            " attribute labels with one class number of 0 or more for each sample"
+        )
+    return run.labels

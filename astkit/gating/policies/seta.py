@@ -1,0 +1,96 @@
+"""SeTa: trains on a sliding window over groups of similar loss, from easy to hard."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.gating.epoch import RunInfo
+from astkit.gating.policies.last_loss import LastLoss, check_share, ending
+from astkit.gating.policy import PolicyCard
+from astkit.gating.selection import Selection
+
+
+class SeTa(LastLoss):
+    """Draws a random fraction of the samples and trains on a window of their loss groups.
+
+    The latest losses of ``floor((1 - r) * N)`` random samples are clustered into ``groups`` groups
+    by k-means; epoch t trains on ``round(window * groups)`` adjacent groups, starting at number
+    ``t mod (groups - round(window * groups) + 1)``. The first epoch and those from ``floor(delta *
+    epochs)`` on train on all groups. The loss of samples without one is 3, as published; k-means
+    is initialised at quantiles of the losses (published: at random). Source: Zhou et al.,
+    "Scale Efficient Training for Large Datasets", CVPR 2025, and its code; defaults as for CIFAR.
+
+    Args:
+        r: fraction of the samples skipped at random in each epoch, in [0, 1).
+        groups: number of groups, 1 or more.
+        window: fraction of the groups to train on, above 0 and at most 1.
+        delta: fraction of the epochs that use the window, in [0, 1].
+        seed: random seed.
+
+    Raises ``ValueError`` for invalid fractions or an empty window.
+    """
+
+    card = PolicyCard(
+        law="a random fraction 1 - r of the samples; of them, a window over groups of similar loss"
+        " that moves from easy to hard, one group per epoch",
+        source="Zhou et al., Scale Efficient Training (SeTa), CVPR 2025",
+        cost="none: skipped samples are not loaded",
+        bias="towards the groups in the window; not corrected; over a full cycle the middle groups"
+        " are used more often",
+        avoid="for short training that ends before the window has covered all groups",
+    )
+    unseen = 3.0
+
+    def __init__(
+        self,
+        r: float = 0.1,
+        groups: int = 5,
+        window: float = 0.9,
+        delta: float = 0.875,
+        seed: int = 0,
+    ) -> None:
+        if not 1 <= round(groups * window) <= groups:
+            raise ValueError(
+                f"window is {window} of {groups} groups, which is {round(groups * window)}: give a"
+                " window above 0 and at most 1 that holds a group, such as groups=5, window=0.9"
+            )
+        self.r, self.groups, self.window = check_share("r", r), groups, window
+        self.delta, self.seed = check_share("delta", delta, whole=True), seed
+
+    def plan(self, run: RunInfo) -> Selection:
+        losses, rows = self.recall(run), len(run.rows)
+        order = rng.permutation(rows, run.seed, "seta", run.epoch, run.round)
+        kept = order[: max(1, int((1 - self.r) * rows))]
+        if run.epoch and not ending(run, self.rounds, self.delta):
+            width = round(self.groups * self.window)
+            first = run.epoch % (self.groups - width + 1)
+            group = loss_groups(losses[kept], self.groups)
+            inside = kept[(group >= first) & (group < first + width)]
+            kept = inside if len(inside) else kept[:1]
+        return Selection(run.rows[kept], candidates=rows, rate=len(kept) / rows)
+
+
+def loss_groups(losses: Tensor, groups: int) -> Tensor:
+    """Group of each loss by k-means, 0 for the lowest: int64 ``[n]``. Equal losses: by position.
+
+    In one dimension, groups are intervals of the sorted losses: each k-means iteration needs one
+    search per boundary.
+    """
+    n, values = len(losses), losses.double()
+    ordered = values.sort().values
+    if ordered[0] == ordered[-1]:
+        return torch.arange(n) // -(-n // groups)
+    sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    centres = ordered[((torch.arange(groups) + 0.5) * n / groups).long()]
+    for _ in range(300):
+        middles = (centres[1:] + centres[:-1]) / 2
+        inner = torch.searchsorted(ordered, middles)
+        ends = torch.cat([inner.new_zeros(1), inner, inner.new_tensor([n])])
+        sizes = ends.diff()
+        means = torch.where(sizes > 0, sums[ends].diff() / sizes, centres)
+        if torch.equal(means, centres):
+            break
+        centres = means
+    return torch.bucketize(values, middles, right=True)

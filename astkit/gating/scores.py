@@ -1,0 +1,407 @@
+"""Scores: one value per sample; higher means more important.
+
+A score is any callable ``(outputs, targets, inputs) -> [batch]``. A score that needs sample
+indices or the model subclasses `ContextScore`. "The original" refers to
+oluwafemidiakhoa/adaptive-sparse-training at 3e66290, file KAGGLE_VIT_BATCHED_STANDALONE.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from inspect import signature
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from astkit.datasets.batch import count_rows
+from astkit.gating.losses import (
+    Criterion,
+    check_labels,
+    cross_entropy_rows,
+    labels_of,
+    logits_of,
+    row_losses,
+    single,
+    whole_numbers,
+)
+from astkit.gating.selection import Scored
+from astkit.names import resolve
+
+Score = Callable[[Any, Any, Any], Tensor]
+"""``(outputs, targets, inputs)`` -> one number per row ``[rows]``; higher means more important."""
+
+
+class Loss:
+    """The loss of each row."""
+
+    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
+        self.criterion = criterion
+
+    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
+        return row_losses(self.criterion, outputs, targets)
+
+
+class ContextScore(ABC):
+    """Base class of scores that need the model or the sample indices, or that keep state.
+
+    Override ``score``, and ``state_dict`` and ``load_state_dict`` if values depend on earlier
+    batches. A score that needs a second model calls ``batch.forward(model)``, which is counted.
+
+    Attributes:
+        needs_index: whether the score keeps per-sample state, which requires indices in the data.
+    """
+
+    needs_index: bool = False
+
+    @abstractmethod
+    def score(self, batch: Scored) -> Tensor:
+        """Scores ``[batch]``, NaN if undefined. Called in eval mode without gradients.
+
+        Raises ``ValueError`` if ``batch`` lacks a required index or model.
+        """
+
+    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
+        return self.score(Scored(outputs, targets, inputs))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State that determines later scores, as plain numbers and lists; may be empty."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Restore ``state``."""
+
+
+def score_rows(score: Score, batch: Scored) -> Tensor:
+    """Evaluate ``score``, a function or a `ContextScore`, on ``batch``: ``[batch]``."""
+    if isinstance(score, ContextScore):
+        return score.score(batch)
+    return score(batch.outputs, batch.targets, batch.inputs)
+
+
+class RelativeScore(ContextScore):
+    """A score that compares features of a row with a reference, by default the mean of the batch.
+
+    Sample-by-sample training uses a running reference, by default the mean of all previous rows.
+    """
+
+    @abstractmethod
+    def features(self, batch: Scored) -> Tensor:
+        """Raw features, ``[batch, features]``; each row is computed independently."""
+
+    @abstractmethod
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        """Scores ``[batch]`` from features and reference; NaN for non-finite features."""
+
+    def reference(self, features: Tensor) -> Tensor:
+        """Reference of a batch, ``[features]``."""
+        return features.mean(0)
+
+    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
+        """The reference of ``count`` rows, updated with a row's ``features [1, features]``."""
+        return reference + (features[0] - reference) / (count + 1)
+
+    def score(self, batch: Scored) -> Tensor:
+        features = self.features(batch)
+        finite = features[features.isfinite().all(1)]  # one NaN would make all scores NaN
+        return self.combine(features, self.reference(finite if len(finite) else features))
+
+
+def finite_only(scores: Tensor, features: Tensor) -> Tensor:
+    """``scores [batch]``, with NaN for rows with non-finite features."""
+    return scores.masked_fill(~features.isfinite().all(1), math.nan)
+
+
+def contrast(outputs: Any, targets: Any, inputs: Any) -> Tensor:
+    """Standard deviation (unbiased) over all values of each row of ``inputs [batch, ...]``.
+
+    It does not depend on the model, so used alone it always selects the same samples; combine it
+    with other scores. Source: the input term of the original's ``_compute_batch_significance``.
+
+    Raises ``ValueError`` unless the inputs are a float tensor with at least two values per row.
+    """
+    tensor = isinstance(inputs, Tensor)
+    if not tensor or not inputs.is_floating_point() or inputs.shape[1:].numel() < 2:
+        what = f"{inputs.dtype} {list(inputs.shape)}" if tensor else type(inputs).__name__
+        raise ValueError(
+            "contrast needs the inputs in one float tensor with at least two values per row, but"
+            f" they are {what}: choose score='loss'"
+        )
+    return inputs.flatten(1).std(dim=1)
+
+
+class LossAndContrast(RelativeScore):
+    """The original's score: ``0.7 * half(loss) + 0.3 * half(contrast)``.
+
+    ``half(v) = clamp(v / (batch mean of v + 1e-6), 0, 2) / 2``; contrast as in `contrast`. Source:
+    ``_compute_batch_significance``.
+    """
+
+    weights: tuple[float, float] = (0.7, 0.3)
+
+    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
+        self.criterion = criterion
+
+    def features(self, batch: Scored) -> Tensor:
+        losses = row_losses(self.criterion, batch.outputs, batch.targets)
+        contrasts = contrast(batch.outputs, batch.targets, batch.inputs)
+        return torch.stack([losses, contrasts.to(losses.dtype)], dim=1)
+
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        half = (features / (reference + 1e-6)).clamp(0, 2) / 2
+        return finite_only(half @ half.new_tensor(self.weights), features)
+
+
+class LossContrastConstant(LossAndContrast):
+    """The original's older score: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
+
+    Retained as a negative example: the constant raises every score to at least 0.2, and an outlier
+    compresses all other scores, so a threshold below 0.2 selects all rows. Source: the same file at
+    32ff988.
+    """
+
+    weights = (0.5, 0.3)
+
+    def reference(self, features: Tensor) -> Tensor:
+        return features.amax(0)
+
+    def running(self, reference: Tensor, count: int, features: Tensor) -> Tensor:
+        return torch.maximum(reference, features[0])
+
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        share = features / (reference + 1e-6)
+        return finite_only(share @ share.new_tensor(self.weights) + 0.2, features)
+
+
+INSTEAD = "choose score='loss', or a policy that uses losses, such as 'gate'"
+
+
+def class_logits(outputs: Any, targets: Any) -> Tensor:
+    """``outputs`` as ``[rows, classes]``, in float32 or higher precision.
+
+    Raises ``ValueError`` for other shapes or fewer than two classes.
+    """
+    with suppress(ValueError):
+        outputs = logits_of(outputs)
+    tensor, rows = isinstance(outputs, Tensor), count_rows(targets)
+    if not tensor or outputs.ndim != 2 or len(outputs) != rows or outputs.shape[1] < 2:
+        what = list(outputs.shape) if tensor else type(outputs).__name__
+        raise ValueError(
+            f"the model returned {what} for a batch of {rows} rows, but this score compares classes"
+            f" and needs [batch, classes] with at least two of them: {INSTEAD}"
+        )
+    return single(outputs)
+
+
+def entropy(outputs: Any, targets: Any, inputs: Any) -> Tensor:
+    """Entropy of the predicted distribution, in nats, from 0 to ``ln(classes)``. Ignores labels.
+
+    Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
+    """
+    logs = class_logits(outputs, targets).log_softmax(1)
+    logs = logs.clamp_min(torch.finfo(logs.dtype).min)  # 0 * log 0 is 0, but 0 * -inf is NaN
+    return -(logs.exp() * logs).sum(1)
+
+
+def margin(outputs: Any, targets: Any, inputs: Any) -> Tensor:
+    """``1 - (p1 - p2)`` with the two largest probabilities; 1 if they are equal.
+
+    Source: Scheffer, Decomain and Wrobel, "Active Hidden Markov Models for Information Extraction"
+    (2001), reversed so that higher means less certain. Ignores labels.
+    """
+    shares = class_logits(outputs, targets).softmax(1)
+    first, second = shares.topk(2, dim=1).values.unbind(1)
+    return 1 - (first - second)
+
+
+def confidence(outputs: Any, targets: Any, inputs: Any) -> Tensor:
+    """Least confidence: ``1 - p`` with the largest probability ``p``. Ignores labels.
+
+    Source: Lewis and Gale, "A Sequential Algorithm for Training Text Classifiers" (1994).
+    """
+    return 1 - class_logits(outputs, targets).softmax(1).amax(1)
+
+
+def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
+    """Norm of the gradient of cross-entropy with respect to the logits: ``||softmax(z) - y||``.
+
+    Up to a constant, it bounds the norm of the full gradient without a backward pass. Targets are
+    class indices ``[batch]`` or probabilities ``[batch, classes]``; the training criterion is not
+    used. Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal" (ICML
+    2018), section 3.2.
+    """
+    logits, labels = class_logits(outputs, targets), labels_of(targets)
+    if labels.is_floating_point() and labels.shape == logits.shape:
+        if bool((labels < 0).any()):
+            raise ValueError(
+                "targets are negative, but this score takes float targets as class probabilities:"
+                f" {INSTEAD}"
+            )
+        shares = labels.to(logits.dtype)
+    elif labels.is_floating_point() or labels.shape != logits.shape[:1]:
+        raise ValueError(
+            f"targets are {labels.dtype} of shape {list(labels.shape)}, but this score compares"
+            f" outputs of shape {list(logits.shape)} with class indices [batch] or float"
+            f" probabilities [batch, classes]: give such targets, or {INSTEAD}"
+        )
+    else:
+        check_labels(labels, logits.shape[1], ignored=None)
+        shares = F.one_hot(labels.long(), logits.shape[1]).to(logits.dtype)
+    return (shares.sum(1, keepdim=True) * logits.softmax(1) - shares).norm(dim=1)
+
+
+def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
+    """``index`` of ``rows`` samples on the CPU, int64 ``[rows]``.
+
+    Raises ``ValueError`` if it is missing, negative or has the wrong shape.
+    """
+    name = type(score).__name__
+    if index is None:
+        raise ValueError(
+            f"{name} keeps per-sample state, but got no index: use a DataLoader of indexed(data),"
+            " and in a custom training loop pass index=... to the gate"
+        )
+    index = index.detach().cpu()
+    if not whole_numbers(index) or index.shape != (rows,) or bool((index < 0).any()):
+        lowest = f", down to {index.min().item()}" if index.numel() else ""
+        raise ValueError(
+            f"index is {index.dtype} of shape {list(index.shape)}{lowest}, but {name} needs one"
+            " non-negative integer per row: the position of the sample in the data set"
+        )
+    return index.long()
+
+
+class EL2N(ContextScore):
+    """Error norm ``||softmax(z) - y||``, averaged over all scorings of a sample so far.
+
+    The first scoring of a sample equals `gradient_norm`. Non-finite values are returned unchanged
+    and excluded from the average. Source: Paul, Ganguli and Dziugaite, "Deep Learning on a Data
+    Diet" (NeurIPS 2021), who average over networks early in training; here the average is over the
+    scorings within one run.
+    """
+
+    needs_index = True
+
+    def __init__(self) -> None:
+        # of norms, and visits; float64 on the CPU: the same accuracy of long sums for every device
+        self.sums = torch.zeros(2, 0, dtype=torch.float64)
+
+    def score(self, batch: Scored) -> Tensor:
+        norms = gradient_norm(batch.outputs, batch.targets, batch.inputs)
+        index = sample_index(self, batch.index, len(norms))
+        missing = int(index.max()) + 1 - self.sums.shape[1] if len(index) else 0
+        if missing > 0:
+            self.sums = F.pad(self.sums, (0, missing))
+        finite = norms.isfinite()
+        kept = finite.cpu()
+        known = norms.detach().cpu().double()[kept]
+        self.sums.index_add_(1, index[kept], torch.stack([known, torch.ones_like(known)]))
+        total, visits = self.sums[:, index]
+        return torch.where(finite, (total / visits).to(norms), norms)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums = state["sums"].clone()
+
+
+_TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
+
+
+def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
+    """Builds a score from a registered name or a weighted sum such as "loss + 0.5*el2n".
+
+    A term is ``name`` or ``weight*name`` with a weight of 0 or more. See `WeightedSum`.
+
+    Raises ``ValueError`` for an unknown name or an invalid sum.
+    """
+    if not set(text) & set("+*-"):
+        return _registered(text, criterion)
+    matches = [_TERM.fullmatch(term) for term in text.split("+")]
+    terms = [(float(m[1] or 1), _registered(m[2], criterion)) for m in matches if m]
+    if len(terms) < len(matches):
+        raise ValueError(
+            f"score {text!r} is not a weighted sum: join terms such as 0.7*loss by +, with weights"
+            " of 0 or more"
+        )
+    return WeightedSum(terms)
+
+
+def _registered(name: str, criterion: Criterion) -> Score:
+    made = resolve("score", name)
+    if not isinstance(made, type):  # a plain function needs no construction
+        return cast(Score, made)
+    options = {"criterion": criterion} if "criterion" in signature(made).parameters else {}
+    return cast(Score, made(**options))
+
+
+class WeightedSum(RelativeScore):
+    """``sum(weight * score / mean(score))``; means are taken over the finite rows of the batch.
+
+    Dividing by the mean makes the weights independent of the scale of each term. If a mean is 0,
+    the normalised score of rows above 0 is 1. Rows with a non-finite term get the score NaN. Unlike
+    the original's rule (`LossAndContrast`), values are not clamped.
+
+    Args:
+        terms: pairs of a weight (0 or more) and a non-negative score that is not a `RelativeScore`.
+            Terms with weight 0 are dropped.
+
+    Raises ``ValueError`` for invalid weights or terms, and for a term with negative values.
+    """
+
+    def __init__(self, terms: Sequence[tuple[float, Score]]) -> None:
+        weights = [weight for weight, _ in terms]
+        if not all(0 <= weight < math.inf for weight in weights) or not any(weights):
+            raise ValueError(
+                f"a weighted score got the weights {weights}: give numbers of 0 or more, at least"
+                " one of them above 0"
+            )
+        self.terms = [(float(weight), term) for weight, term in terms if weight > 0]
+        scores = [term for _, term in self.terms]
+        for term in scores:
+            if isinstance(term, RelativeScore):
+                raise ValueError(
+                    f"{_name(term)} compares a row with its batch already, so it cannot be a term"
+                    " of a weighted score: use a score of single rows, such as loss or contrast"
+                )
+        self.needs_index = any(getattr(term, "needs_index", False) for term in scores)
+        self._contextual = [term for term in scores if isinstance(term, ContextScore)]
+
+    def features(self, batch: Scored) -> Tensor:
+        columns = [score_rows(term, batch) for _, term in self.terms]
+        columns = [each if each.dtype == torch.float64 else each.float() for each in columns]
+        features = torch.stack(columns, dim=1)
+        lowest = features.nan_to_num(0.0, 0.0, 0.0).amin(0).tolist()
+        for (_, term), value in zip(self.terms, lowest, strict=True):
+            if value < 0:
+                raise ValueError(
+                    f"{_name(term)} gave {value:g}, but a weighted score divides each term by its"
+                    " mean, so no term may be negative: use a score and a criterion that are 0 or"
+                    " more"
+                )
+        return features
+
+    def combine(self, features: Tensor, reference: Tensor) -> Tensor:
+        scale = torch.where(reference > 0, reference, features)
+        share = torch.where(scale > 0, features / scale, 0.0)
+        weights = share.new_tensor([weight for weight, _ in self.terms])
+        return finite_only((share * weights).sum(1), features)
+
+    def state_dict(self) -> dict[str, Any]:
+        states = [term.state_dict() for term in self._contextual]
+        return {"terms": states} if any(states) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for term, own in zip(self._contextual, state["terms"], strict=True):
+            if own:
+                term.load_state_dict(own)
+
+
+def _name(term: object) -> str:
+    return str(getattr(term, "__name__", type(term).__name__))

@@ -1,0 +1,283 @@
+"""A notebook and the package as one file, for Kaggle: no installation, no internet.
+
+The package is a compressed archive in one folded cell, after the notebook's title and parameters.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import inspect
+import io
+import os
+import re
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astkit.files import write_atomic, write_json
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+    from astkit.runs.notebook import Notebook
+
+NOBODY = "YOUR-KAGGLE-NAME"
+COMPETITION = Path(__file__).with_name("competition.ipynb")
+"""Template of a competition: train.csv to submission.csv."""
+LOWEST_TORCH = (2, 9)  # as in pyproject.toml
+LARGEST = 1e6  # bytes of a file that a parameter names
+
+_PACKAGE = Path(__file__).parents[1]
+_BUDGET = "time_budget_h = 0.0  # hours after which training is saved and ended; 0 sets no limit"
+_FOLDED = {"jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # JupyterLab and Kaggle
+_CHARACTERS = 1000  # of a line of the archive
+_SETTINGS = """## Settings
+
+Kaggle passes no parameters: change values in the next cell. The folded cell below it holds astkit,
+so that neither an installation nor the internet is required."""
+_CELL = """\
+# {package}, as a compressed archive, which is all that the cells need.
+# The archive is compared with its SHA-256 before anything in it is imported.
+{unpack}
+
+unpack(
+    "{digest}",
+{lines}
+)
+from astkit.runs import export
+
+export.begin(time_budget_h)"""
+
+
+def read(path: str | os.PathLike[str]) -> Notebook:
+    """The notebook at ``path`` with the parameter ``time_budget_h``; see `notebook.read`."""
+    from astkit.runs import notebook
+
+    original = notebook.read(path)
+    return replace(original, defaults={"time_budget_h": 0.0, **original.defaults})
+
+
+def write(
+    notebook: Notebook,
+    parameters: Mapping[str, Any],
+    folder: str | os.PathLike[str],
+    *,
+    user: str = NOBODY,
+    datasets: Sequence[str] = (),
+    competition: str = "",
+    gpu: bool = False,
+) -> Path:
+    """Write the notebook and its kernel-metadata.json into ``folder``; returns the notebook's path.
+
+    Args:
+        notebook: from `read`.
+        parameters: see `build`, as for the errors raised.
+        folder: created if missing.
+        user: Kaggle user name.
+        datasets: ``owner/slug`` of each dataset to attach.
+        competition: its name in the competition's address; attaches its data.
+        gpu: use a T4 (Kaggle's torch has no kernels for the P100).
+    """
+    import nbformat
+
+    text = nbformat.writes(build(notebook, parameters)) + "\n"
+    words = re.findall(r"[^\W_]+", f"astkit {competition or notebook.path.stem}")
+    title = " ".join(words)[:50].strip()  # Kaggle's limit
+    # all fields that Kaggle's client reads: it sends a missing `enable_internet` as true, see
+    # docs/kernels_metadata.md of Kaggle/kaggle-cli
+    described = {
+        "id": f"{user}/{title.lower().replace(' ', '-')}",
+        "title": title,
+        "code_file": notebook.path.name,
+        "language": "python",
+        "kernel_type": "notebook",
+        "is_private": True,
+        "enable_gpu": gpu,
+        "enable_tpu": False,
+        "enable_internet": False,
+        "machine_shape": "NvidiaTeslaT4" if gpu else "",
+        "docker_image_pinning_type": "original",  # the image of the first run, for reproducibility
+        "keywords": [],
+        "dataset_sources": list(datasets),
+        "competition_sources": [competition] if competition else [],
+        "kernel_sources": [],
+        "model_sources": [],
+    }
+    write_json(Path(folder) / "kernel-metadata.json", described)
+    return write_atomic(Path(folder) / notebook.path.name, text)
+
+
+def build(notebook: Notebook, parameters: Mapping[str, Any]) -> NotebookNode:
+    """The exported notebook: title, parameters, the package, and the other cells without outputs.
+
+    Files that parameters name, relative to the notebook, become part of the archive. Results go to
+    the folder ``run`` if the notebook has a parameter ``out``. Equal files and values give equal
+    bytes. Raises ``ValueError`` for unknown parameters, files of more than `LARGEST` bytes, and
+    code before the parameters.
+    """
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+    values = {name: notebook.fit(name, value) for name, value in parameters.items()}
+    if notebook.defaults.get("out") == "":
+        values = {"out": "run", **values}
+    cells = nbformat.read(notebook.path, 4).cells
+    place = next((i for i, cell in enumerate(cells) if cell.cell_type == "code"), len(cells))
+    tagged = [i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", [])]
+    if tagged and tagged[0] != place:
+        raise ValueError(f"{notebook.path}: the parameters cell must be the first code cell")
+    source = cells[place].source if tagged else ""
+    if not re.search(r"(?m)^time_budget_h\b", source):
+        source = f"{source}\n{_BUDGET}".lstrip()
+
+    named = _named_files(notebook, {**notebook.defaults, **values})
+    text = archive({f"files/{name}/{path.name}": path for name, path in named.items()})
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    values |= {n: f"astkit-{digest[:8]}/files/{n}/{path.name}" for n, path in named.items()}
+    for name, value in values.items():
+        source = _set(source, name, value)
+    exported = [
+        *map(_strip, cells[:place]),
+        new_markdown_cell(_SETTINGS),
+        new_code_cell(source, metadata={"tags": ["parameters"]}),
+        new_code_cell(_package_cell(text, digest), metadata=_FOLDED),
+        *map(_strip, cells[place + 1 if tagged else place :]),
+    ]
+    for number, cell in enumerate(exported):  # random ids would change the file's bytes
+        cell.id = f"cell-{number}"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    about = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    book = new_notebook(cells=exported, metadata=about)
+    nbformat.validate(book)
+    return book
+
+
+def archive(files: Mapping[str, Path]) -> str:
+    """The package and ``files`` (by name) as a tar.bz2 archive in base 85."""
+    contents = dict(files)
+    for path in _PACKAGE.rglob("*.*"):
+        name = f"astkit/{path.relative_to(_PACKAGE).as_posix()}"
+        if path.is_file() and "/." not in name and "__pycache__" not in name:
+            contents[name] = path
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:bz2") as tar:
+        for name, path in sorted(contents.items()):
+            data = path.read_bytes()
+            entry = tarfile.TarInfo(name)  # without dates and owners
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return base64.b85encode(content.getvalue()).decode()
+
+
+def unpack(digest: str, *lines: str) -> None:
+    """Make the archive in ``lines`` importable; its code is copied into exported notebooks.
+
+    Raises ``RuntimeError`` if its SHA-256 is not ``digest``, or if astkit was imported before.
+    """
+    import base64
+    import hashlib
+    import io
+    import os
+    import sys
+    import tarfile
+
+    text = "".join(lines).encode()
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise RuntimeError("the archive in this cell is not the one exported: export it again")
+    folder = os.path.abspath(f"astkit-{digest[:8]}")
+    with tarfile.open(fileobj=io.BytesIO(base64.b85decode(text))) as tar:
+        tar.extractall(folder, filter="data")
+    sys.path.insert(0, folder)
+    import astkit
+
+    if not str(astkit.__file__).startswith(folder):
+        raise RuntimeError("another astkit was imported before: restart, and run from the top")
+
+
+def begin(time_budget_h: float = 0.0) -> None:
+    """Check torch and the GPU, set the time budget, and print both.
+
+    ``time_budget_h``: hours after which a run is saved and ended, for ``ASTKIT_TIME_BUDGET_H``; 0
+    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old or has no kernels
+    for the GPU (such as Kaggle's for the P100), and ``ValueError`` for a negative budget.
+    """
+    import torch
+
+    version = torch.__version__.split("+")[0].split(".")
+    if tuple(map(int, version[:2])) < LOWEST_TORCH:
+        raise RuntimeError(
+            f"torch is {torch.__version__}, and astkit needs {'.'.join(map(str, LOWEST_TORCH))} or"
+            " newer: choose the latest environment in the notebook's settings"
+        )
+    has_gpu = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if has_gpu else "no CUDA device"
+    try:
+        torch.ones(1, device="cuda" if has_gpu else "cpu").add(1).item()
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"torch {torch.__version__} cannot compute on {device} ({str(error).splitlines()[0]}):"
+            " choose a T4, or no accelerator, in the notebook's settings"
+        ) from error
+    if time_budget_h < 0:
+        raise ValueError(f"time_budget_h is {time_budget_h}: pass hours, or 0 for no limit")
+    if time_budget_h:
+        os.environ["ASTKIT_TIME_BUDGET_H"] = str(time_budget_h)
+        print(f"time budget: {time_budget_h} h, then runs are saved and ended")
+    print(f"torch {torch.__version__}; {device}")
+
+
+def _package_cell(text: str, digest: str) -> str:
+    from astkit.stamp import stamp
+
+    about = stamp()
+    changes = " with changes" if about["dirty"] else ""
+    commit = f" at commit {str(about['commit'])[:8]}{changes}" if about["commit"] else ""
+    rows = (text[at : at + _CHARACTERS] for at in range(0, len(text), _CHARACTERS))
+    return _CELL.format(
+        package=f"astkit {about['astkit']}{commit}",
+        unpack=inspect.getsource(unpack),
+        digest=digest,
+        lines="\n".join(f'    "{row}",' for row in rows),
+    )
+
+
+def _named_files(notebook: Notebook, parameters: Mapping[str, Any]) -> dict[str, Path]:
+    """Files that parameters name, relative to the notebook, by parameter."""
+    files = {}
+    for name, value in parameters.items():
+        if isinstance(value, str) and os.path.isfile(path := notebook.path.parent / value):
+            if path.stat().st_size > LARGEST:
+                raise ValueError(
+                    f"{name} names {path}, which has more than {LARGEST / 1e6:g} MB: upload it to"
+                    " Kaggle as a dataset, and pass its path there"
+                )
+            files[name] = path
+    return files
+
+
+def _set(source: str, name: str, value: Any) -> str:
+    """Source of a parameters cell with ``value`` in the place of a parameter's; comments stay."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if ast.unparse(target) == name:
+                code = source.encode()  # columns of the syntax tree count bytes
+                lines = code.splitlines(keepends=True)
+                before, last = node.value.lineno - 1, (node.value.end_lineno or 0) - 1
+                start = len(b"".join(lines[:before])) + node.value.col_offset
+                end = len(b"".join(lines[:last])) + (node.value.end_col_offset or 0)
+                return (code[:start] + repr(value).encode() + code[end:]).decode()
+    raise ValueError(f"{name} is not assigned in the parameters cell: add it there")
+
+
+def _strip(cell: NotebookNode) -> NotebookNode:
+    """The cell without outputs and without metadata except tags."""
+    tags = cell.metadata.get("tags")
+    cell.metadata = {"tags": tags} if tags else {}
+    if cell.cell_type == "code":
+        cell.outputs, cell.execution_count = [], None
+    return cell

@@ -1,0 +1,9 @@
+"""Logic automaton: a cellular automaton of learnable gates, and four ways to its gradient."""
+
+from astkit.systems.automaton.automaton import LogicCA as LogicCA
+from astkit.systems.automaton.tasks import Task as Task
+from astkit.systems.automaton.tasks import checkerboard as checkerboard
+from astkit.systems.automaton.tasks import checkerboard_async as checkerboard_async
+from astkit.systems.automaton.tasks import checkerboard_small as checkerboard_small
+from astkit.systems.automaton.tasks import game_of_life as game_of_life
+from astkit.systems.automaton.training import AutomatonTrainer as AutomatonTrainer

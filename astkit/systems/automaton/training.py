@@ -1,0 +1,201 @@
+"""Training of an automaton: a `Trainer` that sums losses and evaluates the hard gates too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astkit import distributed
+from astkit.datasets import as_loader
+from astkit.datasets.batch import Batch, join
+from astkit.gating import Policy, evaluating
+from astkit.profiling.flops import BatchFlops, PassFlops
+from astkit.systems.automaton.automaton import LogicCA
+from astkit.systems.automaton.gradients import (
+    Gradients,
+    Parallel,
+    denormals_flushed,
+    first_channel_loss,
+    gradients,
+)
+from astkit.systems.automaton.tasks import Task
+from astkit.trainers import Budget, TrainConfig, Trainer
+
+CLIP = 100.0
+"""Largest magnitude of an element of the gradient."""
+
+EVALUATION = -1
+"""Iteration number of evaluation masks; those of training are 0 or more."""
+
+
+class AutomatonTrainer(Trainer):
+    """Trains an automaton on ``task``: AdamW, betas (.9, .99), on the sum of the losses. ::
+
+        trainer = AutomatonTrainer(game_of_life(), seed=1)
+        trainer.run().epochs[-1]["val_wrong"]
+
+    The gradient is clipped element by element to ±`CLIP`. It is that of a sum, not a mean: gates
+    with nearly saturated softmax have tiny gradients, compared to which the optimizer's eps would
+    be large. After each pass the soft and the hard automaton are evaluated, see `evaluate`.
+
+    Args:
+        seed: seed of wiring, order of samples, masks and hard gates.
+        iterations: the budget is as many passes over the samples as this number of batches takes,
+            by default the task's; a policy that selects before loading takes fewer batches.
+        parallel: see `gradients`.
+        lr, schedule: see `TrainConfig`.
+        policy: selects samples before loading or, such as a `Gate`, from each batch.
+        budget: instead of ``iterations``.
+        model: by default created from the task's config, with wiring from ``seed``.
+        options: other arguments of `Trainer`, such as device, checkpoints, resume.
+
+    Raises ``ValueError`` for several processes, or both iterations and a budget.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        seed: int = 0,
+        iterations: int | None = None,
+        parallel: Parallel = "batch",
+        lr: float = 0.05,
+        schedule: str = "constant",
+        policy: Policy | None = None,
+        budget: Budget | None = None,
+        model: LogicCA | None = None,
+        **options: Any,
+    ) -> None:
+        if (processes := distributed.world()) > 1:
+            raise ValueError(
+                f"{processes} processes train an automaton, but its step does not average"
+                " gradients: use one process"
+            )
+        self.task, self.seed = task, seed
+        self.parallel: Parallel = parallel
+        source = task.source(seed)
+        if budget is not None and iterations is not None:
+            raise ValueError(f"iterations is {iterations}, but a budget is given too: omit one")
+        if budget is None:
+            wanted = task.iterations if iterations is None else iterations
+            # half a batch less than a whole number, so that rounding cannot add a batch
+            budget = Budget(epochs=(wanted - 0.5) / len(source))
+        self.automaton = model or LogicCA(replace(task.config, seed=seed))
+        adamw = torch.optim.AdamW(
+            self.automaton.parameters(),
+            lr=lr,
+            betas=(0.9, 0.99),
+            weight_decay=task.weight_decay,
+            fused=True,
+        )
+        super().__init__(
+            self.automaton,
+            source,
+            policy=policy,
+            budget=budget,
+            config=TrainConfig(lr=lr, schedule=schedule, clip_norm=None, seed=seed),
+            criterion=first_channel_loss,
+            optimizer=adamw,
+            **options,
+        )
+
+    def forward(self, model: nn.Module, batch: Batch) -> Any:
+        """States after the task's steps, with the masks and hard gates of this iteration."""
+        if not isinstance(model, LogicCA):  # a policy's helper model
+            return super().forward(model, batch)
+        masks = self.task.masks(batch.index, self.seed, self.step)
+        with denormals_flushed():
+            return model(batch.x, self.task.steps, masks, self.task.hard(self.seed, self.step))
+
+    def train_rows(
+        self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
+    ) -> Tensor:
+        """One update by the gradient of ``sum(weight * loss)``; returns the losses before it.
+
+        The ``normaliser`` of a mean is not used.
+        """
+        with self.ledger.phase("load"):
+            masks = self.task.masks(batch.index, self.seed, self.step)
+            hard = self.task.hard(self.seed, self.step)
+        with self.ledger.phase("gradients"):
+            losses, summed = gradients(
+                self.automaton,
+                batch.x,
+                batch.y,
+                self.task.steps,
+                masks,
+                hard=hard,
+                weight=weight,
+                parallel=self.parallel,
+            )
+        with self.ledger.phase("optimizer"):
+            apply_gradients(self.automaton, self.optimizer, summed)
+            self.optimisation.steps += 1
+        return losses
+
+    def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
+        """FLOPs of the gates of a rollout, since torch's counter ignores elementwise operations.
+
+        A gate ``c0 + c1 a + b (c2 + c3 a)`` is 3 multiply-adds; its backward pass 8: 2 each for the
+        gradients of a and b, one each for c1, c2 and c3, one for a common product. The softmax,
+        once per rollout, is not counted.
+        """
+        if not isinstance(model, LogicCA):
+            return super().count_flops(model, batch)
+        gates = model.config.gates_per_cell * batch.x[0, 0].numel() * self.task.steps
+        forward, backward = PassFlops(6.0 * gates), PassFlops(16.0 * gates)
+        return BatchFlops(forward, forward, backward)
+
+    def validate(self) -> dict[str, Any]:
+        """`evaluate` on the task's fixed samples, names prefixed with ``val_``."""
+        found = self.evaluate(self.task.evaluation()) if self.validates else {}
+        return {f"val_{name}": value for name, value in found.items()}
+
+    def evaluate(self, data: Any) -> dict[str, Any]:
+        """Metrics of a batch, or of one pass over ``data``, see `evaluate`."""
+        if not isinstance(data, Batch):
+            data = join(list(as_loader(data, self.device).batches(0)))
+        batch = data.to(self.device)
+        cost = self.cost(batch)
+        with self.ledger.clock("evaluation"):
+            self.ledger.note(cost, evaluated=2 * batch.rows)  # soft and hard
+            return evaluate(self.automaton, self.task, batch)
+
+
+def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, summed: Gradients) -> None:
+    """Clip the gradient ``summed`` elementwise to ±`CLIP` and take one optimizer step.
+
+    Raises ``FloatingPointError`` for a non-finite gradient, before any weight changes.
+    """
+    largest = nn.utils.get_total_norm(summed.values(), float("inf"))
+    if not torch.isfinite(largest):
+        raise FloatingPointError(
+            f"the gradient became {largest.item()}: the weights are unchanged by this step;"
+            " decrease lr, and check the batch's inputs for NaN"
+        )
+    for name, parameter in model.named_parameters():
+        parameter.grad = summed[name]
+    nn.utils.clip_grad_value_(model.parameters(), CLIP)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def evaluate(model: LogicCA, task: Task, batch: Batch | None = None) -> dict[str, Any]:
+    """Evaluate the soft and the hard automaton on the same samples and masks.
+
+    ``batch``: the task's fixed samples by default. Returns ``loss`` and ``hard_loss``, means per
+    sample; ``wrong``: cells in which the rounded channel 0 of the hard automaton differs from the
+    target; ``accuracy``: share of the others.
+    """
+    device = next(model.parameters()).device
+    batch = (batch or task.evaluation()).to(device)
+    masks = task.masks(batch.index, 0, EVALUATION)
+    with evaluating(model, device), denormals_flushed():
+        soft, hard = (model(batch.x, task.steps, masks, way) for way in (False, True))
+        losses = [first_channel_loss(states, batch.y).sum().item() for states in (soft, hard)]
+        wrong = int((hard[:, 0].round() != batch.y).sum())
+    means = {"loss": losses[0] / batch.rows, "hard_loss": losses[1] / batch.rows}
+    return {**means, "wrong": wrong, "accuracy": 1 - wrong / hard[:, 0].numel()}

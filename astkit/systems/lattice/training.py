@@ -1,0 +1,195 @@
+"""Training of a lattice with `Trainer`: losses of pairs, ranks on the validation part, texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from astkit import rng
+from astkit.datasets import Loader
+from astkit.datasets.batch import Batch
+from astkit.gating import evaluating
+from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
+from astkit.systems.lattice.tasks import Task, retrieval
+from astkit.systems.lattice.text import TextBridge, Vocabulary
+from astkit.trainers import Budget, Metric, StepResult, TrainConfig, Trainer
+from astkit.trainers.evaluation import Measured
+
+OTHERS = 4096
+"""Maximum number of contrastive targets; cost per row is linear in it."""
+
+CONFIG = TrainConfig(lr=2e-3, weight_decay=0.01, clip_norm=1.0)
+
+METRICS = ("mrr", "cosine", "top1", "top5")
+
+_SAME = 0.9999  # cosine above which a target counts as equal to the row's
+
+
+class LatticeLoss:
+    """Losses ``[B]`` of a lattice's outputs, from targets ``[B, dim]``.
+
+    ``1 - cos``, plus ``contrast`` times the cross-entropy of the row's target among ``others [K,
+    dim]`` at ``temperature`` (InfoNCE: van den Oord et al., arXiv 1807.03748). With a ``bridge``
+    the targets are these, their tokens, the sources and their tokens, and ``text`` times the
+    decoder's cross-entropy and ``1 - cos`` of the encoder's embedding is added.
+    """
+
+    def __init__(
+        self,
+        contrast: float = 0.0,
+        others: Tensor | None = None,
+        temperature: float = 0.05,
+        bridge: TextBridge | None = None,
+        text: float = 0.0,
+    ) -> None:
+        self.contrast, self.temperature = contrast, temperature
+        self.bridge, self.text = bridge, text
+        self.others = None if others is None else F.normalize(others)
+
+    def __call__(self, outputs: LatticeOutput, targets: Any) -> Tensor:
+        wanted = targets if self.bridge is None else targets[0]
+        cosine = F.cosine_similarity(outputs.y, wanted)
+        losses = 1 - cosine
+        if self.others is not None:
+            self.others = self.others.to(wanted.device)
+            same = F.normalize(wanted) @ self.others.T > _SAME
+            logits = (F.normalize(outputs.y) @ self.others.T).masked_fill(same, -torch.inf)
+            both = torch.cat([cosine[:, None], logits], 1) / self.temperature
+            losses = losses + self.contrast * (both.logsumexp(1) - both[:, 0])
+        if self.bridge is not None:
+            _, tokens, x, source = targets
+            words = self.bridge.word_losses(outputs.surface, tokens)
+            encoded = F.cosine_similarity(self.bridge.encoder(source), x)
+            losses = losses + self.text * (words + 1 - encoded)
+        return losses
+
+
+class Ranks:
+    """One metric of `retrieval` over all rows of a pass."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+
+    def update(self, outputs: LatticeOutput, targets: Any) -> None:
+        """Take in a batch."""
+        self.pairs.append((outputs.y.float(), targets if torch.is_tensor(targets) else targets[0]))
+
+    def compute(self) -> float:
+        """The metric of all batches."""
+        predicted, targets = map(torch.cat, zip(*self.pairs, strict=True))
+        return retrieval(predicted, targets)[self.metric]
+
+
+class LatticeTrainer(Trainer):
+    """Trains a lattice on ``task``. ::
+
+        trainer = LatticeTrainer(LatticeConfig(), docs_task(2000), steps=300)
+        trainer.run().epochs[-1]["val_mrr"]
+
+    ``LatticeConfig(lattice=False)`` trains the bypass: mapper and collector without flows.
+
+    FLOPs are counted at the first batch. The cost of a sample changes with the weights, since flows
+    spawn, die and stop early: compare seconds too.
+
+    Args:
+        lattice: a lattice, or its settings; ``dim`` must equal the task's.
+        steps: the budget is as many passes over the pairs as this number of batches takes; a policy
+            that selects before loading takes fewer batches.
+        batch_size: pairs per batch.
+        config: learning rate etc.; ``seed`` also determines the order of the pairs.
+        contrast: weight of the contrastive loss, see `LatticeLoss`; the other targets are those
+            of training pairs, the same for every batch.
+        temperature: divisor of cosines in the contrastive loss.
+        fade: decrease the contrast's weight linearly to 0 during training. It improves the
+            ranks early, but lowers the cosine, which recovers without it. ``val_loss`` has the full
+            weight, so that passes are comparable.
+        text: weight of the text loss; above 0, a `TextBridge` becomes a part of the lattice and
+            is trained with it, see `examples`.
+        options: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
+
+    Raises ``ValueError`` for different dims, less than one step, or text without texts.
+    """
+
+    def __init__(
+        self,
+        lattice: EnergyFlowLattice | LatticeConfig,
+        task: Task,
+        *,
+        steps: int = 300,
+        batch_size: int = 64,
+        config: TrainConfig = CONFIG,
+        contrast: float = 0.0,
+        temperature: float = 0.05,
+        fade: bool = False,
+        text: float = 0.0,
+        **options: Any,
+    ) -> None:
+        if isinstance(lattice, LatticeConfig):
+            lattice = EnergyFlowLattice(lattice)
+        if lattice.config.dim != task.dim:
+            raise ValueError(
+                f"the lattice's dim is {lattice.config.dim}, but the embeddings of {task.name!r}"
+                f" have {task.dim}: build the lattice with the task's dim"
+            )
+        self.task, self.lattice = task, lattice
+        self.bridge: TextBridge | None = None
+        train, validation, others = task.train, task.validation, None
+        if contrast:
+            rows = rng.permutation(len(train), config.seed, "contrast")[:OTHERS]
+            others = train.fetch(rows)[1]
+        if text:
+            pairs = task.texts_of(train)
+            vocabulary = Vocabulary([side for pair in pairs for side in (pair.source, pair.target)])
+            cells = lattice.config.cells
+            lattice.bridge = self.bridge = TextBridge(vocabulary, task.dim, cells, config.seed)
+            sides = zip(*((pair.source, pair.target) for pair in task.texts), strict=True)
+            tokens = tuple(map(vocabulary.encode, sides))
+            train, validation = replace(train, tokens=tokens), replace(validation, tokens=tokens)
+        self.contrast, self.fade = contrast, fade
+        self.loss = LatticeLoss(contrast, others, temperature, self.bridge, text)
+        loader = Loader(train, batch_size, seed=config.seed)
+        super().__init__(
+            lattice,
+            loader,
+            Loader(validation, batch_size, shuffle=False),
+            # half a step less than a whole number, so that rounding cannot add a step
+            budget=Budget(epochs=(steps - 0.5) / len(loader)),
+            config=config,
+            criterion=self.loss,
+            metrics=[Metric(name, Ranks(name), higher=True) for name in METRICS],
+            **options,
+        )
+
+    def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
+        """Train on ``batch`` with the contrast's weight at this point of the budget."""
+        self.loss.contrast = self.contrast * (1 - self.progress if self.fade else 1.0)
+        return super().train_batch(batch, weight)
+
+    def measure(self, *args: Any, **options: Any) -> Measured:
+        """Evaluation with the full weight of the contrast."""
+        self.loss.contrast = self.contrast
+        return super().measure(*args, **options)
+
+    def examples(self, count: int = 5) -> list[dict[str, str]]:
+        """Texts generated for the first ``count`` validation pairs.
+
+        ``source`` and ``target`` are the task's texts; ``said`` is decoded from the task's
+        embedding of the source, ``heard`` from the bridge's own. Raises ``ValueError`` without
+        texts.
+        """
+        if self.bridge is None:
+            raise ValueError("there is no text bridge: train with text above 0")
+        pairs = self.task.texts_of(self.task.validation)[:count]
+        with evaluating(self.lattice, self.device):
+            x, _ = self.task.validation.fetch(torch.arange(len(pairs)))
+            sources = (x.to(self.device), self.bridge.encode([pair.source for pair in pairs]))
+            decoded = [self.bridge.decode(self.lattice(side).surface) for side in sources]
+        return [
+            {"source": pair.source, "target": pair.target, "said": said, "heard": heard}
+            for pair, said, heard in zip(pairs, *decoded, strict=True)
+        ]

@@ -1,0 +1,251 @@
+"""The training batches of a run, one by one, from any position in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from astkit import distributed, rng
+from astkit.datasets import BatchSource, Loader
+from astkit.datasets.batch import Batch
+from astkit.datasets.foreign import divided, name_of, parts_of
+from astkit.gating.epoch import Epoch, Features
+from astkit.gating.policy import Policy, overrides
+
+LOADER = "pass the data set instead, with batch_size=..., or an astkit Loader"
+STREAM = "use a policy that selects after scoring, such as Gate, or a data set with a length"
+
+
+class Batches:
+    """Batches of ``source`` in the order that a policy plans, or in the loader's.
+
+    Rows that do not fill a batch at the end of a round come first in the next round of the same
+    epoch. With several processes, each loads its share of the same batches; a DataLoader has to
+    yield different rows in each process.
+
+    Args:
+        source: the training data.
+        policy: plans the rows if it overrides ``plan``.
+        target: the validation data, which the policy may look at.
+        device, seed: of a loader that draws from torch's default generators.
+        features: see `RunInfo`.
+
+    Attributes:
+        epoch: the plan of the current epoch.
+        batch: batches loaded in this epoch; ``taken`` of them since the latest plan.
+        rows: rows of the current batch in all processes.
+
+    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected or have no
+    ``batch_size``, or if all processes would train on the same rows.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        policy: Policy | None,
+        target: Any,
+        device: torch.device,
+        seed: int,
+        features: Features | None = None,
+    ) -> None:
+        self.source: Any = divided(source)
+        planner = policy if policy is not None and overrides(policy, "plan") else None
+        if planner is not None:
+            _check_selectable(planner, source)
+        data = getattr(source, "data", None)
+        self.epoch = Epoch(planner, source.num_samples or 0, data, target, features)
+        self.device, self.seed = device, seed
+        self.batch = self.taken = self.rows = 0
+        self._alone = distributed.world() == 1
+        # forming a batch leaves the default random generators unchanged
+        self._keyed = self._alone and isinstance(source, Loader) and source.keyed
+        self._in_round = math.inf  # batches in the current round
+        self.selects = hasattr(source, "order")  # rows can be loaded in any order
+        self._loading: Iterator[Batch] | None = None
+        parts = parts_of(getattr(source, "loader", None))  # of a torch DataLoader: its samplers too
+        own = dict.fromkeys(getattr(part, "generator", None) for part in parts)
+        self._generators = [each for each in own if isinstance(each, torch.Generator)]
+        self._drawn: list[Tensor] | None = None  # their states before the epoch
+
+    def plan(self, progress: float) -> int:
+        """Start the next round; returns the number of candidates that need not be loaded."""
+        self.taken, self._loading = 0, None
+        unloaded = 0
+        if self.epoch.planner is None:
+            self.epoch.planned = 1
+        else:
+            unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress)
+        self._in_round = self._batches_in_round()
+        return unloaded
+
+    def next(self) -> Batch | None:
+        """The next batch; ``None`` if the round is over or none is planned."""
+        if not self.epoch.planned or self.taken >= self._in_round:
+            return None
+        if self._keyed:
+            self._loading = self._loading or self._begun()
+            batch = next(self._loading, None)
+            self.rows = 0 if batch is None else batch.rows
+            return batch
+        first = self.batch
+        if self._loading is None:
+            self._loading = self._begun()
+            # a loader with its own order is read again from the start of the epoch
+            first -= 0 if self.selects else self.taken
+        batch = None
+        for number in range(first, self.batch + 1):
+            # so seeded, data that draw from the default generators do the same when resumed
+            place = ("load", self.epoch.number, number)
+            with rng.isolated(self.device, self.seed, *place, *distributed.key()):
+                batch = next(self._loading, None)
+        self.rows = self._rows_of(batch)
+        return batch
+
+    def _begun(self) -> Iterator[Batch]:
+        number = self.epoch.number
+        if not self.selects:
+            self._drawn = self._generator_states()
+            for generator, state in zip(self._generators, self._drawn, strict=False):
+                generator.set_state(state)
+            return self.source.batches(number)
+        if self.epoch.planner is None:
+            return self.source.batches(number, None, self.taken)
+        planned = slice(0, self._part().stop)
+        again = self.epoch.occurrences(planned)
+        options = {} if again is None else {"occurrence": again}
+        return self.source.batches(number, self.epoch.rows[planned], self.batch, **options)
+
+    def _part(self) -> slice:
+        """The planned rows that this round trains on; the rest waits for the next one."""
+        size, planned = self.source.batch_size, len(self.epoch.rows)
+        first = (self.batch - self.taken) * size
+        if not self.epoch.complete:
+            planned = first + (planned - first) // size * size
+        return slice(first, planned)
+
+    def _rows_of(self, batch: Batch | None) -> int:
+        """Rows of a batch in all processes together."""
+        own = 0 if batch is None else batch.rows
+        if self._alone:
+            return own
+        if isinstance(self.source, Loader):
+            size = self.source.batch_size
+            part = slice(0, self.source.num_samples)
+            if self.epoch.planner is not None:
+                part = self._part()
+            return min(part.stop - part.start - self.taken * size, size)
+        rows, with_batch = map(int, distributed.total(own, batch is not None))
+        if 0 < with_batch < distributed.world():
+            raise RuntimeError(
+                f"{with_batch} of {distributed.world()} processes have a batch {self.batch} in"
+                f" epoch {self.epoch.number}: let the DataLoader yield equally many in each, such"
+                " as with sampler=DistributedSampler(data)"
+            )
+        return rows
+
+    @property
+    def repeating(self) -> bool:
+        """Whether the rows of the latest batch only repeat those of another process."""
+        return isinstance(self.source, Loader) and distributed.repeats(self.rows)
+
+    def weight(self, batch: Batch) -> Tensor | None:
+        """Loss factor of each row of the latest batch, float32 ``[rows]``; ``None`` means 1."""
+        if not self._alone and self.repeating:
+            return torch.zeros(batch.rows, device=self.device)
+        if self.epoch.planner is None:
+            return None
+        size = self.source.batch_size
+        scale = self.epoch.scale[self.batch * size :][: self.rows]
+        if bool((scale == 1).all()):
+            return None
+        return scale[distributed.share(len(scale))].to(self.device)
+
+    def trained(self) -> None:
+        """Count a batch as trained on."""
+        self.batch += 1
+        self.taken += 1
+
+    def _batches_in_round(self) -> float:
+        """Batches in the current round; infinity for a loader without a length."""
+        if self.epoch.planner is None:
+            try:
+                return len(self.source)
+            except TypeError:
+                return math.inf
+        part, size = self._part(), self.source.batch_size
+        rows = part.stop - part.start
+        return rows // size if getattr(self.source, "drop_last", False) else -(-rows // size)
+
+    @property
+    def over(self) -> bool:
+        """Whether the last batch of the epoch was trained on."""
+        return self.epoch.complete and self.taken >= self._in_round
+
+    @property
+    def of_epoch(self) -> float:
+        """Completed fraction of the current epoch, in [0, 1]; 0 if unknown."""
+        if not self.epoch.planned:
+            return 0.0
+        share = min(1.0, self.taken / self._in_round) if self._in_round else 1.0
+        return (self.epoch.planned - 1 + share) / self.epoch.rounds
+
+    def end_epoch(self, whole: bool) -> None:
+        """Release the iterator; after a ``whole`` epoch the next one follows."""
+        self._loading = self._drawn = None
+        if whole:
+            self.batch = self.taken = 0
+            self.epoch.start(self.epoch.number + 1)
+
+    def stop(self) -> None:
+        """Release the iterator; the next batch is loaded again from its position."""
+        self._loading = None
+
+    def peek(self) -> Batch:
+        """The first batch of epoch 0 in the data's own order; changes nothing."""
+        states = [generator.get_state() for generator in self._generators]
+        with rng.isolated(self.device, self.seed, "load", 0, 0, *distributed.key()):
+            first: Batch | None = next(iter(self.source.batches(0)), None)
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
+        if first is None:
+            raise ValueError("the training data gave no batch: lower batch_size or add rows")
+        return first
+
+    def _generator_states(self) -> list[Tensor]:
+        return self._drawn or [generator.get_state() for generator in self._generators]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position, plan, and the states of the generators at the start of the epoch."""
+        return {
+            "batch": self.batch,
+            "taken": self.taken,
+            "plan": self.epoch.state_dict(),
+            "generators": self._generator_states(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state``."""
+        self._loading, self._drawn = None, state["generators"]
+        self.batch, self.taken = int(state["batch"]), int(state["taken"])
+        self.epoch.load_state_dict(state["plan"])
+        if self.epoch.planned:
+            self._in_round = self._batches_in_round()
+
+
+def _check_selectable(policy: Policy, source: Any) -> None:
+    if not hasattr(source, "order") or not source.num_samples:
+        loader, remedy = f"a {name_of(source)} loads all rows", LOADER
+        if getattr(source, "streamed", False):
+            loader, remedy = "a stream can only be read in order", STREAM
+        raise ValueError(
+            f"{type(policy).__name__} selects rows before loading, but {loader}: {remedy}"
+        )
+    if not getattr(source, "batch_size", None):
+        raise ValueError(
+            f"{type(policy).__name__} plans whole batches, but a {name_of(source)} has no"
+            " batch_size: give it this attribute, the rows of its full batches"
+        )

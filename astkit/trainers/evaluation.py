@@ -1,0 +1,240 @@
+"""Evaluation: values of each row of validation or test data, and their means.
+
+Values stay on the device during a pass and are copied to the host once at its end.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from astkit import distributed
+from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
+from astkit.gating.losses import class_outputs, row_losses
+
+PER_ROW = ("loss", "accuracy", "label")
+"""Names of row values beside those of metrics."""
+LOWER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "nll", "wer", "cer", "distance")
+"""Words in names of metrics whose lower values are mostly better."""
+
+
+@runtime_checkable
+class Aggregate(Protocol):
+    """A metric that is no mean over rows, such as those of torchmetrics."""
+
+    def update(self, outputs: Any, targets: Any) -> Any:
+        """Take in a batch."""
+
+    def compute(self) -> Any:
+        """The value of all batches, convertible to ``float``."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of validation and test data.
+
+    Attributes:
+        name: reported as ``val_<name>``.
+        function: ``(outputs, targets) -> [rows]``, averaged over rows; or an object with
+            ``update(outputs, targets)`` and ``compute()``, of which every pass uses a copy.
+        higher: whether a higher value is better.
+
+    Raises ``ValueError`` if ``higher`` is not given for a name such as "mae", "loss" or
+    "perplexity".
+    """
+
+    name: str
+    function: Callable[[Any, Any], Tensor] | Aggregate
+    higher: bool | None = None
+
+    def __post_init__(self) -> None:
+        words = self.name.lower().replace("-", "_").replace(" ", "_").split("_")
+        if self.higher is None and set(words) & set(LOWER):
+            raise ValueError(
+                f"the metric {self.name!r} sounds as if lower values were better: say so with"
+                f" metrics=[Metric({self.name!r}, function, higher=False)], or give higher=True"
+            )
+
+    def rows(self, outputs: Any, targets: Any) -> Tensor:
+        """One value per row, ``[rows]``; raises ``ValueError`` for another shape."""
+        values = cast(Callable[[Any, Any], Tensor], self.function)(outputs, targets)
+        count = count_rows(targets)
+        if not isinstance(values, Tensor) or values.shape[:1] != (count,):
+            shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(
+                f"the metric {self.name!r} gave {shape} for {count} rows: return one value per"
+                " row, which is averaged over all rows, or give an object with update(outputs,"
+                " targets) and compute()"
+            )
+        return values.flatten(1).float().mean(1) if values.ndim > 1 else values
+
+    @property
+    def averaged(self) -> bool:
+        """Whether the metric is a mean over rows."""
+        return not isinstance(self.function, Aggregate)
+
+
+Metrics = Mapping[str, Callable[[Any, Any], Tensor] | Aggregate] | Sequence[Metric] | Metric | None
+
+
+def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
+    """`Metric` objects of functions by name; raises ``ValueError`` for anything else."""
+    if isinstance(metrics, Mapping):
+        metrics = [Metric(name, function) for name, function in metrics.items()]
+    every: tuple[Any, ...] = (metrics,)
+    if isinstance(metrics, Iterable | None):
+        every = tuple(metrics or ())
+    for each in every:
+        if not isinstance(each, Metric):
+            raise ValueError(
+                f"metrics holds a {type(each).__name__}: give functions (outputs, targets) ->"
+                " [rows] by name, or Metric objects"
+            )
+    names = [each.name for each in every]
+    taken = {name for name in names if names.count(name) > 1} | {*PER_ROW, "samples"} & {*names}
+    if taken - {"accuracy"}:
+        raise ValueError(
+            f"metrics holds the name {min(taken)} twice, or one that is reported anyway: choose"
+            " another"
+        )
+    return every
+
+
+@dataclass
+class Measured:
+    """What one pass over validation or test data gave.
+
+    Attributes:
+        rows: values of each row by name, float32 ``[rows]`` on the CPU: "loss", "accuracy" (1 or
+            0; NaN for an ignored label) and "label" for classes, and metrics that are means.
+        aggregates: values of the other metrics by name.
+        kept: outputs and targets of each batch on the CPU, if asked for.
+    """
+
+    rows: dict[str, Tensor] = field(default_factory=dict)
+    aggregates: dict[str, float] = field(default_factory=dict)
+    kept: list[tuple[Any, Any]] | None = None
+
+    def values(self) -> dict[str, Any]:
+        """``samples``, ``loss``, ``accuracy`` with its interval, and the metrics."""
+        means = {name: float(v.double().mean()) for name, v in self.rows.items() if name != "label"}
+        right = self.rows.get("accuracy")
+        interval = None
+        if right is not None and bool((real := right.isfinite()).any()):
+            means["accuracy"] = float(right[real].double().mean())
+            interval = wilson_interval(int(right[real].sum()), int(real.sum()))
+        return {
+            "samples": len(self.rows["loss"]),
+            "accuracy": None,
+            **means,
+            "accuracy_interval": interval,
+            **self.aggregates,
+        }
+
+    def worst_class(self) -> float | None:
+        """The lowest accuracy of a class that occurs; ``None`` without classes."""
+        if "label" not in self.rows:
+            return None
+        labels, right = self.rows["label"].long(), self.rows["accuracy"]
+        real = labels >= 0
+        counts = labels[real].bincount()
+        hits = labels[real].bincount(right[real].double())
+        present = counts > 0
+        return float((hits[present] / counts[present]).min()) if len(counts) else None
+
+
+class Evaluation:
+    """Collects the values of a pass, batch by batch.
+
+    Args:
+        criterion: one loss per row.
+        metrics: further metrics.
+        classes: whether the criterion takes integer targets as classes.
+        keep: bytes of outputs and targets to keep at most, for metrics that are no means; 0 for
+            none.
+    """
+
+    def __init__(
+        self,
+        criterion: Callable[[Any, Any], Any],
+        metrics: Sequence[Metric],
+        classes: bool,
+        keep: int = 0,
+    ) -> None:
+        self.criterion, self.classes = criterion, classes
+        self._averaged = [each for each in metrics if each.averaged]
+        # every pass starts with a metric as the user made it
+        self._aggregates = {
+            each.name: cast(Aggregate, copy.deepcopy(each.function))
+            for each in metrics
+            if not each.averaged
+        }
+        self._parts: dict[str, list[Tensor]] = {}
+        self._keep, self._kept = keep, list[tuple[Any, Any]]()
+
+    @property
+    def divisible(self) -> bool:
+        """Whether several processes may take a share of each batch."""
+        return not self._aggregates
+
+    def add(self, batch: Batch, outputs: Any, repeated: bool = False) -> None:
+        """Take in a batch; not its row values if they are ``repeated`` in another process."""
+        values = {"loss": row_losses(self.criterion, outputs, batch.y)}
+        found = class_outputs(outputs, batch.y) if self.classes else None
+        if found is not None:
+            logits, labels = found
+            right = (logits.argmax(1) == labels).float()
+            values["accuracy"] = torch.where(labels >= 0, right, math.nan)
+            values["label"] = labels
+        values |= {each.name: each.rows(outputs, batch.y) for each in self._averaged}
+        for name, each in values.items():
+            self._parts.setdefault(name, []).append(each[:0] if repeated else each)
+        for metric in self._aggregates.values():
+            metric.update(outputs, batch.y)
+        if self._keep:
+            self._retain(outputs, batch.y)
+
+    def _retain(self, outputs: Any, targets: Any) -> None:
+        self._kept.append(map_tensors(Tensor.cpu, (outputs, targets)))
+        self._keep -= sum(tensor.nbytes for tensor in tensors(self._kept[-1]))
+        if self._keep <= 0:
+            self._keep, self._kept = 0, []
+
+    def result(self) -> Measured:
+        """Values of all batches, and of all processes; every process must call it."""
+        columns = {name: torch.cat(parts).float() for name, parts in self._parts.items()}
+        if self.divisible and columns:
+            processes = distributed.gather(*columns.values())
+            together = [torch.cat(parts) for parts in zip(*processes, strict=True)]
+            columns = dict(zip(columns, together, strict=True))
+        else:
+            columns = {name: values.cpu() for name, values in columns.items()}
+        aggregates = {name: float(each.compute()) for name, each in self._aggregates.items()}
+        return Measured(columns, aggregates, self._kept or None)
+
+
+def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion, from ``right`` of ``rows``: (low, high).
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA
+    22 (1927). Assumes independent draws from a large population; for a stratified part of a finite
+    set it is conservative. Raises ``ValueError`` for invalid counts or levels.
+    """
+    if not 0 <= right <= rows or rows < 1 or not 0 < level < 1:
+        raise ValueError(
+            f"{right} right of {rows} rows at level {level}: give 0 <= right <= rows, at least 1"
+            " row and a level between 0 and 1"
+        )
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, weight = right / rows, z * z / rows
+    middle = (share + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * math.sqrt(share * (1 - share) / rows + weight / (4 * rows))
+    # exactly 0 and 1 at the ends, without rounding errors
+    return middle - half if right else 0.0, middle + half if right < rows else 1.0

@@ -1,0 +1,124 @@
+"""What a trainer looks at outside its steps: a first batch, rows to validate, features of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astkit.datasets import BatchSource, stratified
+from astkit.datasets.batch import Batch, map_tensors
+from astkit.datasets.facts import class_labels
+from astkit.gating.losses import (
+    Criterion,
+    check_labels,
+    class_outputs,
+    cross_entropy_rows,
+    labels_of,
+    row_losses,
+)
+from astkit.gating.scores import entropy
+from astkit.gating.selection import Scored
+
+
+def takes_classes(
+    criterion: Criterion, outputs: Any, few: Batch, batch: Batch, source: BatchSource
+) -> bool:
+    """Whether ``criterion`` takes integer targets as classes, from ``outputs`` of a ``few`` rows.
+
+    Raises ``ValueError`` for labels out of range, in ``batch`` or in all of ``source`` where they
+    are known, and for a criterion that does not give one loss per row.
+    """
+    classes = False
+    found = class_outputs(outputs, few.y)
+    if found is not None:
+        count = found[0].shape[1]
+        classes = criterion is cross_entropy_rows or _fails_beyond(criterion, outputs, few.y, count)
+        if classes:
+            check_labels(labels_of(batch.y), count)
+            source.check_labels(count)
+    row_losses(criterion, outputs, few.y)
+    return classes
+
+
+def _fails_beyond(criterion: Criterion, outputs: Any, targets: Any, classes: int) -> bool:
+    """Whether the criterion fails for a label beyond the last class."""
+    beyond = torch.full_like(labels_of(targets), classes)
+    targets = beyond if isinstance(targets, Tensor) else {**targets, "labels": beyond}
+    try:  # on the CPU, since a label out of range ends all use of a CUDA device
+        row_losses(criterion, *map_tensors(Tensor.cpu, (outputs, targets)))
+    except Exception:
+        return True
+    return False
+
+
+def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | None:
+    """A fixed stratified sample of the rows of ``validation``, int64 ``[n]``; ``None`` for all.
+
+    Classes are those of `class_labels`; without them, or if one would get no row, sampling is
+    uniform. Raises ``ValueError`` for an empty sample, or a source that cannot load selected rows.
+    """
+    if validation is None or fraction == 1:
+        return None
+    validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
+    rows = validation.num_samples or 0
+    labels = class_labels(getattr(validation, "data", None), rows)
+    if labels is None or (labels.unique(return_counts=True)[1] * fraction <= 0.5).any():
+        labels = torch.zeros(rows, dtype=torch.int64)  # else rare classes would get no row
+    index, _ = stratified(labels, fraction, 0, "fast validation")
+    if len(index) == 0:
+        raise ValueError(
+            f"fraction {fraction} of {rows} validation rows leaves none: give a larger one"
+        )
+    return index
+
+
+class ScoredData:
+    """Training data as `Scored` batches, for ``Policy.prepare``; every iteration has its own order.
+
+    ``scored`` makes a batch of the source a `Scored`.
+    """
+
+    def __init__(self, source: BatchSource, scored: Callable[[Batch], Scored]) -> None:
+        self.source, self.scored, self._passes = source, scored, 0
+
+    def __iter__(self) -> Iterator[Scored]:
+        passes, self._passes = self._passes, self._passes + 1
+        return map(self.scored, self.source.batches(passes))
+
+    @property
+    def samples(self) -> int | None:
+        """Number of rows of the data set; ``None`` if unknown."""
+        return self.source.num_samples
+
+
+def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:
+    """What ``model`` finds in each row, float32 ``[rows, d + 2]`` on the CPU.
+
+    The d inputs of its last linear layer (of a model without one, its outputs), the loss, and the
+    entropy of the predicted classes in nats (0 without classes).
+    """
+    last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1:]
+    seen: list[Tensor] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for module in last
+    ]
+    parts = []
+    try:
+        for batch in batches:
+            seen.clear()
+            losses = batch.losses
+            hidden = seen[-1] if seen else batch.outputs
+            hidden = hidden.reshape(batch.rows, -1, hidden.shape[-1]).mean(1)  # over tokens
+            classes = class_outputs(batch.outputs, batch.targets)
+            unsure = torch.zeros_like(losses)
+            if classes is not None:
+                unsure = entropy(batch.outputs, batch.targets, None)
+            columns = [hidden.float(), losses[:, None].float(), unsure[:, None].float()]
+            parts.append(torch.cat(columns, 1).cpu())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.cat(parts)

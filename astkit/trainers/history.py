@@ -1,0 +1,359 @@
+"""What a run reports: records of its batches and epochs, kept in memory or in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from astkit.files import check_target, plain_values, write_atomic
+from astkit.trainers.progress import in_notebook
+
+NOTEBOOK_SECONDS = 0.5  # between reports to a live picture
+PHASES = ("train", "epoch", "event")
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Metrics of one training batch or epoch, yielded by ``Trainer.steps``.
+
+    ``metrics["loss"]`` of a batch is a tensor on the device of the run: ``float`` of it waits for
+    the device.
+    """
+
+    step: int
+    phase: str  # "train" or "epoch"
+    metrics: dict[str, Any]
+
+
+class Observer(Protocol):
+    """Receives the records of a run.
+
+    Optional methods: ``watch(batch, result)``, called after each training batch with its `Batch`
+    and `StepResult`; ``state_dict`` and ``load_state_dict``, saved in checkpoints; ``sync``, called
+    before a checkpoint is written; ``records``, read after a checkpoint is loaded.
+    """
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Metrics of a batch ("train"), an "epoch", or a changed setting ("event").
+
+        Batches arrive in groups, at each report.
+        """
+
+    def close(self) -> None:
+        """Called when the run ends or iteration is stopped."""
+
+
+class History:
+    """Metrics of training batches, epochs and changes of settings, in chronological order.
+
+    Above ``limit`` training batches, every second one is dropped.
+
+    Attributes:
+        steps: one mapping per training batch.
+        epochs: one mapping per epoch, with validation metrics such as ``val_accuracy``.
+        events: one mapping per changed setting, with ``name`` and ``value``.
+    """
+
+    def __init__(self, limit: int = 20_000) -> None:
+        self.every, self.limit = 1, limit
+        self.steps: list[dict[str, Any]] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Store a record."""
+        if phase == "train":
+            if (step - 1) % self.every == 0:
+                self.steps.append({"step": step, **metrics})
+                if len(self.steps) > self.limit:
+                    self._thin()
+        elif phase == "epoch":
+            self.epochs.append({"step": step, **metrics})
+        elif phase == "event":
+            self.events.append({"step": step, **metrics})
+
+    def _thin(self) -> None:
+        while len(self.steps) > self.limit:
+            self.every *= 2
+            self.steps = [each for each in self.steps if (each["step"] - 1) % self.every == 0]
+
+    def steps_to(self, accuracy: float) -> int | None:
+        """Training batches until ``val_accuracy`` first reached ``accuracy``; ``None``: never."""
+        reached = (each["step"] for each in self.epochs if each.get("val_accuracy", 0) >= accuracy)
+        return next(reached, None)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epochs and events; batches are not saved, to limit the size of checkpoints."""
+        return {"epochs": list(self.epochs), "events": list(self.events)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore epochs and events; earlier batches are available in a metrics file only."""
+        self.epochs, self.events = list(state["epochs"]), list(state["events"])
+        self.steps = []
+
+    def restore_steps(self, records: list[dict[str, Any]]) -> None:
+        """Restore the training batches from the records of a metrics file."""
+        self.steps = [
+            {name: value for name, value in record.items() if name != "phase"}
+            for record in records
+            if record["phase"] == "train" and (record["step"] - 1) % self.every == 0
+        ]
+        self._thin()
+
+
+class Reports:
+    """The observers of a run, and the records that they have not received yet.
+
+    Values of batches stay on the device until they are sent: after ``every`` batches, and twice a
+    second in a notebook.
+    """
+
+    def __init__(self, observers: Sequence[Observer], every: int) -> None:
+        self.observers: list[Any] = list(observers)
+        self.watchers = [each.watch for each in self.observers if hasattr(each, "watch")]
+        self.waiting: list[StepRecord] = []
+        self.every, self._live, self._sent = every, in_notebook(), 0.0
+
+    def keep(self, record: StepRecord) -> None:
+        """Keep the record of a batch until it is sent."""
+        self.waiting.append(record)
+
+    def due(self) -> bool:
+        """Whether it is time to send."""
+        if len(self.waiting) >= self.every or self.waiting[-1].step == 1:
+            return True
+        return self._live and time.perf_counter() - self._sent > NOTEBOOK_SECONDS
+
+    def send(self, **latest: Any) -> None:
+        """Send the kept records, the last one with the metrics ``latest``; waits for the device."""
+        records, self.waiting = self.waiting, []
+        for record, values in zip(records, _fetched(records), strict=True):
+            known = latest if record is records[-1] else {}
+            self.log(StepRecord(record.step, "train", {**record.metrics, **values, **known}))
+        self._sent = time.perf_counter()
+
+    def log(self, record: StepRecord) -> None:
+        """Send a record to all observers."""
+        for observer in self.observers:
+            observer.log(record.step, phase=record.phase, **record.metrics)
+
+    def sync(self) -> None:
+        """Let observers with files write them, before a checkpoint."""
+        for observer in self.observers:
+            if hasattr(observer, "sync"):
+                observer.sync()
+
+    def start_again(self) -> None:
+        """Remove the lines of a run that was killed before its first checkpoint."""
+        for observer in self.observers:
+            if isinstance(observer, MetricsFile):
+                observer.load_state_dict({"lines": 0})
+
+    def _stateful(self) -> Iterator[tuple[str, Any]]:
+        """The observers with state, by class and number."""
+        seen: Counter[str] = Counter()
+        for observer in self.observers:
+            if hasattr(observer, "load_state_dict"):
+                kind = type(observer).__name__
+                seen[kind] += 1
+                yield f"{kind} {seen[kind]}", observer
+
+    def state_dict(self) -> dict[str, Any]:
+        """States of the observers that have one."""
+        return {name: observer.state_dict() for name, observer in self._stateful()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state``; a history takes its batches from a metrics file, if there is one."""
+        for name, observer in self._stateful():
+            if name in state:
+                observer.load_state_dict(state[name])
+        files = [each for each in self.observers if isinstance(each, MetricsFile)]
+        for observer in self.observers:
+            if isinstance(observer, History) and files:
+                observer.restore_steps(files[0].records())
+
+
+def _fetched(records: Sequence[StepRecord]) -> list[dict[str, float]]:
+    """The values of the records that are tensors, as numbers, in one copy from each device."""
+    numbers: list[dict[str, float]] = [{} for _ in records]
+    places: dict[torch.device, list[tuple[int, str]]] = {}
+    for position, record in enumerate(records):
+        for name, value in record.metrics.items():
+            if isinstance(value, Tensor):
+                places.setdefault(value.device, []).append((position, name))
+    for device, entries in places.items():
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        values = [records[place].metrics[name].detach().to(wide) for place, name in entries]
+        for (place, name), number in zip(entries, torch.stack(values).tolist(), strict=True):
+            numbers[place][name] = number
+    return numbers
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a setting: ``name`` was set to ``value`` before training step ``step + 1``."""
+
+    step: int
+    name: str
+    value: Any
+
+
+class Steering:
+    """Changes of settings requested during a run, and the applied ones in order (``events``).
+
+    ``put`` is thread-safe. If several values for one name are put between two batches, the last one
+    is applied. ``replay``: events of an earlier run, or their records, which are applied again at
+    the same steps.
+    """
+
+    def __init__(self, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
+        self.events: list[Event] = []
+        events = [each if isinstance(each, Event) else Event(**each) for each in replay]
+        self._replay = sorted(events, key=lambda event: event.step)
+        self._wanted: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def put(self, name: str, value: Any) -> None:
+        """Request a change before the next batch."""
+        with self._lock:
+            self._wanted[name] = value
+
+    def due(self, step: int) -> list[tuple[str, Any]]:
+        """The changes to apply now, after ``step`` batches."""
+        if not self._replay and not self._wanted:
+            return []
+        changes = []
+        while self._replay and self._replay[0].step <= step:
+            event = self._replay.pop(0)
+            if event.step == step:  # earlier ones are part of the loaded state
+                changes.append((event.name, event.value))
+        with self._lock:
+            changes += self._wanted.items()
+            self._wanted = {}
+        return changes
+
+
+class MetricsFile:
+    """An observer that appends each record to a JSONL file; see `read`.
+
+    A line is ``{"step": ..., "phase": "train" | "epoch" | "event", ...}``. A non-finite number is
+    written as ``null`` with ``"<name>_reason"`` set to "NaN", "Infinity" or "-Infinity", so that
+    every line is valid JSON (RFC 8259). Lines are on disk (fsync) before a checkpoint is written
+    and at the end of a run. An existing file is continued; an incomplete last line is removed.
+    Resuming removes the lines after the checkpoint, and where a run has none yet, all lines: give
+    each run its own file.
+
+    Args:
+        path: the file; missing folders are created.
+
+    Attributes:
+        lines: number of complete lines, including those of a continued file; saved in checkpoints.
+
+    Raises ``ValueError`` for metrics that JSON cannot represent, and for links, devices and pipes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = check_target(path)
+        content = self.path.read_bytes() if self.path.exists() else None
+        lines = _whole_lines(content or b"")
+        if content is None or len(b"".join(lines)) < len(content):
+            write_atomic(self.path, b"".join(lines))
+        self.lines = len(lines)
+        self._waiting: list[str] = []
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Keep one line, which is written with the next ones."""
+        self._waiting.append(encode({"step": step, "phase": phase, **metrics}))
+        self.lines += 1
+        if phase != "train" or len(self._waiting) >= 50:
+            self._write(safe=False)
+
+    def _write(self, safe: bool) -> None:
+        with open(self.path, "ab") as file:
+            file.write("".join(self._waiting).encode())
+            self._waiting = []
+            if safe:
+                file.flush()
+                os.fsync(file.fileno())
+
+    def sync(self) -> None:
+        """Write all lines and wait until they are on disk."""
+        self._write(safe=True)
+
+    def close(self) -> None:
+        """Write all lines and wait until they are on disk."""
+        self._write(safe=True)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records of the file."""
+        return read(self.path)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of lines."""
+        return {"lines": self.lines}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remove the lines written after ``state``, atomically.
+
+        Warns if the file has fewer lines than expected; raises ``ValueError`` for a damaged line.
+        """
+        self._write(safe=False)
+        content, wanted = self.path.read_bytes(), int(state["lines"])
+        lines = _whole_lines(content)
+        _records(lines, self.path)
+        if len(lines) < wanted:
+            warnings.warn(
+                f"{self.path} holds {len(lines)} lines, but {wanted} were written: the others were"
+                " lost in a crash of the machine",
+                stacklevel=2,
+            )
+        if (kept := b"".join(lines[:wanted])) != content:
+            write_atomic(self.path, kept)
+        self.lines = min(wanted, len(lines))
+
+
+def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The records of a metrics file, in order; an incomplete last line is ignored.
+
+    Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` if the file is missing.
+    """
+    return _records(_whole_lines(Path(path).read_bytes()), path)
+
+
+def encode(record: dict[str, Any]) -> str:
+    """``record`` as one line of JSON, see `astkit.files.plain_values`."""
+    return json.dumps(plain_values(record), allow_nan=False) + "\n"
+
+
+def _whole_lines(content: bytes) -> list[bytes]:
+    lines = content.split(b"\n")[:-1]  # after the last newline: empty or incomplete
+    return [line + b"\n" for line in lines]
+
+
+def _records(lines: list[bytes], path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            if type(record["step"]) is not int or record["phase"] not in PHASES:
+                raise ValueError("step is not an integer, or phase is unknown")
+            records.append(record)
+        except (LookupError, RecursionError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"line {number} of {path} is damaged ({error}): delete that line, or the file"
+            ) from error
+    return records

@@ -1,0 +1,67 @@
+"""Ends of a run other than its budget: an interrupt, and the time budget of the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from astkit import distributed
+
+TIME_BUDGET = "ASTKIT_TIME_BUDGET_H"
+_BEGUN = time.monotonic()
+
+
+class TimeIsUp(RuntimeError):  # noqa: N818 - not an error
+    """The process's time budget is spent; the run's checkpoints hold its state."""
+
+    def __init__(self, step: int, folder: Path | None) -> None:
+        saved = "nothing was saved, since the run had no checkpoints"
+        if folder is not None:
+            saved = f"saved in {folder}: run it again with resume=True to continue"
+        hours = os.environ.get(TIME_BUDGET)
+        super().__init__(f"the time budget of {hours} h is over after step {step}; {saved}")
+
+
+def time_is_up() -> bool:
+    """Whether the time budget of a process is spent, for example in hosted notebooks.
+
+    ``ASTKIT_TIME_BUDGET_H`` sets it in hours, counted from the import of ``astkit.trainers``.
+    """
+    hours = os.environ.get(TIME_BUDGET)
+    if not hours:
+        return False
+    try:
+        limit = float(hours) * 3600
+    except ValueError:
+        raise ValueError(f"{TIME_BUDGET} is {hours!r}: give hours, such as 8.5") from None
+    return limit > 0 and distributed.total(time.monotonic() - _BEGUN >= limit)[0] > 0
+
+
+@contextmanager
+def interrupt_held() -> Iterator[Callable[[], bool]]:
+    """Hold an interrupt (SIGINT) back within a block; yields whether one was received.
+
+    A second interrupt takes effect at once, as for a loader that hangs.
+    """
+    before, received = signal.getsignal(signal.SIGINT), False
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        if received:
+            before(number, frame)
+        received = True
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield lambda: received
+    finally:
+        signal.signal(signal.SIGINT, before)

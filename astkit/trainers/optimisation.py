@@ -1,0 +1,560 @@
+"""The forward pass, the backward pass, and the optimizer step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
+
+from astkit import distributed
+from astkit.datasets.batch import Batch, call, join, take_rows, tensors
+from astkit.gating.losses import Criterion, reduced, row_losses, token_losses
+from astkit.gating.selection import Predictions, predictions
+from astkit.profiling.ledger import Ledger
+from astkit.trainers.config import TrainConfig
+
+HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+FUSED = ("cpu", "cuda")  # devices whose fused AdamW skips a step on request
+LONE_ROW = "more than 1 value per channel"
+"""Words of torch's error if BatchNorm cannot normalise a single row."""
+
+
+class Optimisation:
+    """Model, criterion and optimizer of a run, and how a batch is trained on.
+
+    A batch gives the gradient of ``sum(weight * loss) / normaliser``. Accumulated over several
+    batches it is that of all their rows together: sums of losses, divided by the sum of the
+    normalisers before the step. With several processes, whose gradients are averaged, a normaliser
+    is the mean over the processes. The gradient is clipped to ``config.clip_norm``. If the fp16
+    loss scaler finds an overflow, the weights do not change.
+
+    Args:
+        model: with several processes a DistributedDataParallel, or a model with ``fully_shard``.
+        config: precision, clipping, accumulation and so on.
+        criterion: ``(outputs, targets) -> [batch]``, one loss per row; see `Criterion`.
+        optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
+        scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
+            of ``config.schedule``.
+        device: device of the model.
+
+    Attributes:
+        model: the model without DistributedDataParallel.
+        micro_batch: rows per forward pass; ``None`` for the whole batch.
+        watching: whether to keep what the model predicts for the rows, see `take_predictions`.
+        steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
+        pending: batches accumulated since the latest step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        criterion: Criterion,
+        optimizer: torch.optim.Optimizer | None = None,
+        scheduler: LRScheduler | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.device, self.config, self.criterion = torch.device(device), config, criterion
+        distributed.check_model(model)
+        self._alone = distributed.world() == 1
+        self.wrapped = model.to(self.device)
+        self.model = distributed.unwrapped(self.wrapped)
+        if config.channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        if config.micro_batch and distributed.world() > 1 and distributed.is_sharded(self.model):
+            raise ValueError(
+                f"micro_batch is {config.micro_batch}, but a model with fully_shard needs equally"
+                " many passes in every process: leave it None, or use DistributedDataParallel"
+            )
+        self.optimizer = optimizer or torch.optim.AdamW(
+            self.model.parameters(),
+            lr=config.peak_lr,
+            weight_decay=config.weight_decay,
+            fused=self.device.type in FUSED,
+        )
+        _check_parameters(self.model, self.optimizer, criterion)
+        _move_state(self.optimizer)
+        self.scheduler = scheduler
+        self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self.training_pass: Callable[..., Any] = self.wrapped
+        if config.compile:
+            self.training_pass = Compiled(self.wrapped)
+        self._half = HALF.get(config.precision)
+        self.micro_batch = config.micro_batch
+        self.scaler: GradScaler | None = None
+        if config.precision == "fp16":
+            # losses of accumulated batches are summed, not averaged
+            first = 2.0**9 if config.accumulation_steps > 1 else 2.0**16
+            self.scaler = GradScaler(self.device.type, init_scale=first)
+        self.watching = False
+        self.steps = self.skipped = self.pending = 0
+        self._rows = self._lost = 0
+        self._total: float | Tensor = 0.0  # normalisers of the accumulated batches
+        self._summed = False  # whether gradients wait for division by the total
+        self._broken: Tensor | None = None
+        self._predictions: list[Predictions] = []
+        # fused kernels read a flag on the device, without synchronisation; MPS's did not
+        kinds = {parameter.device.type for parameter in self.model.parameters()}
+        fused = getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        self._flagged = bool(fused) and kinds <= {*FUSED}
+
+    # --- forward passes ---
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context with the precision of the configuration."""
+        if self._half is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self._half)
+
+    def prepare(self, batch: Batch) -> Batch:
+        """``batch`` with its inputs in the memory format of the model."""
+        x = batch.x
+        if not self.config.channels_last or not isinstance(x, Tensor) or x.ndim != 4:
+            return batch
+        ordered = x.contiguous(memory_format=torch.channels_last)
+        return batch._replace(x=ordered, y=ordered if batch.y is x else batch.y)
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+        """Outputs of ``model`` in its current mode, computed in micro-batches."""
+        alone = model is self.model is self.wrapped  # DistributedDataParallel exchanges buffers
+        with self.autocast():
+            return self._fitting(self._outputs, self.training_pass if alone else model, batch)
+
+    def _outputs(self, model: Callable[..., Any], batch: Batch) -> Any:
+        if self.micro_batch is None:
+            return call(model, batch.x, batch.y)
+        return join([call(model, part.x, part.y) for _, part in self._parts(batch)])
+
+    def _parts(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
+        """Micro-batches; a batch passed as a single object remains one object."""
+        rows = batch.rows
+        size = min(self.micro_batch or rows, rows)
+        for first in range(0, rows, size):
+            part = slice(first, min(first + size, rows))
+            if part == slice(0, rows):
+                yield part, batch
+                return
+            x = take_rows(batch.x, part, rows)
+            y = x if batch.y is batch.x else take_rows(batch.y, part, rows)
+            yield part, Batch(None, x, y)
+
+    def _fitting(self, attempt: Callable[..., Any], first: Any, batch: Batch, *rest: Any) -> Any:
+        """``attempt(first, batch, *rest)``; after an out-of-memory error in smaller parts."""
+        while True:
+            try:
+                return attempt(first, batch, *rest)
+            except (RuntimeError, MemoryError) as error:
+                size = min(self.micro_batch or batch.rows, batch.rows)
+                if not out_of_memory(error) or size < 2 or distributed.world() > 1:
+                    raise
+            # outside the handler: the traceback references tensors that must be freed
+            self.micro_batch = -(-size // 2)
+            if self.device.type != "cpu":
+                torch.accelerator.empty_cache()
+
+    # --- training ---
+
+    def train(
+        self,
+        batch: Batch,
+        weight: Tensor | None = None,
+        normaliser: float | Tensor | None = None,
+        ledger: Ledger | None = None,
+    ) -> Tensor:
+        """Train on one batch; the optimizer steps if due. Returns the losses ``[batch]`` before.
+
+        Args:
+            batch: the rows to train on.
+            weight: float ``[batch]``, or ``[batch, tokens]`` for weights per token; 1 by default.
+            normaliser: divisor of the weighted sum; by default the sum of the weights.
+            ledger: measures the time of forward, backward and optimizer separately.
+
+        A batch of one row that BatchNorm refuses is skipped with a warning, and no loss is
+        returned. Raises ``FloatingPointError`` for a loss or gradient that is not finite: on the
+        CPU before any weight changes; on an accelerator at the next `check`, and no step is taken
+        until then.
+        """
+        ledger = ledger or Ledger()
+        self._predictions = []
+        try:
+            losses = self.accumulate(batch, weight, normaliser, ledger)
+        except ValueError as error:
+            if batch.rows > 1 or distributed.world() > 1 or LONE_ROW not in str(error):
+                raise
+            warnings.warn(
+                "a batch of one row is skipped, since BatchNorm cannot normalise one value per"
+                " channel: choose another batch_size or rate, drop_last=True, or min_active=2 of a"
+                " Gate",
+                stacklevel=2,
+            )
+            losses = torch.empty(0)
+        self.end_batch(ledger)
+        return losses
+
+    def accumulate(
+        self,
+        batch: Batch,
+        weight: Tensor | None,
+        normaliser: float | Tensor | None,
+        ledger: Ledger,
+        summed: bool = False,
+    ) -> Tensor:
+        """Add the gradient of a batch to those that wait; returns its losses ``[batch]``.
+
+        After an out-of-memory error the micro-batch is halved and the batch is retried, unless
+        there are several processes. ``summed``: several calls make up one step, so that their
+        gradients are divided before it.
+        """
+        if normaliser is None:
+            normaliser = float(batch.rows) if weight is None else weight.sum()
+        if not self._rows:  # gradients of other code
+            self.model.zero_grad(set_to_none=True)
+        # sums are divided before the step; without accumulation, earlier and at no cost
+        self._summed = summed or self.config.accumulation_steps > 1
+        divisor = 1.0 if self._summed else _above_0(normaliser)
+        losses: Tensor = self._fitting(self._passes, weight, batch, divisor, ledger)
+        self._total = self._total + normaliser
+        self._rows += len(losses)
+        return losses
+
+    def _passes(
+        self, weight: Tensor | None, batch: Batch, divisor: float | Tensor, ledger: Ledger
+    ) -> Tensor:
+        """Add the gradient of a batch; if it fails, those that waited are left as they were."""
+        waiting = []
+        if self._rows:
+            parameters = [p for p in self.model.parameters() if p.grad is not None]
+            waiting = [(p, p.grad.clone()) for p in parameters if p.grad is not None]
+        try:
+            if self.micro_batch is None:
+                return self._backward(batch, weight, divisor, ledger)
+            losses = []
+            for part, few in self._parts(batch):
+                own = None if weight is None else weight[part]
+                with self._averaging(last=part.stop == batch.rows):
+                    losses.append(self._backward(few, own, divisor, ledger))
+            return torch.cat(losses)
+        except BaseException:
+            self.model.zero_grad(set_to_none=True)
+            for parameter, gradient in waiting:
+                parameter.grad = gradient
+            raise
+
+    def _averaging(self, last: bool) -> AbstractContextManager[Any]:
+        """Average the gradients of the processes once per batch, after its ``last`` part."""
+        if last or not isinstance(self.wrapped, nn.parallel.DistributedDataParallel):
+            return nullcontext()
+        return self.wrapped.no_sync()
+
+    def _backward(
+        self, batch: Batch, weight: Tensor | None, divisor: float | Tensor, ledger: Ledger
+    ) -> Tensor:
+        with ledger.phase("forward"):
+            with self.autocast():
+                outputs = call(self.training_pass, batch.x, batch.y)
+            if weight is not None and weight.ndim > 1:
+                tokens, mask = token_losses(self.criterion, outputs, batch.y)
+                losses = reduced(tokens, mask)
+                summands = tokens if mask is None else torch.where(mask, tokens, 0.0)
+            else:
+                summands = losses = row_losses(self.criterion, outputs, batch.y)
+            if self.watching:
+                self._predictions.append(predictions(outputs, batch.y))
+        with ledger.phase("backward"):
+            loss = summands.sum() if weight is None else (summands * weight).sum()
+            loss = loss / divisor
+            self._check_finite(loss.detach(), "training loss")
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        return losses.detach()
+
+    def take_predictions(self) -> Predictions:
+        """What the model predicted for the rows of the latest training batch."""
+        parts, self._predictions = self._predictions, []
+        if not parts or parts[0].correct is None:
+            return Predictions()
+        return Predictions(*map(torch.cat, zip(*parts, strict=True)))
+
+    # --- the optimizer step ---
+
+    def set_lr(self, progress: float, factor: float = 1.0) -> None:
+        """Set the learning rate for a fraction ``progress`` of the budget, times ``factor``."""
+        if self.scheduler is None:
+            factor *= self.config.lr_factor(progress)
+        elif factor == 1.0:
+            return
+        for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
+            group["lr"] = lr * factor
+
+    def _lr(self) -> list[Any]:
+        """Learning rate of each parameter group that factors apply to."""
+        return self.base_lr if self.scheduler is None else self.scheduler.get_last_lr()
+
+    def end_batch(self, ledger: Ledger) -> None:
+        """Count a batch; step after every ``accumulation_steps`` batches."""
+        self.pending += 1
+        if self.pending >= self.config.accumulation_steps:
+            with ledger.phase("optimizer"):
+                self.flush()
+
+    def flush(self) -> None:
+        """Step with the accumulated gradients; does nothing without rows or weight."""
+        try:
+            if self._rows and self._has_weight():
+                self._step()
+        finally:  # a rejected gradient must not be accumulated further
+            self._total, self._rows, self.pending = 0.0, 0, 0
+
+    def _has_weight(self) -> bool:
+        away = isinstance(self._total, Tensor) and self._total.device.type != "cpu"
+        # with a flag, a step without weight is skipped on the device; others synchronise anyway
+        return (away and self._flagged and self.scaler is None) or float(self._total) != 0.0
+
+    def _step(self) -> None:
+        groups = self.optimizer.param_groups
+        trained = [p for group in groups for p in group["params"] if p.grad is not None]
+        if not trained:  # the batch used none of the optimizer's parameters
+            return
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        gradients = [p.grad for p in trained]
+        if self._summed:
+            torch._foreach_div_(gradients, _above_0(self._total))
+        norm = nn.utils.get_total_norm(gradients)
+        if self.config.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
+        if self.scaler is not None:
+            self._scaled_step(self.scaler)  # it checks for overflow itself
+        else:
+            whole = norm if self._alone else distributed.whole(norm)
+            self._check_finite(whole, "gradient's norm")
+            if self._broken is not None:
+                skip = self._broken | torch.as_tensor(self._total == 0, device=self._broken.device)
+                self.optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+            self.steps += 1
+        if self.scheduler is not None:
+            self._restore_lr()  # schedulers compute the next rate from the latest one
+            self.scheduler.step()
+
+    def _restore_lr(self) -> None:
+        for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
+            group["lr"] = lr
+
+    def _scaled_step(self, scaler: GradScaler) -> None:
+        before = scaler.get_scale()
+        scaler.step(self.optimizer)
+        scaler.update()
+        if scaler.get_scale() < before:
+            self.skipped += 1
+            self._lost += self._rows
+        else:
+            self.steps += 1
+
+    def take_lost(self) -> int:
+        """Rows whose gradients were discarded by skipped steps since the last call."""
+        lost, self._lost = self._lost, 0
+        return lost
+
+    def _check_finite(self, value: Tensor, what: str) -> None:
+        if value.device.type != "cpu" and self._flagged:
+            broken = ~torch.isfinite(value)
+            self._broken = broken if self._broken is None else self._broken | broken
+        elif not torch.isfinite(value):
+            raise _not_finite(what, str(value.item()))
+
+    def check(self) -> None:
+        """Raise ``FloatingPointError`` if a loss or gradient was not finite; synchronises."""
+        if self._broken is not None and bool(self._broken):
+            raise _not_finite("training loss or the gradient", "not finite")
+
+    def release(self) -> None:
+        """Leave the optimizer and the gradients as they were before the run."""
+        self._restore_lr()
+        if hasattr(self.optimizer, "found_inf"):  # else it would never step again
+            del self.optimizer.found_inf
+        if not self._rows:
+            self.model.zero_grad(set_to_none=True)
+
+    def weights(self) -> dict[str, Any]:
+        """States of ``model`` and ``optimizer``; every process must call it."""
+        return {
+            "model": distributed.whole(self.model.state_dict()),
+            "optimizer": distributed.whole(self.optimizer.state_dict()),
+        }
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Restore what `weights` returned; raises ``ValueError`` for another optimizer."""
+        own, like = self.model.state_dict(), distributed.sharded_like
+        self.model.load_state_dict({name: like(v, own[name]) for name, v in state["model"].items()})
+        then = state["optimizer"]
+        if _kinds(self.optimizer.state_dict()["param_groups"]) != _kinds(then["param_groups"]):
+            raise ValueError("the optimizer's groups have other settings")
+        trained = [p for group in self.optimizer.param_groups for p in group["params"]]
+        entries = {
+            number: {name: like(value, trained[number]) for name, value in entry.items()}
+            for number, entry in then["state"].items()
+        }
+        kinds: dict[bool, object] = {}  # the same for all matrices, and for all vectors
+        for number, entry in entries.items():
+            kind = {name: type(value) for name, value in entry.items()}
+            if kinds.setdefault(trained[number].dim() > 1, kind) != kind:
+                raise ValueError("the optimizer's entries differ between parameters")
+        self.optimizer.load_state_dict({**then, "state": entries})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counts, and the state of scaler, scheduler and accumulated gradients."""
+        state: dict[str, Any] = {
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "micro_batch": self.micro_batch,
+        }
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state_dict()
+        if self.scheduler is not None:
+            state["scheduler"] = self.scheduler.state_dict()
+        if self._rows or self.pending:  # a batch without rows counts as well
+            named = self.model.named_parameters()
+            scale = distributed.world()  # from means to sums over the processes
+            gradients = {n: p.grad.detach() * scale for n, p in named if p.grad is not None}
+            state["waiting"] = {
+                "total": float(self._total) * scale,
+                "rows": self._rows,
+                "pending": self.pending,
+                "gradients": gradients if self._rows else {},
+            }
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state``."""
+        self.model.zero_grad(set_to_none=True)
+        self._broken = None
+        self.steps, self.skipped = state["steps"], state["skipped"]
+        micro_batch = state["micro_batch"]
+        self.micro_batch = None if micro_batch is None else int(micro_batch)
+        if self.scaler is not None and "scaler" in state:
+            self.scaler.load_state_dict(state["scaler"])
+        if self.scheduler is not None and "scheduler" in state:
+            self.scheduler.load_state_dict(state["scheduler"])
+        if waiting := state.get("waiting"):
+            scale = distributed.world()
+            self._total, self._rows = waiting["total"] / scale, waiting["rows"]
+            self._summed = True
+            self.pending = waiting["pending"]
+            if self.scaler is not None:  # its scale is there from the first use on
+                self.scaler.scale(torch.zeros((), device=next(self.model.parameters()).device))
+            for name, parameter in self.model.named_parameters():
+                if name in waiting["gradients"]:
+                    gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)
+                    parameter.grad = distributed.sharded_like(gradient, parameter) / scale
+
+
+class Compiled:
+    """Calls ``model``, compiled at the first call; falls back to eager mode if that fails.
+
+    One graph is used for all batch sizes of 2 or more: only dimension 0 of the inputs is marked
+    dynamic (``dynamic=True`` would mark all). The model itself is not modified and can still be
+    called. Dropout draws different random numbers than in eager mode. The first call takes many
+    seconds. If compilation fails (for example without a C++ compiler), a warning is issued. The
+    gate is not compiled: selecting rows breaks the graph and synchronises with CUDA devices.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._compiled: Any = None
+        try:
+            self._compiled = torch.compile(model)
+        except RuntimeError as error:  # torch.compile does not support this platform
+            self._give_up(error)
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """The model's outputs; batches of 0 or 1 rows, which need another graph, run eagerly."""
+        marked = [tensor for tensor in tensors((args, keywords)) if tensor.ndim]
+        if self._compiled is None or not marked or len(marked[0]) < 2:
+            return self.model(*args, **keywords)
+        from torch._dynamo import exc, maybe_mark_dynamic  # takes seconds to import
+
+        for tensor in marked:
+            maybe_mark_dynamic(tensor, 0)
+        try:
+            return self._compiled(*args, **keywords)
+        except exc.TorchDynamoException as error:
+            # errors of the model itself are raised here
+            outputs = self.model(*args, **keywords)
+            self._give_up(error)
+            return outputs
+
+    def _give_up(self, error: Exception) -> None:
+        self._compiled = None
+        error = getattr(error, "inner_exception", error)  # wrapped by torch
+        what = f"{type(error).__name__}: {error}".splitlines()[0]
+        remedy = "set TORCH_LOGS=dynamo to see the reason, or disable compile"
+        if "compiler" in what.lower():
+            remedy = "install a C++ compiler such as g++ (on Windows cl), or set CXX"
+        sentence = f"torch.compile failed ({what}), so training continues uncompiled: {remedy}"
+        warnings.warn(sentence, stacklevel=3)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` is an out-of-memory error of a device or of the host."""
+    sentences = ("out of memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        sentence in str(error) for sentence in sentences
+    )
+
+
+def _above_0(total: float | Tensor) -> float | Tensor:
+    """``total``, or 1 in place of 0: nothing is trained on then."""
+    if isinstance(total, Tensor):
+        return torch.where(total == 0, 1.0, total)
+    return total or 1.0
+
+
+def _kinds(value: Any) -> object:
+    """Types of the settings of optimizer groups, of which others would fail at the next step."""
+    if isinstance(value, Mapping):
+        return {name: _kinds(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value), [_kinds(part) for part in value]
+    return float if type(value) is int else type(value)
+
+
+def _check_parameters(
+    model: nn.Module, optimizer: torch.optim.Optimizer, criterion: Criterion
+) -> None:
+    """Raise ``ValueError`` for parameters outside ``model``, whose gradients would never clear."""
+    own = set(model.parameters())
+    inner = criterion.parameters() if isinstance(criterion, nn.Module) else ()
+    if any(each.requires_grad and each not in own for each in inner):
+        raise ValueError(
+            f"the criterion {type(criterion).__name__} has trainable parameters that are not the"
+            " model's: make it a part of the model, such as with model.loss = criterion, before the"
+            " optimizer is built, or freeze it with criterion.requires_grad_(False)"
+        )
+    trained = [each for group in optimizer.param_groups for each in group["params"]]
+    if strange := sum(each not in own for each in trained):
+        raise ValueError(
+            f"{strange} of the optimizer's {len(trained)} parameters are not the model's: build it"
+            " from model.parameters(), after fully_shard and other changes of the model"
+        )
+
+
+def _move_state(optimizer: torch.optim.Optimizer) -> None:
+    """Move the state of ``optimizer`` to its parameters, which may have moved since it was made."""
+    kernels = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and (value.ndim or kernels):  # else counts stay on the CPU
+                state[name] = value.to(parameter.device)
+
+
+def _not_finite(what: str, value: str) -> FloatingPointError:
+    return FloatingPointError(
+        f"the {what} became {value}: the weights were not changed in this step; lower lr, or"
+        " set clip_norm, and check the batch's inputs for NaN"
+    )

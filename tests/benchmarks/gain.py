@@ -1,0 +1,423 @@
+"""What choosing gains under stated conditions, against fair controls and an oracle.
+
+``python -m tests.benchmarks.gain --processes 2`` trains the runs of `plan` that have no entry in
+notebooks/results/06_gain.json, in this order, and resumes those that were interrupted;
+``--only TEXT`` those whose name holds TEXT, ``--search`` the trials of learning rates, which are
+kept elsewhere. Seeds 0 to 4 were not looked at before; searches use seeds from 100.
+
+All methods of a condition spend the FLOPs of dense training, scoring and helper models included.
+The learning rate is the one of `RATES` with which dense training is best on validation data in a
+search (`SETTINGS`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import ConcatDataset
+
+from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
+from astkit.comparison.training import RECORDS, Method, Task, run
+from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
+from astkit.datasets.batch import Batch
+from astkit.datasets.conditions import Condition, condition
+from astkit.files import write_atomic
+from astkit.gating.losses import cross_entropy_rows
+from astkit.stamp import stamp
+from astkit.tasks.language import GPT
+from astkit.tasks.parts import mlp
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "notebooks" / "results" / "06_gain.json"
+ROWS = RESULTS.with_name("06_gain_rows.npz")
+SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", ROOT.parent / "shared" / "data"))
+CACHE = ROOT / "out" / "gain"
+SEEDS = range(5)
+RATES = (3e-3, 1e-2, 3e-2)
+WIDTHS = {"cifar10": (32, 64, 128, 128), "fashion_mnist": (16, 32, 64), "digits": (8, 16)}
+AUGMENT = {"cifar10": ("crop", "flip"), "fashion_mnist": ("flip",), "digits": ()}
+METHODS = (
+    "dense",
+    "dense+target",
+    "oracle",
+    "aim",
+    "auto",
+    "class_balanced",
+    "infobatch",
+    "random@infobatch",
+)
+SETTINGS: dict[str, float] = {"cifar10": 2.4e-2, "fashion_mnist": 1e-2, "text": 3e-3, "table": 3e-3}
+"""Learning rate by data, from the search."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training. ``condition``: name and options, as "drift:kind=law,data=table"."""
+
+    data: str
+    condition: str
+    epochs: float
+    policy: str
+    seed: int
+    lr: float | None = None  # in a search
+
+    @property
+    def name(self) -> str:
+        """Names its entry."""
+        parts = [self.data, self.condition, f"{self.epochs:g}", self.policy, str(self.seed)]
+        return " | ".join(parts + ([] if self.lr is None else [f"lr {self.lr:g}"]))
+
+
+def plan() -> list[Run]:
+    """All runs, the most telling first."""
+    few = ("dense", "dense+target", "oracle", "aim")
+    drifts = [
+        ("table", f"drift:kind={kind},data={data}", 20.0, METHODS[:5])
+        for kind in ("law", "columns", "inputs")
+        for data in ("table", "series")
+    ]
+    noise = (*METHODS, "elr")
+    blocks: list[tuple[str, str, float, tuple[str, ...]]] = [
+        ("text", "irrelevant_text:share=0.2", 0.8, METHODS[:5]),
+        *drifts,
+        ("fashion_mnist", "other_domain", 8, METHODS),
+        ("fashion_mnist", "web", 8, METHODS),
+        ("fashion_mnist", "open_set", 8, METHODS),
+        ("fashion_mnist", "long_tail", 8, METHODS),
+        ("fashion_mnist", "clean", 8, METHODS),
+        ("fashion_mnist", "wrong_labels", 8, noise),
+        ("cifar10", "other_domain", 8, few),
+        ("cifar10", "web", 8, (*few, "class_balanced", "auto")),
+        ("cifar10", "open_set", 8, few),
+        ("cifar10", "long_tail", 8, (*few, "class_balanced", "auto")),
+        ("cifar10", "human_labels:kind=worse", 8, ("dense", "oracle", "auto", "aim", "elr")),
+        ("cifar10", "wrong_labels", 8, ("dense", "dense+target", "oracle", "auto", "aim", "elr")),
+        ("cifar10", "clean", 8, ("dense", "auto", "aim")),
+        ("cifar10", "wrong_labels:target=0", 8, ("dense", "oracle", "auto", "elr")),
+        ("cifar10", "human_labels:kind=random1", 8, ("dense", "oracle", "auto", "aim", "elr")),
+        ("text", "irrelevant_text:share=0.05", 0.8, METHODS[:5]),
+        ("text", "irrelevant_text:share=0.5", 0.8, METHODS[:5]),
+        ("text", "irrelevant_text:share=1.0", 0.8, METHODS[:5]),
+        ("cifar10", "duplicates", 8, ("dense", "oracle", "auto", "aim")),
+        ("cifar10", "small", 40, ("dense", "auto", "aim")),
+        ("cifar10", "other_domain", 24, ("dense", "oracle", "aim")),
+        ("cifar10", "human_labels:kind=worse", 24, ("dense", "oracle", "auto", "elr")),
+        ("cifar10", "clean", 24, ("dense", "auto", "aim")),
+        ("cifar10", "other_domain", 8, METHODS),
+        ("cifar10", "web", 8, METHODS),
+        ("cifar10", "open_set", 8, METHODS),
+        ("cifar10", "long_tail", 8, METHODS),
+        ("cifar10", "human_labels:kind=worse", 8, noise),
+    ]
+    runs = [
+        Run(data, name, epochs, policy, seed)
+        for data, name, epochs, policies in blocks
+        for seed in SEEDS
+        for policy in policies
+    ]
+    return list(dict.fromkeys(runs))
+
+
+def search() -> list[Run]:
+    """Dense training at each learning rate, on data without a fault."""
+    clean = {
+        "cifar10": ("clean", 8.0),
+        "fashion_mnist": ("clean", 8.0),
+        "text": ("irrelevant_text:share=1.0", 0.8),
+        "table": ("drift:kind=inputs,data=table", 20.0),
+    }
+    return [
+        Run(data, name, epochs, "dense", seed, lr)
+        for data, (name, epochs) in clean.items()
+        for seed in (100, 101)
+        for lr in RATES
+    ]
+
+
+# --- data and models -------------------------------------------------------------------------
+
+
+@cache
+def images(name: str) -> tuple[Images, Images]:
+    """Training and test part, decoded once."""
+    if name == "digits":
+        whole = load("digits")[0]
+        return whole.subset(torch.arange(1400)), whole.subset(torch.arange(1400, 1797))
+    if name == "fashion_mnist":
+        train, test = load(name)
+        assert test is not None
+        return train, test
+    folders = [CACHE / f"{name}-{part}" for part in ("train", "test")]
+    if not all(folder.exists() for folder in folders):
+        for folder, part in zip(folders, load(name, SHARED / "cifar10-jpeg"), strict=True):
+            if not folder.exists() and part is not None:
+                write_mapped(folder, part, part.classes)
+    train, test = map(open_mapped, folders)
+    return train, test
+
+
+def made(run: Run) -> Condition:
+    """The condition of a run."""
+    name, _, rest = run.condition.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        options[key] = float(value) if key == "share" else int(value) if key == "target" else value
+    if name == "human_labels":
+        options["path"] = SHARED / "cifar10n" / "train_labels.npz"
+    if name == "irrelevant_text" and (SHARED / "tinyshakespeare.txt").exists():
+        options["path"] = SHARED / "tinyshakespeare.txt"
+    parts = images(run.data) if run.data in WIDTHS else (None, None)
+    return condition(name, *parts, run.seed, **options)
+
+
+def network(widths: tuple[int, ...], channels: int, classes: int) -> nn.Module:
+    """Convolutions 3x3 with BatchNorm, with poolings between them, then the mean over pixels."""
+    layers: list[nn.Module] = []
+    for place, width in enumerate(widths):
+        layers += [nn.MaxPool2d(2)] if place else []
+        layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+        layers += [nn.BatchNorm2d(width), nn.ReLU()]
+        channels = width
+    return nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)
+    )
+
+
+def perceptron(inputs: int) -> nn.Module:
+    """A network for rows of a table, or series as one row."""
+    return nn.Sequential(nn.Flatten(), mlp(inputs, 1))
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).square().flatten(1).mean(1)
+
+
+def bits(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean bits of the characters of each sequence, ``[rows]``."""
+    losses: Tensor = cross_entropy_rows(outputs, targets)[0]
+    return losses.mean(1) / np.log(2)
+
+
+# --- methods that only a bench has -----------------------------------------------------------
+
+
+class Oracle(Policy):
+    """Draws rows with known weights, as many as dense training: systematic, reshuffled."""
+
+    def __init__(self, weights: Tensor | None = None, seed: int = 0) -> None:
+        self.weights, self.seed = weights, seed
+
+    def plan(self, run: RunInfo) -> Selection | None:
+        if self.weights is None:
+            return None
+        random = rng.generator(run.seed, "oracle", run.epoch)
+        order = torch.randperm(run.samples, generator=random)
+        ends = (self.weights[order] / self.weights.sum()).cumsum(0) * run.samples
+        start = torch.rand(1, generator=random, dtype=torch.float64)
+        places = torch.searchsorted(ends, torch.arange(run.samples) + start)
+        drawn = order[places.clamp_max(run.samples - 1)]
+        return Selection(drawn[torch.randperm(len(drawn), generator=random)])
+
+
+class EarlyLearning(Trainer):
+    """Adds the early-learning regularisation of Liu et al. (NeurIPS 2020): 3 log(1 - <p, t>).
+
+    t is a moving average (0.7) of the probabilities p of the sample.
+    """
+
+    memory: Tensor | None = None
+
+    def train_batch(self, batch: Batch, weight: Tensor | None) -> Any:
+        assert batch.index is not None
+        self.rows = batch.index
+        return super().train_batch(batch, weight)
+
+    def regularised(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = F.cross_entropy(outputs.float(), targets, reduction="none")
+        if not (self.model.training and torch.is_grad_enabled()) or not hasattr(self, "rows"):
+            return losses
+        shares = outputs.float().softmax(1).clamp(1e-4, 1 - 1e-4)
+        if self.memory is None:
+            self.memory = torch.zeros(self.train_data.num_samples or 0, shares.shape[1])
+        if len(self.rows) == len(shares):
+            fixed = shares.detach() / shares.detach().sum(1, keepdim=True)
+            self.memory[self.rows] = 0.7 * self.memory[self.rows] + 0.3 * fixed
+        inner = (shares * self.memory[self.rows[: len(shares)]]).sum(1)
+        return losses + 3 * (1 - inner).clamp_min(1e-4).log()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "memory": self.memory}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory = state["memory"]
+        super().load_state_dict(state)
+
+
+class Elr(Task):
+    """A task trained by `EarlyLearning`."""
+
+    trainer_class = EarlyLearning
+
+    def trainer(self, *args: Any, **options: Any) -> Trainer:
+        trainer = super().trainer(*args, **options)
+        assert isinstance(trainer, EarlyLearning)
+        trainer.optimisation.criterion = trainer.regularised
+        return trainer
+
+
+# --- a run -----------------------------------------------------------------------------------
+
+
+def task_of(spec: Run, here: Condition) -> Task:
+    """Data, model and settings of a run."""
+    train = here.train
+    if spec.policy == "dense+target" and here.validation is not None:
+        train = joined(here.train, here.validation)
+    lr = spec.lr or SETTINGS[spec.data]
+    config = TrainConfig(lr=lr, threads=1)
+    kind = Elr if spec.policy == "elr" else Task
+    if spec.data in WIDTHS:
+        shape, normalize = here.train.shape, here.train.channel_stats()
+        loader = partial(Loader, normalize=normalize)
+        quiet = partial(loader, batch_size=500, shuffle=False)
+        return kind(
+            partial(network, WIDTHS[spec.data], shape[0], here.outputs),
+            loader(train, 64, augment=AUGMENT[spec.data]),
+            quiet(here.validation or here.test),
+            quiet(here.test),
+            config=replace(config, precision="bf16", channels_last=True),
+            device="cpu",
+        )
+    if spec.data == "text":
+        return Task(
+            partial(GPT, here.outputs),
+            train,
+            here.validation,
+            here.test,
+            metrics=(Metric("bits a character", bits, higher=False),),
+            config=config,
+            batch_size=32,
+            device="cpu",
+        )
+    inputs = here.train.tensors[0].shape[1:].numel()
+    return Task(
+        partial(perceptron, inputs),
+        train,
+        here.validation,
+        here.test,
+        criterion=squared_error,
+        metrics=(Metric("squared error", squared_error, higher=False),),
+        config=config,
+        batch_size=64,
+        device="cpu",
+    )
+
+
+def joined(train: Any, more: Any) -> Any:
+    """Training and validation rows together."""
+    if isinstance(train, Images):
+        both = (torch.cat([train.images, more.images]), torch.cat([train.labels, more.labels]))
+        return Images(*both, train.classes, train.name)
+    return ConcatDataset([train, more])
+
+
+def method_of(spec: Run, here: Condition, entries: dict[str, Any]) -> Method:
+    """The method of a run."""
+    if spec.policy == "oracle":
+        return Method("oracle", Oracle(here.oracle))
+    name, at, other = spec.policy.partition("@")
+    if at:
+        rate = entries[replace(spec, policy=other).name]["rate"]
+        return Method(spec.policy, {"name": name, "rate": rate})
+    dense = spec.policy in ("dense", "dense+target", "elr")
+    return Method(spec.policy, None if dense else {"name": spec.policy})
+
+
+def execute(spec: Run) -> dict[str, Any]:
+    """Train one run to its end; returns its entry. Per-row test results lie in `CACHE`."""
+    torch.set_num_threads(1)
+    here, entries = made(spec), read(RESULTS)
+    task = task_of(spec, here)
+    plain = task_of(replace(spec, policy="dense"), here).trainer(None, spec.seed, Budget(epochs=1))
+    cost = plain.cost(plain.batches.peek())
+    budget = Budget(flops=spec.epochs * len(here.train) * cost.training)
+    folder = CACHE / "runs" / spec.name.replace("/", "_")
+    entry = run(task, method_of(spec, here, entries), spec.seed, budget, folder)
+    kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value", "worst_class")
+    stamped = {name: stamp()[name] for name in ("commit", "dirty", "torch", "cpu")}
+    found = {name: entry[name] for name in kept}
+    metric = {"metric": entry.get("metric"), "higher": entry.get("higher")}
+    return {**asdict(spec), **found, **metric, "budget": budget.flops, "stamp": stamped}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Entries by name; none where there is no such file."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def collect(path: Path) -> None:
+    """Write the test results of all rows beside the entries: bits for accuracies, else float16."""
+    arrays = dict(np.load(ROWS)) if ROWS.exists() else {}
+    for name in read(path):
+        folder = CACHE / "runs" / name.replace("/", "_") / RECORDS
+        for file in folder.glob("*.safetensors") if name not in arrays else ():
+            rows = load_file(file).get("test")
+            if rows is not None:
+                exact = bool(((rows == 0) | (rows == 1)).all())
+                packed = np.packbits(rows.numpy().astype(bool)) if exact else rows.half().numpy()
+                arrays[name] = packed
+    np.savez_compressed(ROWS, **arrays)
+
+
+def train_all(runs: list[Run], path: Path, processes: int, job: Callable[[Run], Any]) -> None:
+    """Train the ``runs`` without an entry; each is written when it ends."""
+    done = read(path)
+    missing = [each for each in runs if each.name not in done]
+    print(f"{len(missing)} of {len(runs)} runs to train", flush=True)
+    with ProcessPoolExecutor(processes, max_tasks_per_child=1) as pool:
+        waiting = {each: pool.submit(job, each) for each in missing if "@" not in each.policy}
+        waiting |= {each: pool.submit(job, each) for each in missing if "@" in each.policy}
+        for each, future in waiting.items():
+            try:
+                entry = future.result()
+            except Exception as error:
+                print(f"{each.name}: {type(error).__name__}: {error}", flush=True)
+                continue
+            entries = {**read(path), each.name: entry}
+            write_atomic(path, json.dumps(entries, indent=0, sort_keys=False) + "\n")
+            print(f"{each.name}: {entry['value']:.4f}, {entry['seconds']:.0f} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--search", action="store_true")
+    options = parser.parse_args()
+    path = CACHE / "search.json" if options.search else RESULTS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    runs = [each for each in (search() if options.search else plan()) if options.only in each.name]
+    if any(each.data == "cifar10" for each in runs):
+        images("cifar10")
+    train_all(runs, path, options.processes, execute)
+    if not options.search:
+        collect(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The explorer of samples in a real browser: as a page of its own, and in JupyterLab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from tests.browser.conftest import ARTIFACTS
+
+DATA = """\
+import numpy as np
+from sklearn.datasets import load_digits
+from astkit.widgets.explore import Choices, Explorer, Sample
+
+digits = load_digits()
+samples = [Sample(row, f"<i>{digits.target[row]}", digits.images[row]) for row in range(100)]
+parts = np.arange(4)[:, None]
+dense = Choices(np.ones((4, 100), int), 2.5 - parts / 2 + np.zeros(100))
+skipped = (np.arange(100) % 4) >= parts
+auto = Choices(1 - skipped, np.where(skipped, np.nan, 1.5), {"never selected": [7, 3, 17]})
+explorer = Explorer(samples, {"dense": dense, "auto": auto}, "Digits & <b>losses</b>")
+"""
+
+
+def check(page: Any) -> None:
+    """Choose a method, a group, a class and a sample."""
+    page = page.locator(".astkit-explore")
+    cards = page.locator(".card")
+    cards.first.wait_for()
+    assert page.locator("h2").inner_text() == "Digits & <b>losses</b>"
+    assert cards.count() == 60
+    page.get_by_role("button", name="more").click()
+    assert cards.count() == 100
+    assert "<i>0, 4×" in cards.first.inner_text()
+    page.get_by_label("class").select_option("<i>3")
+    assert cards.count() > 5
+    assert all("<i>3" in words for words in cards.all_inner_texts())
+    page.get_by_label("method").select_option("auto")
+    assert page.get_by_label("class").input_value() == "<i>3"
+    page.get_by_label("class").select_option("")
+    page.get_by_label("group").select_option("never selected")
+    assert cards.count() == 3
+    assert "loss" in cards.first.inner_text()
+    cards.nth(1).click()
+    detail = page.locator(".detail")
+    assert "row 3, class <i>3" in detail.inner_text()
+    assert "trained on 4×" in detail.inner_text()
+    assert detail.locator("polyline").count() == 2
+    page.get_by_label("method").select_option("dense")  # which has no such group
+    assert cards.count() == 60
+
+
+def test_a_page_of_its_own_works_offline(browser: Any, tmp_path: Path) -> None:
+    space: dict[str, Any] = {}
+    exec(DATA, space)
+    path = space["explorer"].save(tmp_path / "explore.html")
+    problems: list[str] = []
+    for width in (830, 390):
+        context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
+        page = context.new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text))
+        page.goto(path.as_uri())
+        check(page)
+        assert problems == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.locator(".card").nth(4).click()
+        ARTIFACTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=str(ARTIFACTS / f"explore-{width}.png"))
+        context.close()
+
+
+@pytest.mark.full
+def test_the_widget_in_a_notebook(open_notebook: Any, tmp_path: Path) -> None:
+    parameters = new_code_cell("out = ''", metadata={"tags": ["parameters"]})
+    cells = [parameters, new_code_cell(DATA), new_code_cell("explorer")]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(
+        new_notebook(cells=cells, metadata={"kernelspec": kernel}), tmp_path / "explore.ipynb"
+    )
+    lab = open_notebook(tmp_path / "explore.ipynb", {"out": ""})
+    lab.run_cells(4)
+    check(lab.page)
+    lab.photo("lab")

@@ -1,0 +1,104 @@
+"""The baseline is looked at before a verdict: learning rate and length of dense training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import astkit
+from astkit import Budget, TrainConfig
+from astkit.comparison import baseline
+from astkit.comparison.baseline import Trial
+from tests.comparison.small_tasks import run
+
+
+def digits() -> list[TensorDataset]:
+    x, y = load_digits(return_X_y=True)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    inputs, labels = torch.tensor(x / 16).float()[order], torch.tensor(y)[order]
+    ends = ((0, 1200), (1200, 1500), (1500, 1797))
+    return [TensorDataset(inputs[a:b], labels[a:b]) for a, b in ends]
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = astkit.compare(perceptron, *digits(), seeds=[0, 1], config=TrainConfig(lr=1e-3))
+    rate, length, verdict = report.verdict.splitlines()
+    assert rate.startswith("dense training gains +")
+    assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003).")
+    assert length.startswith("twice the budget gained dense training +")
+    assert length.endswith("about short training; try budget=Budget(epochs=10).")
+    assert verdict.startswith("auto: ")
+    shown = (repr(report), report.to_markdown(), report._repr_html_(), capsys.readouterr().out)
+    for text in shown:
+        assert "untuned baseline" in text
+    assert report.settings["settings"]["lr"] == 1e-3  # nothing was changed
+
+
+def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
+    report = astkit.compare(perceptron, *digits(), seeds=[0, 1], out=tmp_path)
+    dense = [entry["value"] for entry in report.entries if entry["policy"] == "dense"]
+    assert min(dense) > 0.89
+    assert report.settings["settings"]["lr"] > 5e-3
+    assert "untuned" not in report.verdict
+    again = astkit.compare(perceptron, *digits(), seeds=[0, 1], out=tmp_path)
+    assert (again.entries, again.verdict) == (report.entries, report.verdict)
+
+
+def test_rates_are_tried_beyond_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+    monkeypatch.setattr(baseline._Trials, "run", lambda self, factor: _fake(self, factor, tried))
+    run(config=TrainConfig(), check_baseline=True, policies=["auto"], seeds=[0])
+    assert tried == pytest.approx([1 / 3, 1, 3, 10, 30, 90, 270])
+
+
+def _fake(trials: Any, factor: float, tried: list[float]) -> None:
+    tried.append(factor)
+    trials.metric, trials.higher = "accuracy", True
+    trials.found[factor] = Trial(min(0.9, factor / 300))
+
+
+def test_an_optimizer_is_tried_by_its_groups_and_scheduler(tmp_path: Path) -> None:
+    rates: list[float] = []
+
+    class Watched(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            rates.append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    def make(model: nn.Module) -> Any:
+        optimizer = Watched(model.parameters(), lr=1e-4)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+
+    report = run(
+        make_optimizer=make,
+        check_baseline=True,
+        policies=["auto"],
+        seeds=[0],
+        budget=Budget(epochs=6),
+    )
+    assert sorted(set(rates)) == pytest.approx([1e-4 / 3, 1e-4, 3e-4])
+    assert all("multiply the learning rate" in note for note in report.baseline if "rate" in note)
+
+
+def test_a_gain_has_to_exceed_a_point_and_twice_its_error() -> None:
+    few = torch.tensor([1.0] * 30 + [0.0] * 20)
+    better = torch.tensor([1.0] * 34 + [0.0] * 16)
+    scattered = better[torch.randperm(50, generator=torch.Generator().manual_seed(0))]
+    assert Trial(0.68, better).gain(Trial(0.6, few), "accuracy", True) is not None
+    assert Trial(0.68, scattered).gain(Trial(0.6, few), "accuracy", True) is None
+    assert Trial(0.605).gain(Trial(0.6), "accuracy", True) is None
+    assert Trial(0.97).gain(Trial(1.0), "loss", False) == pytest.approx(0.03)
+    assert Trial(0.99).gain(Trial(1.0), "loss", False) is None
+    assert Trial(1.5).gain(Trial(1.0), "loss", False) is None

@@ -1,0 +1,444 @@
+"""`compare`: fair controls, equal cost, the entries, and a folder that continues."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import astkit
+from astkit import Budget, Comparison, Gate, Metric, Policy, Selection, TrainConfig
+from astkit.comparison import schedule, training
+from astkit.gating import InfoBatch
+from astkit.trainers import Trainer
+from tests.comparison import small_tasks
+from tests.comparison.small_tasks import CONFIG, HELD, ROWS, TRAIN, make_model, run, timeless
+
+
+class Read(TensorDataset):
+    """Test data that count how often their rows are read."""
+
+    reads = 0
+
+    def __getitem__(self, row: int) -> Any:
+        self.reads += 1
+        return super().__getitem__(row)
+
+
+TEST = Read(*small_tasks.TEST.tensors)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("comparison") / "out"
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Comparison:
+    before = torch.get_rng_state()
+    report = run(out=folder, test=TEST)
+    assert torch.equal(torch.get_rng_state(), before)
+    return report
+
+
+def test_test_data_are_evaluated_once_a_run() -> None:
+    single = Read(*small_tasks.TEST.tensors)
+    few = run(test=single, policies=["cached_loss"], seeds=[0])
+    one = single.reads
+    more = run(test=single, policies=["cached_loss"], seeds=[0, 1])
+    added = len(more.entries) - len(few.entries)
+    assert single.reads - 2 * one == HELD * added
+
+
+def test_all_runs_of_a_seed_have_the_flops_of_dense_training_and_a_control(
+    report: Comparison,
+) -> None:
+    labels = list(dict.fromkeys(entry["policy"] for entry in report.entries))
+    rates = {entry["policy"]: entry["rate"] for entry in report.entries if entry["seed"] == 0}
+    controls = [f"random at {rates[name]:.3g}" for name in ("cached_loss", "gate(0.25)")]
+    assert labels == ["dense", *controls, "cached_loss", "gate(0.25)"]
+    assert [entry["seed"] for entry in report.entries] == [0] * 5 + [1] * 5
+    dense = report.entries[0]["flops"]
+    assert report.entries[0]["trained"] == 2 * ROWS
+    batch = 16 * dense / (2 * ROWS)
+    for entry in report.entries:
+        assert dense <= entry["flops"] < dense + 1.4 * batch
+        assert (entry["scored"] > 0) == (entry["policy"] == "gate(0.25)")
+        assert 0 <= entry["worst_class"] <= entry["value"] <= 1
+        assert entry["seconds"] > 0
+        assert (entry["joules"] is None) == bool(entry["joules_reason"])
+
+
+def test_a_comparison_builds_a_trainer_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    original = Trainer.__init__
+
+    def counted(self: Trainer, *args: Any, **options: Any) -> None:
+        built.append(self)
+        original(self, *args, **options)
+
+    monkeypatch.setattr(Trainer, "__init__", counted)
+    run(policies=["auto"])
+    assert len(built) == 4
+    built.clear()
+    run(policies=["infobatch"], budget=Budget(epochs=3))
+    assert len(built) == 6
+
+
+def test_the_curve_follows_the_run_to_its_end(report: Comparison) -> None:
+    for entry in report.entries:
+        flops, seconds, values = zip(*entry["curve"], strict=True)
+        assert list(flops) == sorted(set(flops))
+        assert list(seconds) == sorted(set(seconds))
+        assert (flops[-1], seconds[-1]) == (entry["flops"], entry["seconds"])
+        assert min(8, entry["steps"]) <= len(flops) <= training.POINTS
+        assert {value * HELD == pytest.approx(round(value * HELD)) for value in values} == {True}
+
+
+def test_records_count_the_rows_trained_on_and_keep_the_test_rows(report: Comparison) -> None:
+    for entry in report.entries:
+        record = report.visits(entry["policy"], entry["seed"])
+        trained, losses = record["trained"], record["losses"]
+        assert (trained.dtype, trained.shape) == (torch.int32, (8, ROWS))
+        assert int(trained.sum()) == entry["trained"]
+        assert (losses.isfinite() | (trained == 0)).all()
+        assert ((record["predicted"] >= 0) == (trained.sum(0) > 0)).all()
+        if entry["policy"] == "dense":  # every row once in each epoch, of four parts
+            assert (trained.view(2, 4, ROWS).sum(1) == 1).all()
+        if entry["policy"] == "gate(0.25)":  # scored rows have losses too
+            assert losses.isfinite().sum() > (trained > 0).sum()
+        assert float(record["test"].mean()) == pytest.approx(entry["value"])
+    assert all(each.test_rows for each in report.verdicts)
+    with pytest.raises(ValueError, match=r"no run of 'rho' with seed 0: choose one of"):
+        report.visits("rho", 0)
+
+
+def test_results_are_shown_saved_and_loaded(
+    report: Comparison, folder: Path, tmp_path: Path
+) -> None:
+    table = report.table()
+    assert list(table.loc["dense", ["n", "trained"]]) == [2, 2 * ROWS]
+    assert table.columns[1] == report.metric == "accuracy"
+    assert "cached_loss" in report.verdict
+    for text in (repr(report), report.to_markdown(), report.to_html(tmp_path / "a").read_text()):
+        assert "gate(0.25)" in text
+    path = report.save(tmp_path / "there" / "mine.json")
+    for place in (path, folder):
+        loaded = Comparison.load(place)
+        assert (loaded.entries, loaded.verdict) == (report.entries, report.verdict)
+        assert loaded.settings == report.settings
+        trained = loaded.visits("cached_loss", 1)["trained"]
+        assert torch.equal(trained, report.visits("cached_loss", 1)["trained"])
+    other = tmp_path / "other.json"
+    other.write_text(path.read_text().replace('"curve"', '"bend"'))
+    with pytest.raises(ValueError, match="is no comparison: its entries lack curve"):
+        Comparison.load(other)
+    with pytest.raises(FileNotFoundError, match="does not exist: give a file that `save` wrote"):
+        Comparison.load(tmp_path / "nothing.json")
+
+
+def test_the_same_call_continues_and_more_may_be_asked(
+    report: Comparison, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[str, int]] = []
+    original = schedule.run
+
+    def counted(task: Any, method: Any, seed: int, *rest: Any, **options: Any) -> Any:
+        trained.append((method.label, seed))
+        return original(task, method, seed, *rest, **options)
+
+    monkeypatch.setattr(schedule, "run", counted)
+    assert run(out=folder, test=TEST).entries == report.entries
+    assert trained == []
+    more = run(out=folder, test=TEST, policies=[Gate(0.25)], seeds=[0, 2])
+    assert {seed for _, seed in trained} == {2}
+    kept = [entry for entry in more.entries if entry["seed"] == 0]
+    assert [entry for entry in kept if entry not in report.entries] == []
+
+
+def test_an_interrupted_comparison_ends_with_the_same_entries(
+    report: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, calls = Trainer.train_batch, []
+
+    def interrupted(self: Trainer, *args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 19:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    monkeypatch.setattr(training, "PAUSE", 0.0)
+    with monkeypatch.context() as context:
+        context.setattr(Trainer, "train_batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(out=tmp_path, test=TEST)
+    assert list((tmp_path / "checkpoints").glob("*/*.json"))
+    again = run(out=tmp_path, test=TEST)
+    assert timeless(again.entries) == timeless(report.entries)
+
+
+def test_a_killed_comparison_ends_with_the_same_entries(report: Comparison, tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        training.PAUSE = 0.0
+        run(out=tmp_path, test=TEST)
+        os._exit(0)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "entries").glob("*.json")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    again = run(out=tmp_path, test=TEST)
+    assert timeless(again.entries) == timeless(report.entries)
+
+
+class Diverges(Policy):
+    """Selects rows with weights that make the loss infinite."""
+
+    def choose(self, batch: Any) -> Selection:
+        weight = torch.full((batch.rows,), 3e38)
+        return batch.select(torch.arange(batch.rows), weight, normaliser=1e-30)
+
+
+def test_a_policy_that_diverges_is_reported_beside_the_others() -> None:
+    report = run(policies=[Diverges(), "cached_loss"])
+    failed = [entry for entry in report.entries if entry["policy"] == "Diverges"]
+    assert [entry["value"] for entry in failed] == [None, None]
+    assert "Diverges failed with all seeds, so it has no random control" in report.notes
+    assert report.table().loc["Diverges", "failed"] == 2
+    assert "2 seeds without a finite accuracy" in report.verdict
+
+
+def test_dense_training_that_diverges_at_one_seed_does_not_end_the_comparison() -> None:
+    def brittle() -> nn.Module:
+        model = make_model()
+        first: Any = model[0]  # type: ignore[index]
+        with torch.no_grad():
+            first.weight[first.weight < -0.497] = 1e38  # with some of the seeds
+        return model
+
+    report = run(make_model=brittle, policies=["cached_loss"], seeds=range(6))
+    dense = [entry for entry in report.entries if entry["policy"] == "dense"]
+    failed = [entry["seed"] for entry in dense if entry["value"] is None]
+    assert 0 < len(failed) < 6
+    assert [note for note in report.notes if note.startswith(f"dense, seed {failed[0]}: the")]
+    assert {entry["seed"] for entry in report.entries[len(dense) :]} <= set(range(6))
+    assert report.verdicts[0].n == 6 - len(failed)
+
+
+def test_what_is_compared_is_the_first_metric_else_accuracy_else_the_loss() -> None:
+    def distance(outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(1) - targets).abs().float()
+
+    near = Metric("closeness", lambda outputs, targets: -distance(outputs, targets))
+    assert run(seeds=[0], policies=["auto"]).metric == "accuracy"
+    named = run(seeds=[0], metrics=[Metric("distance", distance, higher=False), near])
+    assert (named.metric, named.higher) == ("distance", False)
+    values = TensorDataset(TRAIN.tensors[0], TRAIN.tensors[0][:, 0])
+    squared = run(
+        make_model=lambda: nn.Sequential(nn.Linear(4, 1), nn.Flatten(0)),
+        train=values,
+        validation=values,
+        test=values,
+        criterion=nn.MSELoss(reduction="none"),
+        seeds=[0],
+        policies=["cached_loss"],
+    )
+    assert (squared.metric, squared.higher) == ("loss", False)
+    assert any("test is the training data" in note for note in squared.notes)
+
+
+def test_a_metric_that_sounds_like_an_error_needs_its_direction() -> None:
+    for name in ("mae", "val_loss", "top-1 error", "perplexity", "MSE"):
+        with pytest.raises(ValueError, match=r"lower values were better: say so .* higher=False"):
+            run(metrics={name: lambda outputs, targets: targets.float()})
+    Metric("mae", lambda outputs, targets: targets.float(), higher=False)
+
+
+class MacroRecall:
+    """Mean recall over the classes: an aggregate, not a mean over rows."""
+
+    def __init__(self) -> None:
+        self.hits, self.counts = torch.zeros(3), torch.zeros(3)
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.counts += targets.bincount(minlength=3)
+        self.hits += targets[outputs.argmax(1) == targets].bincount(minlength=3)
+
+    def compute(self) -> Tensor:
+        return (self.hits / self.counts.clamp_min(1)).mean()
+
+
+def test_a_metric_with_update_and_compute_has_an_interval_by_bootstrap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report = run(metrics={"recall": MacroRecall()}, policies=["cached_loss"])
+    assert (report.metric, report.resampled) == ("recall", True)
+    assert report.verdicts[0].test_rows
+    for entry in report.entries:
+        draws = report.test_rows(entry)
+        assert draws is not None
+        assert float(draws.mean()) == pytest.approx(entry["value"], abs=4 * float(draws.std()))
+    monkeypatch.setattr(training, "KEPT", 10)
+    short = run(metrics={"recall": MacroRecall()}, policies=["cached_loss"])
+    assert not short.verdicts[0].test_rows
+    assert "seeds only" in short.to_markdown()
+
+
+def test_fast_validation_applies_to_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Read(*small_tasks.VALIDATION.tensors)
+    config = TrainConfig(lr=0.02, validation_fraction=0.25)
+    run(validation=held, config=config, policies=["cached_loss"], seeds=[0])
+    few, held.reads = held.reads, 0
+    run(validation=held, policies=["cached_loss"], seeds=[0])
+    assert few < 0.6 * held.reads
+
+
+def test_parallel_runs_give_the_same_entries_without_seconds(report: Comparison) -> None:
+    parallel = run(jobs=2, test=TEST)
+    assert {entry["seconds"] for entry in parallel.entries} == {None}
+    assert timeless(parallel.entries) == timeless(report.entries)
+    assert any("in parallel" in note for note in parallel.notes)
+
+
+def test_seeds_are_added_while_they_fit_and_a_finished_comparison_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 100_000, 20))
+    stub = SimpleNamespace(monotonic=lambda: float(next(clock)), perf_counter=time.perf_counter)
+    monkeypatch.setattr(schedule, "time", stub)
+    first = run(minutes=3, policies=["auto"], out=tmp_path)
+    seeds = {entry["seed"] for entry in first.entries}
+    assert len(seeds) > 1
+    again = run(minutes=3, policies=["auto"], out=tmp_path)
+    assert again.entries == first.entries
+
+
+def test_rows_that_parts_share_are_the_first_note() -> None:
+    x, _ = TRAIN.tensors
+    known = TensorDataset(torch.cat([x[:6], TEST.tensors[0][6:]]), TEST.tensors[1])
+    report = run(test=known, policies=["auto"], seeds=[0])
+    assert report.notes[0].startswith("rows with equal inputs: 6 of train in test; remove them")
+    assert not any("equal inputs" in note for note in run(policies=["auto"], seeds=[0]).notes)
+
+
+def test_break_even_is_computed_from_the_first_seed(report: Comparison) -> None:
+    notes = [note for note in report.notes if note.startswith("gate(0.25)")]
+    assert len(notes) == 1
+    assert "break-even rate" in notes[0] or "saves no time" in notes[0]
+
+
+class Mixup(DataLoader):  # type: ignore[type-arg]
+    """A loader that changes its batches: all labels become 0."""
+
+    def __iter__(self) -> Any:
+        for x, y in super().__iter__():
+            yield x, torch.zeros_like(y)
+
+
+def test_a_loader_with_its_own_iteration_is_passed_through_or_refused() -> None:
+    own = Mixup(TRAIN, 16, shuffle=True)
+    with pytest.raises(ValueError, match="cached_loss selects rows before loading, but train is a"):
+        run(train=own, policies=["cached_loss"], batch_size=None)
+    test = Mixup(small_tasks.TEST, 8)
+    report = run(train=own, test=test, policies=[Gate(0.25)], batch_size=None, seeds=[0])
+    dense = report.entries[0]
+    assert dense["policy"] == "dense"
+    assert dense["value"] > 0.9  # all labels are 0, in the test loader too
+
+
+def test_torch_loaders_are_read_as_data_sets() -> None:
+    def drawn(train: Any) -> list[dict[str, Any]]:
+        return timeless(run(train=train, policies=["cached_loss"], batch_size=None).entries)
+
+    plain = DataLoader(TRAIN, batch_size=16, shuffle=True)
+    assert drawn(plain) == timeless(run(policies=["cached_loss"]).entries)
+
+
+def test_each_run_has_its_own_policy_criterion_and_optimizer() -> None:
+    policy = {"name": "bls", "policy": InfoBatch()}
+    first = run(policies=[policy], seeds=[0])
+    again = run(policies=[policy], seeds=[0])
+    assert timeless(first.entries) == timeless(again.entries)
+
+    def sgd(model: nn.Module) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 3)
+
+    scheduled = run(make_optimizer=sgd, policies=["auto"], seeds=[0])
+    fixed = run(make_optimizer=lambda m: sgd(m)[0], policies=["auto"], seeds=[0])
+    assert scheduled.entries[0]["curve"] != fixed.entries[0]["curve"]
+
+
+def test_nothing_is_kept_without_a_folder() -> None:
+    report = run(policies=["auto"], seeds=[0])
+    folder = report._folder.parent
+    assert folder.exists()
+    del report
+    gc.collect()
+    assert not folder.exists()
+
+
+ONE = nn.Module()
+ONE.inner = make_model()
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"make_model": make_model()}, "make_model is a Sequential: pass a function"),
+    ({"make_model": partial(getattr, ONE, "inner")}, "returns the same model twice"),
+    ({"make_model": lambda: 3}, "make_model returns a int: return a torch module"),
+    ({"test": None}, "test is missing"),
+    ({"dataset": "digits"}, "dataset is 'digits', but train is given too"),
+    ({"policies": []}, "policies is \\[\\]: name at least one"),
+    ({"policies": ["auto", "auto"]}, "policies holds auto twice"),
+    ({"policies": ["autos"]}, "unknown policy 'autos'"),
+    ({"seeds": [0, 0]}, "seeds is \\[0, 0\\]: give different whole numbers"),
+    ({"seeds": []}, "seeds is \\[\\]"),
+    ({"minutes": 0}, "minutes is 0: give a number above 0"),
+    ({"jobs": 0}, "jobs is 0: give the number of processes"),
+    ({"budget": Budget(seconds=3)}, "budget is in seconds, which depend on the load"),
+    ({"budget": 3}, "budget is 3: pass a budget"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES)
+def test_mistakes_are_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        run(**change)
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_of_the_last_version_name_their_remedy() -> None:
+    with pytest.raises(TypeError, match="compare has no argument 'all_policies'"):
+        run(all_policies=True)
+    with pytest.raises(TypeError, match=r"Trainer has no argument 'step' .*the policy determines"):
+        Trainer(make_model(), TRAIN, epochs=1, step=None)
+    with pytest.raises(AttributeError, match=r"GatedStep.*pass policy=\.\.\. to Trainer"):
+        astkit.GatedStep  # noqa: B018
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    from filelock import FileLock
+
+    with (
+        FileLock(tmp_path / ".lock"),
+        pytest.raises(ValueError, match="which another process is using"),
+    ):
+        run(out=tmp_path)
+
+
+def test_data_that_drop_all_rows_are_refused_before_training() -> None:
+    few = DataLoader(Subset(TRAIN, range(5)), batch_size=16, shuffle=True, drop_last=True)
+    with pytest.raises(ValueError, match="drop_last"):
+        run(train=few, batch_size=None)
+
+
+assert CONFIG.lr == 0.02

@@ -1,0 +1,252 @@
+"""The report: what it says, costs to reach a value, and that names cannot break it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astkit.comparison import report as comparison_report
+from astkit.comparison.report import at_equal_seconds, reach, reached_at
+from astkit.comparison.verdict import Verdict, judge
+from tests.comparison.test_statistics import entry
+from tests.comparison.test_verdict import CLEAR, NOISY, entries
+
+HOSTILE = "gate(<b>|*a*|$x$</b>)"
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    gaps = {"infobatch": NOISY, HOSTILE: CLEAR, "random at 0.30": NOISY[::-1]}
+    return [{**row, "rate": 0.3} if row["policy"] != "dense" else row for row in entries(gaps)]
+
+
+@dataclass
+class Report:
+    """What the report needs of a `Comparison`."""
+
+    entries: Rows
+    notes: list[str] = field(default_factory=list)
+    baseline: list[str] = field(default_factory=list)
+    metric: str = "accuracy"
+    higher: bool = True
+    resampled: bool = False
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return judge(self.entries, self.metric, self.higher)
+
+    def test_rows(self, entry: Any) -> None:
+        """No results by row."""
+
+
+class Tags(HTMLParser):
+    """Tags, texts and addresses of a page; fails on tags that do not nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def row_of(markdown: str, policy: str) -> str:
+    """The first row of this policy."""
+    return next(line for line in markdown.splitlines() if line.startswith(f"| {policy} |"))
+
+
+def test_the_tables_hold_every_method_and_its_numbers(rows: Rows) -> None:
+    said = comparison_report.markdown(Report(rows, ["one note"]))
+    assert [f"- {each.sentence}." in said for each in judge(rows)] == [True, False]  # one escaped
+    assert row_of(said, "dense") == "| dense | 5 | 85.00% | – | 1.00 | 1.00 |"
+    assert row_of(said, "infobatch") == (
+        "| infobatch | 5 | 85.90% | +0.9 points [-1.2, +3.0] | 1.00 | 1.00 |"
+    )
+    assert row_of(said, "random at 0.30") == "| random at 0.30 | 5 | 85.90% | – | 1.00 | 1.00 |"
+    second = comparison_report.further(rows, judge(rows), "accuracy").set_index("policy")
+    assert second.loc[HOSTILE].tolist()[:2] == ["0.30", "0.85 [0.84, 0.87]"]
+    assert second.loc["infobatch", "FLOPs needed"] == "3 of 5 seeds"
+    assert second.loc[HOSTILE, "minus random"].startswith("+1.2 points [-")
+    assert "Outcomes are corrected for the 2 policies compared (Holm)" in said
+    assert "over seeds only, so they hold for these test rows alone" in said
+    assert said.endswith("one note\n")
+    cells = [cell for line in said.splitlines() if line[0:1] == "|" for cell in line.split(" | ")]
+    assert max(map(len, cells)) <= 60
+
+
+def test_what_is_wrong_with_the_baseline_is_said_before_the_verdicts(rows: Rows) -> None:
+    report = Report(rows, ["one note"], baseline=["<untuned> baseline"])
+    for said in (comparison_report.markdown(report), Tags(comparison_report.html(report)).text):
+        assert said.index("untuned") < said.index("infobatch: ") < said.index("one note")
+    assert comparison_report.to_json(report)["baseline"] == report.baseline
+
+
+def test_an_oracle_adds_the_share_of_the_possible_gain() -> None:
+    rows = entries({"x": NOISY, "oracle": CLEAR})
+    said = comparison_report.markdown(Report(rows))
+    assert row_of(said, "dense").count("|") == 8
+    assert row_of(said, "x").rstrip(" |").endswith("]")
+    assert row_of(said, "oracle").endswith("| – |")
+    assert "The oracle knows what is wrong with the data" in said
+
+
+def test_names_cannot_break_the_page(rows: Rows) -> None:
+    hostile = Report(rows, ["<i>a note"])
+    page = Tags(comparison_report.html(hostile))
+    assert not {"b", "i"} & {*page.seen}
+    assert page.text.count(HOSTILE) == 3  # a sentence and two rows
+    assert "<i>a note" in page.text
+    assert page.seen.count("img") == 2
+    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    lines = comparison_report.markdown(hostile).splitlines()
+    tables = [line.replace("\\|", "") for line in lines if line.startswith("|")]
+    assert [line.count("|") for line in tables] == [7] * 6 + [8] * 4
+    assert r"gate(\<b>\|\*a\*\|$x$\</b>)" in "\n".join(lines)
+
+
+def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
+    lost = {"seconds": None, "flops": None, "worst_class": None, "curve": []}
+    rows = [{**row, **lost, "value": 1.2} for row in entries({"x": NOISY})]
+    rows[-1]["value"] = math.nan
+    lossy = Report(rows, metric="loss", higher=False)
+    assert row_of(comparison_report.markdown(lossy), "x") == (
+        "| x | 4 of 5 | 1.2 | +0.0 in loss | – | – |"
+    )
+    figures = comparison_report.pictures(rows, lossy.verdicts)
+    assert list(figures) == ["differences to dense training"]
+    nothing = Report(rows[:5], metric="loss", higher=False)
+    assert Tags(comparison_report.html(nothing)).seen.count("table") == 1
+    assert "Holm" not in comparison_report.markdown(lossy)
+
+
+def test_the_json_is_the_whole_report_in_plain_values(rows: Rows) -> None:
+    rows = copy.deepcopy(rows)
+    rows[5] |= {"value": None, "trained": 9000}  # of "infobatch"
+    found = json.loads(
+        json.dumps(comparison_report.to_json(Report(rows, ["a note"])), allow_nan=False)
+    )
+    keys = "schema metric higher unit baseline legend verdicts figures notes"
+    assert set(found) == {*keys.split()}
+    assert found["unit"] == {"name": "points", "factor": 100}
+    verdicts = judge(rows)
+    for each, verdict in zip(found["verdicts"], verdicts, strict=True):
+        assert (each["outcome"], each["sentence"]) == (verdict.outcome, verdict.sentence)
+        assert each["difference"] == pytest.approx(verdict.difference._asdict())
+        assert each["of_possible"] == {"mean": None, "low": None, "high": None, "n": 0}
+    figures = {each["policy"]: each for each in found["figures"]}
+    assert list(figures) == ["dense", "infobatch", HOSTILE, "random at 0.30"]
+    assert (figures["infobatch"]["seeds"], figures["infobatch"]["failed"]) == (5, 1)
+    assert figures["infobatch"]["value"] == pytest.approx(0.85 + sum(NOISY[1:]) / 4)
+    assert figures["infobatch"]["trained"] == 1000
+    assert figures["dense"]["joules"] is None
+    assert "reach_flops" not in figures["dense"]
+    assert figures[HOSTILE]["reach_flops"]["mean"] == pytest.approx(0.85, abs=0.01)
+
+
+def test_a_lost_validation_value_leaves_the_page_whole(rows: Rows) -> None:
+    rows = copy.deepcopy(rows)
+    for row in rows[7:9]:  # of "infobatch"
+        row["curve"] = [[*point[:2], None] for point in row["curve"]]
+    rows[1]["curve"][-1][2] = math.inf  # of dense
+    shown = comparison_report.further(rows, judge(rows), "accuracy")
+    assert shown["FLOPs needed"].tolist() == ["2 of 5 seeds", "4 of 5 seeds"]
+    assert Tags(comparison_report.html(Report(rows))).seen.count("img") == 2
+
+
+def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
+    rows = copy.deepcopy(rows)
+    for row in rows[5:10]:
+        row["flops"] = 85.0
+    forest, costs = comparison_report.pictures(rows, judge(rows)).values()
+    (axis,) = forest.axes
+    assert axis.get_xlabel() == "difference of accuracy (points), better to the right"
+    names = [text.get_text().replace("\n", " ") for text in axis.get_yticklabels()]
+    assert names[0] == "random at 0.30"
+    assert names[-1] == "infobatch, 0.85 x the FLOPs"  # what is not at equal cost is last
+    means = [round(bar.lines[0].get_xdata()[0], 6) for bar in axis.containers]
+    assert means == [0.9, 2.1, 1.2, 0.9, 0.0]  # in points; policies to dense and to random
+    (right,) = axis.child_axes
+    words = [text.get_text() for text in right.get_yticklabels()]
+    assert words == ["", "higher, not shown to beat random", "cannot tell yet"]
+    drawn = {line.get_label(): line for line in costs.axes[0].lines}
+    assert drawn["final value of dense"].get_ydata() == pytest.approx([0.85, 0.85])
+    assert drawn["dense"].get_xdata()[[0, -1]] == pytest.approx([0.25, 1.0])
+
+
+def test_the_cost_of_reaching_dense_is_a_share_of_its_whole_run() -> None:
+    dense = {seed: entry("dense", seed, 0.85) for seed in range(4)}
+    runs = [entry("a", 0, 0.9), entry("a", 1, 0.84), entry("a", 2, curve=[]), entry("a", 3, 0.9)]
+    runs[3]["curve"] = [[None, *rest] for _, *rest in runs[3]["curve"]]
+    runs[3]["flops"] = None
+    arm = dict(enumerate(runs))
+    assert reach(arm, dense, "flops", True) == [pytest.approx(0.75), None, None, None]
+    found = reach(arm, dense, "seconds", True)
+    assert found == [pytest.approx(0.75), None, None, pytest.approx(0.75)]
+    assert reach({0: entry("a", 0, 0.3)}, dense, "flops", False) == [pytest.approx(0.25)]
+    arm[0]["value"] = None  # a seed that failed counts nowhere
+    assert reach(arm, dense, "seconds", True) == [None, None, pytest.approx(0.75)]
+
+
+def test_the_value_after_equal_time_is_read_from_the_curve() -> None:
+    dense = {seed: entry("dense", seed, 0.85, seconds=15.0) for seed in range(4)}
+    arm = {0: entry("a", 0, 0.9), 1: entry("a", 1, 0.9, seconds=None), 2: entry("a", 2, 0.7)}
+    arm[2]["curve"] = [[50.0, 5.0, 0.5], [100.0, 10.0, 0.7]]
+    arm[3] = entry("a", 3)
+    dense[3]["seconds"] = 4.0  # before the first validation
+    found = at_equal_seconds(arm, dense)
+    assert found == [pytest.approx(0.0), None, pytest.approx(-0.15), None]  # a shorter run: its end
+    arm[0]["curve"][1][2] = None  # a gap on the way
+    assert at_equal_seconds(arm, dense)[0] is None
+
+
+@given(
+    values=st.lists(st.integers(0, 8).map(lambda v: v / 4), min_size=1, max_size=8),
+    target=st.floats(0.1, 1.9),
+    higher=st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_value_is_reached_where_the_curve_stays_good(
+    values: list[float], target: float, higher: bool
+) -> None:
+    points = [(10.0 * (place + 1), value) for place, value in enumerate(values)]
+    found = reached_at(points, target, higher)
+    costs = np.linspace(10, points[-1][0], 20_001)
+    curve = np.interp(costs, *zip(*points, strict=True))
+    good = curve >= target if higher else curve <= target
+    if not good[-1]:
+        assert found is None
+    else:
+        bad = np.flatnonzero(~good)
+        slow = costs[bad[-1] + 1] if len(bad) else costs[0]
+        assert found == pytest.approx(slow, abs=0.01)
+
+
+def test_a_gap_in_the_curve_does_not_count_as_reached() -> None:
+    points = [(1.0, 0.9), (2.0, math.nan), (3.0, 0.9)]
+    assert reached_at(points, 0.8) == 3.0
+    assert reached_at(points[:2], 0.8) is None
+    assert reached_at([], 0.8) is None

@@ -1,0 +1,219 @@
+"""Groups, class shares and suspects of recorded visits equal values found by hand."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from astkit import indexed, rng
+from astkit.comparison.samples import Samples, by_loss, explorer, together
+from astkit.datasets import Images, Loader, split
+from astkit.datasets.conditions import condition
+from astkit.datasets.facts import class_labels
+from astkit.gating.losses import cross_entropy_rows
+from astkit.models import build
+
+NAN = float("nan")
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+LOSSES = torch.tensor([[0.2, 9.0, 0.4, 3.0, NAN, 0.2], [0.1, 12.0, NAN, 2.0, NAN, 0.1]])
+
+
+@pytest.fixture
+def trained():
+    """Rows: selected often, always, once, once but hard, never, sometimes."""
+    counts = torch.zeros(8, 6, dtype=torch.int32)
+    counts[2:6, 0] = 1
+    counts[:, 1] = 2
+    counts[0, 2] = 1
+    counts[7, 3] = 1
+    counts[2:5, 5] = 1
+    return counts
+
+
+@pytest.fixture
+def images():
+    pixels = torch.arange(6 * 3 * 5 * 4).view(6, 3, 5, 4).to(torch.uint8)
+    return Images(pixels, LABELS, ("cat", "<dog>", "cow"), "animals")
+
+
+def test_groups_are_those_found_by_hand(trained):
+    samples = Samples(trained, LOSSES, labels=LABELS)
+    assert samples.total.tolist() == [4, 16, 1, 1, 0, 3]
+    assert {name: rows.tolist() for name, rows in samples.groups.items()} == {
+        "most selected": [1, 0, 5, 3, 2],  # of rows 2 and 3 the one with the higher loss is first
+        "least selected": [2, 3, 5, 0, 1],
+        "never selected": [4],
+    }
+    even = Samples(torch.ones(8, 6, dtype=torch.int32), LOSSES).groups
+    assert [len(rows) for rows in even.values()] == [0, 0, 0]
+
+
+def test_class_shares_sum_over_the_rows_of_a_class(trained, images):
+    shares = Samples(trained, LOSSES, images).class_shares()
+    assert list(shares.columns) == ["cat", "<dog>", "cow"]
+    assert shares.loc["all rows"].tolist() == pytest.approx([1 / 3] * 3)
+    assert shares.loc["part 1"].tolist() == pytest.approx([0, 2 / 3, 1 / 3])
+    assert shares.loc["part 3"].tolist() == pytest.approx([1 / 4, 2 / 4, 1 / 4])
+
+
+def test_suspects_have_the_highest_loss_above_the_average_of_the_same_part(trained, images):
+    predicted = torch.tensor([0, 2, 2, -1, 1, 2], dtype=torch.int16)
+    samples = Samples(trained, LOSSES, images, predicted=predicted)
+    usual = [12.8 / 5, 14.2 / 4]
+    assert samples.loss.tolist() == pytest.approx(
+        [
+            *(0.15 - sum(usual) / 2, 10.5 - sum(usual) / 2, 0.4 - usual[0]),
+            *(2.5 - sum(usual) / 2, NAN, 0.15 - sum(usual) / 2),
+        ],
+        nan_ok=True,
+    )
+    # row 2 was seen early only, when all losses were high, and is no suspect for that
+    suspects = samples.suspects(3)
+    assert suspects.rows.tolist() == [1, 3, 2]
+    table = suspects.table()
+    assert table["label"].tolist() == ["<dog>", "cat", "cow"]
+    assert table["predicted"].tolist() == ["cow", "–", "cow"]
+    assert samples.suspects(50).rows[-1] == 4  # without a loss
+
+
+def test_suspects_are_written_and_dropped(trained, images, tmp_path):
+    loader = DataLoader(indexed(images), batch_size=2)
+    suspects = Samples(trained, LOSSES, loader).suspects(2)
+    written = pd.read_csv(suspects.to_csv(tmp_path / "suspects.csv"))
+    assert written["row"].tolist() == [1, 3]
+    assert list(written.columns) == ["row", "trained", "loss", "label"]
+    rest = suspects.drop()
+    assert len(rest) == 4
+    assert torch.equal(rest[1][0], images[2][0])
+    assert rest.labels.tolist() == [0, 2, 1, 2]
+    assert rest.classes == images.classes
+    assert torch.equal(class_labels(rest), rest.labels)
+    assert Loader(rest, 2).num_samples == 4
+
+
+def test_suspects_of_equal_loss_are_ordered_at_random(trained):
+    rows = 4000
+    even = Samples(torch.ones(8, rows, dtype=torch.int32), torch.full((8, rows), 0.5))
+    wrong = torch.arange(rows) < 400  # a stable order would find all of them
+    assert wrong[even.suspects(400).rows].double().mean() < 0.15
+    assert torch.equal(even.suspects(400).rows, even.suspects(400).rows)
+    order = by_loss(torch.tensor([NAN, 1.0, float("inf"), 3.0]))
+    assert order.tolist() == [2, 3, 1, 0]
+
+
+def test_what_is_shown_is_what_the_data_hold(trained, images):
+    samples = Samples(trained, LOSSES, images, name="<gate>")
+    shown = samples._repr_html_()
+    wanted = ("&lt;gate&gt;", "&lt;dog&gt;", "never selected: 1", "data:image/png;base64,")
+    assert all(each in shown for each in wanted)
+    assert "data:image/png;base64," in samples.suspects(2)._repr_html_()
+
+    rows = [({"age": 30 + row, "name": "<script>never"}, 0) for row in range(6)]
+    for each in (Samples(trained, LOSSES, rows), Samples(trained, LOSSES, rows).suspects(3)):
+        shown = each._repr_html_()
+        assert "data:image" not in shown
+        assert "<script>" not in shown
+        assert re.search(r"<th>age</th>\s*<th>name</th>", shown)
+
+    vectors = [(torch.arange(20.0) + row, 0) for row in range(6)]
+    table = Samples(trained, LOSSES, vectors).table(2)
+    assert list(table.columns) == ["trained", "loss", *(f"x{place}" for place in range(8))]
+    assert table.loc[("most selected", 1), "x7"] == 8
+    assert [group for group, _ in table.index].count("most selected") == 2
+
+    pictures = [{"image": Image.new("L", (4, 4), 9), "label": 0}] * 6
+    assert "data:image" in Samples(trained, LOSSES, pictures)._repr_html_()
+    clash = Samples(trained, LOSSES, [{"trained": "own", "age": 1}] * 6).table(1)
+    assert list(clash.columns) == ["trained", "loss", "age"]
+    assert clash.loc[("most selected", 1), "trained"] == 16
+
+    tokens = [{"ids": torch.arange(9), "labels": row} for row in range(6)]
+    shown = Samples(trained, LOSSES, tokens, show=lambda row: f"text {row} <i>")._repr_html_()
+    assert "text 1 &lt;i&gt;" in shown
+    assert "never selected" in Samples(trained, LOSSES)._repr_html_()
+    even = Samples(torch.ones(8, 6, dtype=torch.int32), LOSSES, images)._repr_html_()
+    assert "data:image" not in even
+
+
+def test_seeds_are_summed_and_their_losses_averaged(trained):
+    later = LOSSES + torch.tensor([[0.0], [1.0]])
+    runs = [
+        {"trained": trained, "losses": losses, "predicted": torch.tensor(classes)}
+        for losses, classes in ((LOSSES, [0, 1]), (later, [0, 2]), (later, [1, 2]))
+    ]
+    all_runs = together(runs)
+    assert torch.equal(all_runs["trained"], 3 * trained)
+    torch.testing.assert_close(
+        all_runs["losses"], LOSSES + torch.tensor([[0.0], [2 / 3]]), equal_nan=True
+    )
+    assert all_runs["predicted"].tolist() == [0, 2]
+    assert "predicted" not in together([*runs, {"trained": trained, "losses": later}])
+
+
+def test_wrong_arguments_give_one_sentence(trained, images):
+    samples = Samples(trained, LOSSES)
+    cases = {
+        "trained has shape [6, 8] and losses [2, 6]": lambda: Samples(trained.T, LOSSES),
+        "data has 5 rows, but trained counts 6": lambda: Samples(trained, LOSSES, [0] * 5),
+        "labels has shape [5]": lambda: Samples(trained, LOSSES, labels=LABELS[:5]),
+        "no class labels: pass labels": samples.class_shares,
+        "k is 0: ask for at least one row": lambda: samples.suspects(0),
+        "the training data are not known here": lambda: samples.suspects(1).drop(),
+        "images holds no image": lambda: Samples(trained, LOSSES, images).picture(0),
+    }
+    for sentence, call in cases.items():
+        with pytest.raises(ValueError, match=re.escape(sentence)):
+            call()
+
+
+def test_planted_wrong_labels_are_suspected():
+    images = split("digits").train.subset(range(0, 1290, 2))
+    made = condition("wrong_labels", images, target=0, share=0.1)
+    inputs, labels = made.train.images.float() / 255, made.labels
+    model = build("digits_cnn", images.shape, images.num_classes, seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = torch.full((8, len(labels)), NAN)
+    predicted = torch.empty(len(labels), dtype=torch.int16)
+    for epoch in range(8):
+        for rows in rng.permutation(len(labels), 0, "order", epoch).split(64):
+            outputs = model(inputs[rows])
+            loss = cross_entropy_rows(outputs, labels[rows])
+            optimizer.zero_grad()
+            loss.mean().backward()
+            optimizer.step()
+            losses[epoch, rows], predicted[rows] = loss.detach(), outputs.argmax(1).short()
+    samples = Samples(torch.ones(8, len(labels)), losses, made.train, predicted=predicted)
+    suspects = samples.suspects(int(made.wrong.sum())).rows
+    assert made.wrong[suspects].double().mean() > 0.8
+    assert (
+        predicted[suspects] == made.true_labels[suspects]
+    ).double().mean() > 0.8  # what the label should be
+
+
+def test_an_explorer_holds_the_first_of_each_group_of_each_method(trained, images):
+    losses = torch.cat([LOSSES] * 4)
+    methods = {
+        "auto": Samples(trained, losses, images, name="auto"),
+        "dense": Samples(torch.ones(8, 6, dtype=torch.int32), losses, images, name="dense"),
+    }
+    content = explorer(methods).content
+    assert [sample["row"] for sample in content["samples"]] == list(range(6))
+    assert [sample["label"] for sample in content["samples"]][:2] == ["cat", "<dog>"]
+    assert all(sample["picture"].startswith("data:image/png") for sample in content["samples"])
+    auto, dense = content["methods"]
+    assert np.transpose(auto["counts"]).tolist() == trained.tolist()
+    assert auto["losses"][4] == [None] * 8
+    assert auto["groups"]["never selected"] == [4]
+    assert auto["groups"]["suspected wrong labels"][0] == 1
+    assert dense["groups"]["most selected"] == []
+    few = explorer(methods, most=3).content
+    rows = [sample["row"] for sample in few["samples"]]
+    assert len(rows) == 3
+    assert {1, 2} <= set(rows)  # the most and the least selected
+    assert all(place < 3 for places in few["methods"][0]["groups"].values() for place in places)

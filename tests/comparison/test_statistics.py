@@ -1,0 +1,264 @@
+"""Differences, intervals over seeds and rows, tests and numbers of seeds, by slow references."""
+
+from __future__ import annotations
+
+import math
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from astkit.comparison import statistics
+from astkit.comparison.statistics import (
+    Estimate,
+    Gaps,
+    Interval,
+    bootstrap_rows,
+    estimate,
+    holm,
+    mean_interval,
+    paired_difference,
+    ratio_interval,
+    rows_needed,
+    seeds_for,
+    seeds_needed,
+    share_of_gain,
+    split_error,
+)
+from astkit.trainers.evaluation import wilson_interval
+
+NUMBERS = st.integers(-3000, 3000).map(lambda value: value / 1000)
+
+
+def entry(policy: str, seed: int = 0, value: float = 0.9, **others: Any) -> dict[str, Any]:
+    """The entry of a run that ends with this value, on the test and the validation data."""
+    curve = [[25.0, 5.0, 0.4], [50.0, 10.0, 0.8], [100.0, 20.0, value]]
+    plain = {"seconds": 20.0, "flops": 100.0, "trained": 1000, "scored": 0, "rate": 1.0}
+    shown = {"worst_class": value - 0.1, "curve": curve}
+    return {"policy": policy, "seed": seed, "value": value, **plain, **shown, **others}
+
+
+def test_students_interval_is_that_of_scipy_at_any_confidence() -> None:
+    values = np.random.default_rng(1).normal(size=25).tolist()
+    for n, error in ((2, 0.05), (4, 0.5), (25, 0.05 / 6)):
+        expected = stats.ttest_1samp(values[:n], 0).confidence_interval(1 - error)
+        found = mean_interval([*values[:n], None, math.nan], error)
+        assert found == pytest.approx((mean(values[:n]), *expected, n))
+    ratios = ratio_interval([0.5, 2.0, 8.0])
+    ends = np.exp(stats.ttest_1samp(np.log([0.5, 2.0, 8.0]), 0).confidence_interval())
+    assert ratios == pytest.approx((2.0, *ends, 3))
+
+
+def test_without_a_spread_there_is_no_interval() -> None:
+    for values, n in (([], 0), ([0.5], 1), ([0.1 + 0.2, 0.3], 2)):  # equal but for rounding
+        for interval in (mean_interval(values), ratio_interval(values)):
+            assert interval.n == n
+            assert math.isnan(interval.low)
+            assert math.isnan(interval.mean) == (n == 0)
+            assert interval.verdict() == "cannot tell yet"
+    gap = paired_difference({0: 0.9, 1: 0.8, 2: 0.1}, {0: 0.89, 1: 0.79, 3: 0.0})
+    assert str(gap) == "+1.00%, n = 2, all equal, so without an interval"
+    assert str(mean_interval([0.5])) == "+50.00%, n = 1, so without an interval"
+    assert mean_interval([]).text(".1f", " s") == "–"
+
+
+def test_intervals_as_words() -> None:
+    words = {(1, 2, 3): "higher", (-3, -2, -1): "lower", (-1, 0, 1): "cannot tell yet"}
+    for (low, middle, high), expected in words.items():
+        assert Interval(middle, low, high, 5).verdict() == expected
+    assert Interval(1, 0.5, 2, 5).verdict("slower", "faster") == "slower"
+    assert f"{Interval(0.2, 0.1, 0.3, 5):.1f}" == "0.2 [0.1, 0.3], n = 5"
+    assert Interval(0.2, 0.1, 0.3, 5).text("+.1f", " points") == "+0.2 points [+0.1, +0.3]"
+    low, high = wilson_interval(90, 100)
+    assert split_error(0.9, 100) == pytest.approx((high - low) / 2)
+
+
+@given(st.integers(2, 5), st.integers(2, 8), st.integers(0, 2**32 - 1))
+@settings(max_examples=60, deadline=None)
+def test_the_variance_is_that_of_a_two_way_analysis_of_variance(s: int, r: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(s, r)) + random.normal(size=r) + random.normal(size=(s, 1))
+    grand, of_seeds, of_rows = rows.mean(), rows.mean(1), rows.mean(0)
+    residuals = rows - of_seeds[:, None] - of_rows + grand
+    ms_seeds = r * ((of_seeds - grand) ** 2).sum() / (s - 1)
+    ms_rows = s * ((of_rows - grand) ** 2).sum() / (r - 1)
+    ms_residual = (residuals**2).sum() / ((s - 1) * (r - 1))
+    found = estimate(of_seeds.tolist(), rows)
+    assert found.mean == pytest.approx(grand)
+    assert found.seeds == pytest.approx(ms_seeds / (s * r))
+    assert found.common == pytest.approx(max(0.0, ms_rows - ms_residual) / (s * r))
+    assert (found.n, found.units) == (s, r)
+
+
+def test_rows_that_are_unknown_or_equal_for_all_seeds() -> None:
+    rows = np.random.default_rng(0).normal(size=(3, 50))
+    values = rows.mean(1).tolist()
+    gaps = np.concatenate([rows, [[math.nan]] * 3], axis=1)  # a row without a label
+    assert estimate(values, gaps) == estimate(values, rows)
+    assert estimate(values).common == 0
+    same = np.tile(rows[0], (3, 1))
+    found = estimate(same.mean(1).tolist(), same)  # a model without randomness
+    assert found.seeds == 0
+    expected = stats.ttest_1samp(rows[0], 0).confidence_interval()
+    assert found.interval()[1:3] == pytest.approx(tuple(expected))
+    nothing = estimate([0.0] * 3, np.zeros((3, 50))).interval()
+    assert nothing == (0.0, 0.0, 0.0, 3)
+    assert estimate([0.0] * 3).p() == estimate([0.5]).p() == estimate([]).p() == 1
+
+
+def test_bootstrap_samples_of_the_rows_give_the_same_part_for_a_mean() -> None:
+    random = np.random.default_rng(3)
+    rows = random.normal(size=400) + random.normal(size=(5, 400))
+    samples = torch.stack(list(bootstrap_rows(400, 2000)))
+    assert torch.equal(samples[7], list(bootstrap_rows(400))[7])  # the same ones in each call
+    assert int(samples.min()) == 0
+    assert int(samples.max()) == 399
+    draws = rows[:, samples.numpy()].mean(-1)
+    values = rows.mean(1).tolist()
+    expected, found = estimate(values, rows), estimate(values, draws, resampled=True)
+    assert found.seeds == expected.seeds
+    assert found.common == pytest.approx(expected.common, rel=0.1)
+
+
+@given(st.floats(-3, 3), st.integers(2, 9), st.floats(0, 2), st.floats(-1, 1))
+@settings(max_examples=60, deadline=None)
+def test_p_is_the_error_at_which_the_interval_ends_at_the_value(
+    centre: float, n: int, common: float, value: float
+) -> None:
+    found = Estimate(centre, n, 0.3, common, 300)
+    p = found.p(value)
+    assert 0 < p <= 1
+    if 1e-9 < p < 1:
+        _, low, high, _ = found.interval(p)
+        assert min(abs(low - value), abs(high - value)) < 1e-6
+    if not common:
+        t = (centre - value) / math.sqrt(0.3)
+        assert p == pytest.approx(2 * stats.t.sf(abs(t), n - 1), abs=1e-9)
+
+
+@given(st.dictionaries(st.text(max_size=3), st.floats(0, 1).map(lambda p: p**3), max_size=6))
+def test_holm_rejects_what_its_adjusted_p_values_say(p: dict[str, float]) -> None:
+    adjusted, worst = {}, 0.0
+    for place, name in enumerate(sorted(p, key=p.__getitem__)):
+        worst = max(worst, (len(p) - place) * p[name])
+        adjusted[name] = worst
+    clear = {name for name, value in adjusted.items() if abs(value - 0.05) > 1e-12}
+    assert holm(p) & clear == {name for name in clear if adjusted[name] < 0.05}
+
+
+def test_the_number_of_seeds_is_the_smallest_with_the_power() -> None:
+    def power(effect: float, n: int, error: float) -> float:
+        return float(stats.nct.sf(stats.t.isf(error / 2, n - 1), n - 1, effect * math.sqrt(n)))
+
+    for effect, error in [(0.3, 0.05), (1, 0.01), (-2, 0.05 / 6), (9, 0.05)]:
+        n = seeds_for(effect, 1.0, error=error)
+        assert n is not None
+        assert power(abs(effect), n, error) >= 0.8
+        assert n == 2 or power(abs(effect), n - 1, error) < 0.8
+    assert seeds_for(1e-9, 1.0) == 100_000
+
+
+def test_seeds_alone_do_not_make_up_for_few_test_rows() -> None:
+    n = seeds_for(1.0, 1.0, common=0.1)
+    assert n is not None
+    random = np.random.default_rng(0)
+    shown = 0
+    for _ in range(1500):
+        seeds = random.chisquare(n - 1) / (n - 1) / n
+        centre = 1 + random.normal() * math.sqrt(1 / n + 0.1)
+        shown += Estimate(centre, n, seeds, 0.1, 1000).interval().low > 0
+    assert shown / 1500 == pytest.approx(0.8, abs=0.04)
+    assert seeds_for(1.0, 1.0, common=0.15) is None
+    few = Estimate(1.0, 5, 0.1, 0.15, 300)
+    assert seeds_needed(few) is None
+    assert rows_needed(few) == pytest.approx(0.15 * (1.95996 + 0.84162) ** 2, rel=1e-4)
+    assert rows_needed(Estimate(1.0, 5, 0.1, 0.1, 300)) is None
+    assert rows_needed(Estimate(0.4, 5, 0.1, 0.1, 300)) is None  # below its standard error
+
+
+def test_the_range_of_seeds_follows_the_interval_of_the_spread() -> None:
+    values = [0.1, 0.5, 0.2, 0.9]
+    low, high = (stdev(values) * math.sqrt(3 / stats.chi2.ppf(p, 3)) for p in (0.9, 0.1))
+    found = seeds_needed(estimate(values), 0.02)
+    expected = [seeds_for(mean(values), each, error=0.02) for each in (low, stdev(values), high)]
+    assert found == tuple(expected)
+    nothing = ([], [1.0], [0.5] * 4, [1.0, -1.1, 0.4])  # the last is below its standard error
+    assert [seeds_needed(estimate(each)) for each in nothing] == [None] * 4
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=3, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_a_share_of_the_gain_has_fiellers_interval(pairs: list[tuple[float, float]]) -> None:
+    policy, oracle = np.array(pairs).T
+    n, whole = len(pairs), stats.ttest_1samp(oracle, 0).pvalue if np.ptp(oracle) > 0 else 1.0
+    found = share_of_gain(Gaps(policy, None, False), Gaps(oracle, None, False))
+    if not whole < 0.05 * (1 - 1e-6) or np.ptp(policy) < 1e-3:
+        return
+    t, cov = stats.t.isf(0.025, n - 1), np.cov(policy, oracle) / n
+    a, b = policy.mean(), oracle.mean()
+    # roots of (a - f b)^2 = t^2 (v_aa - 2 f v_ab + f^2 v_bb)
+    square, linear, rest = (
+        b * b - t * t * cov[1, 1],
+        -2 * (a * b - t * t * cov[0, 1]),
+        a * a - t * t * cov[0, 0],
+    )
+    half = math.sqrt(max(0.0, linear**2 - 4 * square * rest))
+    ends = [(-linear - half) / (2 * square), (-linear + half) / (2 * square)]
+    scale = max(map(abs, ends))
+    assert found == pytest.approx((a / b, *ends, n), rel=1e-4, abs=1e-4 * scale)
+
+
+def test_shares_of_the_gain_at_the_ends() -> None:
+    random = np.random.default_rng(0)
+    rows = 0.5 + random.normal(size=(4, 200))
+    oracle = Gaps(rows.mean(1), rows, False)
+    assert share_of_gain(oracle, oracle) == pytest.approx((1, 1, 1, 4))
+    nothing = Gaps(np.zeros(4), np.zeros((4, 200)), False)
+    assert share_of_gain(nothing, oracle) == pytest.approx((0, 0, 0, 4))
+    assert share_of_gain(oracle, nothing).n == 0
+
+
+def test_the_random_control_of_a_seed_is_the_one_with_its_rate() -> None:
+    rates = (0.30, 0.344, 0.5, 0.005, 0.0211)
+    controls = {"0.30": 0.3, "0.35": 0.35, "0.02": 0.02}
+    arms = statistics.by_arm(
+        [entry("a", seed, rate=rate) for seed, rate in enumerate(rates)]
+        + [entry(f"random at {n}", s, rate=r) for n, r in controls.items() for s in range(5)]
+    )
+    found = statistics.random_control(arms["a"], arms)
+    assert {seed: run["rate"] for seed, run in found.items()} == {0: 0.3, 1: 0.35, 4: 0.02}
+
+
+@pytest.mark.parametrize("lost", [None, math.nan, math.inf])
+def test_differences_and_costs_leave_out_what_is_not_known(lost: float | None) -> None:
+    arm = {seed: entry("a", seed, value) for seed, value in enumerate((0.9, 0.5, 0.7, 0.8))}
+    dense = {seed: entry("dense", seed, 0.5, flops=50.0) for seed in (0, 1, 2)}
+    arm[1]["value"] = lost
+    assert statistics.differences(arm, dense, "value") == pytest.approx([0.4, 0.2])
+    assert statistics.gaps(arm, dense).values == pytest.approx([0.4, 0.2])
+    assert statistics.cost_ratio(arm, dense, "flops")[::3] == (2.0, 2)
+    dense[2]["flops"] = lost
+    assert statistics.cost_ratio(arm, dense, "flops")[::3] == (2.0, 1)
+    dense[0]["flops"] = 0
+    assert statistics.cost_ratio(arm, dense, "flops").n == 0
+
+
+def test_rows_are_paired_and_all_or_none() -> None:
+    arm = {seed: entry("a", seed) for seed in range(2)}
+    dense = {seed: entry("dense", seed) for seed in range(2)}
+    results = {("a", 0): [1, 0], ("a", 1): [1, 1], ("dense", 0): [0, 0], ("dense", 1): [0, 1]}
+
+    def rows(run: Any) -> torch.Tensor | None:
+        found = results.get((run["policy"], run["seed"]))
+        return None if found is None else torch.tensor(found)
+
+    found = statistics.gaps(arm, dense, rows)
+    assert found.rows is not None
+    assert found.rows.tolist() == [[1, 0], [1, 0]]
+    del results["dense", 1]
+    assert statistics.gaps(arm, dense, rows).rows is None

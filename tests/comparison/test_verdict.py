@@ -1,0 +1,284 @@
+"""Verdicts: outcomes and sentences, corrected for several policies, and against chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from astkit.comparison.statistics import Interval, estimate, seeds_needed
+from astkit.comparison.verdict import amount, judge, spelled
+from tests.comparison.test_statistics import entry
+
+CLEAR = (0.02, 0.024, 0.018, 0.022, 0.021)
+NOISY = (0.02, -0.01, 0.03, -0.005, 0.01)
+SMALL = (0.001, -0.002, 0.0015, 0.0, -0.001)
+
+
+def entries(
+    gaps: Mapping[str, Sequence[float]], base: float = 0.85, **others: Any
+) -> list[dict[str, Any]]:
+    """Dense, and policies with these differences to it, by seed."""
+    seeds = range(max(map(len, gaps.values())))
+    rows = [entry("dense", seed, base) for seed in seeds]
+    for name, values in gaps.items():
+        rows += [entry(name, s, base + gap, **others) for s, gap in enumerate(values)]
+    return rows
+
+
+def said(
+    gaps: Sequence[float], metric: str = "accuracy", higher: bool = True, **others: Any
+) -> str:
+    (found,) = judge(entries({"x": gaps}, **others), metric, higher)
+    return found.sentence
+
+
+def negative(values: Sequence[float]) -> list[float]:
+    return [-value for value in values]
+
+
+def test_each_outcome_has_its_sentence() -> None:
+    needed = seeds_needed(estimate(NOISY))
+    assert needed is not None
+    low, high = needed.low - 5, needed.high - 5
+    plain = "5 seeds, same FLOPs, 1.00 x the time"
+    sentences = {
+        said(CLEAR): f"x: +2.1 points (95 % interval 1.8 to 2.4), {plain}",
+        said(negative(CLEAR)): f"x: -2.1 points (95 % interval -2.4 to -1.8), {plain}",
+        said(negative(CLEAR), "loss", False): f"x: -0.021 in loss (95 % interval -0.024 to"
+        f" -0.018), {plain}",
+        said(CLEAR, seconds=61.0, flops=None): "x: +2.1 points (95 % interval 1.8 to 2.4), 5 seeds,"
+        " same budget, 3.05 x the time",
+        said(SMALL, seconds=None): "x: no gain above 0.5 points: +0.0 points (95 % interval -0.2 to"
+        " 0.2), 5 seeds, same FLOPs",
+        said(NOISY, flops=85.0): "x: cannot tell yet, +0.9 points (95 % interval -1.2 to 3.0),"
+        " 5 seeds, 0.85 x the FLOPs, 1.00 x the time: if the true gain is +0.9 points,"
+        f" {low} to {high} more seeds would show it",
+        said(NOISY[:1]): "x: cannot tell yet, +2.0 points, 1 seed, same FLOPs, 1.00 x the time:"
+        " one seed has no interval, so add seeds",
+        said([0.0] * 5): f"x: cannot tell yet, +0.0 points, {plain}: all seeds give the same"
+        " difference, so its spread is unknown",
+        said(CLEAR, flops=150.0): "x: cannot tell yet, +2.1 points (95 % interval 1.8 to 2.4),"
+        " 5 seeds, 1.50 x the FLOPs, 1.00 x the time: above 1.1 x the FLOPs a gain is not one at"
+        " equal cost",
+        said(negative(CLEAR), flops=150.0): "x: -2.1 points (95 % interval -2.4 to -1.8),"
+        " 5 seeds, 1.50 x the FLOPs, 1.00 x the time",
+        said([math.nan]): "x: cannot tell yet, 0 seeds, same budget;"
+        " 1 seed without a finite accuracy",
+        said([*CLEAR, math.nan]): "x: cannot tell yet, +2.1 points (95 % interval 1.8 to 2.4),"
+        f" {plain}; 1 seed without a finite accuracy",
+        said((-0.01, 0.0, -0.012)): "x: cannot tell yet, -0.7 points (95 % interval -2.3 to 0.9),"
+        " 3 seeds, same FLOPs, 1.00 x the time: if the true difference is -0.7 points,"
+        " 2 to 57 more seeds would show it",
+    }
+    assert list(sentences) == list(sentences.values())
+
+
+def test_seeds_at_which_dense_training_failed_are_told() -> None:
+    rows = entries({"x": CLEAR})
+    rows[1]["value"] = math.nan
+    (found,) = judge(rows)
+    assert (found.n, found.dense_failed) == (4, 1)
+    assert found.sentence.endswith("; 1 seed left out, where dense training failed")
+
+
+def test_gains_below_the_smallest_one_are_none_where_it_is_given() -> None:
+    for higher in (True, False):
+        gaps = SMALL if higher else negative(SMALL)
+        (loss,) = judge(entries({"x": gaps}), "RMSE", higher)
+        assert (loss.outcome, loss.smallest_gain) == ("cannot tell yet", None)
+        (given_,) = judge(entries({"x": gaps}), "RMSE", higher, smallest_gain=0.003)
+        assert given_.outcome == "no gain"
+        assert given_.words == "no gain above 0.003 in RMSE"
+    tiny = [0.001 + 0.0001 * gap for gap in NOISY]
+    assert judge(entries({"x": tiny}))[0].outcome == "higher"  # the sign comes first
+
+
+def test_for_losses_lower_is_better() -> None:
+    (found,) = judge(entries({"x": negative(CLEAR)}), "loss", False)
+    assert (found.outcome, found.better, found.words) == ("lower", True, "lower (better)")
+    (found,) = judge(entries({"x": CLEAR}), "loss", False)
+    assert (found.outcome, found.better, found.words) == ("higher", False, "higher (worse)")
+    assert judge(entries({"x": NOISY}), "loss", False)[0].better is None
+
+
+def test_outcomes_are_corrected_for_all_policies_and_say_so() -> None:
+    weak, under = (0.02, 0.004, 0.01, 0.02, 0.002), (0.0035, -0.004, 0.002, 0.003, -0.0045)
+    assert 0.025 < stats.ttest_1samp(weak, 0).pvalue < 0.05
+    assert 0.0125 < stats.ttest_1samp(under, 0.005, alternative="less").pvalue < 0.025
+    alone = [judge(entries({"x": gaps}))[0] for gaps in (weak, under)]
+    assert [each.outcome for each in alone] == ["higher", "no gain"]
+    two = judge(entries({"weak": weak, "under": under}))
+    assert [each.outcome for each in two] == ["cannot tell yet"] * 2
+    assert [each.difference for each in two] == [each.difference for each in alone]
+    assert two[0].sentence.endswith(
+        ": it excludes 0, but not after correction for 2 policies (Holm)"
+    )
+    assert ": it excludes a gain of 0.5 points, but not after correction" in two[1].sentence
+    # Holm's second test is at the full level
+    assert [each.outcome for each in judge(entries({"a": CLEAR, "weak": weak}))] == ["higher"] * 2
+    # the oracle is no policy to choose
+    (found, limit) = judge(entries({"weak": weak, "oracle": CLEAR}))
+    assert (found.outcome, limit.outcome, found.compared) == ("higher", "higher", 1)
+
+
+def test_the_share_of_the_possible_gain_needs_an_oracle_that_gains() -> None:
+    half = [gap / 2 for gap in CLEAR[::-1]]
+    found, limit = judge(entries({"x": half, "oracle": CLEAR}))
+    assert found.of_possible.mean == pytest.approx(0.5)
+    low, high = found.of_possible[1:3]
+    assert f", 0.50 of the possible gain ({low:.2f} to {high:.2f}), 5 seeds" in found.sentence
+    assert limit.of_possible.n == 0
+    for gaps in (NOISY, negative(CLEAR)):
+        assert judge(entries({"x": half, "oracle": gaps}))[0].of_possible.n == 0
+    lost = entries({"x": negative(half), "oracle": negative(CLEAR)})
+    assert judge(lost, "loss", False)[0].of_possible == pytest.approx(found.of_possible)
+    fewer = judge(entries({"x": [*half[:3], math.nan], "oracle": CLEAR}))[0]
+    assert fewer.of_possible[::3] == pytest.approx((sum(half[:3]) / sum(CLEAR[:3]), 3))
+    assert judge(entries({"x": [math.nan] * 5, "oracle": CLEAR}))[0].of_possible.n == 0
+
+
+def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
+    rows = entries({"x": CLEAR, "random at 1.00": CLEAR[::-1]})
+    (found,) = judge(rows)
+    expected = stats.ttest_1samp(np.subtract(CLEAR, CLEAR[::-1]), 0).confidence_interval()
+    assert found.to_random[1:3] == pytest.approx(tuple(expected))
+    words = spelled(found.to_random, "accuracy")
+    assert found.beats_random is False
+    assert found.sentence.endswith(f"; not shown to beat random samples: {words} to them")
+    lost = entries({"x": negative(CLEAR), "random at 1.00": negative(CLEAR[::-1])})
+    assert "not shown to beat random" in judge(lost, "loss", False)[0].sentence
+    better = judge(entries({"x": CLEAR, "random at 1.00": NOISY[:1] * 5}))[0]
+    worse = judge(entries({"x": CLEAR, "random at 1.00": negative(CLEAR)}))[0]
+    assert (better.beats_random, worse.beats_random) == (False, True)
+    assert "random" not in worse.sentence
+    assert judge(entries({"x": CLEAR}))[0].beats_random is None
+    for row in rows:
+        row["rate"] = 0.3 if row["seed"] < 2 or row["policy"] != "x" else 0.4
+    assert judge(rows)[0].sentence.endswith(" to them, 2 seeds")
+
+
+def test_entries_without_a_control_or_with_duplicates_are_refused() -> None:
+    rows = entries({"x": CLEAR})
+    with pytest.raises(ValueError, match="entries hold no 'dense' runs: train it for the same"):
+        judge(rows[5:])
+    with pytest.raises(ValueError, match="entries hold 'x' twice for seed 4: keep one of them"):
+        judge([*rows, rows[-1]])
+    assert judge([]) == judge(rows[:5]) == []
+    unpaired = judge([rows[0], entry("x", 7)])[0]
+    assert (unpaired.n, unpaired.outcome, unpaired.failed) == (0, "cannot tell yet", 0)
+
+
+def simulated(
+    random: np.random.Generator, seeds: int, rows: int, effect: float = 0.0, sharing: float = 0.5
+) -> tuple[list[dict[str, Any]], Callable[[Any], Tensor]]:
+    """Two methods whose accuracies on all possible rows differ by about 0.35 times ``effect``."""
+    results, found = {}, list[dict[str, Any]]()
+    difficulty = random.normal(size=rows)
+    for name, shift in (("dense", 0.0), ("x", effect)):
+        of_rows = difficulty + sharing * random.normal(size=rows) + 0.7 + shift
+        for seed in range(seeds):
+            right = of_rows + 0.3 * random.normal(size=rows) > 0
+            results[name, seed] = torch.from_numpy(right).float()
+            found.append(entry(name, seed, float(right.mean())))
+    return found, lambda run: results[run["policy"], run["seed"]]
+
+
+def test_few_test_rows_decide_nothing_about_fresh_ones() -> None:
+    random = np.random.default_rng(0)
+    outcomes = {"over seeds": [], "over rows too": []}
+    for _ in range(24):  # draws of data on which neither method is better
+        rows, results = simulated(random, seeds=5, rows=300, sharing=0.8)
+        outcomes["over seeds"].append(judge(rows)[0].outcome)
+        (verdict,) = judge(rows, rows=results)
+        assert verdict.test_rows
+        outcomes["over rows too"].append(verdict.outcome)
+    decided = {
+        name: sum(each in ("higher", "lower") for each in found) for name, found in outcomes.items()
+    }
+    assert decided["over seeds"] >= 8  # without the rows, a third is wrong
+    assert decided["over rows too"] <= 2
+
+
+def test_rows_widen_every_interval_and_a_policy_that_equals_dense_gains_nothing() -> None:
+    rows, results = simulated(np.random.default_rng(1), seeds=4, rows=500, effect=0.4)
+    rows += [{**row, "policy": "same"} for row in rows[:4]]
+    rows += [{**row, "policy": "oracle"} for row in rows[4:8]]
+
+    def read(run: Any) -> Tensor:
+        return results({**run, "policy": {"same": "dense", "oracle": "x"}.get(run["policy"], "x")})
+
+    def tested(run: Any) -> Tensor:
+        return results(run) if run["policy"] == "dense" else read(run)
+
+    found = {each.policy: each for each in judge(rows, rows=tested)}
+    alone = {each.policy: each for each in judge(rows)}
+    width = [each["x"].difference.high - each["x"].difference.low for each in (found, alone)]
+    assert width[0] > width[1]
+    same = found["same"]
+    assert same.outcome == "no gain"
+    assert "no gain above 0.5 points: +0.0 points (95 % interval 0.0 to 0.0)" in same.sentence
+    assert same.of_possible == pytest.approx((0, 0, 0, 4))
+    assert found["x"].of_possible == pytest.approx((1, 1, 1, 4))
+    loss = judge(rows, "loss", rows=tested)
+    assert loss[1].sentence.endswith(": the same results on every test row")
+    missing = judge(rows, rows=lambda run: tested(run) if run["seed"] else None)
+    assert [each.test_rows for each in missing] == [False] * 3
+
+
+def test_too_few_test_rows_are_told_instead_of_seeds() -> None:
+    rows, results = simulated(np.random.default_rng(2), seeds=10, rows=100, effect=0.15)
+    (verdict,) = judge(rows, rows=results)
+    assert verdict.needed is None
+    assert verdict.rows_needed is not None
+    factor = f"{verdict.rows_needed:.1f} x the test rows are needed to show it"
+    assert verdict.sentence.endswith(factor)
+
+
+def test_amounts_have_the_decimals_that_their_intervals_support() -> None:
+    shown = {
+        amount(Interval(0.0021, -0.0049, 0.0091, 5), "accuracy"): "+0.2 points [-0.5, +0.9]",
+        amount(Interval(-0.00001, -0.3, 0.3, 5), "accuracy"): "+0.0 points [-30.0, +30.0]",
+        amount(Interval(0.00123, math.nan, math.nan, 1), "loss"): "+0.0012 in loss",
+        amount(Interval(-3e-7, -5e-7, -1e-7, 5), "MSE"): "-3e-07 in MSE [-5e-07, -1e-07]",
+        amount(Interval(math.nan, math.nan, math.nan, 0), "MSE"): "–",
+        spelled(Interval(0.0, math.nan, math.nan, 1), "loss"): "+0.0 in loss",
+        spelled(Interval(0.0021, -0.0049, 0.0091, 5), "accuracy"): "+0.2 points (95 % interval"
+        " -0.5 to 0.9)",
+    }
+    assert list(shown) == list(shown.values())
+
+
+ROWS = st.lists(
+    st.lists(st.floats(-0.3, 0.3).map(lambda x: round(x, 3)), min_size=1, max_size=6),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(ROWS, st.randoms(use_true_random=False), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_outcomes_do_not_depend_on_order_and_mirror_with_the_metric(
+    rows: list[list[float]], random: Any, higher: bool
+) -> None:
+    gaps = {f"policy {place}": row for place, row in enumerate(rows)}
+    found = {each.policy: each for each in judge(entries(gaps, base=0.0), higher=higher)}
+    mirrored = entries({name: negative(row) for name, row in gaps.items()}, base=0.0)
+    random.shuffle(mirrored)
+    opposite = {"higher": "lower", "lower": "higher"}
+    for each in judge(mirrored, higher=not higher):
+        twin = found[each.policy]
+        assert each.outcome == opposite.get(twin.outcome, twin.outcome)
+        assert (each.better, each.n, each.needed) == (twin.better, twin.n, twin.needed)
+        assert each.difference.mean == pytest.approx(-twin.difference.mean, abs=1e-12)
+        assert "nan" not in each.sentence
+        if each.n < 2 or not any(gaps[each.policy]):
+            assert each.outcome == "cannot tell yet"

@@ -1,0 +1,217 @@
+"""What is known of data before training: their labels, repeated rows, rows that parts share."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+)
+
+from astkit.datasets import Images, Loader, as_loader, indexed
+from astkit.datasets.facts import class_labels, distinct_rows, shared_rows
+
+X, Y = torch.zeros(7, 2), torch.tensor([0, 2, 1, 1, 2, 0, 1])
+PAIRS = TensorDataset(X, Y)
+
+
+class Named(list[int]):
+    """Seven rows with attributes."""
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        super().__init__(range(7))
+        vars(self).update(attributes)
+
+
+class Transformed(Dataset[Any]):
+    """Rows with stored ``targets`` and a ``target_transform``, as torchvision's data sets."""
+
+    def __init__(self, targets: Any, change: Any, form: Any = lambda x, y: (x, y)) -> None:
+        self.targets, self.change, self.form = targets, change, form
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.form(torch.zeros(2), self.change(int(self.targets[row])))
+
+
+class Noisy(Dataset[Any]):
+    """Inputs that differ whenever they are read."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, row: int) -> Any:
+        return torch.tensor(random.random()), row % 2
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([(torch.zeros(2), 0)])
+
+
+# --- labels ----------------------------------------------------------------------------------
+
+
+def test_class_labels_are_found_under_either_name() -> None:
+    expected = Y.tolist()
+    series = pd.Series(expected, index=[30, 4, 9, 2, 8, 1, 0])  # of a split of a table
+    for stored in (Y, Y.to(torch.uint8), expected, np.array(expected), series):
+        for name in ("labels", "targets"):
+            labels = class_labels(indexed(Named({name: stored})), 7)
+            assert labels is not None
+            assert (labels.dtype, labels.tolist()) == (torch.int64, expected)
+    for stored in (Y.float(), expected[:3], ["a"] * 7, torch.zeros(7, 2).long(), 3, None):
+        assert class_labels(SimpleNamespace(labels=stored), 7) is None
+    assert class_labels(object(), 7) is None
+    both = SimpleNamespace(labels=["a"] * 7, targets=Y)
+    assert isinstance(class_labels(both, 7), Tensor)
+
+
+def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
+    rows = [4, 0, 4]
+    for data, expected in (
+        (PAIRS, Y),
+        (DataLoader(PAIRS), Y),
+        (Loader(PAIRS), Y),
+        (as_loader(DataLoader(PAIRS)), Y),
+        (Subset(PAIRS, rows), Y[rows]),
+        (indexed(Subset(Subset(PAIRS, np.array(rows)), [2, 1])), Y[[4, 0]]),
+        (ConcatDataset([Subset(PAIRS, rows), Named({"targets": Y})]), torch.cat([Y[rows], Y])),
+    ):
+        labels = class_labels(data)
+        assert labels is not None
+        assert labels.equal(expected)
+    for none in (TensorDataset(Y), TensorDataset(X, X), TensorDataset(X, Y.float())):
+        assert class_labels(none) is None
+    for none in (TensorDataset(X, Y + 7), TensorDataset(X, Y - 9), TensorDataset(X[:0], Y[:0])):
+        assert class_labels(none) is None
+    assert class_labels(ConcatDataset([PAIRS, TensorDataset(X, X)])) is None
+    assert class_labels(Subset(PAIRS, rows), 4) is None
+
+
+def test_labels_are_those_that_the_rows_have() -> None:
+    targets = torch.arange(200) % 10
+    five = class_labels(Transformed(targets, lambda y: int(y >= 5)))
+    assert five is not None
+    assert five.float().mean() == 0.5  # and not the 0.10 of class 1
+    for change, expected in (
+        (lambda y: y, targets),
+        (lambda y: torch.tensor(9 - y), 9 - targets),
+        (lambda y: np.int64(y + 3), targets + 3),
+        (lambda y: torch.nn.functional.one_hot(torch.tensor(y), 10), targets),  # no number
+        (lambda y: y / 7, None),
+        (lambda y: random.randrange(10), None),
+    ):
+        for form in (lambda x, y: (x, y), lambda x, y: {"x": x, "label": y}):
+            for data in (Transformed(targets, change, form), Transformed(targets.tolist(), change)):
+                labels = class_labels(data)
+                assert (labels is None) == (expected is None)
+                assert labels is None or labels.equal(expected)  # type: ignore[arg-type]
+    with_weight = Transformed(targets, lambda y: y, lambda x, y: (x, y, 0.5))
+    for data in (with_weight, Transformed(targets, lambda y: y, lambda x, y: (x, x, y))):
+        assert targets.equal(class_labels(data))  # type: ignore[arg-type]
+    assert class_labels(Transformed(targets, lambda y: 1)) is None
+    part = class_labels(Subset(Transformed(targets, lambda y: y % 2), [3, 4]))
+    assert part is not None
+    assert part.tolist() == [1, 0]
+    many = torch.arange(300)
+    assert class_labels(Transformed(many, lambda y: y + 1)) is None
+    relabelled: Any = Subset(PAIRS, [4, 0, 4])
+    relabelled.targets = [2, 2, 2]
+    assert class_labels(relabelled) is None
+
+
+def test_reading_rows_moves_no_generator() -> None:
+    before = random.getstate()
+    class_labels(Transformed(Y, lambda y: y + int(2 * random.random())))
+    shared_rows(Noisy(), None, Noisy())
+    assert random.getstate() == before
+
+
+# --- repeated and shared rows ----------------------------------------------------------------
+
+
+def test_repeated_rows_are_counted_where_the_data_are_in_memory() -> None:
+    x, labels = torch.rand(4, 3, 2, 2).repeat(3, 1, 1, 1), torch.arange(12)
+    data = TensorDataset(x, labels)
+    pixels = Images((255 * x).byte(), labels % 2, ("a", "b"), "toy")
+    half = TensorDataset(x.to(torch.bfloat16), labels)
+    for whole in (data, indexed(data), DataLoader(data, 2), Loader(data), pixels, half):
+        assert distinct_rows(whole) == 4
+    assert distinct_rows(Subset(data, [0, 4, 1])) == 2
+    for other in (None, [1, 2], SimpleNamespace(images=[1])):
+        assert distinct_rows(other) is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(*[st.lists(st.integers(0, 12), min_size=1, max_size=12)] * 3, st.integers(0, 3))
+def test_shared_rows_are_those_of_a_slow_loop(
+    first: list[int], second: list[int], third: list[int], kind: int
+) -> None:
+    parts = {"train": first, "validation": second, "test": third}
+
+    def data(name: str) -> Any:
+        rows = torch.tensor(parts[name])
+        y = (rows > 6).long() + (name == "test") * (rows % 2)
+        x = rows[:, None].repeat(1, 3).float()
+        kinds: tuple[Any, ...] = (
+            TensorDataset(x, y),
+            Loader(TensorDataset(x, y), shuffle=False),
+            Loader([{"x": x[i], "n": [str(x[i])], "label": y[i]} for i in range(len(x))]),
+            DataLoader(indexed(TensorDataset(x, y))),
+        )
+        return kinds[kind]
+
+    found = shared_rows(*map(data, parts))
+    assert found is not None
+    expected = {}
+    for one, other in (("train", "validation"), ("train", "test"), ("validation", "test")):
+        rows = [i for i, row in enumerate(parts[one]) if row in parts[other]]
+        back = [i for i, row in enumerate(parts[other]) if row in parts[one]]
+        if rows:
+            smaller = (rows, one) if len(parts[one]) < len(parts[other]) else (back, other)
+            equal = [i for i in rows if other != "test" or parts[one][i] % 2 == 0]
+            share = len(smaller[0]) / len(parts[smaller[1]])
+            expected[one, other] = (rows, back, len(equal), share)
+    assert expected.keys() == found.keys()
+    for pair, (rows, back, equal, share) in expected.items():
+        assert (found[pair].first.tolist(), found[pair].second.tolist()) == (rows, back)
+        assert (found[pair].equal_targets, found[pair].share) == (equal, pytest.approx(share))
+
+
+def test_rows_that_cannot_be_compared_are_said_to_be_unknown() -> None:
+    assert shared_rows(PAIRS, None, Stream()) is None
+    assert shared_rows(PAIRS, None, as_loader(DataLoader(Stream()))) is None
+    assert shared_rows(Noisy(), None, PAIRS) is None
+    assert shared_rows(PAIRS, None, [(torch.ones(2), 0)]) is None  # batches
+    assert shared_rows(PAIRS, None, TensorDataset(X + 1, Y)) == {}
+
+
+def test_loaders_over_one_data_set_share_what_both_draw() -> None:
+    data = TensorDataset(torch.arange(9.0), torch.arange(9) % 2)
+
+    def drawn(rows: list[int]) -> Any:
+        return DataLoader(data, 2, sampler=SubsetRandomSampler(rows))
+
+    assert shared_rows(drawn([0, 1, 2]), drawn([3, 4]), as_loader(drawn([5, 6]))) == {}
+    found = shared_rows(drawn([6, 1]), None, drawn([3, 6, 4]))
+    assert found is not None
+    assert found["train", "test"].first.tolist() == found["train", "test"].second.tolist() == [6]
+    assert shared_rows(DataLoader(data, sampler=[1, 2]), None, drawn([3])) is None

@@ -1,0 +1,493 @@
+"""Batches of a `Loader`: the same however the rows are loaded, and fixed by seed, epoch and row."""
+
+import gc
+import multiprocessing
+import os
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+import astkit.datasets.loader as module
+from astkit.datasets import BatchSource, Loader, as_loader, indexed, write_mapped
+from astkit.datasets.loader import Augment, automatic_resident, automatic_workers, crop
+from tests.datasets.toy import BOTH, DATA, STATS, N, Rows, assert_same, passes
+
+
+class Noisy(Dataset):
+    """Rows drawn from every default generator, as random transforms do."""
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, row):
+        return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]), row
+
+
+class Numbered(Dataset):
+    """Rows (x, y, number of the row)."""
+
+    def __init__(self, number=lambda row: row):
+        self.number = number
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, row):
+        return torch.ones(3), row % 4, self.number(row)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield from ()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    # how long torch waits for a worker to leave before it terminates it
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+def test_follows_the_protocol():
+    loader = Loader(DATA, 5)
+    assert isinstance(loader, BatchSource)
+    assert (loader.num_samples, len(loader)) == (N, 5)
+    assert len(Loader(DATA, 5, drop_last=True)) == len(passes(Loader(DATA, 5, drop_last=True))) == 4
+    assert loader.to("cpu") is loader
+
+
+def test_plain_batches_are_the_rows():
+    index, x, y = passes(Loader(DATA, N, shuffle=False, normalize=STATS))[0]
+    assert index.tolist() == list(range(N))
+    assert torch.equal(y, DATA.labels)
+    mean, std = (torch.tensor(part).view(3, 1, 1) for part in STATS)
+    torch.testing.assert_close(x, (DATA.images.float() / 255 - mean) / std)
+    torch.testing.assert_close(passes(Loader(DATA, N, shuffle=False))[0][1], DATA.images / 255)
+
+
+orders = st.lists(st.tuples(st.integers(0, N - 1), st.integers(0, 3)), max_size=30)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, N),
+    st.sampled_from([(), ("crop",), ("flip",), BOTH]),
+    st.integers(0, 3),
+    st.booleans(),
+    st.none() | orders,
+    st.integers(0, 6),
+)
+def test_resident_equals_streamed_equals_dataset(size, augment, epoch, drop_last, visits, start):
+    chosen = {}
+    if visits is not None:
+        order, occurrence = torch.tensor(visits, dtype=torch.int64).view(-1, 2).T
+        chosen = {"order": order, "occurrence": occurrence}
+    options = {"augment": augment, "seed": 7, "normalize": STATS, "drop_last": drop_last}
+    resident = Loader(DATA, size, resident=True, **options)
+    streamed = Loader(DATA, size, resident=False, **options)
+    assert (resident.resident, streamed.resident) == (True, False)
+    expected = passes(resident, epoch, **chosen)
+    assert_same(expected, passes(streamed, epoch, **chosen))
+    assert_same(expected, passes(Loader(Rows(), size, **options), epoch, **chosen))
+    for loader in (resident, streamed):  # a resumed pass is the tail
+        assert_same(expected[start:], passes(loader, epoch, start=start, **chosen))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(N)), st.integers(1, 30), st.integers(0, 3))
+def test_a_row_looks_the_same_in_any_batch(order, size, epoch):
+    alone = Loader(DATA, 1, augment=BOTH, shuffle=False)
+    images = torch.cat([batch.x for batch in alone.batches(epoch)])
+    for index, x, y in Loader(DATA, size, augment=BOTH).batches(epoch, torch.tensor(order)):
+        assert torch.equal(x, images[index])
+        assert torch.equal(y, DATA.labels[index])
+
+
+def test_each_pass_visits_every_row_in_its_own_order():
+    loader = Loader(DATA, 4)
+    orders = [torch.cat([batch.index for batch in loader.batches(epoch)]) for epoch in (0, 1)]
+    for order in orders:
+        assert order.sort().values.tolist() == list(range(N))
+    assert not torch.equal(*orders)
+
+
+def test_rows_left_out_are_never_loaded():
+    data = Rows()
+    loader = Loader(data, 3)
+    passes(loader, order=torch.tensor([4, 9, 1, 7, 2]), start=1)
+    assert data.read == [7, 2]
+    assert passes(loader, order=torch.tensor([], dtype=torch.int64)) == []
+
+
+def test_global_generators_stay_where_they_are():
+    before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate())
+    for data, resident in ((DATA, True), (DATA, False), (Rows(), "auto")):
+        passes(Loader(data, 4, augment=BOTH, resident=resident))
+    passes(Loader(Noisy(), 4, num_workers=1))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()
+    assert before[2] == random.getstate()
+
+
+def test_items_of_any_structure_pass():
+    for data, x, y in (
+        (Rows(torch.Tensor.float, float), DATA.images.float(), DATA.labels.double()),
+        (Rows(lambda x: x.float() - 9, int), DATA.images.float() - 9, DATA.labels),
+        (Rows(lambda x: (x, x)), [DATA.images, DATA.images], DATA.labels),
+        ([{"x": image, "name": "n"} for image in DATA.images], None, None),
+        ([image.float() for image in DATA.images], DATA.images.float(), DATA.images.float()),
+        # uint8 without channels, such as tokens or bytes, are no images
+        (TensorDataset(DATA.images[:, 0], DATA.labels), DATA.images[:, 0], DATA.labels),
+        (TensorDataset(DATA.images[:, 0, 0], DATA.labels), DATA.images[:, 0, 0], DATA.labels),
+    ):
+        (batch,) = Loader(data, N, shuffle=False, normalize=STATS).batches(0)
+        assert batch.rows == N
+        if x is None:
+            assert batch.y is batch.x
+            assert torch.equal(batch.x["x"], DATA.images)
+            assert batch.x["name"] == ["n"] * N
+        elif isinstance(x, list):
+            assert all(torch.equal(*pair) for pair in zip(batch.x, x, strict=True))
+        else:
+            assert batch.x.dtype == x.dtype
+            assert torch.equal(batch.x, x)
+            assert torch.equal(batch.y, y)
+
+
+def test_a_collate_function_of_ones_own():
+    def padded(items):
+        x, y = zip(*items, strict=True)
+        return torch.nn.utils.rnn.pad_sequence(list(x), batch_first=True), torch.stack(y)
+
+    ragged = [(torch.ones(1 + row % 3), torch.tensor(row)) for row in range(6)]
+    with pytest.raises(ValueError, match=r"cannot be stacked.*or pass collate_fn\.$"):
+        passes(Loader(ragged, 3))
+    for workers in (0, 1):
+        loader = Loader(ragged, 3, collate_fn=padded, num_workers=workers, shuffle=False)
+        for index, x, y in loader.batches(0):
+            assert torch.equal(index, y)
+            assert x.sum(1).tolist() == [1, 2, 3]
+
+
+# --- repeated rows ---------------------------------------------------------------------------
+
+
+def test_a_row_that_occurs_again_is_augmented_again():
+    loader = Loader(DATA, 8, augment=BOTH)
+    order = torch.zeros(40, dtype=torch.int64)
+    seen = torch.cat([x for _, x, _ in passes(loader, order=order, occurrence=torch.arange(40))])
+    assert len(seen.unique(dim=0)) > 20
+    first = passes(loader, order=order, occurrence=torch.zeros_like(order))
+    assert_same(first, passes(loader, order=order))  # the first occurrence has the key of a row
+    again = passes(loader, order=order[:1], occurrence=torch.tensor([5]))
+    assert torch.equal(again[0][1][0], seen[5])
+    assert again[0][0].item() == 0
+
+
+def test_draws_of_augmentations_are_those_of_earlier_versions():
+    tops, lefts = [6, 4, 7, 8, 3, 0], [5, 7, 2, 8, 8, 1]
+    flips = [False, True, True, True, True, False]
+    x = torch.rand(6, 2, 5, 5)
+    moved = augmented(Augment(BOTH, pad=4), x, seed=3, epoch=2)
+    assert torch.equal(moved, slow(x, tops, lefts, flips, 4))
+
+
+# --- workers ---------------------------------------------------------------------------------
+
+
+def test_workers_change_nothing_and_live_on():
+    options = {"augment": BOTH, "normalize": STATS}
+    loader = Loader(DATA, 4, resident=False, num_workers=2, **options)
+    for epoch in (0, 1):
+        assert_same(passes(loader, epoch), passes(Loader(DATA, 4, **options), epoch))
+    stale = loader.batches(2)
+    next(stale)
+    assert_same(passes(loader, 3), passes(Loader(DATA, 4, **options), 3))
+    with pytest.raises(RuntimeError, match="Another pass"):
+        next(stale)
+
+
+def test_random_transforms_in_workers_depend_on_the_batch_alone():
+    loader = Loader(Noisy(), 3, num_workers=2)
+    whole = passes(loader, 1)
+    assert_same(whole[4:], passes(loader, 1, start=4))  # a resumed run
+    assert_same(whole, passes(Loader(Noisy(), 3, num_workers=1), 1))
+    assert len(torch.cat([x for _, x, _ in whole]).unique()) == 3 * N
+    order = torch.arange(3).repeat(2)
+    for each in (loader, Loader(Noisy(), 3)):
+        occurrence = order.new_tensor([0, 0, 0, 1, 1, 1])
+        first, again = passes(each, order=order, occurrence=occurrence)
+        assert not (first[1] == again[1]).any()
+        (later,) = passes(each, order=order[:3], occurrence=occurrence[3:])
+        assert not (first[1] == later[1]).any()  # as in the next round of the same epoch
+
+
+class Awkward(Dataset):
+    """Rows that come late, or never, or end the process, as long as ``cure`` is not there."""
+
+    def __init__(self, cure, trouble):
+        self.cure, self.trouble = cure, trouble
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, row):
+        if row == 3 and not self.cure.exists():
+            self.trouble()
+        return torch.tensor([row]), row
+
+
+def fail():
+    raise EOFError("row 3 is unlucky")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words", "workers"),
+    [
+        (lambda: time.sleep(600), "timed out after 1", 1),
+        (lambda: os._exit(7), "exited unexp", 2),
+        (fail, "row 3 is unlucky", 1),
+        (fail, "row 3 is unlucky", 0),
+    ],
+)
+def test_a_failing_row_is_an_error_and_the_next_pass_works(
+    trouble, words, workers, tmp_path, monkeypatch
+):
+    gc.collect()
+    before = set(multiprocessing.active_children())
+    monkeypatch.setattr(module, "TIMEOUT_S", 1 if workers == 1 else 60)
+    awkward = Awkward(tmp_path / "cure", trouble)
+    loader = Loader(awkward, 1, shuffle=False, num_workers=workers)
+    with pytest.raises((RuntimeError, EOFError), match=words) as caught:
+        passes(loader)
+    del caught  # its traceback keeps the workers
+    gc.collect()
+    for child in set(multiprocessing.active_children()) - before:
+        child.join(10)
+        assert not child.is_alive()
+    (tmp_path / "cure").touch()
+    assert [y.item() for _, _, y in passes(loader)] == list(range(6))
+
+
+# --- rules -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "device", "workers"),
+    [
+        (1, 64, "cpu", 0),  # the only core trains
+        (5, 64, "cpu", 4),
+        (64, 64, "cpu", 4),
+        (1, 64, "cuda", 1),
+        (64, 64, "cuda", 8),
+        (64, 3, "cuda", 3),
+        (64, 0, "cuda", 0),
+    ],
+)
+def test_workers_follow_cores_memory_and_device(cores, gib, device, workers, monkeypatch):
+    monkeypatch.setattr(module, "allowed_cpus", lambda: cores)
+    monkeypatch.setattr(module, "free_memory", lambda: gib * 2**30)
+    assert automatic_workers(Noisy(), torch.device(device)) == workers
+    for in_memory in (DATA, TensorDataset(torch.zeros(4))):
+        assert automatic_workers(in_memory, torch.device(device)) == 0
+    if device == "cpu":
+        assert Loader(Noisy(), num_workers="auto").num_workers == workers
+        assert (Loader(Noisy()).num_workers, Loader(Noisy(), num_workers=1).num_workers) == (0, 1)
+
+
+def test_free_memory_is_what_the_system_says(monkeypatch):
+    monkeypatch.setattr(module, "text_of", lambda path: "MemTotal: 99 kB\nMemAvailable:   50 kB\n")
+    assert module.free_memory() == 50 * 1024
+    monkeypatch.setattr(module, "text_of", lambda path: "")
+    assert module.free_memory() > 2**60
+
+
+def test_small_images_stay_on_the_device(monkeypatch, tmp_path):
+    mapped = write_mapped(tmp_path / "set", DATA)
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert [automatic_resident(DATA, device) for device in (cpu, cuda)] == [True, True]
+    assert [automatic_resident(mapped, device) for device in (cpu, cuda)] == [False, True]
+    assert not automatic_resident(Rows(), cuda)
+    monkeypatch.setattr(module, "RESIDENT_BYTES", DATA.images.nbytes - 1)
+    assert [automatic_resident(DATA, device) for device in (cpu, cuda)] == [True, False]
+
+
+def test_what_goes_to_a_gpu_is_pinned_and_prefetched():
+    for data, workers, options in (
+        (Rows(), 2, {"pin_memory": True, "prefetch_factor": 4, "persistent_workers": True}),
+        (Rows(), 0, {"pin_memory": False}),  # may be on the GPU already
+        (DATA, 0, {"pin_memory": True}),
+    ):
+        loader = Loader(data, 4, num_workers=workers, resident=False)
+        loader.device = torch.device("cuda")
+        assert options.items() <= module.Stream(loader).options.items()
+    loader = Loader(Rows(), 4, num_workers=2)
+    options = {"pin_memory": False, "prefetch_factor": 2, "timeout": 300.0}
+    assert options.items() <= module.Stream(loader).options.items()
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+def test_unusable_items():
+    for data, words in (
+        (Rows(label=str), "contains tuple without a tensor of shape"),
+        (Rows(lambda x: object()), "cannot be stacked"),
+        (Rows(lambda x: torch.zeros(int(x[0, 0, 0]))), "cannot be stacked"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            passes(Loader(data, 4))
+
+
+def test_labels_beyond_the_outputs_are_named():
+    with pytest.raises(ValueError, match="Label 3 occurs 5 times in 'toy', but the model has 3"):
+        Loader(DATA).check_labels(3)
+    Loader(DATA).check_labels(4)
+    loader = Loader(Rows(), N)
+    loader.check_labels(3)
+    with pytest.raises(ValueError, match="Label 3 occurs 5 times in a batch"):
+        passes(loader)
+    loader.check_labels(4)
+    passes(loader)
+    ignored = Loader(TensorDataset(torch.zeros(4, 2), torch.tensor([0, -100, -100, 1])), 2)
+    ignored.check_labels(2)
+    assert sum(len(y) for _, _, y in passes(ignored)) == 4
+
+
+WRAPS = (
+    lambda data: data,
+    indexed,
+    lambda data: DataLoader(data, 7, shuffle=True),
+    lambda data: Subset(Subset(data, range(1, 20)), [5, 3, 17]),
+    lambda data: DataLoader(Subset(data, [5, 3, 17]), 2),
+)
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_numbers_of_rows_are_no_targets(wrap):
+    words = r"is the number of the row: yield \(inputs, target\), and wrap the data in astkit.index"
+    for number in (int, torch.tensor, np.int64):
+        with pytest.raises(ValueError, match=words):
+            list(as_loader(wrap(Numbered(number)), batch_size=None).batches(0))
+    for number in (lambda row: row % 5, lambda row: row + 1, float, lambda row: [row, row]):
+        list(as_loader(wrap(Numbered(number))).batches(0))
+
+
+def test_streams_that_number_their_rows_are_refused_too():
+    x, y = torch.ones(20, 3), torch.arange(20) % 2
+    with pytest.raises(ValueError, match="is the number of the row"):
+        list(as_loader([(x, y, torch.arange(20))]).batches(0))
+    for rows in (torch.arange(20) % 10, torch.arange(20).flip(0), torch.arange(20.0)):
+        list(as_loader([(x, y, rows)]).batches(0))
+
+
+def test_impossible_arguments():
+    for changes, words in (
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": N + 1, "drop_last": True}, "batch_size is 24, and the data have 23 rows"),
+        ({"augment": ("spin",)}, "augment has 'spin'; choose from 'crop', 'flip'"),
+        ({"pad": -1}, "pad is -1"),
+        ({"data": []}, "data is empty"),
+        ({"data": Endless()}, "no rows to choose from"),
+        ({"num_workers": -1}, "num_workers is -1; pass 0 or more, or 'auto'"),
+        ({"num_workers": "many"}, "num_workers is 'many'"),
+        ({"num_workers": 1.5}, "num_workers is 1.5"),
+        ({"resident": "yes"}, "resident is 'yes' for a Images"),
+        ({"data": Rows(), "resident": True}, "resident is True for a Rows; pass 'auto'"),
+        ({"normalize": (0.5, 0.0)}, "positive deviations"),
+        ({"normalize": ([0.5, 0.5], [1, 1])}, "2 means and 2 deviations for 3 channels"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Loader(**{"data": DATA, **changes})
+    with pytest.raises(ValueError, match="drop_last leaves no batch"):
+        as_loader(Loader(DATA, 4, drop_last=True), batch_size=24)
+    flat = Loader(TensorDataset(torch.zeros(2, 7), torch.zeros(2)), augment=("flip",))
+    with pytest.raises(ValueError, match=r"inputs of shape \[2, 7\]"):
+        passes(flat)
+
+
+def test_impossible_passes_fail_at_once():
+    rows = torch.tensor([0, 1])
+    for options, words in (
+        ({"order": torch.tensor([0, N])}, "order reaches from 0 to 23"),
+        ({"order": torch.tensor([-1])}, "order reaches from -1"),
+        ({"order": torch.tensor([0.5])}, "order is a torch.float32"),
+        ({"order": rows, "occurrence": rows[:1]}, r"occurrence is a torch.int64 .* \[1\]; pass in"),
+        ({"start": -1}, "start is -1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Loader(DATA).batches(0, **options)
+
+
+# --- augmentation ----------------------------------------------------------------------------
+
+
+def augmented(augment, x, seed, epoch):
+    return augment.apply(x, augment.draw(torch.arange(len(x)), seed, epoch))
+
+
+def slow(x, tops, lefts, flips, pad):
+    """Each image by itself, pixel by pixel."""
+    out = torch.zeros_like(x)
+    height, width = x.shape[2:]
+    for i, (top, left, flip) in enumerate(zip(tops, lefts, flips, strict=True)):
+        for row in range(height):
+            for column in range(width):
+                source = width - 1 - column if flip else column
+                y, z = row + top - pad, source + left - pad
+                if 0 <= y < height and 0 <= z < width:
+                    out[i, :, row, column] = x[i, :, y, z]
+    return out
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 3),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(0, 9),
+    st.sampled_from([torch.uint8, torch.float32]),
+)
+def test_crops_and_flips_equal_the_slow_loop(pad, channels, width, seed, dtype):
+    x = torch.randint(1, 256, (5, channels, 4, width)).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    top, left = torch.randint(2 * pad + 1, (2, 5), generator=generator)
+    expected = slow(x, top.tolist(), left.tolist(), [False] * 5, pad)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        assert torch.equal(crop(x.contiguous(memory_format=layout), top, left, pad), expected)
+    flipped = augmented(Augment("flip"), x, seed, 0)
+    assert flipped.dtype == dtype
+    flips = (flipped != x).flatten(1).any(1)
+    assert torch.equal(flipped, slow(x, [0] * 5, [0] * 5, flips.tolist(), 0))
+
+
+def test_every_offset_occurs_and_epochs_differ():
+    pixels = torch.zeros(2000, 1, 5, 5)
+    pixels[:, :, 2, 1] = 1
+    places = []
+    for epoch in (0, 1):
+        moved = augmented(Augment(("crop", "flip"), pad=2), pixels, 0, epoch).flatten(1)
+        places.append(torch.where(moved.sum(1) > 0, moved.argmax(1), 25))  # 25: cropped away
+    counts = places[0].bincount(minlength=26)
+    expected = torch.tensor([40, 80, 80, 80, 40]).repeat(5)  # of 2000, from 5 x 5 offsets and flips
+    assert ((counts[:25] - expected).abs() < 5 * expected.sqrt()).all()
+    assert not torch.equal(*places)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_gpu_sees_the_same_batches(resident):
+    options = {"augment": BOTH, "normalize": STATS}
+    gpu = passes(Loader(DATA, 4, device="cuda", resident=resident, **options))
+    assert gpu[0][1].is_cuda
+    assert_same(
+        [tuple(part.cpu() for part in batch) for batch in gpu], passes(Loader(DATA, 4, **options))
+    )

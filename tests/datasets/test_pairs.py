@@ -1,0 +1,130 @@
+"""The text pairs: frozen, split by their sources alone, and refused with a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astkit.datasets import pairs
+from astkit.datasets.pairs import (
+    TextPair,
+    docs_pairs,
+    in_validation,
+    read_pairs,
+    words,
+)
+from tests.benchmarks import docs_pairs as collector
+from tests.benchmarks.docs_pairs import write_pairs
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+def test_the_frozen_pairs_are_small_unique_and_prose():
+    frozen = docs_pairs()
+    assert len(frozen) >= 2500
+    assert (DATA / pairs.FILE).stat().st_size <= 2e6
+    for side in ("source", "target"):
+        assert len({" ".join(words(getattr(pair, side))) for pair in frozen}) == len(frozen)
+    for pair in frozen:
+        assert 3 <= len(words(pair.source)) <= 80
+        assert not pair.target.startswith(("Parameters ---", "Parameters:", "Args:", "Returns:"))
+    origins = {pair.origin.split()[0] for pair in frozen}
+    assert origins == {"python", "numpy", "torch"}
+
+
+def test_the_licences_of_all_origins_lie_beside_them():
+    text = (DATA / "docs_pairs.LICENSES.txt").read_text()
+    for origin in {pair.origin for pair in docs_pairs()}:
+        assert origin.replace("python", "Python") in text
+    for owner in ("Python Software Foundation", "NumPy Developers", "Facebook, Inc"):
+        assert owner in text
+    readme = (DATA / "README.md").read_text()
+    assert f"{len(docs_pairs()):,} pairs" in readme
+
+
+@pytest.mark.full
+def test_the_frozen_pairs_are_what_these_packages_hold():
+    frozen = docs_pairs()
+    here = {f"{name} {metadata.version(name).partition('+')[0]}" for name in ("numpy", "torch")}
+    here.add(collector._python())
+    versions = {pair.origin for pair in frozen}
+    collected = collector.collect()
+    for origin in here & versions:  # of other versions the pairs are others
+        assert {p for p in collected if p.origin == origin} >= {
+            p for p in frozen if p.origin == origin
+        }
+    if here == versions:
+        assert collected == frozen
+
+
+def test_equal_pairs_are_equal_bytes_and_come_back(tmp_path):
+    some = [TextPair("one two é", "three four", "x 1"), TextPair("five six", "seven")]
+    first = write_pairs(tmp_path / "a.jsonl.gz", some).read_bytes()
+    assert write_pairs(tmp_path / "b.jsonl.gz", some).read_bytes() == first
+    assert read_pairs(tmp_path / "a.jsonl.gz") == some
+    (tmp_path / "c.jsonl").write_bytes(gzip.decompress(first) + b"\n")
+    assert read_pairs(tmp_path / "c.jsonl") == some
+
+
+@given(st.lists(st.text("abcXYZ09_", min_size=1), min_size=1, max_size=5))
+def test_the_part_depends_on_the_words_alone(some):
+    written = in_validation("  ".join(some) + ".")
+    assert in_validation(" ".join(some).upper()) == written
+    digest = hashlib.blake2b(" ".join(some).lower().encode(), digest_size=8).digest()
+    assert written == (int.from_bytes(digest, "big") / 2**64 < 0.15)
+
+
+def test_a_line_that_is_no_pair_is_named(tmp_path):
+    path = tmp_path / "user.jsonl"
+    wrong = (
+        "no json",
+        "[1]",
+        '{"source": "a"}',
+        '{"source": "a", "target": "!!"}',
+        '{"source": 1}',
+    )
+    for line in wrong:
+        path.write_text(json.dumps({"source": "a b", "target": "c"}) + "\n" + line + "\n")
+        with pytest.raises(ValueError, match=r"user\.jsonl line 2 is .*: give"):
+            read_pairs(path)
+
+
+def test_damaged_and_empty_files_are_refused(tmp_path):
+    whole = write_pairs(tmp_path / "a.jsonl.gz", docs_pairs()[:50]).read_bytes()
+    (tmp_path / "torn.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_pairs(tmp_path / "torn.jsonl.gz")
+    with pytest.raises(ValueError, match="contains no pair"):
+        read_pairs(tmp_path / "empty.jsonl")
+    with pytest.raises(FileNotFoundError):
+        read_pairs(tmp_path / "absent.jsonl")
+
+
+def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "SHARE", tmp_path / "share")
+    monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "data"])
+    with pytest.raises(FileNotFoundError, match="ASTKIT_DATA"):
+        docs_pairs()
+    for n, folder in enumerate(("share", "data")):  # a checkout goes before an installation
+        some = [TextPair("a", f"b{n}")]
+        write_pairs(tmp_path / folder / pairs.FILE, some)
+        assert docs_pairs() == some
+
+
+def test_a_file_that_expands_or_never_ends_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_BYTES", 1000)
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(b" " * 100_000))
+    (tmp_path / "deep.jsonl").write_bytes(b"[" * 999)
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(ValueError, match=path.name):
+            read_pairs(path)

@@ -1,0 +1,233 @@
+"""The exported notebook: its order, its bytes, its archive, and the files for Kaggle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+import torch
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from astkit.runs import export
+from tests.notebooks.conftest import FOLDER
+from tests.runs.sweeping import write as write_notebook
+
+ROOT = Path(export.__file__).parents[2]
+BUDGET = "ASTKIT_TIME_BUDGET_H"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = write_notebook(tmp_path / "01_small.ipynb", "import astkit", parameters="x = 0")
+    book = nbformat.read(path, 4)
+    book.cells.insert(0, new_markdown_cell("# Does it?"))
+    book.cells[1].source = "rate: float = 0.1  # passés\nname = 'ä'\nout = ''\nseeds = [\n  0,\n]"
+    book.cells[2].outputs = [new_output("stream", text="of an earlier run")]
+    book.cells[2].metadata = {"tags": ["nbval-ignore-output"], "papermill": {"x": 1}}
+    nbformat.write(book, path)
+    return path
+
+
+def sources(book: NotebookNode) -> list[str]:
+    return [cell.source for cell in book.cells if cell.cell_type == "code"]
+
+
+def build(path: Path, **parameters: object) -> NotebookNode:
+    return export.build(export.read(path), parameters)
+
+
+def test_the_order_is_title_parameters_package_notebook(small: Path) -> None:
+    book = build(small)
+    assert [cell.source.splitlines()[0] for cell in book.cells[:2]] == ["# Does it?", "## Settings"]
+    _, package, body = sources(book)
+    assert package.startswith("# astkit ")
+    assert package.splitlines()[0].endswith("compressed archive, which is all that the cells need.")
+    folded = [cell for cell in book.cells if "jupyter" in cell.metadata]
+    assert [cell.source for cell in folded] == [package]
+    assert body == "import astkit"
+    assert book.cells[-1].metadata == {"tags": ["nbval-ignore-output"]}
+    assert "of an earlier run" not in nbformat.writes(book)
+    assert nbformat.writes(build(small)) == nbformat.writes(book)
+    assert nbformat.writes(build(small, rate=0.2)) != nbformat.writes(book)
+
+
+def test_parameters_are_replaced_and_comments_stay(small: Path, tmp_path: Path) -> None:
+    book = build(small, name="it's", seeds=[0, 1], rate=1, time_budget_h=8.5)
+    assert sources(book)[0].splitlines() == [
+        "rate: float = 1.0  # passés",
+        'name = "it\'s"',
+        "out = 'run'",
+        "seeds = [0, 1]",
+        "time_budget_h = 8.5  # hours after which training is saved and ended; 0 sets no limit",
+    ]
+    nbformat.write(book, tmp_path / "exported.ipynb")
+    assert "time_budget_h" in papermill.inspect_notebook(tmp_path / "exported.ipynb")
+    with pytest.raises(ValueError, match=r"01_small.ipynb has no parameter 'rates': choose from"):
+        build(small, rates=1)
+    bare = write_notebook(tmp_path / "bare.ipynb", "1", parameters=None)
+    assert [s.partition(" ")[0] for s in sources(build(bare))] == ["time_budget_h", "#", "1"]
+    cells = [new_code_cell("1"), new_code_cell("x = 1", metadata={"tags": ["parameters"]})]
+    metadata = nbformat.read(small, 4).metadata
+    nbformat.write(new_notebook(cells=cells, metadata=metadata), tmp_path / "late.ipynb")
+    with pytest.raises(ValueError, match="the parameters cell must be the first code cell"):
+        build(tmp_path / "late.ipynb")
+
+
+def test_every_notebook_can_be_exported_with_both_presets() -> None:
+    for path in [*sorted(FOLDER.glob("*.ipynb")), export.COMPETITION]:
+        plan = export.read(path)
+        presets = [{"preset": name} for name in ("quick", "full") if "preset" in plan.defaults]
+        for parameters in presets or [{}]:
+            book = export.build(plan, parameters)
+            assert len(book.cells) == len(nbformat.read(path, 4).cells) + 2
+            assert len(nbformat.writes(book)) < 450_000
+
+
+def run_cells(folder: Path, *cells: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter in ``folder``, where the working tree is not on the path."""
+    folder.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    options = {"cwd": folder, "env": environment, "capture_output": True, "text": True}
+    return subprocess.run([sys.executable, "-"], input="\n".join(cells), **options)
+
+
+def test_the_archive_is_imported_and_a_changed_one_is_not(small: Path, tmp_path: Path) -> None:
+    parameters, package, _ = sources(build(small))
+    shown = "import astkit\nprint(astkit.__file__)\nprint(astkit.Gate.__module__)"
+    again = run_cells(tmp_path / "run", parameters, package, package, shown)  # a cell may run twice
+    first, second, path, module = again.stdout.splitlines()
+    assert first == second == f"torch {torch.__version__}; no CUDA device"
+    (folder,) = (tmp_path / "run").iterdir()
+    assert path == str(folder / "astkit" / "__init__.py")
+    assert module == "astkit.gating.gate"
+    for name in ("names.py", "runs/export.py", "py.typed", "runs/competition.ipynb"):
+        assert (folder / "astkit" / name).read_bytes() == (ROOT / "astkit" / name).read_bytes()
+    assert not list(folder.rglob("tests"))
+    at = package.index('    "', len(package) // 2) + 100
+    changed = package[:at] + ("a" if package[at] != "a" else "b") + package[at + 1 :]
+    refused = run_cells(tmp_path / "changed", parameters, changed, shown)
+    sentence = "RuntimeError: the archive in this cell is not the one exported: export it again"
+    assert refused.stderr.splitlines()[-1] == sentence
+    assert not list((tmp_path / "changed").iterdir())
+    other = run_cells(
+        tmp_path / "other",
+        "import types, sys, os; m = types.ModuleType('astkit')",
+        "m.__file__ = '/elsewhere/astkit.py'; sys.modules['astkit'] = m",
+        package,
+    )
+    assert "another astkit was imported before: restart" in other.stderr
+
+
+def test_files_that_parameters_name_are_taken_along(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "table.bin").write_bytes(b'\xff\x00{}"')
+    book = nbformat.read(small, 4)
+    book.cells[1].source = "results = 'found/table.bin'\nword = 'found/none.bin'\nempty = ''"
+    nbformat.write(book, small)
+    parameters, package, _ = sources(build(small))
+    shown = "print(results); print(open(results, 'rb').read(), repr(word), repr(empty))"
+    lines = run_cells(tmp_path / "run", parameters, package, shown).stdout.splitlines()
+    assert re.fullmatch(r"astkit-[0-9a-f]{8}/files/results/table.bin", lines[1])
+    assert lines[2] == r"""b'\xff\x00{}"' 'found/none.bin' ''"""
+    (tmp_path / "found" / "table.bin").write_bytes(bytes(1_000_001))
+    with pytest.raises(ValueError, match=r"results names .*table.bin, which has more than 1 MB"):
+        build(small)
+
+
+# --- the start -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv(BUDGET, "7")  # so that a value that is set here ends with the test
+
+
+def test_the_budget_goes_into_the_environment(no_gpu: None, capsys) -> None:
+    export.begin()
+    assert os.environ[BUDGET] == "7"
+    export.begin(1.5)
+    assert os.environ[BUDGET] == "1.5"
+    device = f"torch {torch.__version__}; no CUDA device"
+    budget = "time budget: 1.5 h, then runs are saved and ended"
+    assert capsys.readouterr().out.splitlines() == [device, budget, device]
+    with pytest.raises(ValueError, match="time_budget_h is -1: pass hours"):
+        export.begin(-1)
+
+
+def test_an_old_torch_is_refused_and_a_new_one_is_not(no_gpu: None, monkeypatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (needed,) = (r for r in map(Requirement, project["dependencies"]) if r.name == "torch")
+    for version in ("2.6.0+cu124", "1.13.1", "2.8.0"):
+        assert not needed.specifier.contains(Version(version))
+        monkeypatch.setattr(torch, "__version__", version)
+        with pytest.raises(RuntimeError, match=rf"^torch is {re.escape(version)}, and .* 2\.9"):
+            export.begin()
+    for version in ("2.9.0", "2.9.1+cu128", "2.10.0a0+git1", "3.0"):
+        monkeypatch.setattr(torch, "__version__", version)
+        export.begin()
+
+
+def test_a_gpu_that_torch_has_no_kernels_for_is_refused(monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available\nmore")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla P100")
+    monkeypatch.setattr(torch, "ones", fail)
+    with pytest.raises(RuntimeError, match=r"on Tesla P100 \(.* is available\): choose a T4"):
+        export.begin()
+
+
+# --- at Kaggle -------------------------------------------------------------------------------
+
+FIELDS = {
+    *("id", "title", "code_file", "language", "kernel_type", "is_private"),
+    *("enable_gpu", "enable_tpu", "enable_internet", "machine_shape", "docker_image_pinning_type"),
+    *("keywords", "dataset_sources", "competition_sources", "kernel_sources", "model_sources"),
+}
+
+
+def test_every_field_of_the_metadata_is_written(small: Path, tmp_path: Path) -> None:
+    for gpu in (True, False):
+        attached = {"datasets": ["some/cifar-10"], "competition": "titanic"}
+        path = export.write(
+            export.read(small), {}, tmp_path / "out", user="me", gpu=gpu, **attached
+        )
+        values = json.loads((path.parent / "kernel-metadata.json").read_text())
+        assert set(values) == FIELDS
+        assert (values["code_file"], values["kernel_type"]) == (path.name, "notebook")
+        assert values["enable_gpu"] is gpu
+        assert values["machine_shape"] == ("NvidiaTeslaT4" if gpu else "")
+        assert (values["enable_internet"], values["is_private"]) == (False, True)
+        assert (values["id"], values["title"]) == ("me/astkit-titanic", "astkit titanic")
+        assert values["dataset_sources"] == ["some/cifar-10"]
+        assert values["competition_sources"] == ["titanic"]
+        assert {each.name for each in path.parent.iterdir()} == {path.name, "kernel-metadata.json"}
+    for stem in ("A_b  c: 10", "x" * 80):  # Kaggle: at most 50, and the title makes the address
+        longer = small.rename(small.with_stem(stem))
+        path = export.write(export.read(longer), {}, tmp_path / "out")
+        values = json.loads((path.parent / "kernel-metadata.json").read_text())
+        slug = re.sub(r"[^a-z0-9]+", "-", values["title"].lower()).strip("-")
+        assert values["id"] == f"{export.NOBODY}/{slug}"
+        assert 5 <= len(slug) <= len(values["title"]) <= 50
+        small = longer
+
+
+def test_the_export_imports_nothing_heavy_or_optional() -> None:
+    code = "import sys, astkit.runs.export\n"
+    code += "heavy = {'torch', 'pandas', 'matplotlib', 'papermill', 'nbformat', 'filelock'}\n"
+    code += "print(sorted(heavy & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout == "[]\n", result.stderr

@@ -1,0 +1,187 @@
+"""Properties of every lattice: settings, when samples stop, one call per step, exact repeats."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from astkit.systems.lattice.model import (
+    GATE,
+    PRESETS,
+    EnergyFlowLattice,
+    FlowStats,
+    LatticeConfig,
+    LatticeOutput,
+)
+from astkit.systems.lattice.plots import flow_table
+from tests.systems.lattice.examples import config, gradients, inputs, loss, model
+
+BOUND = 1e-10
+
+
+def same_counts(a: FlowStats, b: FlowStats) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(a, b, strict=True))
+
+
+def exactly(a: LatticeOutput, b: LatticeOutput) -> bool:
+    same = torch.equal(a.y, b.y) and torch.equal(a.surface, b.surface)
+    return same and same_counts(a.stats, b.stats)
+
+
+def calls(module: nn.Module) -> list[int]:
+    """Rows of each call of ``module`` from now on."""
+    seen: list[int] = []
+    module.register_forward_hook(lambda _, args, __: seen.append(len(args[0])))
+    return seen
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for changes, named in (
+        ({"max_flows": 143}, "at least 144"),
+        ({"width": 1}, "width is 1: give 2 or more"),
+        ({"hidden": 0}, "hidden is 0"),
+        ({"z_min": 0.0}, "z_min is 0.0"),
+        ({"z_max": math.nan}, "z_max nan"),
+        ({"tau": 0.0}, "tau is 0.0"),
+        ({"spawn_threshold": 1.1}, "spawn_threshold is 1.1"),
+        ({"max_children": 5}, "max_children is 5: give 1 to 4"),
+        ({"energy_rule": "sum"}, "residual, original"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            LatticeConfig(**changes)  # type: ignore[arg-type]
+    made = LatticeConfig(width=3, height=5, depth=11, z_min=0.4)
+    assert (made.cells, made.flows_per_sample, made.steps_allowed) == (15, 30, 25)
+
+
+def test_presets_grow_and_run() -> None:
+    assert list(PRESETS) == ["debug", "experiment", "large"]
+    sizes = [(each.cells, each.depth, each.hidden) for each in PRESETS.values()]
+    assert sizes == sorted(sizes)
+    for preset in PRESETS.values():
+        with torch.no_grad():
+            output = EnergyFlowLattice(preset)(torch.ones(1, preset.dim))
+        assert output.stats.created >= preset.cells
+        assert output.y.isfinite().all()
+
+
+def test_no_rule_to_stop_equals_all_the_steps() -> None:
+    ruled = config(tau=1.0, patience=math.inf, max_steps=6, z_min=0.3)
+    built = model(ruled)
+    x = inputs(3)
+    assert exactly(built(x), built(x, adaptive=False))
+    stopping = model(replace(ruled, tau=0.5, min_steps=1, depth=3, spawn_threshold=1.0))
+    assert not exactly(stopping(x), stopping(x, adaptive=False))
+
+
+def test_patience_waits_for_the_first_arrival() -> None:
+    built = model(config(depth=20, z_min=0.5, z_max=1.5, patience=3, spawn_threshold=1.0))
+    with torch.no_grad():
+        built.carrier.heads.weight[4] = 0
+        built.carrier.heads.bias[4] = 50  # z_max for every flow
+    stats = built(inputs(2)).stats
+    assert stats.steps.tolist() == [13, 13]
+    assert stats.completed.tolist() == [12, 12]
+
+
+def test_a_sample_alone_is_as_in_its_batch() -> None:
+    built, x = model(config(max_flows=14, theta_e=0.05)), inputs(5)
+    together = built(x)
+    for row in range(5):
+        alone = built(x[row : row + 1])
+        assert (alone.y[0] - together.y[row]).abs().max() <= BOUND
+        assert [int(each[0]) for each in alone.stats] == [int(each[row]) for each in together.stats]
+
+
+def test_one_call_a_step() -> None:
+    batch = 6
+    built = model(config())
+    neuron, carrier, mapper = calls(built.neuron), calls(built.carrier), calls(built.mapper)
+    output = built(inputs(batch))
+    loss(output).backward()
+    assert len(neuron) == len(carrier) == int(output.stats.steps.max())
+    assert neuron[0] == 12 * batch
+    assert mapper == [batch]
+
+
+def test_chunks_of_flows_change_calls_and_nothing_else() -> None:
+    built = model(config())
+    x = inputs(3)
+    whole = gradients(built, expected := built(x))
+    seen = calls(built.neuron)
+    part = gradients(built, output := built(x, flows_per_call=5))
+    assert max(seen) == 5
+    assert (output.surface - expected.surface).abs().max() <= BOUND
+    assert same_counts(output.stats, expected.stats)
+    for name, gradient in whole.items():
+        assert (part[name] - gradient).abs().max() <= BOUND
+
+
+def test_every_parameter_learns() -> None:
+    built = model(config(layers=2))
+    with torch.no_grad():
+        built.carrier.heads.bias[GATE] = 0.5  # so that flows spawn
+    output = built(inputs(4))
+    assert (output.stats.created > 12).any()
+    found = gradients(built, output)
+    assert [name for name, gradient in found.items() if not gradient.any()] == []
+    assert {name.split(".")[0] for name in found} == {"mapper", "neuron", "carrier", "collector"}
+
+
+def test_a_state_dict_is_the_whole_model_and_a_seed_repeats_it() -> None:
+    state = torch.get_rng_state()
+    first, other, again = (EnergyFlowLattice(config(seed=seed)) for seed in (0, 1, 0))
+    assert torch.equal(torch.get_rng_state(), state)
+    x = inputs(3).float()
+    assert not torch.equal(first(x).y, other(x).y)
+    other.load_state_dict(first.state_dict())
+    assert exactly(first(x), other(x))
+    assert exactly(first(x), again(x))
+
+
+def test_the_bypass_is_the_mapper_and_the_collector() -> None:
+    built = model(config(lattice=False))
+    x = inputs(3)
+    output = built(x)
+    assert torch.equal(output.y, built.collector(built.mapper(x)))
+    assert {name.split(".")[0] for name in built.state_dict()} == {"mapper", "collector"}
+    assert not output.stats.steps.any()
+    whole = model(config()).state_dict()
+    assert all(torch.equal(whole[name], value) for name, value in built.state_dict().items())
+
+
+def test_autocast_keeps_places_and_energies() -> None:
+    built = EnergyFlowLattice(config(spawn_threshold=1.0))
+    x = inputs(3).float()
+    exact = built(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = built(x)
+        loss(output).backward()
+    assert output.surface.dtype == torch.float32
+    assert (output.surface - exact.surface).abs().max() < 0.05
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in built.parameters())
+
+
+def test_a_table_follows_each_flow() -> None:
+    built = model(config(depth=9))
+    output, flows = flow_table(built, inputs(2))
+    assert exactly(output, built(inputs(2)))
+    assert flows["step"].max() <= output.stats.steps.max()
+    for axis, wall in (("x", 3), ("y", 2), ("z", 8)):
+        assert flows[axis].between(0, wall).all()
+    start, then = (flows[flows["step"] == step] for step in (0, 1))
+    first = start[start["sample"] == 0]
+    assert first[["x", "y"]].values.tolist() == [[x, y] for y in range(3) for x in range(4)]
+    assert start["energy"].tolist() == built.mapper(inputs(2)).flatten().tolist()
+    assert (then["z"] >= built.config.z_min).all()
+
+
+def test_wrong_inputs_are_refused() -> None:
+    built = model(config())
+    with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6"):
+        built(inputs(2, dim=7))
+    with pytest.raises(ValueError, match="no_grad"):
+        built(inputs(2), observer=lambda step, flows: None)

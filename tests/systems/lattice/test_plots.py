@@ -1,0 +1,70 @@
+"""Pictures of a lattice: what is drawn is what was recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from astkit.systems.lattice import plots
+
+
+@pytest.fixture
+def flows() -> pd.DataFrame:
+    """Two flows of three steps; the second's slot is then taken by another flow."""
+    rows = [
+        {"step": step, "slot": slot, "x": slot + 0.1 * step, "y": 1.0, "z": 0.9 * step, "energy": e}
+        | {"age": step}
+        for slot, e in ((0, 0.5), (1, -0.2))
+        for step in range(3)
+    ]
+    rows.append({"step": 3, "slot": 1, "x": 0.0, "y": 0.0, "z": 2.3, "energy": 0.1, "age": 0})
+    return pd.DataFrame(rows)
+
+
+def test_moves_are_those_of_one_flow(flows: pd.DataFrame) -> None:
+    before, after = np.moveaxis(plots._moves(flows), 1, 0)
+    assert np.allclose(after - before, [[0.9, 0.0]] * 4)
+    assert before[:, 1].tolist() == [0.5, 0.5, -0.2, -0.2]
+
+
+def test_flows_are_drawn_up_to_a_step(flows: pd.DataFrame) -> None:
+    figure = plots.flow_paths(flows, depth=3, upto=1)
+    along, front = figure.axes[:2]
+    assert figure.get_suptitle() == "after 1 steps"
+    lines, ends = along.collections
+    assert len(lines.get_segments()) == 2
+    assert np.allclose(ends.get_offsets(), [[0.9, 0.5], [0.9, -0.2]])
+    assert np.allclose(front.collections[0].get_offsets(), [[0.1, 1.0], [1.1, 1.0]])
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_slides_show_one_picture_and_hold_all(flows: pd.DataFrame) -> None:
+    slides = plots.Slides([plots.flow_paths(flows, 3, step) for step in (0, 1, 2)])
+    html = slides._repr_html_()
+    assert html.count("<img") == 3
+    assert html.count("display:block") == 1
+    assert 'max="2"' in html
+    assert repr(slides) == "<Slides step>"
+
+
+def test_times_are_those_of_a_flow() -> None:
+    rows = pd.DataFrame(
+        {"way": ["loop", "loop", "all"], "flows": [10, 1, 10], "seconds": [1.0, 0.1, 0.05]}
+    )
+    figure = plots.times(rows)
+    (axis,) = figure.axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in axis.lines}
+    assert drawn == {"loop": [[1, 100], [10, 100]], "all": [[10, 5]]}
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+
+
+def test_learning_shows_the_mean_over_seeds_and_the_marks() -> None:
+    curves = pd.DataFrame(
+        {"model": "lattice", "seed": [0, 1], "step": [10, 10], "val_mrr": [0.2, 0.4]}
+    )
+    axis = plots.learning(curves, {"ridge": 0.39}, "val_mrr", "MRR").axes[0]
+    assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.3])
+    assert axis.lines[1].get_ydata() == [0.39, 0.39]
+    assert [text.get_text() for text in axis.texts] == ["ridge"]
+    assert (axis.get_title(), axis.get_ylabel()) == ("mean of 2 seeds and their range", "MRR")

@@ -1,0 +1,229 @@
+"""Tasks: no source on both sides; embeddings, metrics and baselines against plain computations."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astkit import rng
+from astkit.datasets import Loader
+from astkit.datasets.pairs import TextPair, words
+from astkit.systems.lattice import tasks
+from astkit.systems.lattice.tasks import (
+    Pairs,
+    Task,
+    baselines,
+    docs_task,
+    lsa,
+    retrieval,
+    ridge,
+    text_task,
+)
+from tests.gating.without_float64 import WithoutFloat64
+
+TEXTS = [
+    "the cat sat on the mat",
+    "The dog sat on the log.",
+    "a cat and a dog",
+    "gradients flow along the surface",
+    "the surface of the log",
+    "cells of energy flow",
+]
+FEATURES = 512
+
+
+def numbered(n: int = 40) -> list[TextPair]:
+    return [TextPair(f"source number {i // 2} here", f"target {i} there") for i in range(n)]
+
+
+def test_no_source_is_in_both_parts():
+    task = text_task(numbered(), dim=8)
+    sources = [
+        {" ".join(words(pair.source)) for pair in task.texts_of(part)}
+        for part in (task.train, task.validation)
+    ]
+    assert all(sources)
+    assert not sources[0] & sources[1]
+    assert len(task.train) + len(task.validation) == 40
+    assert task.dim == 8
+
+
+def test_embeddings_are_fitted_to_the_training_part_alone():
+    pairs = numbered()
+    task = text_task(pairs, dim=8)
+    held = set(task.validation.rows.tolist())
+    other = [TextPair(p.source, "zebra " * 9) if i in held else p for i, p in enumerate(pairs)]
+    changed = text_task(other, dim=8)
+    assert torch.equal(changed.train.x, task.train.x)
+    assert torch.equal(changed.train.y[task.train.rows], task.train.y[task.train.rows])
+
+
+def slow_tfidf(texts: list[str], fitted: list[str]) -> np.ndarray:
+    def features(text: str) -> Counter[int]:
+        tokens = "".join(c if c.isalnum() else " " for c in text.lower()).split()
+        grams = tokens + [tokens[i] + " " + tokens[i + 1] for i in range(len(tokens) - 1)]
+        return Counter(crc32(gram.encode()) % FEATURES for gram in grams)
+
+    frequency = Counter(feature for text in fitted for feature in features(text))
+    rows = np.zeros((len(texts), FEATURES))
+    for row, text in zip(rows, texts, strict=True):
+        for feature, count in features(text).items():
+            row[feature] = count * (math.log((1 + len(fitted)) / (1 + frequency[feature])) + 1)
+        row /= np.sqrt((row**2).sum())
+    return rows
+
+
+def test_embeddings_are_projections_onto_the_leading_directions(monkeypatch):
+    other = ["the cat on the log", "energy of the dog"]
+    monkeypatch.setattr(tasks, "FEATURES", FEATURES)
+    _, _, directions = np.linalg.svd(slow_tfidf(TEXTS, TEXTS), full_matrices=False)
+    for dim in (3, 6, 10):
+        slow = slow_tfidf(TEXTS + other, TEXTS) @ directions[: min(dim, 6)].T
+        slow /= np.linalg.norm(slow, axis=1, keepdims=True)
+        fast = lsa(TEXTS, dim)(TEXTS + other).double().numpy()
+        assert fast.shape == (8, dim)
+        # directions are unique up to their signs, so compare what does not depend on them
+        np.testing.assert_allclose(fast @ fast.T, slow @ slow.T, atol=1e-5)
+        np.testing.assert_allclose(abs(fast[:, : min(dim, 6)]), abs(slow), atol=1e-4)
+        assert not fast[:, 6:].any()
+
+
+def test_the_same_texts_give_the_same_bits_and_directions_beyond_the_rank_are_zero():
+    before = torch.random.get_rng_state()
+    first, second = (lsa(TEXTS, 4)(TEXTS) for _ in range(2))
+    assert torch.equal(first, second)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert not lsa(TEXTS, 6)(["zebra quux"]).any()  # no words in common
+    embed = lsa(["one two", "one two", "three four"] * 3, 5)  # of rank 2
+    assert not embed(["two three five", "four of one"])[:, 2:].any()
+    assert embed(["two three five"]).norm().item() == pytest.approx(1)
+
+
+def test_memory_mapped_embeddings_stay_on_disk(tmp_path):
+    status = Path("/proc/self/status")
+    if not status.is_file():
+        pytest.skip("this system does not report what lies in memory")
+
+    def anonymous() -> int:
+        lines = dict(line.split(":") for line in status.read_text().splitlines())
+        return int(lines["RssAnon"].split()[0]) * 1024
+
+    x = torch.randn(40_000, 128, generator=rng.generator(3))  # 20 MB a side
+    np.save(tmp_path / "x.npy", x.numpy())
+    mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
+    before = anonymous()
+    pairs = Pairs(mapped, mapped, torch.arange(0, 40_000, 2))
+    for _ in Loader(pairs, 512).batches(0):
+        pass
+    assert anonymous() - before < x.nbytes / 2
+    assert torch.equal(pairs.fetch(torch.arange(9))[0], x[:18:2])
+
+
+def test_batches_are_those_of_a_plain_loop():
+    x, y = (torch.randn(23, 5, generator=rng.generator(key)) for key in (1, 2))
+    tokens = torch.arange(23)[:, None], -torch.arange(23)[:, None]
+    rows = torch.arange(22, 0, -2)  # 11 of 23
+    order = rng.permutation(11, 5, "order", 1).tolist()
+    batches = list(Loader(Pairs(x, y, rows), 4, seed=5).batches(1))
+    assert [batch.index.tolist() for batch in batches] == [order[:4], order[4:8], order[8:]]
+    for batch in batches:
+        assert torch.equal(batch.x, x[22 - 2 * batch.index])
+        assert torch.equal(batch.y, y[22 - 2 * batch.index])
+    for batch in Loader(Pairs(x, y, rows, tokens), 4, seed=5).batches(1):
+        stored = 22 - 2 * batch.index
+        parts = zip((batch.x, *batch.y), (x, y, tokens[1], x, tokens[0]), strict=True)
+        assert all(torch.equal(part, whole[stored]) for part, whole in parts)
+
+
+def made(n: int = 90, dim: int = 6) -> Task:
+    x, noise = (torch.randn(n, dim, generator=rng.generator(key)) for key in ("x", "noise"))
+    y = x @ torch.randn(dim, dim, generator=rng.generator("w")) + noise + 2
+    rows = torch.arange(n)
+    return Task("made", Pairs(x, y, rows[: n * 2 // 3]), Pairs(x, y, rows[n * 2 // 3 :]))
+
+
+def slow_retrieval(predicted: np.ndarray, targets: np.ndarray) -> dict[str, float]:
+    found = []
+    for i, p in enumerate(predicted):
+        cosines = [
+            float(p @ t) / (float(np.linalg.norm(p)) * float(np.linalg.norm(t))) for t in targets
+        ]
+        rank = 1 + sum(c > cosines[i] + 1e-12 for c in cosines)
+        rank += sum(abs(c - cosines[i]) <= 1e-12 for c in cosines[:i] + cosines[i + 1 :]) / 2
+        found.append((1 / rank, cosines[i], rank <= 1, rank <= 5))
+    return dict(zip(("mrr", "cosine", "top1", "top5"), np.mean(found, axis=0), strict=True))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 30), st.integers(2, 6), st.integers(0, 99))
+def test_metrics_are_those_of_a_plain_loop(n, dim, seed):
+    targets = torch.randn(n, dim, generator=rng.generator(seed)).double()
+    noise = torch.randn(n, dim, generator=rng.generator(seed, 1)).double()
+    found = retrieval(targets + noise, targets)
+    slow = slow_retrieval((targets + noise).numpy(), targets.numpy())
+    assert found == pytest.approx(slow, abs=1e-6)
+    assert retrieval(3 * targets, targets)["mrr"] == 1
+    single = targets.float(), noise.float()
+    assert retrieval(*map(WithoutFloat64.on, single)) == retrieval(*single)
+
+
+def test_ties_share_their_mean_rank_and_a_diverged_model_is_told():
+    for predicted in (torch.zeros(9, 9), torch.ones(9, 9)):  # all tie: everyone's rank is 5
+        assert retrieval(predicted, torch.eye(9))["mrr"] == pytest.approx(1 / 5)
+    with pytest.raises(ValueError, match="diverged"):
+        retrieval(torch.full((2, 2), torch.nan), torch.ones(2, 2))
+
+
+def least_squares(x: np.ndarray, y: np.ndarray, lam: float, test: np.ndarray) -> np.ndarray:
+    # rows for the penalty, and a column for the intercept, which is not penalised
+    dim = x.shape[1]
+    left = np.block([[x, np.ones((len(x), 1))], [np.sqrt(lam) * np.eye(dim), np.zeros((dim, 1))]])
+    slow, *_ = np.linalg.lstsq(left, np.concatenate([y, np.zeros((dim, y.shape[1]))]), rcond=None)
+    return np.hstack([test, np.ones((len(test), 1))]) @ slow
+
+
+def test_lambda_is_the_best_on_a_part_of_train_and_refitted():
+    task = made(dim=12)
+    x, y = (part.double().numpy() for part in task.train.whole())
+    order = rng.permutation(60, 0, "ridge").numpy()
+    held, fit = order[:9], order[9:]
+    scores = {
+        lam: slow_retrieval(least_squares(x[fit], y[fit], lam, x[held]), y[held])["mrr"]
+        for lam in tasks.LAMBDAS
+    }
+    chosen = ridge(task.train)
+    assert scores[chosen.alpha_] == max(scores.values())
+    test = task.validation.whole()[0].double().numpy()
+    wanted = least_squares(x, y, chosen.alpha_, test)
+    np.testing.assert_allclose(chosen.predict(test), wanted, rtol=1e-7, atol=1e-9)
+
+
+def test_mean_and_copy_are_what_they_say():
+    task = made()
+    found = baselines(task)
+    assert list(found) == ["train mean", "copy input", "ridge"]
+    x, y = (part.double().numpy() for part in task.validation.whole())
+    mean = task.train.y[task.train.rows].double().numpy().mean(0)
+    for name, predicted in (("train mean", np.tile(mean, (30, 1))), ("copy input", x)):
+        assert found[name] == pytest.approx(slow_retrieval(predicted, y), abs=1e-6)
+    assert found["ridge"]["mrr"] > found["train mean"]["mrr"]
+
+
+def test_wrong_arguments_are_refused():
+    bare = made().train
+    for refused, told in (
+        (lambda: docs_task(0), "count is 0: give 1 to"),
+        (lambda: text_task([TextPair("a", "b")] * 3, 2), "give more pairs with different sources"),
+        (lambda: Task("bare", bare, bare).texts_of(bare), "has no texts"),
+        (lambda: lsa(TEXTS, 8193), "dim is 8193: give 1 to 8192"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            refused()

@@ -1,0 +1,156 @@
+"""The trainer of a lattice: losses, calls, gating, checkpoints, learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from astkit import rng
+from astkit.datasets.pairs import TextPair
+from astkit.gating import Gate, RandomSubset
+from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig
+from astkit.systems.lattice.tasks import Pairs, Task, retrieval, text_task
+from astkit.systems.lattice.training import (
+    CONFIG,
+    LatticeLoss,
+    LatticeTrainer,
+)
+
+SMALL = LatticeConfig(dim=16, width=4, height=4, depth=3, hidden=8, mapper_width=48)
+
+
+def task(n: int = 80) -> Task:
+    x = F.normalize(torch.randn(n, 16, generator=rng.generator(1)))
+    y = F.normalize(torch.randn(n, 16, generator=rng.generator(2)))
+    rows = torch.arange(n)
+    return Task("made", Pairs(x, y, rows[:-16]), Pairs(x, y, rows[-16:]))
+
+
+def texts(n: int = 60) -> Task:
+    names = ("cell", "flow", "surface", "energy", "neuron")
+    pairs = [
+        TextPair(f"{names[i % 5]} number {i}", f"the {names[(i + 1) % 5]} is next")
+        for i in range(n)
+    ]
+    return text_task(pairs, dim=16)
+
+
+def cpu(lattice: LatticeConfig, task: Task, **options: Any) -> LatticeTrainer:
+    return LatticeTrainer(lattice, task, device="cpu", **options)
+
+
+def trained(lattice: LatticeConfig, task: Task, **options: Any) -> LatticeTrainer:
+    trainer = cpu(lattice, task, **options)
+    trainer.run()
+    return trainer
+
+
+def test_the_metrics_of_a_pass_are_those_of_the_model():
+    made = task()
+    done = trained(SMALL, made, steps=2, batch_size=16)
+    x, y = made.validation.whole()
+    with torch.no_grad():
+        found = retrieval(done.model(x).y, y)
+    record, again = done.history.epochs[-1], done.evaluate(made.validation)
+    for name in ("cosine", "top1", "top5", "mrr"):
+        assert record[f"val_{name}"] == again[name] == pytest.approx(found[name], abs=1e-6)
+    assert record["val_loss"] == pytest.approx(1 - found["cosine"], abs=1e-6)
+    assert done.ledger.samples.evaluated == 32
+    assert done.ledger.samples.trained == 32
+
+
+def test_the_loss_of_a_row_is_that_of_a_plain_computation():
+    made, lattice = task(), EnergyFlowLattice(SMALL)
+    x, y = made.train.fetch(torch.arange(6))
+    others = made.train.fetch(torch.arange(10))[1]
+    with torch.no_grad():
+        out = lattice(x)
+        fast = LatticeLoss(0.2, others, temperature=0.5)(out, y)
+    for i in range(6):
+        cosines = [float(F.cosine_similarity(out.y[i], other, dim=0)) for other in others]
+        exps = torch.tensor(cosines).div(0.5).exp()  # the row's own target is number i of them
+        slow = 1 - cosines[i] - 0.2 * float((exps[i] / exps.sum()).log())
+        assert float(fast[i]) == pytest.approx(slow, rel=1e-4)
+
+
+def test_the_contrast_fades_with_the_budget_and_counts_in_full_in_validation():
+    options = {"steps": 8, "batch_size": 16, "contrast": 0.5, "fade": True}
+    trainer = cpu(SMALL, task(), **options, policy=RandomSubset(0.5))
+    left = []
+    for record in trainer.steps():
+        if record.phase == "train":
+            left.append(trainer.loss.contrast / 0.5)
+    assert left == pytest.approx([1 - 2 * step / 7.5 for step in range(4)], abs=0.01)
+    x, y = task().validation.whole()
+    with torch.no_grad():
+        losses = LatticeLoss(0.5, trainer.loss.others)(trainer.model(x), y)
+    assert trainer.history.epochs[-1]["val_loss"] == pytest.approx(float(losses.mean()))
+
+
+def test_one_encode_one_lattice_pass_and_one_decode_a_step():
+    made = cpu(SMALL, texts(), steps=4, batch_size=20, text=1.0)
+    calls = dict.fromkeys(("encoder", "lattice", "decoder"), 0)
+
+    def count(name):
+        def hook(*_):
+            calls[name] += 1
+
+        return hook
+
+    steps = made.steps()
+    next(steps)  # the first one also counts FLOPs
+    made.model.register_forward_hook(count("lattice"))
+    made.model.bridge.encoder.register_forward_hook(count("encoder"))
+    made.model.bridge.decoder.register_forward_hook(count("decoder"))
+    for number in (1, 2):
+        next(steps)
+        assert calls == dict.fromkeys(calls, number)
+    steps.close()
+
+
+@pytest.mark.full
+def test_the_bridge_learns_to_speak():
+    options = {"steps": 120, "batch_size": 20, "config": replace(CONFIG, lr=1e-2)}
+    done = trained(SMALL, texts(), text=1.0, **options)
+    losses = [record["loss"] for record in done.history.steps]
+    assert losses[-1] < 0.3 * losses[0]
+    found = done.examples(4)
+    assert sum(row["said"] == row["target"] for row in found) >= 2
+    assert all(set(row) == {"source", "target", "said", "heard"} for row in found)
+    known = set(done.model.bridge.vocabulary.tokens[4:])
+    pairs = texts().texts_of(texts().train)
+    assert known == {w for p in pairs for w in (p.source + " " + p.target).split()}
+
+
+def test_a_gate_chooses_pairs_by_their_loss():
+    trainer = cpu(SMALL, task(), steps=8, batch_size=16, policy=Gate(0.25, controller="top_k"))
+    x, y = task().train.whole()
+    record = next(steps := trainer.steps())
+    assert (record.metrics["trained"], record.metrics["seen"]) == (4, 16)
+    steps.close()
+    scored = trainer.policy.scores(trainer.scored(next(iter(trainer.train_data.batches(0)))))
+    rows = trainer.train_data.order(0)[:16]
+    slow = 1 - F.cosine_similarity(trainer.model(x[rows]).y, y[rows])
+    torch.testing.assert_close(scored, slow.detach())
+
+
+def test_a_given_model_is_trained():
+    deep = EnergyFlowLattice(replace(SMALL, width=5))
+    made = LatticeTrainer(deep, texts(), steps=1, text=1.0, device="cpu")
+    made.run()
+    assert made.model is deep
+
+
+def test_wrong_arguments_are_refused():
+    for refused, told in (
+        (lambda: cpu(replace(SMALL, dim=8), task()), "dim is 8, but the embeddings of 'made'"),
+        (lambda: cpu(SMALL, task(), steps=0), "budget epochs is .*: give a positive"),
+        (lambda: cpu(SMALL, task(), text=1.0), "has no texts"),
+        (lambda: cpu(SMALL, task()).examples(), "no text bridge"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            refused()
