@@ -21,7 +21,9 @@ from astkit.trainers import Budget, Trainer
 PACKAGE = Path(astkit.__file__).parent
 
 
-def counted(policy: Any, before: int = 20, steps: int = 10) -> tuple[float, list[str], Counter[str]]:
+def counted(
+    policy: Any, before: int = 20, steps: int = 10
+) -> tuple[float, list[str], Counter[str]]:
     """Calls a step, files, and calls by function, of training digits_cnn with ``policy``."""
     torch.manual_seed(0)
     images, _ = load("digits")
@@ -50,7 +52,9 @@ def counted(policy: Any, before: int = 20, steps: int = 10) -> tuple[float, list
 if __name__ == "__main__":
     for policy in (None, {"name": "gate", "target_rate": 0.25}):
         total, files, calls = counted(policy)
-        print(f"{policy or 'dense'}: {total:.1f} calls a step in {len(files)} files: {', '.join(files)}")
+        print(
+            f"{policy or 'dense'}: {total:.1f} calls a step in {len(files)} files: {', '.join(files)}"
+        )
         if len(sys.argv) > 1:
             for name, count in calls.most_common():
                 print(f"{count / 10:6.1f} {name}")

@@ -22,10 +22,11 @@ from statistics import median
 from typing import Any
 
 import torch
+from astkit.comparison.task import Task
+from astkit.trainers.learner import choose_device
 from torch import Tensor, nn
 
 from astkit import models
-from astkit.comparison.task import Task
 from astkit.datasets import Loader
 from astkit.files import write_atomic
 from astkit.gating import DeviceGate, Gate, cross_entropy_rows
@@ -34,7 +35,6 @@ from astkit.profiling.ledger import synchronizer
 from astkit.stamp import describe, stamp
 from astkit.tasks import task as known
 from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer
-from astkit.trainers.learner import choose_device
 from tests.benchmarks import switches as speed
 from tests.benchmarks.measure import BATCH, RATE, synthetic
 from tests.gating.syncs import Syncs

@@ -24,16 +24,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from astkit.comparison.arm import value_of
+from astkit.comparison.task import Task
 from scipy.optimize import minimize
 
 from astkit import Budget, Gate, GatedStep
 from astkit.comparison.arguments import checked_task
-from astkit.comparison.arm import value_of
 from astkit.comparison.statistics import ratio_interval
-from astkit.comparison.task import Task
-from astkit.files import write_atomic
+from astkit.files import read_json, write_atomic, write_json
 from astkit.profiling import count_flops
-from astkit.files import read_json, write_json
 from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.trainers import DenseStep, TrainConfig

@@ -20,20 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from astkit.comparison.arm import POINTS, control_of
+from astkit.comparison.task import Arm, Task
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from astkit import Budget, compare, rng
 from astkit.comparison import pilot
 from astkit.comparison.arguments import DENSE, checked_policies, checked_task
-from astkit.comparison.arm import POINTS, control_of
-from astkit.comparison.task import Arm, Task
 from astkit.datasets import Loader
-from astkit.files import write_atomic
+from astkit.files import read_json, write_atomic
 from astkit.gating.policy import overrides
 from astkit.models import SimpleCNN
 from astkit.profiling import interleaved
-from astkit.files import read_json
 from astkit.tasks import task as known
 from astkit.trainers import DenseStep, GatedStep, Trainer
 from tests.benchmarks.measure import Figure, figure, line, one_thread, record, synthetic

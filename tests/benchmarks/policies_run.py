@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from astkit.trainers.steps import StepResult
 from torch import Tensor, nn
 
 from astkit import rng
@@ -36,7 +37,6 @@ from astkit.trainers import (
     TrainConfig,
     Trainer,
 )
-from astkit.trainers.steps import StepResult
 from tests.benchmarks.policies_plan import WITHOUT_POLICY, Run, parsed
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

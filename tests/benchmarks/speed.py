@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from astkit.comparison.task import Task
+
 from astkit.files import write_atomic
 from astkit.gating import Gate
 from astkit.stamp import describe, stamp

@@ -23,10 +23,10 @@ from astkit.comparison.arguments import checked_task
 from astkit.comparison.compare import Comparison, compare
 from astkit.comparison.statistics import DENSE, Interval, by_arm, is_control, mean_interval
 from astkit.comparison.verdict import Verdict, amount, judge, unit
+from astkit.files import read_json, write_json
 from astkit.gating import CachedLoss, cross_entropy_rows
 from astkit.gating.policies.learned import Learned
 from astkit.profiling import count_flops
-from astkit.files import read_json, write_json
 from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.tasks.language import SEQUENCES, sequences

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from astkit.trainers.switching import SHARE
+
 from tests.benchmarks import switching
 
 

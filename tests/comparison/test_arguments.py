@@ -9,8 +9,8 @@ import pytest
 from astkit import Budget, Gate, Policy, Trainer
 from astkit.comparison.arguments import checked_methods, label_of
 from astkit.gating import InfoBatch, OriginPI, as_policy
-from astkit.trainers.fingerprint import plain
 from astkit.names import REGISTRIES
+from astkit.trainers.fingerprint import plain
 from tests.comparison.small_tasks import TRAIN, VALIDATION, make_model
 
 

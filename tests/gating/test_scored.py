@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from astkit.trainers.learner import Learner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,7 +15,6 @@ from astkit.datasets.batch import Batch
 from astkit.gating import Scored, ScoredBatches, evaluating
 from astkit.gating.selection import correctness
 from astkit.trainers import TrainConfig
-from astkit.trainers.learner import Learner
 
 X, Y = torch.randn(8, 6), torch.randint(3, (8,))
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from astkit.trainers.metrics_file import read
 
 from astkit import files
 from astkit.datasets import Loader, load
@@ -28,7 +29,6 @@ from astkit.gating import Gate, Policy, RunInfo, Selection, Visit
 from astkit.models import build
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Checkpoints, MetricsFile, SampleStep, TrainConfig, Trainer
-from astkit.trainers.metrics_file import read
 from tests.trainers.states import timeless
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "kills.json"

@@ -6,14 +6,14 @@ import json
 
 import pytest
 import torch
+from astkit.profiling.benchmark import Timings
+from astkit.trainers.autotune import open_choices
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import models, rng
 from astkit.datasets import Images, Loader
 from astkit.gating import Gate
-from astkit.profiling.benchmark import Timings
 from astkit.trainers import TrainConfig, Trainer, autotune
-from astkit.trainers.autotune import open_choices
 from tests.trainers.states import hand_over, leave_after
 
 AUTO = ("precision", "channels_last", "compile", "prefetch")

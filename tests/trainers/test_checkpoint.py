@@ -20,6 +20,9 @@ from typing import Any
 
 import pytest
 import torch
+from astkit.background import BackgroundError
+from astkit.trainers.metrics_file import read
+from astkit.trainers.state import Position
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import (
@@ -31,7 +34,6 @@ from torch.utils.data import (
 )
 
 from astkit import Gate, Loader
-from astkit.background import BackgroundError
 from astkit.datasets import Images, load
 from astkit.gating import Loss, RandomSubset, WeightedSum
 from astkit.trainers import (
@@ -44,8 +46,6 @@ from astkit.trainers import (
     checkpoint,
     state_file,
 )
-from astkit.trainers.metrics_file import read
-from astkit.trainers.state import Position
 from tests.trainers import killing
 from tests.trainers.states import leave_after, timeless
 

@@ -13,9 +13,8 @@ import warnings
 
 import pytest
 import torch
-from torch import nn
-
 from astkit.trainers.compiling import Compiled
+from torch import nn
 
 
 @pytest.fixture(autouse=True)

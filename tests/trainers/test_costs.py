@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from astkit.comparison.arm import _tested
+from astkit.trainers.costs import Costs
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from astkit.comparison.arm import _tested
 from astkit.datasets import Batch
 from astkit.gating import Gate, Policy
 from astkit.trainers import Budget, Learner, TrainConfig, Trainer
-from astkit.trainers.costs import Costs
 
 
 class Deepening(nn.Module):

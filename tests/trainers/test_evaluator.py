@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 import pytest
 import torch
+from astkit.trainers.evaluator import Evaluator, sampled_rows, wilson_interval
+from astkit.trainers.state import Position
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -18,8 +20,6 @@ from astkit.gating import cross_entropy_rows
 from astkit.profiling import Ledger
 from astkit.profiling.flops import FlopsPerSample
 from astkit.trainers import Learner, TrainConfig, Trainer
-from astkit.trainers.evaluator import Evaluator, sampled_rows, wilson_interval
-from astkit.trainers.state import Position
 
 
 class Given:

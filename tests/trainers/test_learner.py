@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from astkit.trainers.learner import _FUSED
 from torch import nn
 
 from astkit import models, rng
@@ -15,7 +16,6 @@ from astkit.datasets import Batch, Images, Loader
 from astkit.gating import Gate
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import Learner, TrainConfig, Trainer, choose_device
-from astkit.trainers.learner import _FUSED
 
 
 @pytest.fixture

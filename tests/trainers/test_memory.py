@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from astkit.trainers.learner import out_of_memory
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -15,7 +16,6 @@ from astkit import rng
 from astkit.datasets.batch import Batch
 from astkit.gating import Gate
 from astkit.trainers import Learner, TrainConfig, Trainer
-from astkit.trainers.learner import out_of_memory
 
 ROWS, BATCH, CLASSES = 56, 16, 4  # 4 batches, the last of 8 rows
 EXHAUSTED = "CUDA out of memory. Tried to allocate 2.00 GiB (a simulated one)"

@@ -8,14 +8,14 @@ from contextlib import nullcontext, suppress
 import pytest
 import torch
 import torch.nn.functional as F
+from astkit.profiling.window import peak_tensor_bytes
+from astkit.trainers.memory_saving import Checkpointed, _blocks, attention
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from astkit import models
 from astkit.profiling.flops import count_flops
-from astkit.profiling.window import peak_tensor_bytes
 from astkit.trainers import memory_saving
-from astkit.trainers.memory_saving import Checkpointed, _blocks, attention
 
 CASES = [
     ("digits_cnn", {"batch_norm": True}),

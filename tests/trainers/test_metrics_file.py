@@ -12,14 +12,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from astkit.background import BackgroundError
+from astkit.trainers.metrics_file import MetricsFile, encode, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from astkit.background import BackgroundError
 from astkit.datasets import Loader
 from astkit.trainers import Trainer, metrics_file
-from astkit.trainers.metrics_file import MetricsFile, encode, read
 from tests.trainers.states import hand_over, timeless
 
 PATIENCE = 30.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from astkit.trainers.policy_feedback import TrainingData
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -11,7 +12,6 @@ from astkit import rng
 from astkit.datasets import Loader, as_loader, indexed
 from astkit.gating import Gate, Policy, RandomSubset, Selection
 from astkit.trainers import DenseStep, GatedStep, SampleStep, Trainer
-from astkit.trainers.policy_feedback import TrainingData
 
 ROWS, SIZE, PASSES = 48, 8, 3
 with rng.isolated("cpu", 0):

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from astkit.background import BackgroundError
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from astkit.background import BackgroundError
 from astkit.datasets import Loader
 from astkit.trainers import Budget, Progress, Trainer
 from astkit.trainers import progress as module

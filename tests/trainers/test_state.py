@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from astkit.trainers.resume import _check_optimizer
+from astkit.trainers.state import History, Steering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -20,8 +22,6 @@ from astkit.datasets import Loader
 from astkit.gating import Gate, OriginPI, TopK
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import Budget, Event, TimeIsUp, TrainConfig, Trainer
-from astkit.trainers.resume import _check_optimizer
-from astkit.trainers.state import History, Steering
 from tests.trainers.states import hand_over, leave_after
 
 ROWS, SIZE, LR = 80, 8, 0.5

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from astkit.trainers.switching import BEGIN, WARMUP, WINDOW, Switch
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -15,7 +16,6 @@ from astkit import rng
 from astkit.datasets import Loader
 from astkit.gating import Policy, RandomSubset, Selection
 from astkit.trainers import Budget, Event, TrainConfig, Trainer, switching
-from astkit.trainers.switching import BEGIN, WARMUP, WINDOW, Switch
 from tests.trainers.states import hand_over, leave_after, same, timeless
 
 ROWS, SIZE = 320, 8

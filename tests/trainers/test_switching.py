@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from astkit.trainers.switching import BEGIN, PROBE, SHARE, WARMUP, WINDOW, Switch
 
 from astkit.trainers import Event
-from astkit.trainers.switching import BEGIN, PROBE, SHARE, WARMUP, WINDOW, Switch
 
 FIRST = WARMUP + BEGIN  # steps of the first probe
 DECIDED = FIRST + WARMUP + WINDOW  # the first step after which a policy may be switched off

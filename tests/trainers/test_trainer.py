@@ -12,6 +12,9 @@ from functools import cache, partial
 import pytest
 import torch
 import torch.nn.functional as F
+from astkit.trainers.batch_order import Feed
+from astkit.trainers.evaluator import Evaluator
+from astkit.trainers.state import Position
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -22,9 +25,6 @@ from astkit.datasets import Images, Loader, indexed, load
 from astkit.gating import CachedLoss, Gate, Policy, RandomSubset, RunInfo, Selection
 from astkit.gating.policies.selective_backprop import SelectiveBackprop
 from astkit.trainers import Budget, SampleStep, TrainConfig, Trainer, choose_device
-from astkit.trainers.batch_order import Feed
-from astkit.trainers.evaluator import Evaluator
-from astkit.trainers.state import Position
 from tests.trainers.states import hand_over, leave_after, same, timeless
 
 DIGITS = load("digits")[0]

@@ -10,6 +10,7 @@ from itertools import accumulate
 import pytest
 import torch
 import torch.nn.functional as F
+from astkit.trainers.updates import FIRST_SCALE, Updates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -21,7 +22,6 @@ from astkit.datasets import Loader
 from astkit.gating import Gate, Policy, Selection
 from astkit.profiling.ledger import Ledger
 from astkit.trainers import Learner, TrainConfig, Trainer
-from astkit.trainers.updates import FIRST_SCALE, Updates
 from tests.trainers.states import same
 
 SPLIT = (5, 11, 2, 7)  # the rows of four batches that add up to one of 25, as a gate leaves them

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from astkit.trainers.watch import LEVELS
 
 from astkit.datasets import Batch
 from astkit.gating import DeviceGate, Gate
@@ -21,7 +22,6 @@ from astkit.trainers import (
     Trainer,
     Watch,
 )
-from astkit.trainers.watch import LEVELS
 from tests.trainers.states import leave_after
 
 STEPS = {
