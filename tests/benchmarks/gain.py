@@ -60,7 +60,7 @@ METHODS = (
     "infobatch",
     "random@infobatch",
 )
-SETTINGS: dict[str, float] = {"cifar10": 2.4e-2, "fashion_mnist": 1e-2, "text": 3e-3, "table": 3e-3}
+SETTINGS: dict[str, float] = {"cifar10": 2.4e-2, "fashion_mnist": 1e-2, "text": 3e-3, "table": 1e-2}
 """Learning rate by data, from the search."""
 
 
@@ -406,12 +406,16 @@ def train_all(runs: list[Run], path: Path, processes: int, job: Callable[[Run], 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT")
     parser.add_argument("--search", action="store_true")
     options = parser.parse_args()
     path = CACHE / "search.json" if options.search else RESULTS
     path.parent.mkdir(parents=True, exist_ok=True)
-    runs = [each for each in (search() if options.search else plan()) if options.only in each.name]
+    runs = [
+        each
+        for each in (search() if options.search else plan())
+        if any(text in each.name for text in options.only)
+    ]
     if any(each.data == "cifar10" for each in runs):
         images("cifar10")
     train_all(runs, path, options.processes, execute)

@@ -60,7 +60,7 @@ class Model(nn.Module):
         return self.last(self.words(tokens).mean(1))
 rows = json.load(open("texts.json"))
 parts = [DataLoader(part, 16, collate_fn=pad) for part in (rows[:80], rows[80:100], rows[100:])]
-options = {"seeds": range(2), "budget": astkit.Budget(epochs=2), "all_policies": True}
+options = {"seeds": range(2), "budget": astkit.Budget(epochs=2), "check_baseline": False}
 report = astkit.compare(Model, *parts, policies=["infobatch", astkit.Gate(0.25)], **options)
 print(report.verdict)
 """
