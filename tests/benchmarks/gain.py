@@ -354,8 +354,9 @@ def execute(spec: Run) -> dict[str, Any]:
     here, entries = made(spec), read(RESULTS)
     task = task_of(spec, here)
     plain = task_of(replace(spec, policy="dense"), here).trainer(None, spec.seed, Budget(epochs=1))
-    cost = plain.cost(plain.batches.peek())
-    budget = Budget(flops=spec.epochs * len(here.train) * cost.training)
+    batch = plain.batches.peek()
+    steps = spec.epochs * len(here.train) / batch.rows
+    budget = Budget(flops=steps * plain.cost(batch).training(batch.rows))
     folder = CACHE / "runs" / spec.name.replace("/", "_")
     entry = run(task, method_of(spec, here, entries), spec.seed, budget, folder)
     kept = ("seconds", "flops", "trained", "scored", "rate", "steps", "value", "worst_class")
