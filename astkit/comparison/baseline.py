@@ -17,7 +17,7 @@ from torch import Tensor
 
 from astkit.comparison.training import Task
 from astkit.comparison.verdict import unit
-from astkit.runs.record import read_json, write_json
+from astkit.files import read_json, write_json
 from astkit.trainers import Budget
 from astkit.trainers.progress import duration
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -181,8 +180,8 @@ def made(run: Run) -> Condition:
         options["path"] = SHARED / "cifar10n" / "train_labels.npz"
     if name == "irrelevant_text" and (SHARED / "tinyshakespeare.txt").exists():
         options["path"] = SHARED / "tinyshakespeare.txt"
-    parts = images(run.data) if run.data in WIDTHS else (None, None)
-    return condition(name, *parts, run.seed, **options)
+    train, test = images(run.data) if run.data in WIDTHS else (None, None)
+    return condition(name, train, test, run.seed, **options)
 
 
 def network(widths: tuple[int, ...], channels: int, classes: int) -> nn.Module:
@@ -425,4 +424,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
