@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from astkit.gating import Gate, LogIntegral
-from astkit.identity import configuration
+from astkit.gating import LogIntegral
 from tests.gating.streams import BATCH, follow, gamma2
 
 rates = st.floats(0, 1)
@@ -191,15 +190,3 @@ def test_the_automatic_gain_can_be_replaced_by_hand_and_given_back() -> None:
     assert controller.gain == 0.125
     controller.gain = "auto"
     assert controller.gain == measured
-
-
-def test_the_automatic_gain_is_another_setting_than_the_value_that_it_has() -> None:
-    controller = automatic(0.1)
-    before = configuration(Gate(0.1, controller=controller))
-    assert before != configuration(Gate(0.1, controller=LogIntegral(0.1, controller.gain)))
-    follow(controller, gamma2(0, 30))
-    assert controller.gain != 0.5
-    assert configuration(Gate(0.1, controller=controller)) == before
-    controller.gain = 0.25
-    other = Gate(0.1, controller=LogIntegral(0.1, 0.25))
-    assert configuration(Gate(0.1, controller=controller)) == configuration(other)

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from astkit.gating import EL2N, Gate, Scored, WeightedSum
 from astkit.gating.scores import gradient_norm
-from astkit.identity import configuration
 from astkit.trainers import state_file
+from astkit.trainers.fingerprint import plain
 
 UNUSED = torch.zeros(0)  # no input is looked at
 visits = st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), max_size=12)
@@ -150,7 +150,7 @@ def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int, tmp_p
     packed = state_file.Packed(gate.state_dict())
     resumed.load_state_dict(state_file.read(state_file.write(tmp_path, "gate", packed)))
     assert run(resumed, range(steps, 12)) == run(gate, range(steps, 12))
-    assert configuration(resumed.state_dict()) == configuration(gate.state_dict())
+    assert plain(resumed.state_dict()) == plain(gate.state_dict())
     assert run(Gate(0.3, name), range(11, 12)) != run(gate, range(11, 12))  # memory matters
 
 
@@ -158,13 +158,13 @@ def test_a_saved_state_is_no_view_of_the_score() -> None:
     score = WeightedSum([(1, EL2N())])
     score.score(batch_of([2], 0))
     state = score.state_dict()
-    before = configuration(state)
+    before = plain(state)
     score.score(batch_of([2], 1))
-    assert before == configuration(state) != configuration(score.state_dict())
+    assert before == plain(state) != plain(score.state_dict())
     other = WeightedSum([(1, EL2N())])
     other.load_state_dict(state)
     other.score(batch_of([2], 1))
-    assert configuration(state) == before
+    assert plain(state) == before
 
 
 def test_the_state_of_many_samples_fits_into_a_checkpoint() -> None:
