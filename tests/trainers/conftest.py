@@ -18,39 +18,14 @@ from astkit.datasets import Batch, Images, Loader, load
 class Doubled(Loader):
     """A `Loader` that delivers float64 inputs: what still differs then is no rounding."""
 
-    def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
-        for batch in super().batches(epoch, order, start):
+    def batches(self, epoch: int, order: Tensor | None = None, *rest: Any) -> Iterator[Batch]:
+        for batch in super().batches(epoch, order, *rest):
             yield batch._replace(x=batch.x.double())
-
-
-class Recorded:
-    """A step that keeps the targets, the results and the trained rows of the data set."""
-
-    def __init__(self, step: Any) -> None:
-        self.step = step
-        self.rows: list[list[int]] = []
-        self.results: list[Any] = []
-        self.targets: list[Tensor] = []
-
-    def __call__(self, learner: Any, batch: Batch, weight: Tensor | None, ledger: Any) -> Any:
-        result = self.step(learner, batch, weight, ledger)
-        self.rows.append(batch.index[result.rows].tolist())
-        self.results.append(result)
-        self.targets.append(batch.y)
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["step"], name)
 
 
 @pytest.fixture(scope="session")
 def digits() -> Images:
     return load("digits")[0]
-
-
-@pytest.fixture(scope="session")
-def recorded() -> type[Recorded]:
-    return Recorded
 
 
 @pytest.fixture(scope="session")

@@ -21,14 +21,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from astkit.trainers.metrics_file import read
 
 from astkit import files
 from astkit.datasets import Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection, Visit
 from astkit.models import build
 from astkit.stamp import stamp
-from astkit.trainers import Budget, Checkpoints, MetricsFile, SampleStep, TrainConfig, Trainer
+from astkit.trainers import (
+    Budget,
+    Checkpoints,
+    MetricsFile,
+    SampleBySampleTrainer,
+    TrainConfig,
+    Trainer,
+)
+from astkit.trainers.history import read
 from tests.trainers.states import timeless
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "kills.json"
@@ -65,7 +72,7 @@ class LastLosses(Policy):
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "dense": dict,
     "batched": lambda: {"policy": Gate(0.25, "loss_and_contrast")},
-    "sample by sample": lambda: {"step": SampleStep(Gate(0.25))},
+    "sample by sample": lambda: {"policy": Gate(0.25)},
     "planned": lambda: {"policy": LastLosses()},
 }
 EPOCHS: dict[str, float] = {"dense": 4, "batched": 4, "sample by sample": 0.7, "planned": 4}
@@ -73,7 +80,8 @@ EPOCHS: dict[str, float] = {"dense": 4, "batched": 4, "sample by sample": 0.7, "
 
 def trainer(kind: str, folder: Path) -> Trainer:
     """A run that goes on from ``folder``, if it was begun there."""
-    return Trainer(
+    made = SampleBySampleTrainer if kind == "sample by sample" else Trainer
+    return made(
         build("digits_cnn", (1, 8, 8), 10, seed=1),
         Loader(DIGITS.subset(range(ROWS)), 64, seed=1),
         Loader(DIGITS.subset(range(ROWS, 600)), 44, shuffle=False),
@@ -90,14 +98,13 @@ def trainer(kind: str, folder: Path) -> Trainer:
 def outcome(run: Trainer, folder: Path) -> dict[str, Any]:
     """All that a run leaves behind and that is no time."""
     hasher = hashlib.sha256()
-    state = run.learner.optimizer.state_dict()["state"]
+    state = run.optimizer.state_dict()["state"]
     moments = [tensor for moment in state.values() for tensor in moment.values()]
     for tensor in [*run.model.state_dict().values(), *moments]:
         hasher.update(tensor.numpy().tobytes())
     memory = {} if run.policy is None else run.policy.state_dict()
     found = {
         "weights and optimizer": hasher.hexdigest(),
-        "gate": run.step.state_dict(),
         "memory": {n: v.tolist() if hasattr(v, "tolist") else v for n, v in memory.items()},
         "samples": asdict(run.ledger.samples),
         "flops": asdict(run.ledger.flops),

@@ -1,4 +1,4 @@
-"""Training states: whether two are equal, and handing one from a run to another."""
+"""States of runs: whether two are equal, stopping a run, and handing one over to another."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import math
 from typing import Any
 
 from torch import Tensor
+
+from astkit.trainers import SampleBySampleTrainer, Trainer
 
 TIMES = ("seconds", "joules", "joules_reason")
 
@@ -33,6 +35,28 @@ def same(a: Any, b: Any) -> bool:
 def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records without what a clock or a meter said."""
     return [{k: v for k, v in each.items() if k not in TIMES} for each in records]
+
+
+class Recording:
+    """Keeps the rows of the data set that each step trained on, and its results."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.rows: list[list[int]] = []
+        self.results: list[Any] = []
+        super().__init__(*args, **options)
+
+    def train_batch(self, batch: Any, weight: Any) -> Any:
+        result = super().train_batch(batch, weight)  # type: ignore[misc]
+        repeated = weight is not None and not weight.any()
+        self.rows.append([] if repeated else batch.index[result.rows].tolist())
+        self.results.append(result)
+        return result
+
+
+class RecordedTrainer(Recording, Trainer): ...
+
+
+class RecordedSampleTrainer(Recording, SampleBySampleTrainer): ...
 
 
 def leave_after(trainer: Any, records: int) -> Any:

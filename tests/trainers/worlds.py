@@ -18,8 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from astkit import Gate, Selection, TrainConfig, Trainer, indexed
+from astkit import Gate, Selection, TrainConfig, indexed
 from astkit import distributed as several
+from tests.trainers.states import RecordedTrainer
 
 SECONDS = 240.0  # before the processes of a test are ended
 
@@ -137,25 +138,7 @@ def flat(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-class Recorder:
-    """Keeps the selections of a step, its rows of the data set, and the thresholds."""
-
-    def __init__(self, step: Any) -> None:
-        self.step, self.rows, self.seen = step, [], []
-
-    def __call__(self, learner: Any, batch: Any, weight: Any, ledger: Any) -> Any:
-        result = self.step(learner, batch, weight, ledger)
-        chosen = result.selection or Selection(result.rows)
-        repeated = weight is not None and not weight.any()
-        self.rows.append([] if repeated else batch.index[result.rows].tolist())
-        self.seen.append((chosen.weight, float(chosen.total), chosen.threshold))
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["step"], name)
-
-
-def built(policy: Any, data: Any = None, wrapped: bool = True, **options: Any) -> Trainer:
+def built(policy: Any, data: Any = None, wrapped: bool = True, **options: Any) -> RecordedTrainer:
     """A trainer of `network`, with SGD, whose steps are recorded."""
     dtype = options.pop("dtype", torch.float64) if data is None else data.tensors[0].dtype
     config = options.pop("config", TrainConfig())
@@ -165,9 +148,13 @@ def built(policy: Any, data: Any = None, wrapped: bool = True, **options: Any) -
     optimizer = torch.optim.SGD(model.parameters(), 1.0)
     data = data or numbers(96, dtype)
     options |= {"policy": policy, "optimizer": optimizer, "config": config}
-    trainer = Trainer(model, data, validation, **options)
-    trainer.step = Recorder(trainer.step)
-    return trainer
+    return RecordedTrainer(model, data, validation, **options)
+
+
+def seen(result: Any) -> tuple[Any, ...]:
+    """Weights, normaliser and threshold of a step."""
+    chosen = result.selection or Selection(result.rows)
+    return chosen.weight, float(chosen.total), chosen.threshold
 
 
 def trained(policy: Any, options: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -175,12 +162,12 @@ def trained(policy: Any, options: dict[str, Any] | None = None) -> dict[str, Any
     history = trainer.run()
     return {
         "weights": flat(trainer.model),
-        "rows": trainer.step.rows,
-        "seen": trainer.step.seen,
+        "rows": trainer.rows,
+        "seen": [seen(result) for result in trainer.results],
         "ledger": trainer.ledger.state_dict(),
         "policy": None if trainer.policy is None else trainer.policy.state_dict(),
         "validated": [epoch.get("val_loss") for epoch in history.epochs],
-        "spent": trainer.position.step,
+        "spent": trainer.step,
     }
 
 
