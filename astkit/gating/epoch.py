@@ -312,7 +312,7 @@ class PolicySampler(Sampler[int]):
     def over(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not passed to ``mean`` yet."""
         left = len(self._used) - int(self._used.sum())
-        return self.epoch.complete and left < size
+        return self._interrupted is None and self.epoch.complete and left < size
 
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
         """``sum(scale * loss) / rows`` of a drawn batch.

@@ -29,14 +29,22 @@ def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:
     """
     policy.exchange()
     iteration = None
-    if policy.interrupted is not None:  # restored, and not continued yet
-        iteration = dict(policy.interrupted)
-    elif policy._sampler is not None and policy.begun and not epoch_over:
+    if policy._sampler is not None and policy.begun and not epoch_over:
         iteration = policy._sampler.iteration()
-    return {"policy": policy.state_dict(), "begun": policy.begun, "iteration": iteration}
+    return {"policy": policy.state_dict(), "iteration": iteration}
 
 
 def restore(policy: Policy, state: Mapping[str, Any]) -> None:
-    """Restore what `saved` returned; the next iteration of the sampler continues from there."""
+    """Restore what `saved` returned; the next iteration of the sampler continues from there.
+
+    Raises ``ValueError`` for a state within an iteration if there is no sampler yet.
+    """
+    sampler, iteration = policy._sampler, state["iteration"]
+    if iteration is not None and sampler is None:
+        raise ValueError(
+            f"the checkpoint of {type(policy).__name__} lies within an epoch, but there is no"
+            " sampler that could continue it: call policy.sampler(data, epochs=...) before loading"
+        )
     policy.load_state_dict(state["policy"])
-    policy.begun, policy.interrupted = state["begun"], state["iteration"]
+    if sampler is not None:
+        sampler.resume(iteration)

@@ -37,13 +37,12 @@ class _Checkpointed:
         self.policy, self.loader = policy, loader
 
     def state_dict(self) -> dict[str, Any]:
-        # stays true from the last batch of an iteration until the next iteration
-        over = getattr(self.loader, "end_of_dataloader", None)
         sampler = self.policy._sampler
-        if over is None and sampler is not None:  # the loader is not prepared
-            size = self.loader.batch_size if getattr(self.loader, "drop_last", False) else 1
-            over = sampler.complete(size)
-        return saved(self.policy, bool(over))
+        if sampler is None:
+            return saved(self.policy)
+        batches: Any = getattr(self.loader, "batch_sampler", None)
+        size = batches.batch_size if batches is not None and batches.drop_last else 1
+        return saved(self.policy, sampler.over(size))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         restore(self.policy, state)

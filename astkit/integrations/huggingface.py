@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,16 +21,16 @@ from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_ro
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, single
 from astkit.gating.policy import overrides
-from astkit.integrations import require, restore, saved
-from astkit.trainers import state_file
+from astkit.gating.selection import evaluating
+from astkit.integrations import require, saved
+from astkit.trainers import checkpoint
 
 require("transformers")
 from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402
-from transformers.models.auto import modeling_auto  # noqa: E402
 from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
-STATE = f"policy_*{state_file.SUFFIX}"
+STATE = "policy"  # files of the policy's state in a checkpoint
 
 
 class PolicyTrainer(Trainer):
@@ -42,11 +44,14 @@ class PolicyTrainer(Trainer):
     Args:
         policy: selects before loading, after scoring, or both; before loading, or with per-sample
             state, the data set needs a length, and the policy determines the order of the rows.
-        criterion: ``(outputs, batch) -> [rows]``, or token losses and their mask; by default
-            cross-entropy, with shifted labels for a causal language model.
+        criterion: ``(outputs, batch) -> [rows]``, or token losses and their mask. By default the
+            one whose mean over the first batch is the loss that the model returns: cross-entropy,
+            with or without shifted labels, or else the model's own loss, computed in one call per
+            row. Cross-entropy if the model returns no loss.
 
     Raises ``ValueError`` for ``compute_loss_func`` and ``label_smoothing_factor``, for data without
-    a length where it is needed, and on resume for a checkpoint without a policy's state.
+    a length where it is needed, for a model whose loss is no mean over rows, and on resume for a
+    checkpoint without a policy's state.
     """
 
     def __init__(
@@ -58,14 +63,10 @@ class PolicyTrainer(Trainer):
                 "compute_loss_func and label_smoothing_factor average over rows, but a policy needs"
                 " one loss per row: pass criterion=(outputs, batch) -> [rows]"
             )
-        self.policy, self.resumed_step = policy, 0
+        self.policy, self.criterion, self.resumed_step = policy, criterion, 0
+        self._iteration: dict[str, Any] | None = None
         config = getattr(self.model, "config", None)
         self.labels_are_inputs = getattr(config, "is_encoder_decoder", False)
-        causal_models = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
-        loss_type = getattr(self.model, "loss_type", None)
-        causal = type(self.model).__name__ in causal_models or loss_type == "ForCausalLM"
-        shifted = causal and not self.labels_are_inputs
-        self.criterion = criterion or (causal_losses if shifted else cross_entropy_rows)
         self.add_callback(_Saving(self))
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -77,6 +78,7 @@ class PolicyTrainer(Trainer):
             sampler = policy._sampler = PolicySampler(policy, indexed(rows), epochs=1)
         else:
             return loader
+        sampler.resume(self._iteration)
         sampler.progress = lambda: self.state.global_step / max(1, self.state.max_steps)
         names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "drop_last")
         inner = DataLoader(
@@ -106,39 +108,71 @@ class PolicyTrainer(Trainer):
         if not model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         index, scale = inputs.pop(INDEX, None), inputs.pop(SCALE, None)
+        if self.criterion is None:
+            self.criterion = self._default_criterion(model, inputs)
         rows, chosen = count_rows(inputs), self._chosen(model, inputs, index)
         if scale is not None:
-            factor = scale[chosen.index].view(-1, *[1] * (chosen.weight.ndim - 1))
-            weight = chosen.weight * factor
+            weight = chosen.weight * scale[chosen.index]
             chosen = replace(chosen, weight=weight, normaliser=chosen.total)
         part = take_rows(inputs, chosen.index, rows)
         outputs = self._outputs(model, part)
-        tokens, mask = token_losses(self.criterion, outputs, part)
-        real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-        counts, means = real.reshape(len(tokens), -1).sum(1), reduced(tokens, mask)
-        if chosen.weight.ndim > 1:  # weights per token
-            loss = chosen.mean(torch.where(real, tokens, 0))
-        else:
-            loss = chosen.mean(means * counts / counts.float().mean().clamp_min(1e-9))
+        losses, counts = _rows(self.criterion, outputs, part)
+        loss = chosen.mean(losses * counts / counts.float().mean().clamp_min(1e-9))
         if num_items_in_batch is not None:  # tokens of all batches of an accumulated step
             loss = loss * (counts.sum() * rows / len(counts)) / num_items_in_batch
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes  # gradients are averaged over them
         seen = None if index is None else index[chosen.index]
-        self.policy._report(means, seen, outputs, part)
-        loss = loss.to(means.dtype)
+        self.policy.report_batch(losses, seen, outputs, part)
+        if self.policy._sampler is None or overrides(self.policy, "choose"):
+            self.policy.exchange()  # the next batch may depend on it
+        loss = loss.to(losses.dtype)
         return (loss, outputs) if return_outputs else loss
 
+    def _default_criterion(self, model: nn.Module, batch: dict[str, Any]) -> Criterion:
+        """The criterion whose mean over ``batch`` is the loss that ``model`` returns."""
+        with evaluating(model, next(tensors(batch)).device):
+            outputs = model(**batch)
+            own = _own_loss(outputs)
+            if own is None:
+                return cross_entropy_rows
+            names = outputs if isinstance(outputs, Mapping) else ()
+            routed = any("aux_loss" in name for name in names)
+            for criterion in () if routed else (causal_losses, cross_entropy_rows, own_losses):
+                with suppress(ValueError):  # labels of another shape or kind
+                    if criterion is own_losses:
+                        outputs = _row_by_row(model, batch)
+                    losses, counts = _rows(criterion, outputs, batch)
+                    mean = float((losses * counts).sum() / counts.sum())
+                    if math.isclose(mean, float(own), rel_tol=_rounding(own)):
+                        return criterion
+        raise ValueError(
+            f"{type(model).__name__} returns the loss {float(own):.6g} for the first batch, which"
+            " is no mean over its rows, such as with the router loss of a mixture of experts: leave"
+            " such a term out, for example by output_router_logits=False, or pass"
+            " criterion=(outputs, batch) -> [rows]"
+        )
+
     def _outputs(self, model: nn.Module, batch: dict[str, Any]) -> Any:
+        if self.criterion is own_losses:
+            return _row_by_row(model, batch)
         left_out = () if self.labels_are_inputs else ("labels",)
         return model(**{name: part for name, part in batch.items() if name not in left_out})
 
     def _chosen(self, model: nn.Module, inputs: dict[str, Any], index: Tensor | None) -> Selection:
         rows, chosen = count_rows(inputs), None
         if overrides(self.policy, "choose"):
-            hooks: dict[str, Any] = {"run": lambda net, batch: self._outputs(net, batch.x)}
-            hooks["criterion"] = self.criterion
-            chosen = self.policy.choose(Scored(None, inputs, inputs, index, model, **hooks))
+            assert self.criterion is not None
+            batch = Scored(
+                None,
+                inputs,
+                inputs,
+                index,
+                model,
+                criterion=self.criterion,
+                forward=lambda net, batch: self._outputs(net, batch.x),
+            )
+            chosen = self.policy.choose(batch)
         if chosen is None:
             return Selection(torch.arange(rows, device=next(tensors(inputs)).device))
         if not len(chosen):  # a step without gradient
@@ -146,19 +180,23 @@ class PolicyTrainer(Trainer):
         return chosen.check(rows, self.policy)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> Any:
-        latest, self.resumed_step = resume_from_checkpoint is True, 0
+        latest = resume_from_checkpoint is True
+        self._iteration, self.resumed_step = None, 0
         folder = get_last_checkpoint(self.args.output_dir) if latest else resume_from_checkpoint
         if folder:
-            found = list(Path(folder).glob(STATE))
-            if len(found) != 1:
+            path = Path(folder) / f"{STATE}.json"
+            if not path.is_file():
                 raise ValueError(
-                    f"{folder} has {len(found)} files {STATE} instead of one: resume a complete"
-                    " checkpoint of a PolicyTrainer"
+                    f"{folder} has no {path.name}: resume a complete checkpoint of a PolicyTrainer"
                 )
-            restore(self.policy, state_file.read(found[0]))
-            state = TrainerState.load_from_json(str(Path(folder) / "trainer_state.json"))
-            self.resumed_step = state.global_step
-        return super().train(resume_from_checkpoint, *args, **options)
+            state = checkpoint.read(path)
+            self._iteration = state["iteration"]
+            self.policy.load_state_dict(state["policy"])
+            trained = TrainerState.load_from_json(str(Path(folder) / "trainer_state.json"))
+            self.resumed_step = trained.global_step
+        result = super().train(resume_from_checkpoint, *args, **options)
+        self.policy.exchange()
+        return result
 
 
 def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
@@ -167,6 +205,45 @@ def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
     logits = single(logits_of(outputs)[:, :-1]).movedim(-1, 1)
     losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
     return losses, labels != IGNORED
+
+
+def own_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """The ``loss`` of each row, repeated for its labels ``[rows, labels]``, and their mask."""
+    losses = outputs["loss"][:, None]
+    real = batch.get("labels", losses).reshape(len(losses), -1) != IGNORED
+    return losses.expand(real.shape), real
+
+
+def _row_by_row(model: nn.Module, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """The model's own loss of each row, ``[rows]``, and its logits."""
+    rows = count_rows(batch)
+    parts = [model(**take_rows(batch, slice(row, row + 1), rows)) for row in range(rows)]
+    losses = torch.stack([_own_loss(part) for part in parts])
+    found = {"loss": single(losses)}
+    with suppress(ValueError):  # as of spans, which have two
+        found["logits"] = torch.cat([logits_of(part) for part in parts])
+    return found
+
+
+def _own_loss(outputs: Any) -> Any:
+    """The mean loss in a model's outputs, 0-dim; ``None`` if there is none."""
+    if isinstance(outputs, Mapping):
+        loss = outputs.get("loss")
+    else:
+        loss = outputs[0] if isinstance(outputs, tuple) else getattr(outputs, "loss", None)
+    return loss.mean() if isinstance(loss, Tensor) and loss.ndim < 2 else None
+
+
+def _rounding(loss: Tensor) -> float:
+    """Relative difference that rounding may cause between two computations of ``loss``."""
+    return max(1e-4, 4 * torch.finfo(loss.dtype).eps)
+
+
+def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    """Mean loss of the labels of each row, ``[rows]``, and their numbers."""
+    tokens, mask = token_losses(criterion, outputs, batch)
+    real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+    return reduced(tokens, mask), real.reshape(len(tokens), -1).sum(1)
 
 
 class _Saving(TrainerCallback):
@@ -178,10 +255,9 @@ class _Saving(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         held = saved(self.trainer.policy)
         if state.is_world_process_zero:
-            folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-            for older in folder.glob(STATE):  # of another run into this folder
-                older.unlink()
-            state_file.write(folder, "policy", state_file.Packed(held))
+            checkpoint.write(
+                Path(args.output_dir) / f"checkpoint-{state.global_step}" / STATE, held
+            )
 
 
 class _Stream(IterableDataset[Any]):

@@ -56,4 +56,5 @@ class PolicyCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of the policy."""
+        self._epoch_over = False
         restore(self.policy, state_dict)

@@ -11,7 +11,7 @@ import torch
 
 from astkit import RandomSubset, TrainConfig, Trainer
 from astkit.gating.policies.infobatch import InfoBatch
-from astkit.integrations import require
+from astkit.integrations import require, restore, saved
 from tests.integrations.loops import assert_same
 from tests.test_readme import PAGES, blocks, surroundings
 
@@ -47,10 +47,11 @@ def own_loop(names: dict[str, Any], policy: Any) -> Any:
 def test_lightning(example: Any) -> None:
     names = example("lightning", "import lightning.pytorch")
     assert_same(names["model"], own_loop(names, InfoBatch()))
+    state = names["trainer"].callbacks[0].state_dict()
+    assert state["iteration"] is None
     callback = names["PolicyCallback"](InfoBatch())
-    callback.load_state_dict(names["trainer"].callbacks[0].state_dict())
+    callback.load_state_dict(state)
     assert callback.policy.begun == 4
-    assert callback.policy.interrupted is None
     assert torch.equal(callback.policy.losses, names["policy"].losses)
 
 
@@ -60,7 +61,8 @@ def test_accelerate(example: Any) -> None:
     policy = names["policy"]
     policy.begun = 0
     names["accelerator"].load_state("checkpoint")
-    assert (policy.begun, policy.interrupted) == (4, None)
+    assert policy.begun == 4
+    assert len(list(policy._sampler)) == 64  # all rows of another epoch
 
 
 def test_transformers(example: Any) -> None:
@@ -72,6 +74,18 @@ def test_transformers(example: Any) -> None:
     trainer.policy = RandomSubset(1.0)
     found = trainer.compute_loss(trainer.model, batch)
     assert found.item() == pytest.approx(own.item(), abs=1e-6)
+
+
+def test_a_state_within_an_epoch_needs_the_sampler_that_continues_it() -> None:
+    policy = RandomSubset(0.5)
+    rows = list(policy.sampler(range(8), epochs=2))
+    policy.mean(torch.ones(2), torch.tensor(rows[:2]))
+    state, later = saved(policy), RandomSubset(0.5)
+    with pytest.raises(ValueError, match=r"lies within an epoch.*before loading"):
+        restore(later, state)
+    sampler = later.sampler(range(8), epochs=2)
+    restore(later, state)
+    assert list(sampler) == rows[2:]
 
 
 def test_a_missing_package_is_named_with_the_remedy() -> None:
