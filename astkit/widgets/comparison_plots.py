@@ -31,6 +31,8 @@ SHOWN_FROM = 0.3
 """Share of a run from which on its curve determines the range of the vertical axis."""
 WIDEST = 3.0
 """Rows of a forest plot that reach further than this many times the median row are cut off."""
+SHARES_SHOWN = (-0.6, 1.25)
+"""Ends of the axis of `shares`."""
 _LARGE: dict[str, Any] = {"ms": 11, "mec": INK, "mew": 1.4, "linestyle": "none", "zorder": 5}
 COSTS = {"flops": "FLOPs", "seconds": "time"}
 
@@ -67,7 +69,7 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
         if str(row["arm"]).startswith("random at"):
             look["color"] = SOFT
         height = place + 0.14 * both * (-1 if to_dense else 1)
-        _bar(axis, height, (row["mean"], row["low"], row["high"]), limit, look)
+        _bar(axis, height, (row["mean"], row["low"], row["high"]), (-limit, limit), look)
     shown = rows[["mean", "low", "high"]].clip(-limit, limit)
     first, last = min(0.0, float(shown.min().min())), max(0.0, float(shown.max().max()))
     margin = 0.04 * (last - first or 1.0)
@@ -86,22 +88,79 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     return figure
 
 
+@styled
+def shares(table: Table) -> Picture:
+    """Gain of each method as a share of the possible: dense training at 0, the oracle at 1.
+
+    What lies outside of `SHARES_SHOWN` is an arrow with its number at the edge.
+
+    Args:
+        table: columns ``condition``, ``policy``, ``share``, ``share_low`` and ``share_high``
+            (``None`` if undefined), ``gain``, ``unit`` and ``n``; "oracle" has a ``gain`` alone.
+    """
+    needed = ["condition", "policy", "share", "share_low", "share_high", "gain", "unit", "n"]
+    rows = frames.read(table, "shares", needed, key=["condition", "policy"])
+    possible = rows[rows["policy"] == "oracle"].set_index("condition")
+    rows = rows[(rows["policy"] != "oracle") & rows["share"].notna()]
+    conditions, policies = list(rows["condition"].unique()), list(rows["policy"].unique())
+    figure = picture(width=8.6, height=1.3 + 0.62 * len(conditions))
+    axis = figure.axes[0]
+    axis.axvline(0, color=INK, lw=1.2)
+    axis.axvline(1, color=INK, lw=1.2, ls="--")
+    low, high = SHARES_SHOWN
+    spread = np.linspace(-0.32, 0.32, len(policies)) if len(policies) > 1 else [0.0]
+    for policy, offset in zip(policies, spread, strict=True):
+        look: dict[str, Any] = {**line(policy), "linestyle": "none"}
+        look |= {"ms": 6, "lw": 1.6}
+        axis.plot([], [], **look, label=policy.replace("dense+target", "dense + validation rows"))
+        for row in rows[rows["policy"] == policy].to_dict("records"):
+            height = conditions.index(row["condition"]) + offset
+            _bar(
+                axis, height, (row["share"], row["share_low"], row["share_high"]), (low, high), look
+            )
+    axis.set_xlim(low - 0.05, high + 0.05)
+    axis.set_yticks(range(len(conditions)), [fill(name, 34) for name in conditions])
+    axis.set_ylim(len(conditions) - 0.5, -0.5)
+    axis.grid(visible=False, axis="y")
+    axis.tick_params(axis="y", length=0)
+    gains = possible.reindex(conditions)
+    right = axis.secondary_yaxis("right")
+    amounts = zip(gains["gain"], gains["unit"], strict=True)
+    right.set_yticks(range(len(conditions)), [f"{gain:+.1f} {unit}" for gain, unit in amounts])
+    right.tick_params(axis="y", length=0)
+    right.spines["right"].set_visible(False)
+    axis.set_xticks([-0.5, 0, 0.5, 1], ["-0.5", "0\ndense training", "0.5", "1\nall of it"])
+    axis.set_title("share of the possible gain; on the right: the gain that is possible")
+    axis.set_xlabel(f"{int(rows['n'].min())} seeds, same FLOPs, 95 % intervals")
+    figure.legend(loc="outside lower center", ncols=min(4, len(policies)))
+    return figure
+
+
 def _bar(
     axis: Axes,
     height: float,
     values: tuple[float, float, float],
-    limit: float,
+    limits: tuple[float, float],
     look: dict[str, Any],
 ) -> None:
-    """A mean with its interval, cut off at -``limit`` and ``limit``."""
+    """A mean with its interval, cut off at ``limits``."""
     mean, low, high = values
-    side = 1 if mean > 0 else -1
-    if abs(mean) > limit:
-        axis.plot([side * limit], [height], marker="<>"[side > 0], ms=8, color=look["color"])
-        text: dict[str, Any] = {"ha": "right" if side > 0 else "left", "va": "center", "size": 9}
-        axis.text(0.96 * side * limit, height, f"{mean:+.3g}", color=look["color"], **text)
+    if not limits[0] <= mean <= limits[1]:
+        right = mean > limits[1]
+        edge = limits[right]
+        axis.plot([edge], [height], marker="<>"[right], ms=8, color=look["color"])
+        text: dict[str, Any] = {"ha": "right" if right else "left", "va": "center", "size": 9}
+        away = (-6 if right else 6, 0)
+        axis.annotate(
+            f"{mean:+.3g}",
+            (edge, height),
+            away,
+            textcoords="offset points",
+            color=look["color"],
+            **text,
+        )
         return
-    ends = np.clip([low, high], -limit, limit)
+    ends = np.clip([low, high], *limits)
     axis.errorbar([mean], [height], xerr=[[mean - ends[0]], [ends[1] - mean]], capsize=3, **look)
     for end, cut, marker in ((low, ends[0], "<"), (high, ends[1], ">")):
         if end != cut and not np.isnan(end):

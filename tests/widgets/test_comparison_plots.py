@@ -143,3 +143,20 @@ def test_only_measured_costs_are_drawn():
         plots.differences([{"arm": "a", "against": "dense", "mean": 1, "outcome": "higher"}])
     with pytest.raises(ValueError, match="differences was given the same arm and against twice"):
         forest(FOREST[:1])
+
+
+def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
+    undefined = {"share": None, "share_low": None, "share_high": None}
+    rows = [
+        {"policy": "aim", "share": 0.5, "share_low": 0.4, "share_high": 0.6, "gain": 2.5},
+        {"policy": "random", "share": -3.0, "share_low": -4.0, "share_high": -2.0, "gain": -15.0},
+        {"policy": "oracle", **undefined, "gain": 5.0},
+    ]
+    table = [{"condition": "drift", "unit": "points", "n": 5, **row} for row in rows]
+    figure = plots.shares(table)
+    axis = figure.axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["drift"]
+    right = axis.child_axes[0]
+    assert [label.get_text() for label in right.get_yticklabels()] == ["+5.0 points"]
+    assert [text.get_text() for text in axis.texts] == ["-3"]  # outside of the axis
+    assert [each.get_text() for each in figure.legends[0].get_texts()] == ["aim", "random"]

@@ -1,0 +1,118 @@
+"""What choosing gains, as a share of what is possible: ``python -m tests.benchmarks.shares``.
+
+Reads the runs of `tests.benchmarks.gain` and writes notebooks/results/06_shares.json, the table
+that README, docs/policies.md and notebook 06 show, and the picture of README.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from astkit.comparison.statistics import DENSE, by_arm, gaps, share_of_gain
+from astkit.files import write_atomic
+from astkit.stamp import stamp
+from astkit.widgets import comparison_plots
+from tests.benchmarks.gain import RESULTS, ROWS, plan, read
+
+SHARES = RESULTS.with_name("06_shares.json")
+PICTURE = RESULTS.with_name("06_shares.png")
+DATA = {
+    "text": "text",
+    "table": "table",
+    "fashion_mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+}
+WORDS = {
+    "irrelevant_text": "four of five texts are irrelevant",
+    "drift:kind=law,data=table": "table: older rows follow another law",
+    "drift:kind=law,data=series": "series: the older part follows another law",
+    "drift:kind=columns,data=table": "table: older rows have two columns swapped",
+    "drift:kind=columns,data=series": "series: older rows have two columns swapped",
+    "drift:kind=inputs,data=table": "table: older rows differ in inputs only",
+    "drift:kind=inputs,data=series": "series: the older part differs in inputs only",
+    "other_domain": "half of the images are of another domain",
+    "open_set": "half of the images belong to no class",
+    "web": "images as from the web",
+    "long_tail": "long tail, balanced target",
+    "wrong_labels": "40 % wrong labels",
+    "human_labels": "labels of careless people",
+    "clean": "clean",
+}
+
+
+def described(data: str, condition: str, epochs: float) -> str:
+    """A condition in words."""
+    words = WORDS.get(condition) or WORDS[condition.partition(":")[0]]
+    if data in ("text", "table"):
+        return words
+    return f"{words} ({DATA[data]}, {epochs:g} epochs)"
+
+
+def shares() -> list[dict[str, Any]]:
+    """A row for each condition and method: its gain, and its share of the oracle's.
+
+    A gain is positive if the method is better: in points of accuracy, else in percent of the value
+    of dense training. The share is missing where the oracle's own gain does not exclude 0.
+    """
+    entries, rows = read(RESULTS), dict(np.load(ROWS)) if ROWS.exists() else {}
+    conditions = defaultdict(list)
+    for spec in plan():
+        if spec.name in entries:
+            entry = {**entries[spec.name], "name": spec.name}
+            conditions[spec.data, spec.condition, spec.epochs].append(entry)
+
+    def tested(entry: dict[str, Any]) -> Tensor | None:
+        found = rows.get(entry["name"])
+        return None if found is None else torch.from_numpy(found).double()
+
+    table = []
+    for key, runs in conditions.items():
+        arms = by_arm(runs)
+        dense, oracle = arms.pop(DENSE), arms.get("oracle")
+        value = float(np.mean([run["value"] for run in dense.values()]))
+        accurate = runs[0]["metric"] is None or "accuracy" in runs[0]["metric"]
+        scale = (100 if accurate else 100 / value) * (1 if runs[0]["higher"] else -1)
+        for policy, arm in arms.items():
+            gap = gaps(arm, dense, tested)
+            gain = gap.estimate().interval()
+            ends = sorted((scale * gain.low, scale * gain.high))
+            whole = None if oracle is None else gaps(oracle, dense, tested)
+            common = whole is not None and len(whole.values) == len(gap.values)
+            part = share_of_gain(gap, whole) if common and policy != "oracle" else None
+            known = part is not None and part.n > 0
+            table.append(
+                {
+                    "condition": described(*key),
+                    "policy": policy,
+                    "n": gain.n,
+                    "dense": value,
+                    "unit": "points" if accurate else "%",
+                    "gain": scale * gain.mean,
+                    "gain_low": ends[0],
+                    "gain_high": ends[1],
+                    "share": part.mean if known else None,
+                    "share_low": part.low if known else None,
+                    "share_high": part.high if known else None,
+                }
+            )
+    return table
+
+
+def main() -> None:
+    table = shares()
+    commits = sorted({entry["stamp"]["commit"][:8] for entry in read(RESULTS).values()})
+    content = {"measured_at": commits, "stamp": stamp(), "rows": table}
+    write_atomic(SHARES, json.dumps(content, indent=1) + "\n")
+    comparison_plots.shares(table).savefig(PICTURE, dpi=150)
+    print(pd.DataFrame(table).round(3).to_string())
+
+
+if __name__ == "__main__":
+    main()
