@@ -283,7 +283,10 @@ class _Packed:
         if isinstance(value, float):
             return value if math.isfinite(value) else {_KIND: "float", "value": repr(value)}
         if isinstance(value, Tensor):
-            return {_KIND: "tensor", "name": self._name(value.detach(), place.strip("/"))}
+            leaf = {_KIND: "tensor", "name": self._name(value.detach(), place.strip("/"))}
+            # a fused optimizer pairs weights and their moments by their place in memory
+            ordered = value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last)
+            return leaf | ({"channels_last": True} if ordered else {})
         if isinstance(value, Mapping):
             if all(isinstance(key, str) for key in value) and _KIND not in value:
                 return {key: self.pack(part, f"{place}/{key}") for key, part in value.items()}
@@ -315,7 +318,9 @@ def _unpack(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if kind is None:
         return {key: _unpack(part, tensors) for key, part in tree.items()}
     if kind == "tensor":
-        return tensors[tree["name"]]
+        tensor = tensors[tree["name"]]
+        ordered = tree.get("channels_last", False)
+        return tensor.contiguous(memory_format=torch.channels_last) if ordered else tensor
     if kind == "float":
         return float(tree["value"])
     if kind == "tuple":

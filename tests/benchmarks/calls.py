@@ -1,6 +1,7 @@
-"""Counts the files and calls of astkit in a steady training step: ``python -m tests.benchmarks.calls``.
+"""Counts the files and calls of astkit in a steady training step.
 
-Ten steps after twenty, functions whose file lies in astkit/, counted with ``sys.setprofile``.
+``python -m tests.benchmarks.calls``: ten steps after twenty, functions whose file lies in astkit/,
+counted with ``sys.setprofile``.
 """
 
 from __future__ import annotations
@@ -52,9 +53,7 @@ def counted(
 if __name__ == "__main__":
     for policy in (None, {"name": "gate", "target_rate": 0.25}):
         total, files, calls = counted(policy)
-        print(
-            f"{policy or 'dense'}: {total:.1f} calls a step in {len(files)} files: {', '.join(files)}"
-        )
+        print(f"{policy or 'dense'}: {total:.1f} calls a step in {len(files)} files", *files)
         if len(sys.argv) > 1:
             for name, count in calls.most_common():
                 print(f"{count / 10:6.1f} {name}")

@@ -17,10 +17,11 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
+from astkit import Trainer
 from astkit.gating import Gate, Policy, as_policy
 from astkit.gating.policy import overrides
 from tests.benchmarks.measure import record
-from tests.trainers.worlds import built, in_world, numbers
+from tests.trainers.worlds import in_world, network, numbers
 
 RESULTS = Path(__file__).with_name("distributed.json")
 ROWS = 32  # per process
@@ -78,12 +79,18 @@ def counting() -> Iterator[dict[str, int]]:
 def run(name: str | None, epochs: int) -> tuple[dict[str, int], int]:
     """Bytes and steps of a run, in one of the processes."""
     world = dist.get_world_size()
-    chosen = None if name is None else policy(name)
     data = numbers(ROWS * STEPS * world, torch.float32)
-    trainer = built(chosen, data, epochs=epochs, batch_size=ROWS * world)
+    trainer = Trainer(
+        network(torch.float32),
+        data,
+        policy=None if name is None else policy(name),
+        epochs=epochs,
+        batch_size=ROWS * world,
+        device="cpu",
+    )
     with counting() as counts:
         trainer.run()
-    return counts, trainer.position.step
+    return counts, trainer.step
 
 
 def measured(name: str, world: int, epochs: int = EPOCHS) -> dict[str, Any]:

@@ -25,7 +25,6 @@ CIFAR10 = "notebooks/results/01_cifar10_simple_cnn.json"
 DIGITS = "notebooks/results/01_digits.json"
 SWITCHES = "notebooks/results/03_switches.json"
 RATIOS = "tests/benchmarks/results.json"
-SPEED = "tests/benchmarks/speed.json"
 LATTICE = "tests/benchmarks/lattice.json"
 LOGIC = "tests/benchmarks/logic_ca.json"
 PUBLISHED = "tests/benchmarks/published.json"
@@ -87,7 +86,6 @@ _MEMORY = r.gain("lattice memory: fp32 / bf16", "the peak of a training pass")
 
 _CIFAR = "the original's: CIFAR-10, not comparable"
 _BUSY = "01: score loss, single batches, a busy machine"
-_THREAD = "03: one thread, a busy machine; here two"
 _SMALL = "04: 1 sample of 4x4 cells; here 16 of 12x12"
 _STOP = "04: no stragglers; here 5 % of the flows, made to take 50 steps"
 
@@ -125,7 +123,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(19, "flash attention", "10-30 %", PUBLISHED, _ATTENTION),
     Figure(20, "cuDNN benchmark, threads, OMP", "10-20 %", PUBLISHED, _THREADS),
     Figure(21, "metrics only when needed", "10-20 %", SWITCHES, r.switch("metrics every 10")),
-    Figure(22, "all switches together", "1.5-2x (CPU)", SPEED, r.together, _THREAD),
+    Figure(22, "all switches together", "1.5-2x (CPU)", SWITCHES, r.switch("all that auto picks")),
     Figure(
         24,
         "samples in parallel, batch of 2",

@@ -39,7 +39,7 @@ from astkit.files import write_atomic
 from astkit.stamp import stamp
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("gating", "trainers", "profiling", "datasets")
+FOLDERS = ("gating", "trainers", "datasets", "comparison")
 SECONDS = 60
 Tests = dict[str, tuple[float, bool]]
 """Seconds of each test, and whether only ``make test-full`` runs it."""
@@ -222,7 +222,7 @@ def draw(lines: dict[tuple[str, int], set[str]], count: int, seed: int) -> list[
     """``count`` faults on reached lines, at most one a statement."""
     every: dict[tuple[str, int], list[Mutant]] = {}
     for folder in FOLDERS:
-        for path in sorted((ROOT / "astkit" / folder).glob("*.py")):
+        for path in sorted((ROOT / "astkit" / folder).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
             for mutant in mutants_of(name, path.read_text()):
                 if lines.get((name, mutant.line)):

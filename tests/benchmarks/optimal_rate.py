@@ -24,18 +24,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from astkit.comparison.arm import value_of
-from astkit.comparison.task import Task
 from scipy.optimize import minimize
 
-from astkit import Budget, Gate, GatedStep
+from astkit import Budget, Gate
 from astkit.comparison.arguments import checked_task
 from astkit.comparison.statistics import ratio_interval
+from astkit.comparison.training import Task
 from astkit.files import read_json, write_atomic, write_json
-from astkit.profiling import count_flops
 from astkit.stamp import stamp
 from astkit.tasks import task
-from astkit.trainers import DenseStep, TrainConfig
+from astkit.trainers import TrainConfig
 from astkit.widgets.style import COLOURS, Picture, picture
 from tests.benchmarks.measure import one_thread
 
@@ -65,9 +63,9 @@ Run = dict[str, Any]
 
 def prepared(name: str) -> Task:
     """The task with a constant learning rate."""
-    given = {"criterion": None, "metrics": None, **task(name), "device": "cpu"}
+    config = TrainConfig(lr=GOALS[name].lr, schedule="constant")
+    given = {"criterion": None, "metrics": None, **task(name), "config": config, "device": "cpu"}
     given.pop("budget", None)
-    given["config"] = TrainConfig(lr=GOALS[name].lr, schedule="constant")
     return checked_task(given)
 
 
@@ -75,19 +73,17 @@ def reach(name: str, rate: float | None, seed: int) -> Run:
     """Train until the mean of `SMOOTH` validations reaches the goal; ``rate`` None is dense."""
     goal, given = GOALS[name], prepared(name)
     policy = None if rate is None else Gate(rate, seed=seed)
-    step = DenseStep() if policy is None else GatedStep(policy)
-    work = given.trainer(policy, seed, Budget(epochs=1e6), step=step)
-    batch = next(work.train.batches(0))
-    of_row = count_flops(work.model, batch.x, batch.y, work.learner.criterion)
-    dense = of_row.training(1) * (work.train.num_samples or 0) * goal.epochs
-    held, values, cpu = given.held("validation"), list[float](), 0.0
-    steps = work.steps()
-    while work.ledger.flops.total < MOST * dense:
+    trainer = given.trainer(policy, seed, Budget(epochs=1e6))
+    trainer.validates = False
+    cost = trainer.cost(trainer.batches.peek())
+    dense = cost.training(1) * (trainer.train_data.num_samples or 0) * goal.epochs
+    values, cpu, steps = list[float](), 0.0, trainer.steps()
+    while trainer.ledger.flops.total < MOST * dense:
         start = time.process_time()
         next(steps)
         cpu += time.process_time() - start
-        if work.ledger.flops.total >= dense * (len(values) + 1) / POINTS:
-            value, _, higher = value_of(work.evaluate(held), given.metrics)
+        if trainer.ledger.flops.total >= dense * (len(values) + 1) / POINTS:
+            value, _, higher = given.value(trainer.evaluate(given.source("validation")))
             values.append(value)
             recent = mean(values[-SMOOTH:])
             if recent == goal.value or (recent > goal.value) == higher:
@@ -97,12 +93,12 @@ def reach(name: str, rate: float | None, seed: int) -> Run:
         "task": name,
         "rate": rate,
         "seed": seed,
-        "reached": work.ledger.flops.total < MOST * dense,
-        "flops": work.ledger.flops.total,
+        "reached": trainer.ledger.flops.total < MOST * dense,
+        "flops": trainer.ledger.flops.total,
         "cpu": cpu,
-        "trained": work.ledger.samples.trained,
-        "scored": work.ledger.samples.scored,
-        "scoring": of_row.scoring(1) / of_row.training(1),
+        "trained": trainer.ledger.samples.trained,
+        "scored": trainer.ledger.samples.scored,
+        "scoring": cost.scoring(1) / cost.training(1),
     }
 
 

@@ -1,11 +1,10 @@
-"""Compares the policies at equal cost: `python -m tests.benchmarks.policies`; see `RESULTS`.
+"""Compares the policies at equal cost: `python -m tests.benchmarks.policies`; see `policies_plan`.
 
 Every run of a condition may spend the FLOPs of dense training at ``--epochs``, scoring and helper
 models included, with a schedule that ends where they are spent. Test data are scored once, at the
 end, with the last weights. Each run is a process of its own with one thread; the same command
-continues what was interrupted. ``--search`` tries settings by the protocol in `policies_plan`,
-``--table`` writes docs/policies.md. Results come from a clean commit: work in a worktree of one,
-and let ``--out`` name a file outside it. ::
+continues what was interrupted. ``--table`` writes docs/policies.md. Results come from a clean
+commit: work in a worktree of one, and let ``--out`` name a file outside it. ::
 
     python -m tests.benchmarks.policies --condition clean wrong_labels:share=0.4 \\
         --policies dense cached_loss:rate=0.3 random@cached_loss:rate=0.3 --seeds 0 1 2 3 4
@@ -33,7 +32,6 @@ from tests.benchmarks.policies_run import DATA, execute, images
 from tests.benchmarks.policies_table import page
 
 HERE = Path(__file__).parent
-RESULTS, SEARCH = plans.RESULTS, HERE / "policies_search.json"
 PAGE = HERE.parents[1] / "docs" / "policies.md"
 EPOCHS = {"small": 40.0}  # of other conditions: 8
 POLL = 0.5  # seconds
@@ -55,19 +53,16 @@ def planned(options: argparse.Namespace) -> list[Run]:
         )
         for condition, seed, policy in product(options.condition, options.seeds, options.policies)
     ]
-    if options.search:
-        return plans.trials(runs)
     return list(map(plans.tuned, runs)) if options.tuned else runs
 
 
 def listing(plan: list[Run], entries: plans.Entries) -> str:
     """The plan, a line each run, and what is left of it in core-hours."""
-    lines, left = [], 0.0
+    lines, left, done = [], 0.0, plans.done(entries)
     for run in plan:
-        done = run.key() in entries
-        left += 0 if done else run.seconds()
+        left += 0 if run in done else run.seconds()
         settings = f"lr {run.lr:g}, batch {run.batch_size}, {run.epochs:g} epochs"
-        state = "done" if done else f"about {run.seconds() / 60:.1f} min"
+        state = "done" if run in done else f"about {run.seconds() / 60:.1f} min"
         lines.append(f"{run.condition}, {run.policy}, seed {run.seed}, {settings}: {state}")
     return "\n".join([*lines, f"{len(plan)} runs; about {left / 3600:.2f} core-hours are left"])
 
@@ -88,7 +83,7 @@ def run_all(plan: list[Run], out: Path, cache: Path, jobs: int, pause: float) ->
     A random control waits until the rate that it takes over is known, and fails without it.
     """
     entries = plans.read(out)
-    waiting = [run for run in plan if run.key() not in entries]
+    waiting = [run for run in plan if run not in plans.done(entries)]
     if waiting:
         images(waiting[0].data, cache)
     active: dict[subprocess.Popen[bytes], Run] = {}
@@ -103,7 +98,7 @@ def run_all(plan: list[Run], out: Path, cache: Path, jobs: int, pause: float) ->
             time.sleep(POLL)
             for process in [each for each in active if each.poll() is not None]:
                 run, entries = active.pop(process), plans.read(out)
-                failed += [run] * (run.key() not in entries)
+                failed += [run] * (run not in plans.done(entries))
                 print(listing([run], entries).splitlines()[0], flush=True)
     finally:
         for process in active:
@@ -138,13 +133,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "out" / "policies")
     parser.add_argument("--pause", type=float, default=30.0, help="seconds between checkpoints")
-    parser.add_argument("--search", action="store_true", help="try learning rates and batch sizes")
     parser.add_argument("--tuned", action="store_true", help="with the settings of the table")
     parser.add_argument("--only-list", action="store_true", help="print the plan, run nothing")
     parser.add_argument("--table", action="store_true", help="write docs/policies.md, run nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    out = (options.out or (SEARCH if options.search else RESULTS)).absolute()
+    out = (options.out or plans.RESULTS).absolute()
     cache = options.cache.absolute()
     if options.one:
         return run_one(plans.run_of(json.loads(options.one)), out, cache, options.pause)
@@ -153,8 +147,6 @@ def main(arguments: list[str] | None = None) -> None:
         return None
     try:
         plan = planned(options)
-        if options.search:
-            plans.check_hours(plan, plans.read(out))
     except ValueError as error:
         parser.error(str(error))
     print(listing(plan, plans.read(out)), flush=True)

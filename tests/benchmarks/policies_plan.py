@@ -1,13 +1,12 @@
-"""What the comparison of policies runs: single trainings, the search of settings, their results.
+"""What the comparison of policies runs: single trainings, their settings, their results.
 
 All arms of a condition have the same learning rate and batch size, so that they differ by selection
-alone: those of `TRIALS` with which dense training is best, `SETTINGS`. `OWN` has those of policies
-that fail with them. The table uses seeds 0 to 4, once.
+alone: those with which dense training was best, `SETTINGS`. `OWN` has those of policies that fail
+with them. The table uses seeds 0 to 4, once.
 
-The search for them trains as long as the table does, with seeds of `SEARCH_SEED` and up, on 45,000
-of the training images; the other 5,000 are scored, and the test images are not read. Trials are
-compared by the mean over the seeds that all of them have. All together take at most `SEARCH_HOURS`
-core-hours.
+The search (policies_search.json) trained as long as the table does, with seeds from 100, on 45,000
+of the training images; the other 5,000 were scored, and the test images were not read. Trials are
+compared by the mean over the seeds that all of them have.
 
 At first each arm had the best of its own trials, of 5 epochs on clean data with one seed, whose
 standard error of 0.6 points exceeds what rates differ by: dense training got 6e-3 and policies
@@ -29,27 +28,20 @@ were run again and gave the same numbers.
 from __future__ import annotations
 
 import ast
-import hashlib
-import inspect
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from astkit.files import write_atomic
-from astkit.gating import Policy
-from astkit.names import REGISTRIES, resolve
+from astkit.names import REGISTRIES
 
 RESULTS = Path(__file__).parents[2] / "notebooks" / "results" / "06_policies.json"
-SEARCH_SEED = 100
-SEARCH_HOURS = 6.0
+SEARCH = Path(__file__).with_name("policies_search.json")
 TRIALS = ((6e-3, 64), (1.2e-2, 64), (2.4e-2, 64))
-"""Learning rates and batch sizes that are tried; with up to 1.2e-2, batches of 128 were worse."""
+"""Learning rates and batch sizes that were tried; with up to 1.2e-2, batches of 128 were worse."""
 SETTINGS = {
     "clean": (2.4e-2, 64),
     "duplicates": (2.4e-2, 64),
@@ -64,11 +56,6 @@ OWN = {"gate": (3e-4, 64)}
 The gate was tried with 3e-4 to 1.2e-2, and with batches of 640, of which it trains on 64 rows.
 """
 WITHOUT_POLICY = ("dense", "class_weights")
-DEFINING = (
-    "tests.benchmarks.policies_run",
-    "astkit.datasets.conditions",
-    "astkit.datasets.loader",
-)
 EPOCH_SECONDS, START_SECONDS = 25.0, 20.0  # of 50,000 rows on one core, and of a process
 ROWS = {"long_tail": 12_406, "natural_tail": 12_406, "small": 8000}
 ALIASES = {"natural_tail": REGISTRIES["condition"]["long_tail"]}
@@ -97,18 +84,11 @@ class Run:
     batch_size: int
     fraction: float = 1.0
     tuned: bool = False
-    search: bool = False
     data: str = "cifar10"
 
-    @property
-    def code(self) -> str:
-        """A hash of the code that defines the run."""
-        return code_hash(self.policy)
-
     def key(self) -> str:
-        """All fields and the hash of the code."""
-        settings = ", ".join(f"{name}={value}" for name, value in asdict(self).items())
-        return f"{settings}, code={self.code}"
+        """All fields."""
+        return ", ".join(f"{name}={value}" for name, value in asdict(self).items())
 
     @property
     def controlled(self) -> str | None:
@@ -136,38 +116,6 @@ def parsed(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-@cache
-def code_hash(policy: str) -> str:
-    """A hash of the modules in `DEFINING` and of the policy's own, without comments and docstrings.
-
-    All other code is named by the commit in an entry's stamp.
-    """
-    modules = [*DEFINING]
-    for text in policy.split("@"):
-        name = parsed(text)[0]
-        if name not in WITHOUT_POLICY:
-            classes = inspect.getmro(resolve("policy", name))
-            own = {each.__module__ for each in classes if issubclass(each, Policy)}
-            modules += sorted(own - {Policy.__module__})
-    code = "\n".join(bare(inspect.getsource(import_module(name))) for name in modules)
-    return hashlib.sha256(code.encode()).hexdigest()[:12]
-
-
-def bare(source: str) -> str:
-    """Code without comments, docstrings and policies' cards, in one layout."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(body := getattr(node, "body", None), list):
-            body[:] = [part for part in body if not _is_text(part)] or [ast.Pass()]
-    return ast.unparse(tree)
-
-
-def _is_text(node: ast.AST) -> bool:
-    if isinstance(node, ast.Assign):
-        return any(isinstance(name, ast.Name) and name.id == "card" for name in node.targets)
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def read(path: Path) -> Entries:
     """The entries in ``path`` by key; none where there is no such file."""
     return json.loads(path.read_text()) if path.exists() else {}
@@ -182,41 +130,20 @@ def add(path: Path, key: str, entry: Entry) -> None:
         write_atomic(path, text + "\n")
 
 
-def current(entries: Entries) -> list[Entry]:
-    """The entries that today's code makes."""
-    return [entry for entry in entries.values() if entry["code"] == code_hash(entry["policy"])]
+def done(entries: Entries) -> dict[Run, Entry]:
+    """The entries by their runs."""
+    return {run_of(entry): entry for entry in entries.values()}
 
 
 def rate_for(run: Run, entries: Entries) -> float | None:
     """The rate that a random control takes over; ``None`` while it is not known."""
     free = {"policy", "lr", "batch_size"} if run.tuned else {"policy"}
     shared = {name: value for name, value in asdict(run).items() if name not in free}
-    for entry in current(entries):
+    for entry in entries.values():
         same = all(entry[name] == value for name, value in shared.items())
         if same and entry["policy"] == run.controlled:
             return float(entry["rate"])
     return None
-
-
-def trials(runs: Sequence[Run]) -> list[Run]:
-    """Every run with each of the settings to try, for the search."""
-    for run in runs:
-        if run.seed < SEARCH_SEED:
-            raise ValueError(f"seed is {run.seed}: search with seeds of {SEARCH_SEED} and up")
-    return [
-        replace(run, lr=lr, batch_size=size, search=True) for run in runs for lr, size in TRIALS
-    ]
-
-
-def check_hours(plan: Sequence[Run], entries: Entries) -> None:
-    """Raise ``ValueError`` where the search would take more than `SEARCH_HOURS`."""
-    spent = sum(entry["seconds"] for entry in entries.values()) / 3600
-    left = sum(run.seconds() for run in plan if run.key() not in entries) / 3600
-    if spent + left > SEARCH_HOURS:
-        raise ValueError(
-            f"the search has taken {spent:.1f} core-hours and {left:.1f} more are planned, but"
-            f" {SEARCH_HOURS:g} are the most: search fewer policies or conditions"
-        )
 
 
 def tuned(run: Run) -> Run:

@@ -15,32 +15,19 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from astkit.trainers.steps import StepResult
 from torch import Tensor, nn
 
 from astkit import rng
+from astkit.comparison.training import Record
 from astkit.datasets import Images, Loader, load, open_mapped, stratified, write_mapped
-from astkit.datasets.batch import Batch
 from astkit.datasets.conditions import Condition, condition
 from astkit.gating import Policy, as_policy, cross_entropy_rows
-from astkit.gating.policy import overrides
-from astkit.profiling import Ledger, count_flops
+from astkit.profiling import count_flops
 from astkit.stamp import stamp
-from astkit.trainers import (
-    Budget,
-    Checkpoints,
-    DenseStep,
-    GatedStep,
-    Learner,
-    Observer,
-    Step,
-    TrainConfig,
-    Trainer,
-)
+from astkit.trainers import Budget, Checkpoints, Observer, TrainConfig, Trainer
 from tests.benchmarks.policies_plan import WITHOUT_POLICY, Run, parsed
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-PARTS = 8  # of the budget, for which the selected rows are counted apart
 STAMPED = ("commit", "dirty", "source", "torch", "cpu", "threads", "time")
 
 
@@ -93,46 +80,17 @@ def images(name: str, cache: Path) -> tuple[Images, Images]:
     return train, test
 
 
-class Audit:
-    """Wraps a step and counts the rows that it trains on, by class and by whether they are wrong.
-
-    Attributes:
-        counts: float64 ``[PARTS, classes + 1]``: rows of each true class, then those with a wrong
-            label, in each part of the budget of ``flops``.
-    """
-
-    def __init__(self, step: Step, made: Condition, classes: int, flops: float) -> None:
-        self.step, self.made, self.flops = step, made, flops
-        self.gate = getattr(step, "gate", None)
-        self.counts = torch.zeros(PARTS, classes + 1, dtype=torch.float64)
-
-    def __call__(
-        self, learner: Learner, batch: Batch, weight: Tensor | None, ledger: Ledger
-    ) -> StepResult:
-        part = min(PARTS - 1, int(PARTS * ledger.flops.total / self.flops))
-        result = self.step(learner, batch, weight, ledger)
-        assert batch.index is not None
-        rows, of_classes = batch.index[result.rows], self.counts[part, :-1]
-        assert self.made.true_labels is not None
-        of_classes += self.made.true_labels[rows].bincount(minlength=len(of_classes))
-        self.counts[part, -1] += self.made.wrong[rows].sum()
-        return result
-
-    def found(self) -> dict[str, Any]:
-        """Shares of the rows trained on, in each part of the budget."""
-        rows = self.counts[:, :-1].sum(1, keepdim=True).clamp_min(1)
-        shares = (self.counts / rows).tolist()
-        return {
-            "wrong_share": [round(each[-1], 4) for each in shares],
-            "class_share": [[round(share, 4) for share in each[:-1]] for each in shares],
-        }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step.state_dict(), "counts": self.counts}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step.load_state_dict(state["step"])
-        self.counts = state["counts"].clone()
+def audit(record: Record, made: Condition, classes: int) -> dict[str, Any]:
+    """Shares of wrong labels and of each true class among the rows trained on, by eighths."""
+    assert made.true_labels is not None
+    times = record.trained.double()
+    rows = times.sum(1, keepdim=True).clamp_min(1)
+    of_class = times @ F.one_hot(made.true_labels, classes).double() / rows
+    wrong = times @ made.wrong.double() / rows[:, 0]
+    return {
+        "wrong_share": [round(share, 4) for share in wrong.tolist()],
+        "class_share": [[round(share, 4) for share in part] for part in of_class.tolist()],
+    }
 
 
 def execute(
@@ -151,9 +109,6 @@ def execute(
     """
     environment, data = stamp(), DATA[run.data]
     train, test = images(run.data, cache)
-    if run.search:
-        held, rest = stratified(train.labels, 0.1, 0, "search")
-        train, test = train.subset(rest), train.subset(held)
     name, options = parsed(run.condition)
     made = condition(name, train, test, run.seed, target=0, **options)
     assert made.rows is not None
@@ -172,47 +127,42 @@ def execute(
     )
     a_row = dense_flops(model, loader)
     flops = run.fraction * run.epochs * len(made.rows) * a_row
-    policy = policy_of(run, rate)
-    chooses = policy is not None and overrides(policy, "choose")
-    step = GatedStep(policy) if chooses and policy is not None else DenseStep()
     folder = cache / hashlib.sha256(run.key().encode()).hexdigest()[:16]
-    work = Trainer(
+    record = Record(len(made.train), lambda: trainer.progress, torch.device("cpu"))
+    trainer = Trainer(
         model,
         loader,
         validation,
-        policy=policy,
-        step=(audit := Audit(step, made, train.num_classes, flops)),
+        policy=policy_of(run, rate),
         budget=Budget(flops=flops),
         criterion=criterion,
-        metrics={f"class {label}": partial(right, label) for label in range(train.num_classes)},
         config=TrainConfig(
             lr=run.lr,
             precision=data.precision,
             channels_last=True,
             threads=1,
-            metrics_every=100,
+            report_every=100,
             seed=run.seed,
         ),
         device="cpu",
-        observers=observers,
+        observers=[record, *observers],
         checkpoints=Checkpoints(folder, every=6, pause=pause),
         resume=True,
     )
-    work.run()
-    ledger, counts = work.ledger, work.ledger.samples
+    trainer.run()
+    ledger, counts = trainer.ledger, trainer.ledger.samples
     if ledger.flops.total > flops + 2 * run.batch_size * a_row:  # a step may score besides
         raise ValueError(
             f"{run.policy!r} has cost {ledger.flops.total / flops:.2f} times the budget, since its"
             " helper models are trained before it is checked: give more epochs"
         )
-    tested = work.evaluate(Loader(test, 500, shuffle=False, normalize=normalize))
-    shares = test.labels.bincount(minlength=train.num_classes) / len(test)
-    recalls = torch.tensor([tested[f"class {label}"] for label in range(train.num_classes)])
+    right = trainer.measure(Loader(test, 500, shuffle=False, normalize=normalize)).rows["accuracy"]
+    hits = test.labels.bincount(right, minlength=train.num_classes)
+    recalls = hits / test.labels.bincount(minlength=train.num_classes)
     entry = {
         **asdict(run),
-        "code": run.code,
-        "accuracy": tested["accuracy"],
-        **class_scores(recalls / shares, made.true_labels),
+        "accuracy": float(right.double().mean()),
+        **class_scores(recalls, made.true_labels),
         "test_rows": len(test),
         "train_rows": len(made.rows),
         "budget_flops": flops,
@@ -221,8 +171,8 @@ def execute(
         "trained": counts.trained,
         "scored": counts.scored,
         "rate": min(1.0, (ledger.flops.forward + ledger.flops.backward) / ledger.flops_dense),
-        "steps": work.position.step,
-        **audit.found(),
+        "steps": trainer.step,
+        **audit(record, made, train.num_classes),
         "stamp": {name: environment[name] for name in STAMPED},
     }
     shutil.rmtree(folder, ignore_errors=True)
@@ -273,8 +223,3 @@ def class_scores(recalls: Tensor, train_labels: Tensor) -> dict[str, float]:
         "natural": float((recalls * shares).sum()),
         "worst": float(recalls.min()),
     }
-
-
-def right(label: int, outputs: Tensor, y: Tensor) -> Tensor:
-    """Whether a row is of class ``label`` and is classified as such."""
-    return ((y == label) & (outputs.argmax(1) == label)).float()

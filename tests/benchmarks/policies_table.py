@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import mean
 
 import pandas as pd
@@ -15,12 +13,12 @@ from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.names import REGISTRIES, resolve
 from tests.benchmarks.figures import markdown
-from tests.benchmarks.policies_plan import OWN, SETTINGS, Entries, Entry, current, parsed
+from tests.benchmarks.policies_plan import OWN, SETTINGS, Entries, Entry, parsed
 
 HEAD = """# Policies
 
 A policy chooses the samples that are trained on. Each is one file in
-[astkit/gating](../astkit/gating/__init__.py), used by its name, as in
+[astkit/gating/policies](../astkit/gating/policies/__init__.py), used by its name, as in
 `Trainer(..., policy="infobatch")`. Written by `python -m tests.benchmarks.policies --table`.
 
 """
@@ -44,18 +42,6 @@ that difference; arms with another rate than today's were trained again, or are 
 `auto` was changed twice after results with these seeds had been seen, and measured again with them:
 the exponent of its trust for wrong labels, and that it counts distinct samples for duplicates. So
 its rows on these two are no independent test.
-"""
-SPEED = """## Speed
-
-Speed-up of an epoch over dense training by the share of samples kept, and in brackets the share of
-what loading, forward and backward passes alone allow, measured in the same rounds. SimpleCNN on
-images of CIFAR-10's size, one CPU thread, CPU seconds, n = {n} rounds
-([ceilings.json](../tests/benchmarks/ceilings.json)).
-
-{table}
-
-With `TrainConfig(switch_off=True)`, the CPU seconds of whole runs as multiples of those of dense
-training, n = {runs} ([switching.json](../tests/benchmarks/switching.json)): {switched}.
 """
 PUBLISHED = {
     "infobatch": (
@@ -85,8 +71,8 @@ Tasks = dict[str, list[Entry]]
 
 
 def page(entries: Entries) -> str:
-    """The page as Markdown; without an entry of today's code only the rules."""
-    found = current(entries)
+    """The page as Markdown; without entries only the rules."""
+    found = list(entries.values())
     parts = [HEAD + markdown(cards())]
     if not found:
         return f"{parts[0]}\n"
@@ -100,9 +86,7 @@ def page(entries: Entries) -> str:
             shown = shown.join(wrong_shares(runs))
         said = "".join(f"- {each.sentence}.\n" for each in verdicts)
         parts += [f"### {task}\n", markdown(shown), f"\n{said}"]
-    parts += [speed(), "## Published claims\n", markdown(claims(found))]
-    if stale := len(entries) - len(found):
-        parts += [f"\n{stale} results of earlier code are left out."]
+    parts += ["## Published claims\n", markdown(claims(found))]
     dirty = sum(bool(entry["stamp"]["dirty"]) for entry in found)
     commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in found})
     parts += [f"\nCommits: {', '.join(commits)}; {dirty} of {len(found)} runs had local changes."]
@@ -188,31 +172,6 @@ def claims(entries: Sequence[Entry]) -> pd.DataFrame:
         for policy, (claim, where) in PUBLISHED.items()
     }
     return pd.DataFrame(rows).T.rename_axis("policy")
-
-
-def speed() -> str:
-    """The time that policies take, and what a policy costs that is switched off."""
-    folder = Path(__file__).parent
-    near, switching = (
-        json.loads((folder / f"{name}.json").read_text())["figures"]
-        for name in ("ceilings", "switching")
-    )
-    rows: dict[str, dict[str, str]] = defaultdict(dict)
-    for each in near:
-        policy, _, kept = each["name"].partition(":")[0].partition(", ")
-        reached = f"{each['median'] * each['ceiling']:.2f} ({each['median']:.0%})"
-        rows[policy][kept or "rate set by the data"] = reached
-    switched = "; ".join(
-        f"{each['name'].partition(' /')[0]}: {each['median']:.3f}"
-        f" [{each['low']:.3f}, {each['high']:.3f}]"
-        for each in switching
-    )
-    return SPEED.format(
-        n=near[0]["n"],
-        table=markdown(pd.DataFrame(rows).T.fillna("").rename_axis("policy")),
-        runs=switching[0]["n"],
-        switched=switched,
-    )
 
 
 def overview(entries: Sequence[Entry], seeds: int) -> pd.DataFrame:

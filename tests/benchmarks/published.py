@@ -29,8 +29,16 @@ from astkit.profiling import interleaved, peak_memory
 from astkit.system import allowed_cpus
 from astkit.systems.lattice.model import EnergyFlowLattice
 from tests.benchmarks.lattice import SIZE, train
-from tests.benchmarks.measure import BATCH, STATS, Figure, Photographs, figure, line, record
-from tests.benchmarks.switches import synthetic
+from tests.benchmarks.measure import (
+    BATCH,
+    STATS,
+    Figure,
+    Photographs,
+    figure,
+    line,
+    record,
+    synthetic,
+)
 from tests.systems.lattice.examples import inputs
 
 RESULTS = Path(__file__).with_name("published.json")

@@ -190,13 +190,6 @@ def loading(report: Report) -> Measured:
     return f"{said}; {device(report)}", found["n"]
 
 
-def together(report: Report) -> Measured:
-    """All that "auto" picks over plain dense training."""
-    found = _entry(report["speed"], "kind", "dense")
-    text = f"{_interval(found['speed'])}, {found['model']}, {device(report)}"
-    return text, found["speed"]["n"]
-
-
 def gain(name: str, said: str) -> Reader:
     """The ratio ``name`` of published.json."""
 

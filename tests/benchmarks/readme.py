@@ -26,7 +26,6 @@ from astkit.stamp import describe
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, policies_plan, policies_table, tasks
 from tests.benchmarks.figures import markdown
-from tests.benchmarks.readings import difference
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results"
@@ -63,7 +62,7 @@ def _stamps(content: Report) -> Iterator[Report]:
 
 def pays() -> str:
     """The policies against dense training at equal FLOPs, from `HEADLINE` seeds on."""
-    found = policies_plan.current(policies_plan.read(policies_plan.RESULTS))
+    found = policies_plan.read(policies_plan.RESULTS).values()
     entries = [entry for entry in found if entry["fraction"] == 1 and not entry["stamp"]["dirty"]]
     table = policies_table.overview(entries, HEADLINE)
     if table.empty:
@@ -195,29 +194,6 @@ def scores() -> str:
         )
     table = pd.DataFrame(rows).T.rename_axis("score")
     return f"{markdown(table)}\n\n{describe(report['stamp'])}"
-
-
-def speed() -> str:
-    """What "auto" buys together, and what it costs in accuracy."""
-    report = read(BENCHMARKS / "speed.json")
-    quality, rows = report["accuracy"], {}
-    for found in report["speed"]:
-        rates = {row["arm"]: row["images / s"] for row in found["table"]}
-        ratio, kind = found["speed"], found["kind"]
-        gap = difference(quality["results"], f"{kind}, auto", f"{kind}, plain")
-        rows[kind] = {
-            "plain, images / s": f"{rates['plain']:,.0f}",
-            "auto, images / s": f"{rates['all that auto picks']:,.0f}",
-            "auto / plain": f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]",
-            "n": str(ratio["n"]),
-            "bound": f"at least {found['bound']:g}" if found["bound"] else "stated",
-            f"test accuracy, auto - plain ({quality['dataset']}, {quality['epochs']:g} epochs)": (
-                str(gap)
-            ),
-        }
-    table = pd.DataFrame(rows).T.rename_axis(report["speed"][0]["model"])
-    stamps = f"{describe(report['stamp'])}; accuracy: {describe(quality['stamp'])}"
-    return f"{markdown(table)}\n\n{stamps}"
 
 
 def lattice() -> str:
@@ -358,7 +334,7 @@ def _commits(parts: Report) -> str:
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (pays, answers),
-    "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
+    "docs/measured.md": (digits, cifar10, benchmarks, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
     "docs/kaggle.md": (exports,),

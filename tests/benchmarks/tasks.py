@@ -15,18 +15,16 @@ from typing import Any
 
 import pandas as pd
 import torch
-from astkit.comparison.arm import run_arm
-from astkit.comparison.task import Arm
 
 from astkit import Budget, RunInfo, Visit
 from astkit.comparison.arguments import checked_task
 from astkit.comparison.compare import Comparison, compare
 from astkit.comparison.statistics import DENSE, Interval, by_arm, is_control, mean_interval
+from astkit.comparison.training import Method, run
 from astkit.comparison.verdict import Verdict, amount, judge, unit
 from astkit.files import read_json, write_json
-from astkit.gating import CachedLoss, cross_entropy_rows
+from astkit.gating import CachedLoss
 from astkit.gating.policies.learned import Learned
-from astkit.profiling import count_flops
 from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.tasks.language import SEQUENCES, sequences
@@ -52,7 +50,7 @@ def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
         seeds=range(seeds),
         jobs=jobs,
         out=folder / name,
-        all_policies=True,
+        check_baseline=False,
         device="cpu",
     )
     print(found, flush=True)
@@ -89,23 +87,22 @@ def tokens(language: dict[str, Any], folder: Path) -> dict[str, Any]:
     budget = given.pop("budget")
     other = checked_task({**given, "train": Columns(tokens=x[rows], labels=y[rows])})
     entries = []
-    for run in dense:
-        work = other.trainer(None, run["seed"], Budget(epochs=EPOCHS))
-        work.run()
-        model = work.model.eval()
-        batch = next(work.train.batches(0))
-        scoring = count_flops(model, batch.x, batch.y, cross_entropy_rows).scoring
-        cost = work.ledger.flops.total + scoring(len(made["train"]))
+    for each in dense:
+        seed = each["seed"]
+        trainer = other.trainer(None, seed, Budget(epochs=EPOCHS))
+        trainer.run()
+        model = trainer.model.eval()
+        scoring = trainer.cost(trainer.batches.peek()).scoring(len(made["train"]))
+        cost = trainer.ledger.flops.total + scoring
         parts = {part: with_reference(made[part], model) for part in PARTS}
         chosen = checked_task({**given, **parts, "criterion": TokenSelection(SHARE)})
         for label, spent in (
             ("tokens, equal steps", budget),
-            ("tokens, equal FLOPs", Budget(flops=run["flops"] - cost)),
+            ("tokens, equal FLOPs", Budget(flops=each["flops"] - cost)),
         ):
-            arm = Arm(label, None, run["seed"])
-            found = run_arm(chosen, arm, spent, folder, resumable=False, timed=False)
-            entries.append({**found, "flops": found["flops"] + cost})
-            print(label, run["seed"], found["value"], found["flops"], cost, flush=True)
+            found = run(chosen, Method(label, None), seed, spent, folder, resumable=False)
+            entries.append({**found, "flops": found["flops"] + cost, "seconds": None})
+            print(label, seed, found["value"], found["flops"], cost, flush=True)
     every = [*dense, *map(kept, entries)]
     return {**language, "entries": every, "notes": [], "stamp": stamp()}
 

@@ -105,12 +105,16 @@ def test_the_committed_ratios(table):
     loading = row(table, "loader settings, loading")["measured"]
     assert f"resident {loaded['median']:.3g} x [{loaded['low']:.3g}, " in loading
     assert f"workers {workers:.2f} x" in loading
-    speed = json.loads((ROOT / figures.SPEED).read_text())["speed"][0]["speed"]
-    assert row(table, "all switches together")["measured"].startswith(f"{speed['median']:.3g} x")
 
 
 def test_what_notebook_03_writes_is_found(lay):
-    arms = ("plain", "accumulation, 2 x 64", "channels_last", "compile", "metrics every 10")
+    arms = (
+        "plain",
+        "accumulation, 2 x 64",
+        "channels_last",
+        "metrics every 10",
+        "all that auto picks",
+    )
     speeds = {**dict.fromkeys(arms, 1.0), "bf16": 2.0}
     seconds = {name: [n / speed for n in (1.0, 2.0, 3.0)] for name, speed in speeds.items()}
     memory = {"plain": 100, "bf16": 60}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.benchmarks.switches import Switch
 
 from astkit.profiling import Timings
 from tests.benchmarks import gpu
-from tests.benchmarks.switches import Switch
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from tests.benchmarks import surface
 
 def test_only_code_counts_as_a_use() -> None:
     code = (
-        'import astkit\nfrom astkit.trainers import Step as S\nastkit.compare(S.run, "Gate")  # Run'
+        "import astkit\nfrom astkit.trainers import Trainer as T\n"
+        'astkit.compare(T.run, "Gate")  # Run'
     )
     assert surface.imported(code) == {
-        f"astkit.{x}" for x in ("trainers.Step", "trainers.Step.run", "compare")
+        f"astkit.{x}" for x in ("trainers.Trainer", "trainers.Trainer.run", "compare")
     }
 
 
