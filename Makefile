@@ -8,7 +8,7 @@ TOGETHER = OMP_NUM_THREADS=1 $(PYTEST) -n 2 --dist loadfile --no-loadscope-reord
 ALONE = $(PYTEST) -m alone
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs pages test test-full wheel lab lint clean
+.PHONY: help demo docs pages peers test test-full wheel lab lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,9 @@ docs: $(READY) ## build the site, which works offline, in out/site/html
 pages: $(READY) ## write docs/policies.md and docs/surface.md anew
 	@$(BIN)/python -m tests.benchmarks.policies --table
 	@$(BIN)/python -m tests.benchmarks.surface
+
+peers: .venv-peers/.ready ## time a training step beside other libraries, in an environment of its own
+	@.venv-peers/bin/python -m tests.benchmarks.speed --peers
 
 wheel: $(READY) ## build dist/*.whl and try it without the checkout
 	@rm -rf dist && $(BIN)/python -m build --installer uv
@@ -67,4 +70,10 @@ $(READY): pyproject.toml
 .venv/.integrations: $(READY)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev,integrations]' || \
 	  $(BIN)/python -m pip install --quiet --editable '.[dev,integrations]'
+	@touch $@
+
+.venv-peers/.ready: $(READY)
+	@$(BIN)/python -m venv .venv-peers
+	@$(BIN)/uv pip install --quiet --python .venv-peers/bin/python \
+	  --editable '.[integrations]' pillow scikit-learn 'skorch>=1.1,<2'
 	@touch $@

@@ -1,143 +1,187 @@
-"""What the switches buy together: `python -m tests.benchmarks.speed` writes speed.json.
+"""What a training step costs over a raw torch loop: `python -m tests.benchmarks.speed`.
 
-Images a second of all that "auto" picks over plain training (fp32, NCHW, eager, a DataLoader with
-the worker count that is fastest), as interleaved rounds of whole passes; and what that costs in
-accuracy, paired by seed: CIFAR-10 where its folder is named and the digits otherwise, trained with
-the precision and memory order that "auto" picked for the timed network.
+All ways of training do the same work on the digits: batches of 128, cross-entropy, gradients
+clipped to norm 1, fused AdamW. The raw loops are the least code that does so. Each call takes
+`STEPS` steps, and calls take turns; a ratio is taken within a round. With ``--peers``, which needs
+the environment of ``make peers``, other libraries take turns too. Writes speed.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable
-from dataclasses import replace
+import logging
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import torch
-from astkit.comparison.task import Task
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from astkit.files import write_atomic
-from astkit.gating import Gate
-from astkit.stamp import describe, stamp
-from astkit.tasks import task as known
-from astkit.trainers import Budget, TrainConfig
-from tests.benchmarks import switches
-from tests.benchmarks.readings import difference
+from astkit import rng
+from astkit.datasets import Images, Loader, load
+from astkit.gating import Gate, Policy
+from astkit.models import DigitsCNN
+from astkit.profiling import interleaved
+from astkit.profiling.ledger import synchronizer
+from astkit.trainers import TrainConfig, Trainer
+from tests.benchmarks.measure import (
+    BATCH,
+    ENDLESS,
+    Figure,
+    advance,
+    figure,
+    line,
+    one_thread,
+    record,
+)
 
 RESULTS = Path(__file__).with_name("speed.json")
-BOUNDS = {"dense": 2.5, "batched gate": 2.0}  # where the CPU has bf16 of its own
-RATE = 0.10
-MARGIN = 0.005  # of accuracy: what the whole interval has to stay within
+ROUNDS, STEPS, RATE = 21, 28, 0.25
+BOUNDS = {"digits_cnn": 1.08, "small": 1.25}  # a dense step over a raw one
+LR = 1e-3
+Step = Callable[[], object]
 
 
-def speed(kind: str, rounds: int, batches: int, model: str = "simple_cnn") -> dict[str, Any]:
-    """The arms of one kind of training: plain, resident data, and everything together."""
-    rate = None if kind == "dense" else RATE
-    bench = switches.Bench(model, batches, rate)
-    plain = switches.best_workers(bench)
-    chosen = [plain, switches.RESIDENT, switches.TOGETHER]
-    measured = switches.measure(bench, chosen, rounds)
-    ratio = measured.seconds.ratio(plain.name, switches.TOGETHER.name)
-    native = bool(stamp()["bf16_native"])
-    return {
-        "kind": kind,
-        "model": model,
-        "workers": plain.workers,
-        "speed": {"median": ratio.median, "low": ratio.low, "high": ratio.high, "n": ratio.n},
-        "bound": BOUNDS[kind] if native else None,
-        "table": measured.table().reset_index().to_dict("records"),
-        **measured.to_dict(),
+def small() -> nn.Module:
+    """A network with about a third of the FLOPs of digits_cnn."""
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, 2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 10),
+    )
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"digits_cnn": DigitsCNN, "small": small}
+
+
+def network(name: str, device: torch.device) -> nn.Module:
+    """A network with the same weights at each call."""
+    with rng.isolated("cpu", 0, "model"):
+        return NETWORKS[name]().to(device)
+
+
+class Raw:
+    """A plain loop; with ``rate`` it scores the batch and trains on the rows of largest loss."""
+
+    def __init__(self, name: str, digits: Images, device: torch.device, rate: float = 1.0) -> None:
+        self.images, self.labels = digits.images.to(device), digits.labels.to(device)
+        mean, std = digits.channel_stats()
+        self.mean, self.std = mean[0], std[0]
+        self.model, self.rows = network(name, device), round(rate * BATCH)
+        self.parameters = list(self.model.parameters())
+        self.adamw = torch.optim.AdamW(self.parameters, lr=LR, fused=True)
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Normalised batches, shuffled in each epoch."""
+        for _ in repeat(None):
+            order = torch.randperm(len(self.labels)).to(self.labels.device)
+            for rows in order.split(BATCH):
+                images = self.images.index_select(0, rows).float().div_(255)
+                yield images.sub_(self.mean).div_(self.std), self.labels.index_select(0, rows)
+
+    def steps(self) -> Iterator[None]:
+        """Train a step at a time."""
+        for x, y in self.batches():
+            if self.rows < BATCH:
+                with torch.no_grad():
+                    losses = F.cross_entropy(self.model(x), y, reduction="none")
+                few = losses.topk(min(self.rows, len(y))).indices
+                x, y = x.index_select(0, few), y.index_select(0, few)
+            self.adamw.zero_grad(set_to_none=True)
+            F.cross_entropy(self.model(x), y).backward()
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.adamw.step()
+            yield
+
+
+def kit(
+    name: str, digits: Images, device: torch.device, policy: Policy | None = None, **settings: Any
+) -> Iterator[object]:
+    """The records of a `Trainer`."""
+    loader = Loader(digits, BATCH, normalize=digits.channel_stats(), resident=True)
+    config = TrainConfig(lr=LR, **settings)
+    options = {"policy": policy, "budget": ENDLESS, "config": config, "device": device}
+    trainer = Trainer(network(name, device), loader, **options)
+    return (each for each in trainer.steps() if each.phase == "train")
+
+
+def ways(name: str, device: torch.device) -> dict[str, Step]:
+    """Ways of training, each a function that takes `STEPS` steps."""
+    digits = load("digits")[0]
+    runs = {
+        "raw": Raw(name, digits, device).steps(),
+        "raw gate": Raw(name, digits, device, RATE).steps(),
+        "dense": kit(name, digits, device),
+        "gate": kit(name, digits, device, Gate(RATE, controller="top_k")),
+        "gate, log_integral": kit(name, digits, device, Gate(RATE)),
     }
+    return {way: partial(advance, steps, STEPS) for way, steps in runs.items()}
 
 
-def picked(report: dict[str, Any]) -> dict[str, Any]:
-    """What "auto" became in the dense arm of a speed report, of what changes numbers."""
-    decisions = report["speed"][0]["reports"][switches.TOGETHER.name]["decisions"]
-    return {d["name"]: d["value"] for d in decisions if d["name"] in ("precision", "channels_last")}
+RATIOS = (
+    ("dense", "raw"),
+    ("gate", "raw gate"),
+    ("gate", "raw"),
+    ("gate, log_integral", "raw gate"),
+    ("gate, log_integral", "raw"),
+)
 
 
-def accuracy(
-    asked: dict[str, Any],
-    seeds: int,
-    root: str | None,
-    before: dict[str, Any],
-    save: Callable[[dict[str, Any]], None],
-) -> None:
-    """Test accuracy with the settings ``auto`` minus that with plain ones, for the same seeds.
-
-    Saved after each seed; where ``before`` holds seeds of what is ``asked``, it goes on after them.
-    """
-    results = before["results"] if all(before.get(key) == asked[key] for key in asked) else []
-    task = Task(**{**known(asked["dataset"], root=root), "config": TrainConfig(lr=asked["lr"])})
-    tasks = {"plain": task, "auto": replace(task, config=replace(task.config, **asked["auto"]))}
-    done = {result["seed"] for result in results}
-    for seed in (each for each in range(seeds) if each not in done):
-        for name, changed in tasks.items():
-            for arm in BOUNDS:
-                found = {"arm": f"{arm}, {name}", **trained(changed, arm, seed, asked["epochs"])}
-                results.append(found)
-                print(seed, found["arm"], f"{found['test_accuracy']:.2%}", flush=True)
-        gaps = {arm: difference(results, f"{arm}, auto", f"{arm}, plain") for arm in BOUNDS}
-        differences = {arm: gap._asdict() for arm, gap in gaps.items()}
-        measured = {"margin": MARGIN, "differences": differences, "results": results}
-        save({**asked, **_circumstances(), **measured})
-
-
-def trained(task: Task, arm: str, seed: int, epochs: float) -> dict[str, Any]:
-    """Accuracy and cost of one training, dense or gated."""
-    policy = None if arm == "dense" else Gate(RATE, seed=seed)
-    work = task.trainer(policy, seed, Budget(epochs=epochs))
-    work.run()
-    return {
-        "seed": seed,
-        "test_accuracy": work.evaluate(task.held("test"))["accuracy"],
-        "rate": None if policy is None else policy.rate,
-        "flops": work.ledger.flops.total,
-        "setting_up": work.setting_up.record(),
-    }
-
-
-def _circumstances() -> dict[str, Any]:
-    return {"stamp": stamp(), "threads": torch.get_num_threads()}
+def compared(
+    name: str, rounds: int, peers: dict[str, Step], device: torch.device | None = None
+) -> Iterator[Figure]:
+    """Seconds of each way of training over those of a raw loop."""
+    device = device or torch.device("cpu")
+    every = {**ways(name, device), **peers}
+    times = interleaved(every, rounds=rounds, synchronize=synchronizer(device))
+    for way, raw in (*RATIOS, *((peer, "raw") for peer in peers)):
+        ratios = [a / b for a, b in zip(times.seconds[way], times.seconds[raw], strict=True)]
+        bound = BOUNDS[name] if way == "dense" and device.type == "cpu" else None
+        yield figure(
+            f"{name}: {way} / {raw}",
+            ratios,
+            "at most",
+            bound,
+            f"wall seconds of {STEPS} steps of {BATCH} digits, {device.type}",
+            milliseconds={each: 1e3 * times.median(each) / STEPS for each in (way, raw)},
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what is asked for and write it, beside what an earlier call has written."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--batches", type=int, default=6, help="of 128 images, a pass")
-    parser.add_argument("--model", default="simple_cnn")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--epochs", type=float, default=15)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--root", help="folder of CIFAR-10; the digits without it")
-    parser.add_argument("--only", choices=("speed", "accuracy"))
+    """Measure both networks on one CPU thread and write the results in one piece."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--peers", action="store_true", help="with other libraries")
     options = parser.parse_args(arguments)
-    report = json.loads(options.out.read_text()) if options.out.exists() else {}
+    words = sys.argv[1:] if arguments is None else arguments
+    command = shlex.join(["python", "-m", "tests.benchmarks.speed", *words])
+    found: dict[str, dict[str, Step]] = {name: {} for name in options.networks}
+    versions = {}
+    with one_thread():
+        if options.peers:
+            from tests.benchmarks import peers
 
-    def save(**parts: Any) -> None:
-        report.update(parts)
-        write_atomic(options.out, json.dumps(report, indent=1) + "\n")
-
-    if options.only != "accuracy":
-        rounds = (options.rounds, options.batches, options.model)
-        save(**_circumstances(), speed=[speed(kind, *rounds) for kind in BOUNDS])
-    if options.only != "speed":
-        asked = {
-            "dataset": "digits" if options.root is None else "cifar10",
-            "epochs": options.epochs,
-            "lr": options.lr,
-            "augment": options.root is not None,
-            "auto": picked(report),
-        }
-        before = report.get("accuracy", {})
-        accuracy(asked, options.seeds, options.root, before, lambda part: save(accuracy=part))
-    print(describe(report["stamp"]))
-    for found in report.get("speed", []):
-        print(found["kind"], found["speed"], "bound", found["bound"])
+            os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the threads of the peers
+            warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
+            versions = peers.versions()
+            found = {
+                name: peers.ways(partial(network, name, torch.device("cpu"))) for name in found
+            }
+        results = (each for name in found for each in compared(name, options.rounds, found[name]))
+        record(options.out, results, line, command=command, peers=versions)
 
 
 if __name__ == "__main__":
