@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from astkit.widgets.style import COLOURS, Picture, picture, styled
+from astkit.widgets.style import COLOURS, SELECTED, SKIPPED, Picture, picture, styled
 
 SIDE = 0.62  # width and height of the square that an image fits in, in inches
-GAP, CAPTION, LABEL = 0.12, 0.3, 2.2  # in units of an image's side
+GAP, CAPTION, LABEL = 0.12, 0.22, 2.2  # in units of an image's side; a line of a caption
 
 
 @styled
@@ -28,8 +29,8 @@ def image_rows(
         images: for each row its images, of equal or different sizes: ``[height, width]``,
             ``[channels, height, width]`` with 1 or 3 channels, or PIL images; uint8 from 0 to 255,
             other values are scaled from the smallest to the largest. Empty rows are omitted. Rows
-            whose names end in the same words after a colon share their colour.
-        captions: for each row the captions of its images.
+            whose names have the same word after a colon share their colour.
+        captions: for each row the captions of its images, of one or more lines.
         title: title of the figure.
 
     Raises ``ValueError`` if there is no image, or one of another shape.
@@ -37,19 +38,26 @@ def image_rows(
     rows = {name: [pixels(each) for each in row] for name, row in images.items() if len(row)}
     if not rows:
         raise ValueError("images holds no image: pass at least one row with one image")
-    step = 1 + GAP + CAPTION * bool(captions)
+    lines = [text.count("\n") + 1 for row in (captions or {}).values() for text in row]
+    step = 1 + GAP + CAPTION * max(lines, default=0)
     width, height = max(map(len, rows.values())) * (1 + GAP) + LABEL, len(rows) * step
     figure = picture(width=width * SIDE, height=height * SIDE + 0.35 * bool(title), layout=None)
     axis = figure.axes[0]
     axis.set_position((0, 0, 1, height * SIDE / figure.get_figheight()))
     axis.set(xlim=(-LABEL, width - LABEL), ylim=(height, 0), aspect="equal")
     axis.set_axis_off()
-    kinds = list(dict.fromkeys(name.rpartition(": ")[2] for name in rows))
+    kinds = list(dict.fromkeys(map(_kind, rows)))
     for place, (name, row) in enumerate(rows.items()):
-        colour = COLOURS[kinds.index(name.rpartition(": ")[2]) % len(COLOURS)]
+        usual = COLOURS[kinds.index(_kind(name)) % len(COLOURS)]
+        colour = {"selected": SELECTED, "skipped": SKIPPED}.get(_kind(name), usual)
         _row(axis, place * step + GAP / 2, name, row, (captions or {}).get(name, ()), colour)
     figure.suptitle(title, x=0.02, ha="left", size=11)
     return figure
+
+
+def _kind(name: str) -> str:
+    """The word that determines the colour of a row."""
+    return re.split(r"\W", name.rpartition(": ")[2])[0]
 
 
 def _row(
