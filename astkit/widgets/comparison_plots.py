@@ -136,6 +136,36 @@ def shares(table: Table) -> Picture:
     return figure
 
 
+@styled
+def forecasts(table: Table) -> Picture:
+    """Measured gain by foretold gain, a point a condition, with the diagonal.
+
+    Args:
+        table: columns ``condition``, ``gain``, ``gain_low``, ``gain_high``, ``forecast`` and
+            ``forecast_error``, its standard error; in points of accuracy, or in percent.
+    """
+    needed = ["condition", "gain", "gain_low", "gain_high", "forecast", "forecast_error"]
+    rows = frames.read(table, "forecasts", needed, key=["condition"])
+    figure = picture(width=8.6, height=4.6)
+    axis = figure.axes[0]
+    axis.axline((0, 0), slope=1, color=INK, lw=1, ls="--", label="foretold exactly")
+    axis.axhline(0, color=SOFT, lw=0.8)
+    axis.axvline(0, color=SOFT, lw=0.8)
+    for place, row in enumerate(rows.to_dict("records")):
+        look: dict[str, Any] = {**line(place), "linestyle": "none", "ms": 6, "lw": 1.4}
+        low, high = row["gain"] - row["gain_low"], row["gain_high"] - row["gain"]
+        x_error = 2 * row["forecast_error"]
+        point = [row["forecast"]], [row["gain"]]
+        axis.errorbar(
+            *point, [[low], [high]], x_error, capsize=2, label=fill(row["condition"], 34), **look
+        )
+    axis.set_title("gain from choosing by the target: foretold and measured")
+    axis.set_xlabel("forecast (points of accuracy, or percent of an error), ± 2 standard errors")
+    axis.set_ylabel("measured, 95 % interval")
+    figure.legend(loc="outside right center", fontsize=8)
+    return figure
+
+
 def _bar(
     axis: Axes,
     height: float,

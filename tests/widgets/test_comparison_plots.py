@@ -160,3 +160,13 @@ def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
     assert [label.get_text() for label in right.get_yticklabels()] == ["+5.0 points"]
     assert [text.get_text() for text in axis.texts] == ["-3"]  # outside of the axis
     assert [each.get_text() for each in figure.legends[0].get_texts()] == ["aim", "random"]
+
+
+def test_a_forecast_that_came_true_lies_on_the_diagonal():
+    gains = {"gain": 4.0, "gain_low": 3.0, "gain_high": 6.0}
+    table = [{"condition": "drift", "forecast": 4.0, "forecast_error": 0.5, **gains}]
+    axis = plots.forecasts(table).axes[0]
+    point, (horizontal, vertical) = axis.containers[0].lines[0], axis.containers[0].lines[2]
+    assert point.get_xydata().tolist() == [[4.0, 4.0]]
+    assert horizontal.get_segments()[0][:, 0].tolist() == [3.0, 5.0]  # two standard errors
+    assert vertical.get_segments()[0][:, 1].tolist() == [3.0, 6.0]
