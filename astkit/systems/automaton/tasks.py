@@ -21,14 +21,11 @@ class Task:
     """A task and the paper's automaton for it.
 
     Attributes:
-        name: name in records.
-        kind: "life" or "checkerboard".
-        config: settings of the automaton.
         height, width: grid size in training, in cells.
         steps: steps per rollout.
         batch_size: samples per iteration.
         iterations: number of weight updates in training.
-        weight_decay: weight decay of AdamW.
+        weight_decay: of AdamW.
         hard_share: probability that a gate is hard in an iteration, 0 in the paper; see `hard`.
         every: iterations per pass; the automaton is evaluated after each pass.
         held_out: number of evaluation samples; Life is evaluated on all neighbourhoods.
@@ -108,7 +105,7 @@ def fire_masks(
     """Masks bool ``[steps, batch, 1, height, width]`` on the CPU, true if a cell is updated.
 
     ``size``: steps, 1, height, width. A sample's masks depend only on (seed, iteration, its number
-    in ``samples``), so they are independent of batch and chunk sizes; all channels share a mask.
+    in ``samples``); all channels share a mask.
     """
     generators = [rng.generator(seed, "fire", iteration, sample) for sample in samples]
     drawn = [torch.rand(size, generator=each) for each in generators]
@@ -146,9 +143,9 @@ def life_step(grid: Tensor) -> Tensor:
 
     A cell survives with two or three living neighbours and is born with three.
     """
-    moves = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if (dy, dx) != (0, 0)]
-    neighbours = torch.stack([grid.roll(move, (-2, -1)) for move in moves]).sum(0)
-    return ((neighbours == 3) | ((neighbours == 2) & (grid == 1))).to(grid.dtype)
+    moves = [(dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
+    alive = torch.stack([grid.roll(move, (-2, -1)) for move in moves]).sum(0)  # and the cell itself
+    return ((alive == 3) | ((alive == 4) & (grid == 1))).to(grid.dtype)
 
 
 def life_table() -> tuple[Tensor, Tensor]:
@@ -176,46 +173,23 @@ def damage(height: int, width: int, steps: int, held: int) -> Tensor:
     return alive
 
 
-class RandomBits:
+class RandomBits(Loader):
     """Batches of random bits in all channels; the target is the checkerboard.
 
     A pass is ``task.every`` full batches; its rows are not shuffled, since they are random.
     """
 
     def __init__(self, task: Task, batch_size: int, seed: int) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}: give 1 or more")
-        self.task, self.batch_size, self.seed = task, batch_size, seed
-        self.num_samples: int = task.every * batch_size
-        self.device = torch.device("cpu")
+        numbers = torch.arange(float(task.every * max(batch_size, 1)))
+        options: Any = {"seed": seed, "shuffle": False, "drop_last": True}
+        super().__init__(TensorDataset(numbers, numbers), batch_size, **options)
+        self.task = task
 
-    def to(self, device: torch.device | str) -> RandomBits:
-        """Deliver batches on ``device`` from now on; returns itself."""
-        self.device = torch.device(device)
-        return self
-
-    def __len__(self) -> int:
-        return self.task.every
-
-    def check_labels(self, num_outputs: int) -> None:
-        """No labels: nothing to check."""
-
-    def order(self, epoch: int) -> Tensor:
-        """Rows of a pass in order."""
-        return torch.arange(self.num_samples)
-
-    def batches(
-        self,
-        epoch: int,
-        order: Tensor | None = None,
-        start: int = 0,
-        occurrence: Tensor | None = None,
-    ) -> Iterator[Batch]:
-        """The full batches of pass ``epoch`` over ``order``, skipping the first ``start``."""
-        rows, size = self.order(epoch) if order is None else order, self.batch_size
-        for first in range(start * size, len(rows) - size + 1, size):
-            some = rows[first : first + size]
-            yield random_bits(self.task, some, self.seed, "train", epoch).to(self.device)
+    def batches(self, epoch: int, *args: Any, **options: Any) -> Iterator[Batch]:
+        """The batches of pass ``epoch``; for other arguments see `Loader.batches`."""
+        for batch in super().batches(epoch, *args, **options):
+            assert batch.index is not None
+            yield random_bits(self.task, batch.index, self.seed, "train", epoch).to(self.device)
 
 
 def random_bits(task: Task, rows: Tensor, seed: int, purpose: str, epoch: int) -> Batch:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from astkit import distributed
 from astkit.datasets import as_loader
 from astkit.datasets.batch import Batch, join
-from astkit.gating import Policy, evaluating
+from astkit.gating import evaluating
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.systems.automaton.automaton import LogicCA
 from astkit.systems.automaton.gradients import (
@@ -47,10 +47,9 @@ class AutomatonTrainer(Trainer):
             by default the task's; a policy that selects before loading takes fewer batches.
         parallel: see `gradients`.
         lr, schedule: see `TrainConfig`.
-        policy: selects samples before loading or, such as a `Gate`, from each batch.
         budget: instead of ``iterations``.
         model: by default created from the task's config, with wiring from ``seed``.
-        options: other arguments of `Trainer`, such as device, checkpoints, resume.
+        options: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
     Raises ``ValueError`` for several processes, or both iterations and a budget.
     """
@@ -64,7 +63,6 @@ class AutomatonTrainer(Trainer):
         parallel: Parallel = "batch",
         lr: float = 0.05,
         schedule: str = "constant",
-        policy: Policy | None = None,
         budget: Budget | None = None,
         model: LogicCA | None = None,
         **options: Any,
@@ -76,13 +74,9 @@ class AutomatonTrainer(Trainer):
             )
         self.task, self.seed = task, seed
         self.parallel: Parallel = parallel
-        source = task.source(seed)
+        source, wanted = task.source(seed), task.iterations if iterations is None else iterations
         if budget is not None and iterations is not None:
             raise ValueError(f"iterations is {iterations}, but a budget is given too: omit one")
-        if budget is None:
-            wanted = task.iterations if iterations is None else iterations
-            # half a batch less than a whole number, so that rounding cannot add a batch
-            budget = Budget(epochs=(wanted - 0.5) / len(source))
         self.automaton = model or LogicCA(replace(task.config, seed=seed))
         adamw = torch.optim.AdamW(
             self.automaton.parameters(),
@@ -94,8 +88,8 @@ class AutomatonTrainer(Trainer):
         super().__init__(
             self.automaton,
             source,
-            policy=policy,
-            budget=budget,
+            # half a batch less than a whole number, so that rounding cannot add a batch
+            budget=budget or Budget(epochs=(wanted - 0.5) / len(source)),
             config=TrainConfig(lr=lr, schedule=schedule, clip_norm=None, seed=seed),
             criterion=first_channel_loss,
             optimizer=adamw,
@@ -184,11 +178,10 @@ def apply_gradients(model: nn.Module, optimizer: torch.optim.Optimizer, summed: 
 
 
 def evaluate(model: LogicCA, task: Task, batch: Batch | None = None) -> dict[str, Any]:
-    """Evaluate the soft and the hard automaton on the same samples and masks.
+    """Metrics of the soft and the hard automaton on ``batch``, by default the task's fixed samples.
 
-    ``batch``: the task's fixed samples by default. Returns ``loss`` and ``hard_loss``, means per
-    sample; ``wrong``: cells in which the rounded channel 0 of the hard automaton differs from the
-    target; ``accuracy``: share of the others.
+    ``loss`` and ``hard_loss``: means per sample; ``wrong``: cells in which the rounded channel 0 of
+    the hard automaton differs from the target; ``accuracy``: share of the others.
     """
     device = next(model.parameters()).device
     batch = (batch or task.evaluation()).to(device)

@@ -7,7 +7,6 @@ without interaction between samples. In order: settings, networks, flows and the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple, get_args
@@ -256,8 +255,8 @@ class FlowStats(NamedTuple):
 class Rollout:
     """The flows of a batch, step by step until all its samples have stopped.
 
-    One flow starts in each cell of ``surface [batch, height * width]``, at z = 0. ``adaptive`` and
-    ``flows_per_call``: see `EnergyFlowLattice.forward`.
+    One flow starts in each cell of ``surface [batch, height * width]``, at z = 0. For the other
+    arguments see `EnergyFlowLattice.forward`.
 
     Attributes:
         flows: those that are alive.
@@ -269,13 +268,13 @@ class Rollout:
         self,
         lattice: EnergyFlowLattice,
         surface: Tensor,
-        adaptive: bool,
-        flows_per_call: int | None,
+        adaptive: bool = True,
+        flows_per_call: int | None = None,
     ) -> None:
         self.lattice, self.config = lattice, lattice.config
         self.adaptive, self.flows_per_call = adaptive, flows_per_call
         config = self.config
-        batch, energy = len(surface), surface.reshape(-1, 1)
+        batch, energy = len(surface), surface.reshape(-1, 1).to(lattice.extent.dtype)
         cell = torch.arange(config.cells, device=surface.device)
         slot = torch.arange(batch, device=surface.device)[:, None] * config.flows_per_sample + cell
         place = torch.stack([cell % config.width, cell // config.width, torch.zeros_like(cell)], 1)
@@ -326,6 +325,11 @@ class Rollout:
         stopped = stop[alive.slot // config.flows_per_sample]
         self.landings += [flows.take(arrived), alive.take(stopped)]
         self.flows = alive.take(~stopped)
+
+    def output(self) -> LatticeOutput:
+        """The surface that the flows so far have landed on, and what the collector makes of it."""
+        surface = deposit(self.landings, len(self.running), self.config)
+        return LatticeOutput(self.lattice.collector(surface), surface, self.stats)
 
     def _move(self, flows: Flows) -> tuple[Flows, Tensor]:
         """Flows after the step, and the carrier's output, ``[n, 6]``::
@@ -466,7 +470,6 @@ class EnergyFlowLattice(nn.Module):
         *,
         adaptive: bool = True,
         flows_per_call: int | None = None,
-        observer: Callable[[int, Flows], None] | None = None,
     ) -> LatticeOutput:
         """Map embeddings to embeddings.
 
@@ -475,29 +478,18 @@ class EnergyFlowLattice(nn.Module):
             adaptive: False runs samples for the maximum number of steps, or until no flow is alive.
             flows_per_call: flows per call of neuron and carrier; None: all. Outputs are
                 equal up to rounding.
-            observer: called with the number of steps and the flows, before the first step and
-                after each; requires disabled gradients.
 
-        Raises:
-            ValueError: for ``x`` of another shape, or an observer with gradients enabled.
+        Raises ``ValueError`` for ``x`` of another shape.
         """
-        config = self.config
-        if x.ndim != 2 or x.shape[1] != config.dim:
+        if x.ndim != 2 or x.shape[1] != self.config.dim:
             raise ValueError(
-                f"x has shape {list(x.shape)}: give [batch, dim] with dim {config.dim}"
+                f"x has shape {list(x.shape)}: give [batch, dim] with dim {self.config.dim}"
             )
-        if observer is not None and torch.is_grad_enabled():
-            raise ValueError("observer was given while gradients are recorded: use torch.no_grad()")
         surface = self.mapper(x)
-        if not config.lattice:
+        if not self.config.lattice:
             none = torch.zeros(len(x), dtype=torch.int64, device=x.device)
             return LatticeOutput(self.collector(surface), surface, FlowStats(*(none,) * 6))
-        rollout = Rollout(self, surface.to(self.extent.dtype), adaptive, flows_per_call)
-        if observer is not None:
-            observer(0, rollout.flows)
+        rollout = Rollout(self, surface, adaptive, flows_per_call)
         while len(rollout.flows.slot):
             rollout.step()
-            if observer is not None:
-                observer(rollout.number, rollout.flows)
-        surface = deposit(rollout.landings, len(x), config)
-        return LatticeOutput(self.collector(surface), surface, rollout.stats)
+        return rollout.output()

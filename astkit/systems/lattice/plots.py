@@ -14,7 +14,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from torch import Tensor
 
-from astkit.systems.lattice.model import EnergyFlowLattice, Flows, LatticeOutput
+from astkit.systems.lattice.model import EnergyFlowLattice, LatticeOutput, Rollout
 from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
 
 _SLIDE_DPI = 72  # a notebook contains many slides
@@ -28,15 +28,15 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
     Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, ``x``, ``y``, ``z`` in
     lattice units, ``energy``, and ``age``, the steps that the flow has taken.
     """
-    each = model.config.flows_per_sample
+    each, rollout = model.config.flows_per_sample, Rollout(model, model.mapper(x))
     tables: list[pd.DataFrame] = []
-
-    def keep(step: int, flows: Flows) -> None:
-        table = pd.DataFrame(flows.place.cpu().numpy(), columns=["x", "y", "z", "energy"])
-        slot, age = flows.slot.cpu().numpy(), flows.age.cpu().numpy()
-        tables.append(table.assign(step=step, sample=slot // each, slot=slot % each, age=age))
-
-    return model(x, observer=keep), pd.concat(tables, ignore_index=True)
+    while len(rollout.flows.slot):
+        slot, place, age, _ = (part.cpu().numpy() for part in rollout.flows)
+        table = pd.DataFrame(place, columns=["x", "y", "z", "energy"])
+        step, sample = rollout.number, slot // each
+        tables.append(table.assign(step=step, sample=sample, slot=slot % each, age=age))
+        rollout.step()
+    return rollout.output(), pd.concat(tables, ignore_index=True)
 
 
 @styled

@@ -183,5 +183,3 @@ def test_wrong_inputs_are_refused() -> None:
     built = model(config())
     with pytest.raises(ValueError, match=r"\[batch, dim\] with dim 6"):
         built(inputs(2, dim=7))
-    with pytest.raises(ValueError, match="no_grad"):
-        built(inputs(2), observer=lambda step, flows: None)
