@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from astkit.trainers.evaluation import Metric as Metric
     from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
     from astkit.trainers.trainer import Trainer as Trainer
-    from astkit.widgets.board import LiveBoard as LiveBoard
     from astkit.widgets.dashboard import Dashboard as Dashboard
 
 __version__ = "0.2.0"

@@ -18,7 +18,6 @@ PUBLIC: dict[str, str] = {
     "EnergyFlowLattice": "astkit.systems.lattice.model",
     "Gate": "astkit.gating.gate",
     "LatticeConfig": "astkit.systems.lattice.model",
-    "LiveBoard": "astkit.widgets.board",
     "Loader": "astkit.datasets.loader",
     "LogicCA": "astkit.systems.automaton.automaton",
     "LogicCAConfig": "astkit.systems.automaton.automaton",
@@ -129,7 +128,7 @@ REMOVED = {
     "DenseStep": "Trainer without a policy trains on all rows",
     "SampleStep": "use SampleBySampleTrainer",
     "DeviceGate": 'use Gate(controller="top_k")',
-    "Dashboard": "use LiveBoard",
+    "LiveBoard": "use Dashboard",
 }
 """Arguments and names of astkit 0.2 that are gone, and what to use in their place."""
 

@@ -7,7 +7,7 @@ import sys
 import time
 from io import BytesIO
 from textwrap import fill, shorten
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -19,38 +19,37 @@ from astkit.widgets.style import SOFT, Picture, line, picture, styled
 
 POINTS = 1000  # maximum number of points per series, and of marked changes of settings
 EVERY_S = 2.0  # minimum time between two frames, in seconds
+SHARE = 0.1  # maximum share of the time spent on drawing
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
 _SERIES = {
     "train": ("threshold", "rate", "target_rate", "loss", "flops", "flops_dense", "joules"),
     "epoch": ("val_loss", "val_accuracy"),
 }
+Curves = dict[str, tuple[str, dict[str, Any]]]
+"""Label and style of each series of a panel."""
 
 
 class LiveBoard:
     """An observer that plots threshold, activation rate, loss, accuracy and cost during a run.
 
-    Drawing is excluded from the trainer's clocks, and limited to a frame every two seconds and to
-    ``max_share``; the last frame is always drawn. If drawing fails, training continues without.
+    Drawing is excluded from the trainer's clocks, and limited to a frame every two seconds and a
+    tenth of the time; the last frame is always drawn. If drawing fails, training continues without.
 
     Args:
         live: ``False`` disables the board; ``ASTKIT_LIVE=0`` disables all boards.
 
     Attributes:
-        max_share: maximum share of the time since the first frame spent on drawing.
         series: logged values as pairs of step and value, by name; of long runs every second one is
             dropped again and again.
-        spent: CPU seconds of all frames but the first, limited by ``max_share``.
     """
 
     def __init__(self, live: bool | None = None) -> None:
         self.shown = frontend.mode(live) != "off"
-        self.max_share, self.spent = 0.02, 0.0
         self.series: dict[str, list[tuple[float, float]]] = {}
         self.events: list[int] = []
         self._reason = "no meter was given"
-        self._started: float | None = None
-        self._last = self._cost = 0.0
+        self._due = 0.0
         self._handle: Any = None
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
@@ -64,29 +63,19 @@ class LiveBoard:
                 points.append((step, float(metrics[name])))
                 if len(points) > POINTS:
                     del points[1::2]
-        if self.shown and self._due():
+        if self.shown and time.perf_counter() >= self._due:
             self.draw()
-
-    def _due(self) -> bool:
-        now = time.perf_counter()
-        if self._started is None:
-            return True
-        allowed = self.max_share * (now - self._started)
-        return now - self._last >= EVERY_S and self.spent + self._cost <= allowed
 
     def draw(self) -> None:
         """Draw a frame now, replacing the previous one."""
-        start = time.thread_time()
+        start = time.perf_counter()
         try:
             self._show()
         except Exception as error:  # errors in drawing must not end a training run
             self.shown = False
             print(f"the live board is off, training continues: {error!r}", file=sys.stderr)
-        self._cost = time.thread_time() - start
-        self._last = time.perf_counter()
-        if self._started is None:
-            self._started, self._cost = self._last, 0.0  # matplotlib was imported for this frame
-        self.spent += self._cost
+        end = time.perf_counter()
+        self._due = end + max(EVERY_S, (end - start) / SHARE)
 
     def _show(self) -> None:
         from IPython.display import display
@@ -108,7 +97,7 @@ class LiveBoard:
     def picture(self) -> Picture:
         """A panel for each measured quantity, and a note about those not measured."""
         points = {name: np.array(each) for name, each in self.series.items()}
-        panels = [panel for panel in _panels(set(points)) if panel.curves.keys() & points.keys()]
+        panels = {title: panel for title, panel in _panels(points).items() if panel[1]}
         rows = max(1, -(-len(panels) // 2))
         figure = picture(2, rows, width=5.0, height=2.5, layout=None)
         inch = 1 / (2.5 * rows)
@@ -118,66 +107,66 @@ class LiveBoard:
         note = " · ".join(text for name, text in what.items() if name not in points)
         figure.text(0.01, 0.06 * inch, fill(shorten(note, 280), 140), size=8, color=SOFT)
         axes = list(figure.axes)
-        for axis, panel in zip(axes, panels, strict=False):
-            _draw(axis, panel, points, self.events)
+        for axis, (title, (unit, curves)) in zip(axes, panels.items(), strict=False):
+            axis.set_title(title, loc="left", size=10)
+            axis.set_xlabel("step (batches)", size=8)
+            axis.set_ylabel(unit, size=8)
+            _draw(axis, curves, points, self.events)
         for empty in axes[len(panels) :]:
             empty.set_axis_off()
         return figure
 
 
-class Panel(NamedTuple):
-    """A pair of axes: label and style of each series; accuracy is plotted on the right axis."""
-
-    title: str
-    unit: str
-    curves: dict[str, tuple[str, dict[str, Any]]]
-
-
-def _panels(there: set[str]) -> list[Panel]:
+def _panels(points: dict[str, NDArray[Any]]) -> dict[str, tuple[str, Curves]]:
+    """Unit and curves of each panel by its title; only curves with ``points``."""
     first = {**line("this run", markers=False), "linestyle": "-"}
     dense = {**line("dense", markers=False), "linestyle": "--"}
     thin, dashed = {**first, "lw": 0.8}, {"color": SOFT, "ls": "--", "drawstyle": "steps-pre"}
-    rates = {"rate": ("rate", thin), "target_rate": ("set point", dashed)}
-    trained = "selected" if "rate" in there else "training"  # of hard rows the loss is higher
-    losses = {"loss": (trained, thin), "val_loss": ("validation", line(2, markers=False))}
-    accuracy = {"val_accuracy": ("accuracy", {**line(5), "ms": 3})}
-    flops = {"flops": ("this run", first), "flops_dense": ("dense", dense)}
-    cost = Panel("cost of training", "FLOPs, counted", flops)
-    if "joules" in there:
-        cost = Panel("energy of training", "energy (J)", {"joules": ("this run", first)})
-    title = "loss, accuracy" if "val_accuracy" in there else "loss"
-    return [
-        Panel("threshold", "score of a sample", {"threshold": ("threshold", first)}),
-        Panel("activation rate", "share of the batch", rates),
-        Panel(title, "mean loss", losses | accuracy),
-        cost,
-    ]
+    learning: Curves = {  # of hard rows the loss is higher
+        "loss": ("selected" if "rate" in points else "training", thin),
+        "val_loss": ("validation", line(2, markers=False)),
+        "val_accuracy": ("accuracy", {**line(5), "ms": 3}),
+    }
+    cost: Curves = {"flops": ("this run", first), "flops_dense": ("dense", dense)}
+    panels: dict[str, tuple[str, Curves]] = {
+        "threshold": ("score of a sample", {"threshold": ("threshold", first)}),
+        "activation rate": (
+            "share of the batch",
+            {"rate": ("rate", thin), "target_rate": ("set point", dashed)},
+        ),
+        "loss, accuracy" if "val_accuracy" in points else "loss": ("mean loss", learning),
+    }
+    if "joules" in points:
+        panels["energy of training"] = "energy (J)", {"joules": ("this run", first)}
+    else:
+        panels["cost of training"] = "FLOPs, counted", cost
+    return {
+        title: (unit, {name: curve for name, curve in curves.items() if name in points})
+        for title, (unit, curves) in panels.items()
+    }
 
 
-def _draw(axis: Axes, panel: Panel, points: dict[str, NDArray[Any]], marks: list[int]) -> None:
-    curves = {name: curve for name, curve in panel.curves.items() if name in points}
-    sides, lines = {"": axis}, []
+def _draw(axis: Axes, curves: Curves, points: dict[str, NDArray[Any]], marks: list[int]) -> None:
+    """Draw ``curves``, accuracy on an axis at the right, and the steps in ``marks``."""
+    sides, lines = [axis], []
     for name, (label, style) in curves.items():
         if name == "val_accuracy":
-            sides[name] = right = axis.twinx()
+            sides.append(right := axis.twinx())
             right.set(ylim=(0, 1.02))
             right.set_ylabel("validation accuracy", size=8, color=style["color"])
             right.spines.right.set_visible(True)
             right.grid(False)
-        lines += sides.get(name, axis).plot(*points[name].T, label=label, **style)
+        lines += sides[-1].plot(*points[name].T, label=label, **style)
     for mark in marks:
         axis.axvline(mark, color=SOFT, lw=0.8, ls=":")
-    axis.set_xlim(0, max(points[name][-1, 0] for name in curves))
-    if panel.title != "threshold":
+    axis.set_xlim(0, max(points[name][-1, 0] for name in curves) or 1)
+    if "threshold" not in curves:
         axis.set_ylim(bottom=min(0.0, axis.get_ylim()[0]) if axis.dataLim.y0 < 0 else 0)
-    if "FLOPs" in panel.unit:
+    if "flops" in curves:
         axis.yaxis.set_major_formatter(EngFormatter())
-    axis.set_title(panel.title, loc="left", size=10)
-    axis.set_xlabel("step (batches)", size=8)
-    axis.set_ylabel(panel.unit, size=8)
-    if len(panel.curves) > 1:  # above the axes, outside the lines
+    if len(lines) > 1:  # above the axes, outside the lines
         place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.02, 0.97), "ncols": 3}
         axis.legend(handles=lines, fontsize=8, columnspacing=0.8, handlelength=1.5, **place)
-    for side in sides.values():
+    for side in sides:
         side.tick_params(labelsize=8)
         side.locator_params(nbins=5)

@@ -41,8 +41,7 @@ COSTS = {"flops": "FLOPs", "seconds": "time"}
 def differences(table: Table, quantity: str = "accuracy (points)", higher: bool = True) -> Picture:
     """Forest plot: difference of each method to dense training and to random samples.
 
-    The axis ends at `WIDEST` times the median row, if one reaches further: an arrow then marks an
-    interval that is cut off, and a number at the edge a difference that lies outside.
+    The axis ends at `WIDEST` times the median row, if one reaches further: see `_bar`.
 
     Args:
         table: columns ``arm``, ``against`` ("dense" or "random"), ``mean``, ``low``, ``high`` (NaN
@@ -52,7 +51,7 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
             to the right.
     """
     needed = ["arm", "against", "mean", "low", "high", "n", "outcome"]
-    rows = frames.read(table, "differences", needed, key=["arm", "against"])
+    rows = frames.read(table, "differences", needed)
     arms = list(rows["arm"].unique())
     figure = picture(width=8.2, height=1.5 + 0.5 * len(arms))
     axis = figure.axes[0]
@@ -99,7 +98,7 @@ def shares(table: Table) -> Picture:
             (``None`` if undefined), ``gain``, ``unit`` and ``n``; "oracle" has a ``gain`` alone.
     """
     needed = ["condition", "policy", "share", "share_low", "share_high", "gain", "unit", "n"]
-    rows = frames.read(table, "shares", needed, key=["condition", "policy"])
+    rows = frames.read(table, "shares", needed)
     possible = rows[rows["policy"] == "oracle"].set_index("condition")
     rows = rows[(rows["policy"] != "oracle") & rows["share"].notna()]
     conditions, policies = list(rows["condition"].unique()), list(rows["policy"].unique())
@@ -145,7 +144,7 @@ def forecasts(table: Table) -> Picture:
             ``forecast_error``, its standard error; in points of accuracy, or in percent.
     """
     needed = ["condition", "gain", "gain_low", "gain_high", "forecast", "forecast_error"]
-    rows = frames.read(table, "forecasts", needed, key=["condition"])
+    rows = frames.read(table, "forecasts", needed)
     figure = picture(width=8.6, height=4.6)
     axis = figure.axes[0]
     axis.axline((0, 0), slope=1, color=INK, lw=1, ls="--", label="foretold exactly")
@@ -173,33 +172,20 @@ def _bar(
     limits: tuple[float, float],
     look: dict[str, Any],
 ) -> None:
-    """A mean with its interval, cut off at ``limits``."""
+    """A mean with its interval, or an arrow with its number at the edge outside of ``limits``."""
     mean, low, high = values
-    if not limits[0] <= mean <= limits[1]:
-        right = mean > limits[1]
-        edge = limits[right]
-        axis.plot([edge], [height], marker="<>"[right], ms=8, color=look["color"])
-        text: dict[str, Any] = {"ha": "right" if right else "left", "va": "center", "size": 9}
-        away = (-6 if right else 6, 0)
-        axis.annotate(
-            f"{mean:+.3g}",
-            (edge, height),
-            away,
-            textcoords="offset points",
-            color=look["color"],
-            **text,
-        )
+    if limits[0] <= mean <= limits[1]:
+        axis.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], capsize=3, **look)
         return
-    ends = np.clip([low, high], *limits)
-    axis.errorbar([mean], [height], xerr=[[mean - ends[0]], [ends[1] - mean]], capsize=3, **look)
-    for end, cut, marker in ((low, ends[0], "<"), (high, ends[1], ">")):
-        if end != cut and not np.isnan(end):
-            axis.plot([cut], [height], marker=marker, ms=7, color=look["color"])
+    right = mean > limits[1]
+    place: dict[str, Any] = {"ha": "right" if right else "left", "va": "center", "size": 9}
+    text = f"{mean:+.3g} ▶" if right else f"◀ {mean:+.3g}"
+    axis.text(limits[right], height, text, color=look["color"], **place)
 
 
 def _label_rows(axis: Axes, arms: list[str], outcomes: pd.Series[str]) -> None:
     """Names on the left and outcomes on the right of a row; the first row on top."""
-    axis.set_yticks(range(len(arms)), [_named(arm) for arm in arms])
+    axis.set_yticks(range(len(arms)), [fill(arm, 26) for arm in arms])
     axis.set_ylim(len(arms) - 0.5, -0.5)
     axis.grid(visible=False, axis="y")
     right = axis.secondary_yaxis("right")
@@ -266,10 +252,6 @@ def _arm(axis: Axes, arm: str, runs: pd.DataFrame, cost: str) -> tuple[float, fl
         look = {"color": SOFT, "lw": 1.0, "ls": DASHES[len(axis.lines) % len(DASHES)]}
     else:
         axis.fill_between(x, y.min(0), y.max(0), color=look["color"], alpha=0.13, lw=0)
-    axis.plot(x, y.mean(0), label=_named(arm), **look)
+    axis.plot(x, y.mean(0), label=fill(arm, 26), **look)
     kept = y[:, share >= SHOWN_FROM]
     return float(np.nanmin(kept)), float(np.nanmax(kept))
-
-
-def _named(arm: str) -> str:
-    return fill(arm, 26)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from contextlib import closing
@@ -16,13 +15,6 @@ from astkit.widgets.board import LiveBoard
 
 if TYPE_CHECKING:
     from astkit.widgets.strip import Strip
-
-STEERED_SHARE = 0.1  # maximum share of time spent on drawing while controls are shown
-ANSWER_S = 3.0  # seconds to wait for an answer of the front end
-_UNHEARD = (
-    "no controls: steering needs a front end that reaches a busy kernel, such as JupyterLab 4.4"
-    " with ipykernel 7; training runs to its end"
-)
 
 
 class Run:
@@ -59,9 +51,10 @@ class Run:
         self._stopped.set()
 
     def drive(self, strip: Strip | None = None, pace: float | None = None) -> None:
-        """Train to the end, at most ``pace`` batches per second; ``strip`` is kept up to date.
+        """Train to the end; ``strip`` is kept up to date.
 
-        An interrupt ends the run after the current batch; other errors are raised.
+        ``pace``: maximum batches per second. An interrupt ends the run after the current batch;
+        other errors are raised.
         """
         from astkit.trainers.limits import interrupt_held  # imports torch
 
@@ -73,7 +66,7 @@ class Run:
                     if record.phase == "train":
                         self._single.clear()
                     follow()
-                    time.sleep(1 / pace if pace else 0.0)
+                    time.sleep(1 / pace if pace and not (strip and strip.closed) else 0.0)
                     while self._waits() and not interrupted():
                         self.status = "paused"
                         follow()
@@ -104,7 +97,7 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Write `record` as JSON, atomically."""
-        files.write_atomic(Path(path), json.dumps(self.record(), indent=1) + "\n")
+        files.write_json(path, self.record())
 
 
 class Dashboard:
@@ -133,18 +126,10 @@ class Dashboard:
         if self.board not in trainer.reports.observers:
             trainer.reports.observers.append(self.board)
         run = Run(trainer)
-        strip = self._strip(run) if frontend.mode(self.live) == "ask" else None
-        if strip is not None:
-            self.board.max_share = STEERED_SHARE
-        run.drive(strip, self.pace if strip is not None else None)
+        if frontend.mode(self.live) == "ask":
+            from astkit.widgets.strip import Strip
+
+            run.drive(Strip(run), self.pace)
+        else:
+            run.drive()
         return run
-
-    def _strip(self, run: Run) -> Strip | None:
-        """Controls that a front end shows and answers for while this cell runs, if there is one."""
-        from astkit.widgets.strip import Strip
-
-        strip = Strip(run)
-        if strip.ready.wait(ANSWER_S):
-            return strip
-        strip.close(_UNHEARD)
-        return None

@@ -15,28 +15,18 @@ def kernel() -> Any | None:
 
 
 def mode(live: bool | None = None) -> Literal["off", "headless", "ask"]:
-    """Whether to show figures, and whether to show controls.
+    """Whether to show figures ("headless"), and controls too ("ask"), or nothing ("off").
 
-    - "off": nothing. ``ASTKIT_LIVE=0``, ``live=False``, or no notebook.
-    - "headless": figures without controls. papermill, nbval and nbconvert send requests without
-      metadata, while front ends that show widgets add at least the cell's id.
-    - "ask": figures, and controls if a front end responds; always with ``ASTKIT_LIVE=1`` and
-      ``live=True``.
-
-    ``ASTKIT_LIVE`` overrides ``live``. Raises ``ValueError`` for an invalid value of it.
+    papermill, nbval and nbconvert send requests without metadata, while front ends that show
+    widgets add at least the cell's id. ``ASTKIT_LIVE`` (0 or 1) overrides ``live``, and both what
+    is detected. Raises ``ValueError`` for another value of ``ASTKIT_LIVE``.
     """
     wish = os.environ.get("ASTKIT_LIVE", "")
     if wish not in ("", "0", "1"):
         raise ValueError(f"ASTKIT_LIVE is {wish!r}: set it to 0 or 1, or unset it")
+    live = wish == "1" if wish else live
     running = kernel()
-    if wish == "0" or (not wish and live is False) or running is None:
+    if running is None or live is False:
         return "off"
-    if wish == "1" or live:
-        return "ask"
-    if os.environ.get("KAGGLE_KERNEL_RUN_TYPE", "").lower() == "batch":
-        return "headless"
-    try:
-        metadata = running.get_parent("shell").get("metadata")
-    except AttributeError:  # a kernel other than ipykernel's
-        return "ask"
-    return "ask" if metadata else "headless"
+    parent = getattr(running, "get_parent", None)  # only ipykernel has it
+    return "ask" if live or parent is None or parent("shell").get("metadata") else "headless"

@@ -6,8 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
 
@@ -48,17 +46,14 @@ def threshold_and_rate(
         window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
 
-    Raises ``ValueError`` if the set point is unknown, or not unique at a step.
+    Raises ``ValueError`` if the set point is unknown.
     """
-    rows = pd.DataFrame(steps)
-    rows = rows.assign(controller=rows.get("controller", "this run"))
-    alone, key = "stream" if "stream" in rows else "arm", ["controller", "step"]
-    needed = ["step", "threshold", "rate"]
-    table = frames.read(rows, "threshold_and_rate", needed, phase="train", alone=alone, key=key)
+    table = frames.read(steps, "threshold_and_rate", ["step", "threshold", "rate"])
     if "target_rate" not in table or table["target_rate"].isna().all():
         if target is None:
             raise ValueError("the steps have no column target_rate: pass the set point as target")
         table = table.assign(target_rate=target)
+    table = table.assign(controller=table.get("controller", "this run"))
     runs = table.groupby(["controller", "seed"])["rate"]
     smooth = runs.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
     finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
@@ -73,7 +68,13 @@ def threshold_and_rate(
             x, style = list(of_window.groups), line(str(curve), markers=False)
             axis.plot(x, middle, lw=1.4, label=curve, **style)
             axis.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0)
-    _set_point(rate, table)
+    wanted = table.groupby("step")["target_rate"].first().dropna()
+    low, high = wanted * (1 - TOLERANCE), wanted * (1 + TOLERANCE)
+    band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
+    rate.fill_between(wanted.index, low, high, label=f"set point ±{TOLERANCE:.0%}", **band)
+    name = "set point" if wanted.nunique() > 1 else f"set point {wanted.iloc[0]:g}"
+    dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
+    rate.plot(wanted.index, wanted, color=SOFT, label=name, **dashed)
     if finite.min() > 0 and finite.max() > 20 * finite.min():
         threshold.set_yscale("log")
     for axis in figure.axes:
@@ -84,26 +85,9 @@ def threshold_and_rate(
     rate.set(title="activation rate" + over, ylabel="share of the batch", ylim=0)
     threshold.set(title="threshold", ylabel="score of a sample")
     shaded = "median of {} seeds, shaded from 5 % to 95 %"
-    name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", pd.Series()).head(1))
+    name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", [])[:1])
     legend_beside(figure, rate)
     return figure
-
-
-def _set_point(axis: Axes, table: pd.DataFrame) -> None:
-    """Plot the set point by step with its settling band; the line is added last."""
-    by_step = table.groupby("step")["target_rate"]
-    if (by_step.nunique() > 1).any():
-        raise ValueError(
-            "the set point differs between runs at the same step: draw runs with different set"
-            " points one at a time"
-        )
-    target = by_step.first().dropna()
-    low, high = target * (1 - TOLERANCE), target * (1 + TOLERANCE)
-    band: dict[str, Any] = {"color": SOFT, "alpha": 0.2, "lw": 0, "step": "post"}
-    axis.fill_between(target.index, low, high, label=f"set point ±{TOLERANCE:.0%}", **band)
-    name = "set point" if target.nunique() > 1 else f"set point {target.iloc[0]:g}"
-    dashed: dict[str, Any] = {"ls": (0, (9, 4)), "lw": 1.2, "drawstyle": "steps-post"}
-    axis.plot(target.index, target, color=SOFT, label=name, **dashed)
 
 
 @styled
@@ -117,24 +101,20 @@ def stability_bound(noise: Table) -> Picture:
     needed = ["family", "batch", "gain x f", "RMSE / floor", "predicted"]
     table = frames.read(noise, "stability_bound", needed)
     figure = picture(width=7.0, height=4.2)
-    axis = figure.axes[0]
+    axis, end = figure.axes[0], table["gain x f"].max()
     for (family, batch), runs in table.groupby(["family", "batch"], sort=False):
         style = {**line(str(family)), "linestyle": "none", "ms": 5}
         largest = batch == table["batch"].max()
         look = {"label": family} if largest else {"markerfacecolor": PAPER}
         axis.plot(runs["gain x f"], runs["RMSE / floor"], **style, **look)
-    ends = table[table["gain x f"] == table["gain x f"].max()].groupby("batch")["RMSE / floor"]
-    for batch, height in ends.median().items():
-        axis.annotate(
-            f"{batch} a batch", (table["gain x f"].max(), height), (9, 0),
-            textcoords="offset points", va="center", size=9,
-        )  # fmt: skip
+    ends = table[table["gain x f"] == end].groupby("batch")["RMSE / floor"].median()
+    for batch, height in ends.items():
+        axis.text(1.02 * end, height, f"{batch} a batch", va="center", size=9)
     theory = table[table["predicted"] < math.inf].groupby("gain x f")["predicted"].first()
     axis.plot(theory.index, theory, color=INK, lw=1.2, label="theory, linear loop")
     axis.axvline(2, color=SOFT, ls=(0, (9, 4)), lw=1.2, label="bound: gain x f = 2")
     axis.set(title="noise of the activation rate, by loop gain", xlabel="gain x f (no unit)")
-    axis.set(ylabel="RMSE of the rate / binomial floor", yscale="log")
-    axis.set_xlim(0, 1.22 * table["gain x f"].max())
+    axis.set(ylabel="RMSE of the rate / binomial floor", yscale="log", xlim=(0, 1.22 * end))
     axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter("{x:g}")
     axis.yaxis.set_minor_formatter(NullFormatter())
@@ -151,15 +131,10 @@ def score_heatmap(scores: Table) -> Picture:
     span more than a factor of 20.
 
     Args:
-        scores: columns ``step``, ``level``, ``score``, ``threshold``, as in ``Watch.scores``:
-            ``score`` is the quantile ``level`` of the batch; averaged over ``seed``.
-
-    Raises ``ValueError`` if scores are given at one level only.
+        scores: columns ``step``, ``level``, ``score``, ``threshold``: ``score`` is the quantile
+            ``level`` of the batch; averaged over ``seed``.
     """
-    needed = ["step", "level", "score", "threshold"]
-    table = frames.read(scores, "score_heatmap", needed, alone="arm", key=needed[:2])
-    if table["level"].nunique() < 2:
-        raise ValueError("score_heatmap was given scores at one level: watch at several levels")
+    table = frames.read(scores, "score_heatmap", ["step", "level", "score", "threshold"])
     window = frames.windows(table["step"], POINTS)
     quantiles = table.groupby([window, "level"])["score"].mean().unstack()
     threshold = table.groupby(window)["threshold"].mean()
@@ -172,9 +147,9 @@ def score_heatmap(scores: Table) -> Picture:
     axis.plot(threshold, color=INK, lw=1.4, label="threshold", path_effects=halo)
     least, near, tenth, most, top = table["score"].quantile([0, 0.02, 0.1, 0.9, 1])
     log = least > 0 and most > 20 * tenth
-    axis.set(yscale="log" if log else "linear")
+    # a threshold far away does not hide the scores
     highest = max(top, min(1.03 * threshold.max(), top + 0.3 * abs(top)))
-    axis.set_ylim(near if log else None, highest)
+    axis.set(yscale="log" if log else "linear", ylim=(near if log else None, highest))
     axis.set(title="quantiles of the scores of a batch, and the threshold")
     axis.set(xlabel="step (batches)", ylabel="score of a sample")
     shares = f"{levels[0]:.0%} to {levels[-1]:.0%} of the scores"
@@ -188,17 +163,10 @@ def class_activation(classes: Table) -> Picture:
     """Share of each class among all samples and among those selected by the gate.
 
     Args:
-        classes: columns ``class``, ``seen``, ``active``, as in ``Watch.classes``; summed over
-            steps and ``seed``.
-
-    Raises ``ValueError`` if no sample was active.
+        classes: columns ``class``, ``seen``, ``active``, numbers of samples, which are summed over
+            steps and seeds.
     """
-    needed = ["class", "seen", "active"]
-    table = frames.read(classes, "class_activation", needed, alone="arm")
-    if not table["active"].sum():
-        raise ValueError(
-            "class_activation was given steps in which no sample was active: pass more steps"
-        )
+    table = frames.read(classes, "class_activation", ["class", "seen", "active"])
     counts = table.groupby("class")[["seen", "active"]].sum()
     shares = counts / counts.sum()
     figure = picture(width=min(14.0, 5.6 + 0.4 * len(shares)))

@@ -7,7 +7,6 @@ table without rows. Figures of gates are defined in `astkit.widgets.gate_plots`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,10 @@ from astkit.widgets.style import (
     styled,
 )
 
+PHASES = ("load", "score", "gate", "forward", "backward", "optimizer", "log")
+"""Parts of a bar in their order, each with a colour of its own."""
+_REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
+
 
 @styled
 def training_curves(epochs: Table) -> Picture:
@@ -37,13 +40,22 @@ def training_curves(epochs: Table) -> Picture:
 
     Args:
         epochs: columns ``val_loss`` and ``val_accuracy``; ``arm`` and ``seed`` if there are
-            several. A final partial epoch counts as one.
+            several. A final partial epoch counts as one; if seeds end at different epochs, the last
+            points are means over the remaining seeds.
     """
     units = {"val_loss": "mean loss", "val_accuracy": "share of the samples"}
-    table = frames.read(epochs, "training_curves", list(units), phase="epoch")
+    table = frames.read(epochs, "training_curves", list(units))
+    table = table.assign(epoch=table.groupby(["arm", "seed"]).cumcount() + 1)
     figure = picture(2, width=5.4, height=3.6)
     for axis, (column, unit) in zip(figure.axes, units.items(), strict=True):
-        _arms(axis, table, column)
+        for place, (arm, rows) in enumerate(table.groupby("arm", sort=False)):
+            passes = rows.groupby("epoch")[column]
+            # later lines are thinner, so that coinciding curves are both visible
+            look = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
+            style = {**line(str(arm)), **look, "markevery": max(1, passes.ngroups // 5)}
+            axis.plot(passes.mean(), label=arm, **style)
+            ends = passes.min(), passes.max()
+            axis.fill_between(ends[0].index, *ends, color=style["color"], alpha=0.15, lw=0)
         title = "validation " + column.removeprefix("val_")
         axis.set(title=title, xlabel="epoch", ylabel=unit)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -51,40 +63,6 @@ def training_curves(epochs: Table) -> Picture:
     name_seeds(figure, table["seed"].nunique(), shaded)
     legend_beside(figure, figure.axes[1])
     return figure
-
-
-def _arms(axis: Axes, table: pd.DataFrame, column: str) -> None:
-    """A line per arm: means over seeds per epoch, with a band.
-
-    If seeds end at different epochs, the last points are means over the remaining seeds.
-    """
-    table = table.assign(epoch=table.groupby(["arm", "seed"]).cumcount() + 1)
-    for place, arm in enumerate(table["arm"].unique()):
-        passes = table[table["arm"] == arm].groupby("epoch")[column]
-        means = passes.mean()
-        every = max(1, len(means) // 5)
-        marked = sorted({*range(place % every, len(means), every), len(means) - 1})
-        # later lines are thinner, so that coinciding curves are both visible
-        look = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
-        style = {**line(str(arm)), **look, "markevery": marked}
-        axis.plot(means, label=arm, **style)
-        band = means.index, passes.min(), passes.max()
-        axis.fill_between(*band, color=style["color"], alpha=0.15, lw=0)
-
-
-# in the order of a bar
-_BUSY: dict[str, tuple[str, str]] = {
-    "load": (COLOURS[3], HATCHES[1]),
-    "scoring": (COLOURS[0], HATCHES[0]),
-    "score": (COLOURS[0], HATCHES[0]),
-    "gate": (COLOURS[6], HATCHES[4]),
-    "forward": (COLOURS[4], HATCHES[1]),
-    "backward": (COLOURS[1], HATCHES[0]),
-    "optimizer": (COLOURS[5], HATCHES[2]),
-    "log": (COLOURS[2], HATCHES[0]),
-}
-_OWN = (COLOURS[3], HATCHES[6])  # phases of custom steps
-_REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
 
 
 @styled
@@ -98,10 +76,9 @@ def cost_breakdown(results: Table) -> Picture:
         results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
             ``seed`` if there are several.
     """
-    parts = ["scoring", "forward", "backward"]
-    table = frames.read(results, "cost_breakdown", [f"flops_{part}" for part in parts])
-    arms = table.groupby("arm", sort=False)
-    means = arms[[f"flops_{part}" for part in parts]].mean().set_axis(parts, axis=1)
+    columns = {"flops_scoring": "score", "flops_forward": "forward", "flops_backward": "backward"}
+    table = frames.read(results, "cost_breakdown", list(columns))
+    means = table.groupby("arm", sort=False)[list(columns)].mean().rename(columns=columns)
     figure = picture(width=8.6, height=1.4 + 0.42 * len(means))
     axis = figure.axes[0]
     spent, most = _stacked(axis, means), means.sum(axis=1).max()
@@ -122,20 +99,16 @@ def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
     """Plot a stacked bar per row of ``parts``, the first on top; returns the ends of the bars."""
     left = pd.Series(0.0, index=parts.index)
     for part in map(str, parts):
-        axis.barh(range(len(parts)), parts[part], left=left, label=part, **_bar(part))
+        place = PHASES.index(part) if part in PHASES else -1  # of a custom step
+        look: dict[str, Any] = {"color": COLOURS[place], "hatch": HATCHES[place], "lw": 0.8}
+        look = _REST if part == "other" else {**look, "edgecolor": PAPER}
+        axis.barh(range(len(parts)), parts[part], left=left, label=part, **look)
         left = left + parts[part]
-    _name_rows(axis, list(parts.index))
+    _name_rows(axis, parts.index)
     return left
 
 
-def _bar(part: str) -> dict[str, Any]:
-    if part == "other":
-        return _REST
-    colour, hatch = _BUSY.get(part, _OWN)
-    return {"color": colour, "hatch": hatch, "edgecolor": PAPER, "lw": 0.8}
-
-
-def _name_rows(axis: Axes, names: Sequence[str]) -> None:
+def _name_rows(axis: Axes, names: Any) -> None:
     axis.set_yticks(range(len(names)), list(names))
     axis.invert_yaxis()
     axis.grid(visible=False, axis="y")
@@ -143,9 +116,7 @@ def _name_rows(axis: Axes, names: Sequence[str]) -> None:
 
 @styled
 def phase_breakdown(results: Table) -> Picture:
-    """Time per training batch by phase: one stacked bar per arm.
-
-    Rows of one arm and seed (such as windows of one run) are summed; seeds are averaged.
+    """Time per training batch by phase: one stacked bar per arm; means over seeds.
 
     Args:
         results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
@@ -153,7 +124,12 @@ def phase_breakdown(results: Table) -> Picture:
             ``seed`` if there are several.
     """
     table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
-    parts = _milliseconds(table)
+    phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
+    phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
+    per_batch = 1e3 * phases.div(table["training_steps"], axis=0)
+    parts = per_batch.groupby(table["arm"], sort=False).mean()
+    own = [phase for phase in parts if phase not in (*PHASES, "other")]
+    parts = parts[[phase for phase in (*PHASES, *own, "other") if phase in parts]]
     parts = parts.loc[:, parts.max() > 0]
     figure = picture(width=8.6, height=1.7 + 0.42 * len(parts))
     axis = figure.axes[0]
@@ -163,21 +139,8 @@ def phase_breakdown(results: Table) -> Picture:
     axis.set(title="time of a training batch, by phase", xlabel="time per batch (ms)")
     axis.set_xlim(0, 1.12 * ends.max())
     name_seeds(figure, table["seed"].nunique())
-    columns = len(parts.columns) if len(parts.columns) < 8 else 5
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
-
-
-def _milliseconds(table: pd.DataFrame) -> pd.DataFrame:
-    """Milliseconds per batch: one row per arm, one column per phase, in the order of a bar."""
-    phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
-    phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
-    runs = [table["arm"], table["seed"]]
-    batches = table.groupby(runs, sort=False)["training_steps"].sum()
-    per_batch = phases.groupby(runs, sort=False).sum().div(batches, axis=0)
-    spent = per_batch.groupby("arm", sort=False).mean() * 1e3
-    own = [phase for phase in spent if phase not in (*_BUSY, "other")]
-    return spent[[phase for phase in (*_BUSY, *own, "other") if phase in spent]]
 
 
 @styled
@@ -188,11 +151,9 @@ def speed_bars(table: Table) -> Picture:
 
     Args:
         table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``, one row per bar.
-
-    Raises ``ValueError`` for a repeated arm.
     """
     needed = ["arm", "speed", "low", "high", "n"]
-    rows = frames.read(table, "speed_bars", needed, key=["arm"])
+    rows = frames.read(table, "speed_bars", needed)
     speed, low, high = (rows[name].astype(float) for name in needed[1:4])
     figure = picture(width=8.6, height=1.6 + 0.32 * len(rows))
     axis, first = figure.axes[0], rows["arm"].iloc[0]
@@ -208,7 +169,7 @@ def speed_bars(table: Table) -> Picture:
     ends = [speed - low, high - speed]
     axis.errorbar(speed, range(len(rows)), xerr=ends, fmt="none", ecolor=SOFT, capsize=3)
     axis.axvline(1, color=SOFT, ls=(0, (5, 3)), lw=1.0)
-    _name_rows(axis, list(rows["arm"]))
+    _name_rows(axis, rows["arm"])
     axis.set(title=f"speed relative to {first}, with 95 % intervals")
     axis.set_xlabel(f"times as fast as {first} (n = {rows['n'].min():g})")
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)

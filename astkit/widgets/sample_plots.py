@@ -8,7 +8,6 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from astkit.widgets.style import COLOURS, SELECTED, SKIPPED, Picture, picture, styled
@@ -50,7 +49,18 @@ def image_rows(
     for place, (name, row) in enumerate(rows.items()):
         usual = COLOURS[kinds.index(_kind(name)) % len(COLOURS)]
         colour = {"selected": SELECTED, "skipped": SKIPPED}.get(_kind(name), usual)
-        _row(axis, place * step + GAP / 2, name, row, (captions or {}).get(name, ()), colour)
+        top = place * step + GAP / 2
+        words = "\n".join(fill(part, 18) for part in name.split(": "))
+        axis.text(-0.15, top + 0.5, words, ha="right", va="center", size=9, color=colour)
+        for column, image in enumerate(row):
+            left = column * (1 + GAP)
+            tall, wide = (extent / max(image.shape[:2]) for extent in image.shape[:2])
+            x, y = left + (1 - wide) / 2, top + (1 - tall) / 2
+            look: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "interpolation": "nearest"}
+            axis.imshow(image, extent=(x, x + wide, y + tall, y), **look)
+            axis.add_patch(Rectangle((left, top), 1, 1, fill=False, lw=1.6, edgecolor=colour))
+        for column, text in enumerate((captions or {}).get(name, ())):
+            axis.text(column * (1 + GAP) + 0.5, top + 1.04, text, ha="center", va="top", size=7)
     figure.suptitle(title, x=0.02, ha="left", size=11)
     return figure
 
@@ -58,27 +68,6 @@ def image_rows(
 def _kind(name: str) -> str:
     """The word that determines the colour of a row."""
     return re.split(r"\W", name.rpartition(": ")[2])[0]
-
-
-def _row(
-    axis: Axes,
-    top: float,
-    name: str,
-    images: Sequence[np.ndarray],
-    captions: Sequence[str],
-    colour: str,
-) -> None:
-    words = "\n".join(fill(part, 18) for part in name.split(": "))
-    axis.text(-0.15, top + 0.5, words, ha="right", va="center", size=9, color=colour)
-    for place, pixels in enumerate(images):
-        left = place * (1 + GAP)
-        tall, wide = (extent / max(pixels.shape[:2]) for extent in pixels.shape[:2])
-        x, y = left + (1 - wide) / 2, top + (1 - tall) / 2
-        look: Any = {"cmap": "gray", "vmin": 0, "vmax": 1, "extent": (x, x + wide, y + tall, y)}
-        axis.imshow(pixels, interpolation="nearest", **look)
-        axis.add_patch(Rectangle((left, top), 1, 1, fill=False, lw=1.6, edgecolor=colour))
-        if place < len(captions):
-            axis.text(left + 0.5, top + 1.04, captions[place], ha="center", va="top", size=7)
 
 
 def pixels(image: Any) -> np.ndarray:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from astkit.widgets.dashboard import Run
 
 READOUT_SECONDS = 0.5
+ANSWER_S = 15.0  # seconds to wait for an answer of the front end
+_UNHEARD = (
+    "no controls: steering needs a front end that reaches a busy kernel, such as JupyterLab 4.4"
+    " with ipykernel 7; training runs to its end"
+)
 _OWN = "your own"
 
 
@@ -33,17 +38,19 @@ class _Ready(anywidget.AnyWidget):
 class Strip:
     """Controls of one run: target rate, controller, gains, pause, step, stop; and its status.
 
-    Callbacks run in the thread of a subshell while the training cell keeps the main thread.
+    Callbacks run in the thread of a subshell while the training cell keeps the main thread. If no
+    front end answers within `ANSWER_S`, one sentence replaces the controls.
 
     Attributes:
         ready: set once a front end has answered.
+        closed: whether the controls are gone, since none has.
     """
 
     def __init__(self, run: Run) -> None:
         policy = run.trainer.policy
         self.run = run
         self.gate = policy if isinstance(policy, Gate) else None
-        self.ready = threading.Event()
+        self.ready, self.closed = threading.Event(), False
         self._started, self._told = time.perf_counter(), 0.0
         self._first = run.trainer.progress
         answer = _heard(_Ready())
@@ -54,25 +61,14 @@ class Strip:
         self.box = widgets.VBox([*rows, self._buttons(), self._readout, answer])
         self._handle = display(self.box, display_id=True)
 
-    def close(self, note: str) -> None:
-        """Replace the controls by ``note``."""
-        self._handle.update({"text/plain": note}, raw=True)
-        self.box.close()
-
     def _gate_row(self, gate: Gate) -> widgets.HBox:
-        target = widgets.FloatSlider(
-            gate.target_rate,
-            min=0.01,
-            max=1.0,
-            step=0.01,
-            readout_format=".2f",
-            description="target rate",
-            continuous_update=False,
-        )
-        names = REGISTRIES["controller"]
+        limits = {"min": 0.01, "max": 1.0, "step": 0.01, "readout_format": ".2f"}
+        look = {"description": "target rate", "continuous_update": False}
+        target = widgets.FloatSlider(gate.target_rate, **limits, **look)
+        names = sorted(REGISTRIES["controller"])
         own = [name for name in names if type(gate.controller) is resolve("controller", name)]
         choice = widgets.Dropdown(
-            options=[*sorted(names), *([] if own else [_OWN])],
+            options=names if own else [*names, _OWN],
             value=own[0] if own else _OWN,
             description="controller",
         )
@@ -83,8 +79,7 @@ class Strip:
 
     def _show_gains(self, gate: Gate) -> None:
         self._shown_for = controller = gate.controller
-        values = {name: getattr(controller, name) for name in controller.gains}
-        self._gains.children = tuple(self._gain(name, values[name]) for name in values)
+        self._gains.children = [self._gain(n, getattr(controller, n)) for n in controller.gains]
 
     def _gain(self, name: str, value: Any) -> widgets.Widget:
         if not isinstance(value, int | float) or value <= 0:
@@ -102,23 +97,28 @@ class Strip:
         _heard(control).observe(steer, "value")
 
     def _buttons(self) -> widgets.HBox:
+        def single(_: Any) -> None:
+            pause.value = True
+            self.run.step()
+
         pause = _heard(widgets.ToggleButton(description="pause", icon="pause"))
         step = _heard(widgets.Button(description="step", icon="step-forward"))
         stop = _heard(widgets.Button(description="stop", icon="stop"))
         pause.observe(lambda c: self.run.pause() if c["new"] else self.run.resume(), "value")
-        step.on_click(lambda _: self._single(pause))
+        step.on_click(single)
         stop.on_click(lambda _: self.run.stop())
         return widgets.HBox([pause, step, stop])
-
-    def _single(self, pause: widgets.ToggleButton) -> None:
-        pause.value = True
-        self.run.step()
 
     def follow(self) -> None:
         """Update the display, at most twice per second; called between batches."""
         now = time.perf_counter()
         over = self.run.status not in ("running", "paused")
-        if now - self._told < READOUT_SECONDS and not over:
+        if self.closed or (now - self._told < READOUT_SECONDS and not over):
+            return
+        if not self.ready.is_set() and now - self._started > ANSWER_S:
+            self.closed = True
+            self._handle.update({"text/plain": _UNHEARD}, raw=True)
+            self.box.close()
             return
         self._told = now
         self._readout.value = self.readout()
@@ -130,12 +130,8 @@ class Strip:
         trainer, spent = self.run.trainer, self.run.trainer.progress
         steps = trainer.history.steps[-20:]
         last = steps[-1] if steps else {}
-        parts = [
-            f"<b>{self.run.status}</b>",
-            f"step {trainer.step}",
-            f"epoch {trainer.epoch}",
-            f"{spent:.0%} of the budget",
-        ]
+        parts = [f"<b>{self.run.status}</b>", f"step {trainer.step}", f"epoch {trainer.epoch}"]
+        parts += [f"{spent:.0%} of the budget"]
         if spent > self._first and self.run.status == "running":
             passed = time.perf_counter() - self._started
             parts += [f"{passed * (1 - spent) / (spent - self._first):.0f} s left"]

@@ -126,11 +126,11 @@ def picture(
 def line(name: int | str, markers: bool = True) -> dict[str, Any]:
     """Colour, dashes and marker of a line, by name or number.
 
-    A policy has those of `LOOKS`, also with further words ("auto, 0.85 of the FLOPs"). Another name
-    keeps its style in all figures of a process. The first seven numbers differ in colour, the first
-    49 in colour or dashes.
+    A policy has those of `LOOKS`, also with further words ("auto, 0.85 of the FLOPs", "random at
+    0.5"). Another name keeps its style in all figures of a process. The first seven numbers differ
+    in colour, the first 49 in colour or dashes.
     """
-    policy = _policy(name) if isinstance(name, str) else None
+    policy = next((each for each in LOOKS if re.match(rf"{each}\b", str(name))), None)
     if policy is not None:
         colour, marker = LOOKS[policy]
         dashes = DASHES[list(dict.fromkeys(LOOKS.values())).index(LOOKS[policy]) % len(DASHES)]
@@ -140,11 +140,6 @@ def line(name: int | str, markers: bool = True) -> dict[str, Any]:
         colour, dashes, marker = COLOURS[place % len(COLOURS)], DASHES[turn], MARKERS[turn]
     style: dict[str, Any] = {"color": colour, "linestyle": dashes}
     return {**style, "marker": marker} if markers else style
-
-
-def _policy(label: str) -> str | None:
-    """The policy that a label begins with: "random at 0.5" is "random"."""
-    return next((name for name in LOOKS if re.match(rf"{name}\b", label)), None)
 
 
 def legend_beside(figure: Picture, axis: Axes) -> None:

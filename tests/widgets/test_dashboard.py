@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from astkit.widgets import Dashboard, LiveBoard, Run, dashboard, frontend, strip
+from astkit.widgets import Dashboard, LiveBoard, Run, frontend, strip
 from tests.widgets.small import small_trainer
 
 
@@ -164,12 +164,12 @@ def begin(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["off", "headless"])
 def test_nobody_there_runs_to_the_end_without_a_widget(begin, trainer, monkeypatch, mode):
-    monkeypatch.setattr(Dashboard, "_strip", pytest.fail)
+    monkeypatch.setattr(strip.Strip, "__init__", pytest.fail)
     check(begin(trainer, mode, pace=1), "finished", [33])
 
 
 def test_no_answer_is_said_and_runs_to_the_end(begin, trainer, monkeypatch):
-    monkeypatch.setattr(dashboard, "ANSWER_S", 0.1)
+    monkeypatch.setattr(strip, "ANSWER_S", 0.0)
     check(begin(trainer, "ask", pace=1), "finished", [33])
     (said,) = begin.said
     assert said.startswith("no controls: steering needs a front end")

@@ -17,7 +17,6 @@ class Kernel:
 
 
 LAB, BARE = Kernel({"cellId": "a", "recordTiming": False}), Kernel({})
-BATCH, INTERACTIVE = ({"KAGGLE_KERNEL_RUN_TYPE": kind} for kind in ("Batch", "Interactive"))
 
 
 def test_modes(monkeypatch):
@@ -29,8 +28,6 @@ def test_modes(monkeypatch):
         (LAB, None, {"ASTKIT_LIVE": "0"}, "off"),
         (LAB, True, {"ASTKIT_LIVE": "0"}, "off"),
         (LAB, False, {"ASTKIT_LIVE": "1"}, "ask"),
-        (LAB, None, BATCH, "headless"),
-        (LAB, None, INTERACTIVE, "ask"),
         (BARE, None, {}, "headless"),
         (BARE, True, {}, "ask"),
         (BARE, False, {}, "off"),
@@ -38,8 +35,7 @@ def test_modes(monkeypatch):
         (object(), None, {}, "ask"),
     ):
         monkeypatch.setattr(frontend, "kernel", lambda kernel=kernel: kernel)
-        for name in ("ASTKIT_LIVE", "KAGGLE_KERNEL_RUN_TYPE"):
-            monkeypatch.setenv(name, environment.get(name, ""))
+        monkeypatch.setenv("ASTKIT_LIVE", environment.get("ASTKIT_LIVE", ""))
         assert frontend.mode(live) == expected, (kernel, live, environment)
     monkeypatch.setenv("ASTKIT_LIVE", "yes")
     with pytest.raises(ValueError, match="ASTKIT_LIVE is 'yes': set it to 0 or 1"):

@@ -79,12 +79,10 @@ def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
     assert "set point" in legend(picture)
 
 
-def test_a_set_point_is_needed_and_only_one(steps):
+def test_a_set_point_is_needed(steps):
     for table in (steps, steps.assign(target_rate=None)):
         with pytest.raises(ValueError, match="pass the set point as target"):
             gate_plots.threshold_and_rate(table)
-    with pytest.raises(ValueError, match="set point differs between runs"):
-        gate_plots.threshold_and_rate(steps.assign(target_rate=0.1 + steps["seed"]))
 
 
 def test_a_threshold_without_end_does_not_hide_the_others(steps):
@@ -189,8 +187,6 @@ def test_the_threshold_is_drawn_over_the_scores_and_not_cut_off():
     assert gate_plots.score_heatmap(table).axes[0].get_ylim()[1] > 1.2
     far = gate_plots.score_heatmap([{**row, "threshold": 1e9} for row in table]).axes[0]
     assert far.get_ylim()[1] < 1.5  # a threshold far away does not hide the scores
-    with pytest.raises(ValueError, match="at one level"):
-        gate_plots.score_heatmap(scores(lambda s, q: q, levels=[0.5]))
 
 
 def test_bars_hold_the_shares_of_the_classes_over_all_steps():
@@ -206,5 +202,3 @@ def test_bars_hold_the_shares_of_the_classes_over_all_steps():
     assert active == pytest.approx([20 / 32, 4 / 32, 8 / 32])
     assert legend(picture) == {"samples seen", "active samples"}
     assert [tick.get_text() for tick in axis.get_xticklabels()] == ["0", "1", "2"]
-    with pytest.raises(ValueError, match="no sample was active"):
-        gate_plots.class_activation([{**row, "active": 0} for row in rows])
