@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -54,7 +55,8 @@ def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
     if criterion is cross_entropy_rows and both and (outputs.ndim, targets.ndim) == (2, 1):
         usual = len(outputs) == len(targets) and whole_numbers(targets)
         if usual:  # in short
-            return F.cross_entropy(single(outputs), targets.long(), reduction="none")
+            with suppress(IndexError):  # explained below
+                return F.cross_entropy(single(outputs), targets.long(), reduction="none")
     return reduced(*token_losses(criterion, outputs, targets))
 
 

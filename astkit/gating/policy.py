@@ -148,9 +148,8 @@ class Policy:
         rows, chosen = batch.rows, self.choose(batch)
         if chosen is None:
             return batch.select(torch.arange(rows))
-        if not len(chosen) and distributed.world() > 1:
-            chosen = chosen.padded()
-        return chosen.check(rows, self)
+        chosen.check(rows, self)
+        return chosen if len(chosen) or distributed.world() == 1 else chosen.padded()
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
         if not overrides(self, "choose"):

@@ -324,6 +324,7 @@ def test_outputs_reach_a_policy_that_needs_them() -> None:
     outputs = model(X[index])
     losses = F.cross_entropy(outputs, Y[index], reduction="none")
     policy.mean(losses.bfloat16(), index, outputs, Y[index]).backward()
+    policy.exchange()
     seen = policy.seen
     assert seen.index is not None
     assert seen.correct is not None

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
 from astkit.names import REGISTRIES
 from tests.gating.streams import gamma2, through_json
+from tests.gating.syncs import Syncs
+from tests.gating.without_float64 import WithoutFloat64
 
 CONTROLLERS = ["log_integral", "origin_pi", "top_k"]
 HELD = ["log_integral", "origin_pi"]
@@ -48,7 +50,7 @@ def as_tuple(chosen: Selection) -> tuple[Any, ...]:
 @equal_scores
 @settings(deadline=None, max_examples=50)
 @given(
-    st.sampled_from(CONTROLLERS),
+    st.sampled_from(HELD),
     st.floats(1e-3, 1),
     st.lists(st.integers(1, 40), min_size=1, max_size=40),
     st.sampled_from([2, 5, 10**6]),  # with few levels most batches hold ties
@@ -101,8 +103,6 @@ def test_every_decision_follows_the_rules(
         assert chosen.fallback == (missing > 0)
         assert chosen.weight.tolist() == [1.0] * len(chosen)
         active, added, lost = active + len(decided), added + max(0, missing), lost + int(bad.sum())
-        if controller == "top_k":  # never a whole row away from what was wanted so far
-            assert abs(active - target * gate.seen) < 1 + 1e-6
     assert (gate.active, gate.fallback_rows, gate.nonfinite) == (active, added, lost)
     assert (gate.seen, gate.rate) == (sum(batches) - lost, active / gate.seen)
     assert {**gate.state_dict(), "nonfinite": 0} == clean.state_dict()
@@ -180,11 +180,10 @@ def test_a_target_changed_while_running_is_followed(
 # --- ties ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [OriginPI(0.375, kp=0, ki=0, start=0.5), TopK(0.375)])
-def test_ties_with_the_threshold_are_drawn_at_random_up_to_the_quota(kind: Controller) -> None:
+def test_ties_with_the_threshold_are_drawn_at_random_up_to_the_quota() -> None:
     # 2 rows above, 8 tied, 6 below; the quota is 6, so half of the tied rows are drawn
     scores = torch.tensor([0.5] * 8 + [0.9] * 2 + [0.1] * 6)
-    gate = Gate(controller=kind)
+    gate = Gate(controller=OriginPI(0.375, kp=0, ki=0, start=0.5))
     drawn = torch.zeros(16)
     for _ in range(400):
         chosen = gate.select(scores)
@@ -199,7 +198,7 @@ def test_ties_with_the_threshold_are_drawn_at_random_up_to_the_quota(kind: Contr
 
 @pytest.mark.parametrize(
     ("controller", "value", "target"),
-    [*zip(CONTROLLERS, [0.0, 5.0, 0.3], [0.1, 1 / 3, 0.9], strict=True)],
+    [("log_integral", 0.0, 0.1), ("log_integral", 0.3, 0.9), ("origin_pi", 5.0, 1 / 3)],
 )
 def test_equal_scores_warn_once_and_keep_the_target_rate(
     controller: str, value: float, target: float
@@ -255,7 +254,8 @@ def test_random_draws_repeat_for_equal_seeds_only() -> None:
         return [tuple(gate.select(scores).index.tolist()) for scores in uniform(0, 20, 30)]
 
     def ties(seed: int) -> list[tuple[int, ...]]:
-        gate, scores = Gate(0.25, controller="top_k", seed=seed), torch.ones(16)
+        fixed, scores = OriginPI(0.25, kp=0, ki=0, start=1.0), torch.ones(16)
+        gate = Gate(controller=fixed, seed=seed)
         scores[15] = 0.0
         return [tuple(gate.select(scores).index.tolist()) for _ in range(20)]
 
@@ -270,18 +270,18 @@ def test_random_draws_repeat_for_equal_seeds_only() -> None:
 
 
 def test_a_batch_of_one_row_warns_once_and_trains_on_it() -> None:
-    gate = Gate(0.25, controller="top_k")
+    gate = never()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = [gate.select(scores) for scores in uniform(0, 40, 1)]
     assert len(caught) == 1
     assert "a batch of 1 row leaves the gate nothing to choose from" in str(caught[0].message)
     assert [chosen.index.tolist() for chosen in found] == [[0]] * 40
-    assert (gate.active, gate.fallback_rows) == (10, 30)
-    lone = Gate(0.25, controller="top_k", fallback=0)
+    assert (gate.active, gate.fallback_rows) == (0, 40)
+    lone = never(fallback=0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert sum(len(lone.select(scores)) for scores in uniform(0, 40, 1)) == lone.active == 10
+        assert sum(len(lone.select(scores)) for scores in uniform(0, 40, 1)) == 0
 
 
 # --- scores that are not finite --------------------------------------------------------------
@@ -293,10 +293,12 @@ def test_one_broken_image_does_not_cost_the_batch() -> None:
     x[7] = math.nan
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
     for score in (*REGISTRIES["score"], "0.7*loss + 0.3*contrast"):
-        gate = Gate(0.5, score, controller="top_k")
-        chosen = gate(model, x, y, torch.arange(16))
-        assert 7 not in chosen.index.tolist(), score
-        assert (len(chosen), gate.nonfinite, gate.seen) == (7, 1, 15)
+        for controller in ("log_integral", "top_k"):
+            gate = Gate(0.5, score, controller)
+            chosen = gate(model, x, y, torch.arange(16))
+            assert 7 not in chosen.index.tolist(), score
+            assert 5 < float(chosen.weight.sum()) < 11
+            assert (gate.nonfinite, gate.seen) == (1, 15)
 
 
 def test_scores_that_cannot_be_selected_from_are_refused() -> None:
@@ -513,6 +515,115 @@ def test_a_state_that_lacks_an_entry_is_refused() -> None:
     for name in state:
         with pytest.raises(KeyError, match=name):
             Gate().load_state_dict({key: state[key] for key in state if key != name})
+
+
+# --- top-k on the device ---------------------------------------------------------------------
+
+
+@alone
+@settings(deadline=None, max_examples=30)
+@given(
+    st.floats(1e-3, 1),
+    st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    st.integers(0, 5),
+    st.sampled_from([2, 10**6]),
+    st.integers(0, 2**32 - 1),
+)
+def test_top_k_takes_the_highest_finite_scores(
+    target: float, sizes: list[int], fallback: int, levels: int, seed: int
+) -> None:
+    """Of equal scores the first rows, and never a whole row away from what was wanted so far."""
+    gate, carry, generator = Gate(target, controller="top_k", fallback=fallback), 0.0, None
+    generator = torch.Generator().manual_seed(seed)
+    added = lost = 0
+    for size in sizes:
+        scores = torch.randint(levels, (size,), generator=generator) / levels
+        scores[1:][torch.rand(size - 1, generator=generator) < 0.3] = math.nan
+        finite = scores.isfinite().nonzero().flatten().tolist()
+        ranked = sorted(finite, key=lambda row: -float(scores[row]))
+        quota = min(size, int(target * size + carry + 1e-9))
+        carry += target * size - quota
+        count = min(quota, len(finite)) or min(fallback, len(finite))
+        chosen = gate.select(scores)
+        assert chosen.index[chosen.weight > 0].tolist() == sorted(ranked[:count])
+        assert bool(chosen.fallback) == (quota == 0 and fallback > 0)
+        assert int(chosen.active.sum()) == min(quota, len(finite))
+        added += count if quota == 0 else 0
+        lost += size - len(finite)
+        assert abs(float(gate.carry) - carry) < 1e-6
+    assert (gate.fallback_rows, gate.nonfinite, gate.seen) == (added, lost, sum(sizes) - lost)
+
+
+def test_rows_without_a_finite_score_weigh_nothing_and_cannot_spoil_the_mean() -> None:
+    gate = Gate(0.9, controller="top_k")
+    chosen = gate.select(torch.tensor([1.0, math.nan, 3.0, math.inf, -math.inf, 2.0]))
+    losses = torch.tensor([1.0, math.nan, 3.0, math.inf, math.inf, 2.0])
+    assert float(chosen.mean(chosen.take(losses))) == 2.0
+    lost = gate.select(torch.full((8,), math.nan))
+    assert math.isnan(float(lost.mean(lost.take(torch.full((8,), math.nan)))))
+
+
+def test_a_device_without_float64_is_enough() -> None:
+    gate = Gate(0.5, controller="top_k")
+    for scores in (torch.arange(8), torch.arange(8.0), torch.full((8,), math.nan)):
+        chosen = gate.select(WithoutFloat64.on(scores))
+        assert type(chosen.threshold) is type(chosen.rate) is WithoutFloat64
+    assert int(gate.active) == 8
+
+
+def train_without_reading(score: str, device: str) -> tuple[Gate, list[Selection]]:
+    """Ten gated steps of SGD, and the gate's selections."""
+    gate, choices = Gate(0.25, score, "top_k"), []
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)).to(device)
+    x, y = torch.randn(48, 6).to(device), torch.randint(4, (48,)).to(device)
+    for _ in range(10):
+        choices.append(gate(model, x, y))
+        few, labels = choices[-1].take((x, y))
+        model.zero_grad()
+        choices[-1].mean(F.cross_entropy(model(few), labels, reduction="none")).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+    return gate, choices
+
+
+SYNC_FREE = ["loss", "contrast", "confidence", "entropy", "margin"]
+READERS = ("item", "__bool__", "__float__", "__int__", "__index__", "tolist", "nonzero", "cpu")
+
+
+@pytest.mark.parametrize("score", SYNC_FREE)
+def test_steps_with_top_k_read_nothing(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a tensor was read on the host")
+
+    with monkeypatch.context() as context, Syncs() as syncs:
+        for name in READERS:
+            context.setattr(torch.Tensor, name, refuse)
+        gate, choices = train_without_reading(score, "cpu")
+    assert syncs.names == []
+    together = torch.stack([chosen.rate for chosen in choices])  # all rates in one reading
+    assert together.mean().item() == pytest.approx(gate.rate) == 0.25
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU")
+@pytest.mark.parametrize("score", SYNC_FREE)
+def test_steps_with_top_k_on_a_gpu_do_not_synchronise(score: str) -> None:
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        gate, _ = train_without_reading(score, "cuda")
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert gate.rate == pytest.approx(0.25)
+
+
+def test_other_controllers_copy_the_scores_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[Tensor] = []
+    monkeypatch.setattr(Tensor, "cpu", lambda self: copies.append(self) or self)
+    model, gate = nn.Linear(6, 4), Gate(0.25)
+    for _ in range(5):
+        gate(model, torch.randn(48, 6), torch.randint(4, (48,)))
+    assert len(copies) == 5
 
 
 # --- in somebody else's loop -----------------------------------------------------------------

@@ -24,6 +24,7 @@ from astkit.gating import (
     Selection,
     as_policy,
 )
+from astkit.gating.controllers import OriginPI, controllers
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import Trainer
 from astkit.trainers.fingerprint import plain
@@ -182,3 +183,21 @@ def test_an_error_is_one_sentence_with_the_remedy() -> None:
         assert "\n" not in sentence
         assert not re.search(r"[^.]\. ", sentence)
         assert len(sentence) < 300
+
+
+# --- cards -----------------------------------------------------------------------------------
+
+
+def test_each_registered_policy_and_controller_has_a_complete_card_of_its_own() -> None:
+    for kind in ("controller", "policy"):
+        for name in REGISTRIES[kind]:
+            made = resolve(kind, name)
+            assert "card" in vars(made)  # not inherited
+            assert all(len(entry) > 5 and "\n" not in entry for entry in made.card)
+    rows = controllers()
+    assert [row["controller"] for row in rows] == list(REGISTRIES["controller"])
+    assert rows[1] == {
+        "controller": "origin_pi",
+        "gains": "kp, ki, alpha",
+        **OriginPI.card._asdict(),
+    }

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from astkit.trainers.learner import Learner
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit.datasets.batch import Batch
 from astkit.gating import Scored, ScoredBatches, evaluating
-from astkit.gating.selection import correctness
-from astkit.trainers import TrainConfig
+from astkit.gating.selection import predictions
+from astkit.trainers import TrainConfig, Trainer
 
 X, Y = torch.randn(8, 6), torch.randint(3, (8,))
 
@@ -42,9 +41,9 @@ def test_outputs_are_computed_when_read_and_once() -> None:
     model.layers[1].eval()  # frozen, and stays so
     batch, before = Scored(None, Y, X, torch.arange(8), model), state_of(model)
     random = torch.get_rng_state()
-    assert (batch.rows, batch.read, batch.known_losses, model.passes) == (8, False, None, [])
+    assert (batch.rows, batch.evaluated, batch.known_losses, model.passes) == (8, False, None, [])
     losses = batch.losses
-    assert (batch.read, batch.known_losses is losses, len(losses)) == (True, True, 8)
+    assert (batch.evaluated, batch.known_losses is losses, len(losses)) == (True, True, 8)
     assert batch.losses is losses
     assert model.passes == [(False, False)]
     assert state_of(model) == before
@@ -52,14 +51,19 @@ def test_outputs_are_computed_when_read_and_once() -> None:
     assert losses.equal(F.cross_entropy(batch.outputs, Y, reduction="none"))
 
 
-def test_a_prediction_is_correct_where_the_likeliest_class_is_the_label() -> None:
-    outputs = torch.randn(8, 3)
-    correct, confidence = correctness(outputs, Y)
-    assert correct is not None
-    assert confidence is not None
-    assert correct.equal(outputs.argmax(1) == Y)
-    assert confidence.equal(outputs.softmax(1).amax(1))
-    assert correctness(outputs, torch.randn(8, 3)) == (None, None)
+def test_predictions_are_those_of_the_likeliest_class() -> None:
+    outputs, labels = torch.randn(8, 3), Y.clone()
+    labels[2] = -100  # ignored: wrong, with probability 0
+    correct, confidence, own, guess = predictions(outputs, labels)
+    shares = outputs.softmax(1)
+    assert guess.tolist() == outputs.argmax(1).tolist()
+    assert correct.tolist() == (outputs.argmax(1) == labels).tolist()
+    torch.testing.assert_close(confidence, shares.amax(1))
+    expected = [
+        float(row[label]) if label >= 0 else 0.0 for row, label in zip(shares, labels, strict=True)
+    ]
+    assert own.tolist() == pytest.approx(expected)
+    assert predictions(outputs, torch.randn(8, 3)) == (None, None, None, None)
 
 
 def test_outputs_that_are_known_are_not_computed() -> None:
@@ -67,7 +71,7 @@ def test_outputs_that_are_known_are_not_computed() -> None:
     batch = Scored(outputs, Y, X, None, Counted())
     assert batch.outputs is outputs
     assert not batch.losses.requires_grad
-    assert (batch.read, batch.model.passes) == (False, [])  # type: ignore[union-attr]
+    assert (batch.evaluated, batch.model.passes) == (True, [])  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="neither given nor computable: pass outputs or model"):
         Scored(None, Y, X).losses  # noqa: B018
     regression = Scored(outputs, torch.randn(8, 3), X, criterion=nn.MSELoss(reduction="none"))
@@ -84,9 +88,9 @@ def test_a_pass_of_ones_own_and_a_part_of_the_rows() -> None:
     batch = Scored(None, {"labels": Y}, {"x": X}, torch.arange(8) + 10, Counted())
     part = batch.take(torch.tensor([5, 0]))
     assert part.index is not None
-    assert (part.index.tolist(), part.rows, part.read) == ([15, 10], 2, False)
+    assert (part.index.tolist(), part.rows, part.evaluated) == ([15, 10], 2, False)
     assert part.inputs["x"].equal(X[[5, 0]])
-    own = Scored(None, Y, X, None, Counted(), run=run)
+    own = Scored(None, Y, X, None, Counted(), forward=run)
     expected = F.cross_entropy(2 * X[:, :3], Y, reduction="none")
     assert own.losses.equal(expected)
     assert own.take(torch.tensor([3])).losses.equal(expected[3:4])
@@ -99,14 +103,14 @@ def test_a_batch_of_texts_is_where_its_targets_are() -> None:
     assert Scored(None, None, None).device == torch.device("cpu")
 
 
-def test_a_second_model_is_scored_and_trained_and_booked() -> None:
-    booked: list[tuple[nn.Module, int, bool]] = []
+def test_a_second_model_is_scored_and_trained_and_counted() -> None:
+    counted: list[tuple[nn.Module, int, bool]] = []
 
-    def book(model: nn.Module, batch: Batch, trained: bool) -> None:
-        booked.append((model, batch.rows, trained))
+    def count(model: nn.Module, batch: Batch, trained: bool) -> None:
+        counted.append((model, batch.rows, trained))
 
     model, other = Counted(), Counted().double().float()
-    batch = Scored(None, Y, X, None, model, book=book)
+    batch = Scored(None, Y, X, None, model, count=count)
     before = state_of(other)
     losses = batch.losses_of(other)
     assert losses.equal(F.cross_entropy(batch.forward(other), Y, reduction="none"))
@@ -121,8 +125,8 @@ def test_a_second_model_is_scored_and_trained_and_booked() -> None:
     expected.mean().backward()
     for mine, its in zip(other.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(mine, its - 0.1 * its.grad)
-    assert booked == [(other, 8, False), (other, 8, False), (other, 8, True)]
-    assert (batch.read, model.passes) == (False, [])  # the first model was not looked at
+    assert counted == [(other, 8, False), (other, 8, False), (other, 8, True)]
+    assert (batch.evaluated, model.passes) == (False, [])  # the first model was not looked at
 
 
 class Half(nn.Linear):
@@ -139,9 +143,12 @@ def test_a_second_model_is_trained_in_the_precision_of_the_run(precision: str) -
     def small(outputs: Tensor, targets: Tensor) -> Tensor:
         return 1e-8 * outputs.sum(1)  # its gradient is 0 in float16 without a loss scale
 
-    learner = Learner(Counted(), TrainConfig(precision=precision), criterion=small)
+    config = TrainConfig(precision=precision)
+    trainer = Trainer(
+        nn.Linear(6, 3), [(X, Y)], epochs=1, config=config, criterion=small, device="cpu"
+    )
     other = Half(6, 3)
-    learner.scored(Batch(None, X, Y)).train(other, torch.optim.SGD(other.parameters(), 0.1))
+    trainer.scored(Batch(None, X, Y)).train(other, torch.optim.SGD(other.parameters(), 0.1))
     assert other.weight.grad is not None
     expected = 1e-8 * X.mean(0).expand(3, 6)
     torch.testing.assert_close(other.weight.grad, expected, rtol=0.1, atol=1e-9)

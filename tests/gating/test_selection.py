@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astkit.gating import RandomSubset, Selection
+from astkit.gating import Policy, RandomSubset, RunInfo, Scored, Selection
 
 numbers = st.floats(0.01, 10)
 
@@ -63,6 +63,32 @@ def test_the_mean_of_nothing_is_zero_with_zero_gradients() -> None:
     assert mean.item() == 0
     assert weight.grad is not None
     assert weight.grad.tolist() == [0.0] * 3
+
+
+def test_weights_that_are_all_zero_give_no_nan() -> None:
+    """A sentence where a policy gives them, and a loss of zero where a batch of a plan has them."""
+    losses = torch.ones(2, requires_grad=True)
+    mean = choose(0, 1, weight=torch.zeros(2)).mean(losses)
+    mean.backward()
+    assert (mean.item(), losses.grad.tolist()) == (0.0, [0.0, 0.0])  # type: ignore[union-attr]
+
+    class Light(Policy):
+        weight = torch.zeros(4)
+
+        def plan(self, run: RunInfo) -> Selection:
+            return Selection(torch.arange(4), self.weight)
+
+        def choose(self, batch: Scored) -> Selection:
+            return Selection(torch.arange(4), self.weight)
+
+    policy, model = Light(), torch.nn.Linear(2, 3)
+    with pytest.raises(ValueError, match="Light gave the weight 0 to all 4 rows, so there is noth"):
+        policy(model, torch.rand(4, 2), torch.zeros(4))
+    with pytest.raises(ValueError, match="Light gave the weight 0 to all 4 rows, so there is noth"):
+        list(policy.sampler(range(4), epochs=1))
+    policy.weight = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    rows = list(policy.sampler(range(4), epochs=1))
+    assert policy.mean(torch.ones(2), torch.tensor(rows[:2])).item() == 0.0
 
 
 # --- take ------------------------------------------------------------------------------------

@@ -16,8 +16,10 @@ class InfoBatch(LastLoss):
 
     The remaining ones are weighted by ``1 / (1 - r)``, so that the expected gradient is that of all
     samples. A sample without a recorded loss is kept and excluded from the mean. From epoch
-    ``floor(delta * epochs)`` on, all samples are used with weight 1. Source: Qin et al.,
-    "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR 2024.
+    ``floor(delta * epochs)`` on, all samples are used with weight 1. The weighted losses of an
+    epoch are divided by all N samples, in the code of the paper by those that remain; with SGD,
+    steps are therefore smaller here, by the remaining fraction. Source: Qin et al., "InfoBatch:
+    Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR 2024.
 
     Args:
         r: probability of dropping a sample whose loss is below the mean, in [0, 1).
@@ -32,7 +34,8 @@ class InfoBatch(LastLoss):
         " 1 - delta of the epochs use all samples",
         source="Qin et al., InfoBatch, ICLR 2024",
         cost="none: skipped samples are not loaded",
-        bias="none: remaining samples below the mean are weighted by 1 / (1 - r)",
+        bias="none: remaining samples below the mean are weighted by 1 / (1 - r); divided by all N"
+        " samples, which with SGD gives smaller steps than the paper's code",
         avoid="for few epochs: the first one drops no samples",
     )
 

@@ -21,8 +21,8 @@ class Kakurenbo(LastLoss):
     times 1, 0.8, 0.6 and 0.4 from 0, 30, 60 and 80 % of training on. While samples are hidden, the
     learning rate is multiplied by ``1 / (1 - F)``. Hidden samples are scored at the end of the
     epoch; those not scored are trained on in the next epoch. In a custom training loop, multiply
-    the learning rate by ``sampler.lr_factor``, score ``sampler.score_only`` after each epoch and
-    call ``policy.observe(Visit(..., trained=False))``.
+    the learning rate by ``sampler.epoch.lr_factor``, score ``sampler.epoch.score_only`` after each
+    epoch and call ``policy.observe(Visit(..., trained=False))``.
 
     Source: Nguyen et al., "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training",
     NeurIPS 2023, and its code. Unlike that code, which normalises probabilities over the batch,

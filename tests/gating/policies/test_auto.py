@@ -154,13 +154,13 @@ def test_class_shares_follow_the_validation_data() -> None:
     held = torch.arange(4).repeat(20)
     counts = torch.zeros(4)
     for seed in range(100):
-        run = info(30, 48, labels=tail, validation_labels=held, rows=torch.arange(8), seed=seed)
+        run = info(30, 48, labels=tail, target_labels=held, rows=torch.arange(8), seed=seed)
         chosen = policy.plan(run)
         assert chosen is not None
         assert chosen.index.bincount(minlength=N)[10:].tolist() == [2, 2]  # repeated
         counts += tail[chosen.index].bincount(minlength=4)
     assert (counts / 100).tolist() == [2, 2, 2, 2]
-    same = info(30, 48, labels=tail, validation_labels=tail.repeat(20))
+    same = info(30, 48, labels=tail, target_labels=tail.repeat(20))
     assert policy.plan(same) is None
 
 
@@ -170,7 +170,7 @@ def test_the_shift_is_a_chi_squared_test() -> None:
         run = replace(
             info(1, 8),
             labels=torch.arange(3).repeat_interleave(train),
-            validation_labels=torch.arange(3).repeat_interleave(torch.tensor(held)),
+            target_labels=torch.arange(3).repeat_interleave(torch.tensor(held)),
         )
         statistic = stats.chisquare(held, train.numpy() / 100 * sum(held)).statistic
         found = class_shift(run)
@@ -202,7 +202,7 @@ class Labels(Policy):
         self.found: list[Tensor | None] = []
 
     def plan(self, run: RunInfo) -> None:
-        self.found.append(run.validation_labels)
+        self.found.append(run.target_labels)
 
 
 def test_a_plan_knows_the_labels_of_the_validation_data() -> None:

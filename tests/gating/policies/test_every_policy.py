@@ -89,8 +89,8 @@ def train(policy: Policy, model: nn.Module, epochs: range, total: int = 4) -> li
                 loss.backward()
                 optimizer.step()
             found.append((rows.tolist(), loss.item()))
-        if overrides(policy, "plan") and len(sampler.score_only):
-            scored = sampler.score_only
+        if overrides(policy, "plan") and len(sampler.epoch.score_only):
+            scored = sampler.epoch.score_only
             model.eval()
             outputs = model(X[scored]).detach()
             shares = outputs.softmax(1).max(1)

@@ -32,6 +32,16 @@ def test_it_equals_the_published_rule() -> None:
     assert len(found[1][0]) < N
 
 
+def test_a_step_is_smaller_than_in_the_papers_code_by_the_remaining_fraction() -> None:
+    chosen = informed().plan(info(1))
+    assert chosen is not None
+    losses = torch.rand(len(chosen))
+    papers = (losses * chosen.weight).mean()
+    torch.testing.assert_close(chosen.mean(losses), papers * len(chosen) / N)
+    assert len(chosen) < 0.9 * N
+    assert "smaller steps than the paper's code" in InfoBatch.card.bias
+
+
 def informed() -> InfoBatch:
     policy = InfoBatch(0.5)
     follow(policy, losses_of(1))

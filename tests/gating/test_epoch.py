@@ -1,23 +1,19 @@
-"""Plans of rounds, class labels of data sets, and samplers without a loader."""
+"""Epochs: plans of rounds, and samplers without a loader."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import (
-    BatchSampler,
-    Sampler,
-)
+from torch.utils.data import BatchSampler, Sampler
 
 from astkit.datasets import indexed
 from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
-from astkit.gating.epoch import plan_round
+from astkit.gating.epoch import Epoch
 
 
 class Kept(Policy):
@@ -73,25 +69,40 @@ def test_what_a_plan_says_beside_its_rows_is_kept_by_the_sampler() -> None:
 
     sampler = Beside().sampler(range(5), epochs=2)
     assert len(list(sampler)) == len(sampler) == 2
-    assert (len(sampler.score_only), sampler.lr_factor) == (3, 1.5)
+    assert (len(sampler.epoch.score_only), sampler.epoch.lr_factor) == (3, 1.5)
     list(sampler)
-    assert sampler.lr_factor == 0.5
+    assert sampler.epoch.lr_factor == 0.5
     plain = RandomSubset(0.4).sampler(range(5), epochs=1)
     list(plain)
-    assert (len(plain.score_only), plain.lr_factor) == (0, 1.0)
+    assert (len(plain.epoch.score_only), plain.epoch.lr_factor) == (0, 1.0)
 
 
 def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
     order = torch.tensor([3, 1, 4, 0, 2])
-    options: dict[str, Any] = {"epoch": 0, "number": 0, "progress": 0.0}
-    facts = {"samples": 5}
-    for policy in (Policy(), Kept()):
-        chosen = plan_round(policy, order, facts, **options)
-        assert chosen.index.equal(order)
-        assert chosen.candidates == 5
-    halves = [plan_round(Kept(2), order, facts, **{**options, "number": n}) for n in (0, 1)]
-    assert [half.index.tolist() for half in halves] == [[3, 1], [4, 0, 2]]
-    assert len(plan_round(RandomSubset(0.4), order, facts, **options)) == 2
+    for policy in (None, Policy(), Kept(2)):
+        epoch = Epoch(policy, 5)
+        shares = []
+        while not epoch.complete:
+            assert epoch.plan(order, 0.0) == 0  # nothing stays unloaded
+            shares.append((epoch.candidates, len(epoch.rows), epoch.share))
+        assert epoch.rows.equal(order)
+        assert epoch.scale.tolist() == [1.0] * 5
+        assert shares == ([(2, 2, 1.0), (3, 5, 1.0)] if epoch.rounds == 2 else [(5, 5, 1.0)])
+    some = Epoch(RandomSubset(0.4), 5)
+    assert some.plan(order, 0.0) == 3
+    assert (len(some.rows), some.share) == (2, 0.4)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_occurrences_count_the_visits_of_a_row_before(rows: list[int]) -> None:
+    epoch = Epoch(None, 6)
+    epoch.rows = torch.tensor(rows, dtype=torch.int64)
+    expected = [rows[:place].count(row) for place, row in enumerate(rows)]
+    for part in (slice(0, None), slice(3, 9)):
+        found = epoch.occurrences(part)
+        assert (found is None) == (not any(expected))
+        assert found is None or found.tolist() == expected[part]
 
 
 class Recalled(Policy):
@@ -117,14 +128,16 @@ def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: in
     def batches(policy: Recalled) -> Iterator[tuple[list[int], float, float]]:
         """Three epochs; a batch is drawn before the one before it is trained on."""
         sampler = policy._sampler or policy.sampler(range(40), epochs=3)
-        while policy.begun < 3 or policy.interrupted is not None:
+        more = policy._sampler is not None  # the rest of an interrupted epoch
+        while more or policy.begun < 3:
+            more = False
             drawn = iter(BatchSampler(sampler, 7, drop_last=False))
             rows = next(drawn, None)
             while rows:
                 ahead = next(drawn, None)
                 index = torch.tensor(rows)
                 losses = torch.sin(index * (policy.begun + 1.0)).abs()
-                yield rows, policy.mean(losses, index).item(), sampler.lr_factor
+                yield rows, policy.mean(losses, index).item(), sampler.epoch.lr_factor
                 rows = ahead
 
     whole = list(batches(Recalled()))
@@ -136,7 +149,7 @@ def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: in
     saved = copy.deepcopy((policy.state_dict(), policy._sampler.iteration()))
     later = Recalled()
     later.load_state_dict(saved[0])
-    later.interrupted = saved[1]
+    later.sampler(range(40), epochs=3).resume(saved[1])
     assert [*found, *batches(later)] == whole
     assert {lr for _, _, lr in whole} != {1.0}
 
