@@ -24,6 +24,12 @@ def test_every_public_name_leads_to_what_its_module_defines() -> None:
         assert name in dir(astkit)
 
 
+def test_every_policy_is_public() -> None:
+    for place in REGISTRIES["policy"].values():
+        module, _, name = place.partition(":")
+        assert PUBLIC.get(name) == module, f"astkit.{name} is missing"
+
+
 def test_every_registered_name_leads_to_what_its_module_defines() -> None:
     for kind, table in REGISTRIES.items():
         for name, place in table.items():
