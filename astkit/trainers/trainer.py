@@ -235,13 +235,15 @@ class Trainer:
         with distributed.explained(), self._running():
             self._prepare()
             while not self.done:
-                batch = self._next_batch()
+                spent = self.progress >= 1.0  # stopped between the last batch and the epoch's end
+                batch = None if spent else self._next_batch()
                 if batch is not None:
                     record = self._train_on(batch)
                     self._save_if_due()
                     yield record
                 if batch is None or self.progress >= 1.0:
-                    record = self._end_epoch(whole=batch is None or self.batches.over)
+                    whole = self.batches.over or (batch is None and not spent)
+                    record = self._end_epoch(whole)
                     self._save_if_due(epoch_ended=True)
                     yield record
                 if limited and time_is_up() and not self.done:

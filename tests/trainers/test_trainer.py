@@ -1,0 +1,702 @@
+"""The loop: stopped anywhere it continues as if it had not been, and it leaves nothing open."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from astkit import rng
+from astkit.datasets import Batch, Images, Loader, load
+from astkit.gating import CachedLoss, Gate, Policy, RandomSubset, RunInfo, Selection
+from astkit.profiling.flops import BatchFlops, PassFlops
+from astkit.trainers import Budget, SampleBySampleTrainer, TrainConfig, Trainer, choose_device
+from tests.gating.syncs import Syncs
+from tests.trainers.states import hand_over, leave_after, same, timeless
+
+DIGITS = load("digits")[0]
+TRAIN, VALIDATION = DIGITS.subset(range(40)), DIGITS.subset(range(40, 52))  # 5 and 2 batches of 8
+LIMIT = 1_000  # records; no run here has as many, so reaching it means that the loop never ends
+
+
+def network(seed: int = 0) -> nn.Module:
+    """A linear network with dropout."""
+    with rng.isolated("cpu", seed):
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10)
+        )
+
+
+def foreign(images: Any, shuffle: bool) -> DataLoader:
+    """An ordinary DataLoader, which draws its order from torch's default generator."""
+    return DataLoader(TensorDataset(images.images / 255, images.labels), 8, shuffle=shuffle)
+
+
+class Noisy(Dataset):
+    """Images with noise from torch's default generator, as random transforms add it."""
+
+    def __len__(self) -> int:
+        return len(TRAIN)
+
+    def __getitem__(self, row: int) -> Any:
+        return TRAIN.images[row] / 255 + 0.1 * torch.rand(1, 8, 8), TRAIN.labels[row]
+
+
+class Hardest(Policy):
+    """Of each third of an epoch the half with the highest losses so far; scores the others."""
+
+    rounds = 3
+    needs_index = True
+    state = ("losses",)
+
+    def __init__(self) -> None:
+        self.losses = torch.full((40,), math.inf)
+
+    def plan(self, run: RunInfo) -> Selection:
+        ranked = run.rows[self.losses[run.rows].argsort(descending=True, stable=True)]
+        best, rest = ranked.tensor_split([len(ranked) // 2])
+        return Selection(best, 1.0 + best % 3, float(len(best)), score_only=rest)
+
+    def observe(self, visit: Any) -> None:
+        self.losses[visit.index] = visit.losses
+
+
+class Both(RandomSubset):
+    """Chooses before loading and after scoring."""
+
+    def choose(self, batch: Any) -> Selection:
+        return Selection(batch.losses.topk(len(batch.losses) // 2).indices)
+
+
+KINDS: dict[str, Any] = {
+    "dense": dict,
+    "gated": lambda: {"policy": Gate(0.4, "loss_and_contrast")},
+    "gated, top k": lambda: {"policy": Gate(0.4, controller="top_k")},
+    "per batch": lambda: {"policy": Gate(0.4), "update": "per_batch"},
+    "per sample": lambda: {"policy": Gate(0.4, "loss_and_contrast"), "update": "per_sample"},
+    "random": lambda: {"policy": {"name": "random", "rate": 0.45}},
+    "random, then chosen": lambda: {"policy": Both(0.6)},
+    "foreign": lambda: {"train": foreign(TRAIN, True), "validation": foreign(VALIDATION, True)},
+    "hardest": lambda: {"policy": Hardest()},
+    "noisy": lambda: {"train": Loader(Noisy(), 8, seed=3), "policy": Hardest()},
+    "noisy, foreign": lambda: {"train": DataLoader(Noisy(), 8, shuffle=True)},
+}
+
+
+def build(kind: str = "dense", **options: Any) -> Any:
+    options = {
+        "train": Loader(TRAIN, 8, augment=("crop", "flip"), pad=1, seed=3),
+        "validation": Loader(VALIDATION, 8, shuffle=False),
+        "config": TrainConfig(lr=1e-2, seed=5),
+        **KINDS[kind](),
+        **options,
+    }
+    if "budget" not in options:
+        options.setdefault("epochs", 2)
+    made = SampleBySampleTrainer if "update" in options else Trainer
+    return made(options.pop("model", None) or network(), device="cpu", **options)
+
+
+def finish(trainer: Trainer) -> list[Any]:
+    records = list(itertools.islice(trainer.steps(), LIMIT))
+    assert trainer.done, "the loop went on and on"
+    return records
+
+
+def training(records: list[Any]) -> list[dict[str, Any]]:
+    return [record.metrics for record in records if record.phase == "train"]
+
+
+def outcome(trainer: Trainer) -> dict[str, Any]:
+    """All that a run leaves behind and that is no time: weights, optimizer, history, counts."""
+    state = trainer.state_dict()
+    return copy.deepcopy(
+        {
+            "weights": dict(trainer.model.state_dict()),
+            "optimizer": trainer.optimizer.state_dict()["state"],
+            "steps": timeless(trainer.history.steps),
+            "epochs": timeless(trainer.history.epochs),
+            "samples": asdict(trainer.ledger.samples),
+            "flops": asdict(trainer.ledger.flops),
+            **{name: state[name] for name in ("step", "progress", "done", "policy", "batches")},
+        }
+    )
+
+
+@cache
+def uninterrupted(kind: str) -> tuple[dict[str, Any], int]:
+    trainer = build(kind)
+    records = finish(trainer)
+    return outcome(trainer), len(records)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_trains_all_weights_and_ends_each_epoch_with_a_record(kind: str) -> None:
+    result, records = uninterrupted(kind)
+    assert len(result["epochs"]) == 2
+    assert records == len(result["steps"]) + 2
+    initial = network().state_dict()
+    assert not any(torch.equal(result["weights"][name], initial[name]) for name in initial)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopping_after_every_record_changes_nothing(kind: str) -> None:
+    expected, records = uninterrupted(kind)
+    trainer = build(kind)
+    for _ in range(records):
+        leave_after(trainer, 1)
+    finish(trainer)
+    assert same(outcome(trainer), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_trainer_resumes_bit_identically_after_every_record(kind: str) -> None:
+    expected, records = uninterrupted(kind)
+    for cut in range(records + 1):
+        first, second = build(kind), build(kind, model=network(seed=9))
+        steps = first.steps()
+        for _ in itertools.islice(steps, cut):
+            pass
+        # not closed: what a checkpoint sees while the loop is suspended
+        first._report()
+        state, before = copy.deepcopy(first.state_dict()), copy.deepcopy(first.history.steps)
+        hand_over(first, second)
+        assert same(second.state_dict(), state)
+        steps.close()
+        finish(second)
+        after = outcome(second)
+        after["steps"] = timeless(before) + after["steps"]
+        assert same(after, expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [("dense", "fp32"), ("gated", "bf16"), ("per sample", "bf16"), ("foreign", "fp32"),
+     ("hardest", "bf16")],
+)  # fmt: skip
+def test_nothing_is_open_between_records(kind: str, precision: str) -> None:
+    model: Any = network()
+    model[1].eval()  # frozen by its owner
+    trainer = build(kind, model=model, config=TrainConfig(lr=1e-2, precision=precision))
+    state = torch.get_rng_state()
+    modes = [True, True, False, True, True, True]
+    for _ in trainer.steps():
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+        assert [module.training for module in model.modules()] == modes
+        assert torch.equal(torch.get_rng_state(), state)
+    trainer.evaluate(foreign(VALIDATION, True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model.modules()] == modes
+
+
+@pytest.mark.parametrize("kind", ["dense", "gated", "per sample", "foreign", "noisy"])
+def test_the_default_generator_decides_nothing(kind: str) -> None:
+    with rng.isolated("cpu", "elsewhere"):
+        trainer = build(kind)
+        for _ in trainer.steps():
+            torch.rand(7)  # what a notebook might do between two records
+    assert same(outcome(trainer), uninterrupted(kind)[0])
+
+
+def test_the_seed_decides_dropout_and_every_step_drops_other_units() -> None:
+    model: Any = network()
+    dropped: list[Tensor] = []
+    other = build(config=TrainConfig(lr=1e-2, seed=6), model=model, validation=None)
+    other.cost(next(other.train_data.batches(0)))  # counted and checked
+    model[3].register_forward_hook(lambda module, inputs, output: dropped.append(output == 0))
+    finish(other)
+    assert not same(outcome(other)["weights"], uninterrupted("dense")[0]["weights"])
+    assert len({str(mask.tolist()) for mask in dropped}) == len(dropped) == 10
+
+
+@pytest.mark.parametrize("kind", ["dense", "gated"])
+def test_a_frozen_part_stays_frozen_and_evaluation_leaves_statistics_alone(
+    kind: str, unchanged: Any
+) -> None:
+    def batch_normed() -> Any:
+        with rng.isolated("cpu", 0):
+            return nn.Sequential(nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(64, 10))
+
+    model, thawed = batch_normed(), batch_normed()
+    model[0].eval()
+    statistics = model[0].running_mean.clone()
+    finish(build(kind, model=model))
+    assert torch.equal(model[0].running_mean, statistics)
+    trainer = build(kind, model=thawed)
+    finish(trainer)
+    assert not torch.equal(thawed[0].running_mean, statistics)
+    with unchanged(thawed):
+        trainer.evaluate(Loader(VALIDATION, 8))
+
+
+@pytest.mark.parametrize("leave", ["end", "close", "error"])
+def test_modes_are_restored_whichever_way_it_ends(leave: str) -> None:
+    model: Any = network().eval()
+    steps = build(model=model).steps()
+    next(steps)
+    assert all(module.training for module in model.modules())
+    if leave == "end":
+        assert len(list(steps)) == 11
+    elif leave == "close":
+        steps.close()
+    else:
+        with torch.no_grad():
+            model[4].weight.fill_(math.nan)
+        with pytest.raises(FloatingPointError):
+            next(steps)
+    assert not any(module.training for module in model.modules())
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.closed = 0
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        self.heard.append((step, phase, metrics))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_records_and_observers_tell_the_same_story(unchanged: Any) -> None:
+    listener = Listener()
+    trainer = build(observers=[listener])
+    records = finish(trainer)
+    epoch = ["train"] * 5 + ["epoch"]
+    assert [record.phase for record in records] == epoch * 2
+    assert [phase for _, phase, _ in listener.heard] == epoch * 2
+    for record, (step, _, metrics) in zip(records, listener.heard, strict=True):
+        assert record.step == step
+        assert {name: metrics[name] for name in record.metrics} == record.metrics
+    train = training(records)
+    assert [record["progress"] for record in train] == pytest.approx(
+        [number / 10 for number in range(1, 11)]
+    )
+    assert [r["trained"] for r in train] == [r["seen"] for r in train] == [8] * 10
+    assert listener.closed == 1
+    with unchanged(trainer.model):  # a spent trainer has nothing more to do
+        assert list(trainer.steps()) == []
+    leave_after(build(observers=[listener]), 1)
+    assert listener.closed == 3
+
+
+def by_hand(model: nn.Module, images: Any) -> tuple[float, float]:
+    """Accuracy and mean loss, row by row."""
+    model.eval()
+    hits, losses = [], []
+    with torch.no_grad():
+        for x, y in zip(images.images, images.labels, strict=True):
+            logits = model(x[None] / 255)[0]
+            hits.append(int(logits.argmax()) == int(y))
+            losses.append(-float(F.log_softmax(logits, 0)[y]))
+    return sum(hits) / len(hits), sum(losses) / len(losses)
+
+
+def test_validation_is_the_plain_average() -> None:
+    model = network()
+    trainer = build(model=model, epochs=3)
+    finish(trainer)
+    epochs = trainer.history.epochs
+    accuracy, loss = by_hand(model, VALIDATION)
+    assert epochs[-1]["val_accuracy"] == accuracy
+    assert epochs[-1]["val_loss"] == pytest.approx(loss, rel=1e-5)
+    assert epochs[0]["val_loss"] != epochs[-1]["val_loss"]
+    accuracy, loss = by_hand(model, DIGITS)
+    report = trainer.evaluate(Loader(DIGITS, 100))
+    assert report["accuracy"] == pytest.approx(accuracy, abs=1.5 / len(DIGITS))
+    assert report["loss"] == pytest.approx(loss, rel=1e-4)
+
+
+# --- methods that a subclass overrides
+
+
+def test_a_subclass_may_train_and_count_in_another_way(difference: Any) -> None:
+    class Halves(Trainer):
+        """Trains on the first half of each batch, and says what a row costs."""
+
+        def train_batch(self, batch: Batch, weight: Tensor | None) -> Any:
+            return super().train_batch(batch.take(slice(0, batch.rows // 2)), weight)
+
+        def count_flops(self, model: nn.Module, batch: Batch) -> BatchFlops:
+            return BatchFlops(PassFlops(1.0), PassFlops(10.0), PassFlops(100.0))
+
+    options = {"epochs": 1, "device": "cpu", "config": TrainConfig(lr=0.1)}
+    model, plain = network(), network()
+    trainer = Halves(model, TRAIN, batch_size=8, **options)
+    trainer.run()
+    assert trainer.ledger.samples.trained == trainer.ledger.samples.skipped == 20
+    assert trainer.ledger.flops.total == 20 * 110.0
+    whole = Trainer(plain, TRAIN, batch_size=8, **options)
+    whole.run()
+    assert difference(model, plain) > 1e-3
+
+
+def test_a_subclass_may_forward_in_another_way() -> None:
+    class Negated(Trainer):
+        def forward(self, model: nn.Module, batch: Batch) -> Any:
+            return -super().forward(model, batch)
+
+    accuracies = [
+        kind(network(), TRAIN, epochs=1, batch_size=8).evaluate(DIGITS)["loss"]
+        for kind in (Trainer, Negated)
+    ]
+    assert accuracies[0] != accuracies[1]
+
+
+# --- data as they come
+
+
+def test_the_callers_loader_stays_as_it_was() -> None:
+    loader = Loader(TRAIN, 8, seed=3)
+    loader.device = torch.device("meta")  # as if it delivered elsewhere
+    for data in (loader, foreign(TRAIN, True)):
+        before = dict(vars(data))
+        options: dict[str, Any] = {"batch_size": 4} if data is loader else {}
+        trainer = Trainer(network(), data, data, epochs=1, device="cpu", **options)
+        trainer.run()
+        assert trainer.train_data is not data
+        assert vars(data).keys() == before.keys()
+        assert [name for name in before if vars(data)[name] is not before[name]] == []
+
+
+def test_plain_data_sets_are_batched_and_shuffled_by_the_seed() -> None:
+    pairs = TensorDataset(TRAIN.images / 255, TRAIN.labels)
+    runs = [
+        Trainer(network(), data, epochs=2, batch_size=8, config=TrainConfig(seed=seed))
+        for data, seed in ((pairs, 0), (TRAIN, 0), (pairs, 1))
+    ]
+    for run in runs:
+        assert len(training(finish(run))) == 10
+    first, second, third = (outcome(run)["weights"] for run in runs)
+    torch.testing.assert_close(first, second)
+    assert not same(first, third)
+
+
+class Endless(IterableDataset):
+    """Cannot say how long it is."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(zip(TRAIN.images / 255, TRAIN.labels, strict=True))
+
+
+def test_a_loader_of_unknown_length_trains_whole_passes() -> None:
+    trainer = build(train=DataLoader(Endless(), 8))
+    assert [record["epoch"] for record in training(finish(trainer))] == [0] * 5 + [1] * 5
+    assert trainer.ledger.samples.trained == 80
+
+
+class Watched(Dataset):
+    """Row ``i`` is three times the number ``i``; remembers which rows were fetched."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.fetched = rows, list[int]()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: int) -> Any:
+        self.fetched.append(row)
+        return torch.full((3,), float(row)), row % 4
+
+
+def linear() -> nn.Module:
+    with rng.isolated("cpu", 0):
+        return nn.Linear(3, 4)
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    rows=st.integers(1, 60),
+    size=st.integers(1, 20),
+    rate=st.floats(0.01, 1),
+    cut=st.integers(0, 20),
+)
+def test_only_selected_rows_are_fetched(rows: int, size: int, rate: float, cut: int) -> None:
+    data, policy = Watched(rows), RandomSubset(rate, seed=1)
+    trainer = Trainer(linear(), Loader(data, size), epochs=3, policy=policy)
+    leave_after(trainer, cut)
+    records = finish(trainer)
+    chosen = max(1, round(rate * rows))
+    assert len(data.fetched) == 3 * chosen
+    plans = [policy.plan(RunInfo(rows, torch.arange(rows), epoch, 0, 0.0)) for epoch in range(3)]
+    assert data.fetched == torch.cat([plan.index for plan in plans]).tolist()
+    samples = trainer.ledger.samples
+    assert (samples.trained, samples.unloaded) == (3 * chosen, 3 * (rows - chosen))
+    if cut == 0:
+        assert len(training(records)) == 3 * math.ceil(chosen / size)
+
+
+# --- nobody waits for the device
+
+
+class Elsewhere(Tensor):
+    """A tensor on the CPU that says it lies on an accelerator."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda")
+
+
+class OnDevice:
+    """Batches that lie on the device already."""
+
+    num_samples = None
+
+    def __init__(self) -> None:
+        self.batch = Batch(None, torch.randn(8, 6), torch.arange(8) % 4)
+
+    def __len__(self) -> int:
+        return 50
+
+    def batches(self, epoch: int, order: Any = None, start: int = 0) -> Iterator[Batch]:
+        return itertools.repeat(self.batch, 50 - start)
+
+    def check_labels(self, classes: int) -> None: ...
+
+
+@pytest.mark.parametrize("controller", [None, "top_k", "log_integral"])
+def test_40_steps_read_nothing_from_the_device(
+    controller: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(
+        nn.Linear(6, 4),
+        OnDevice(),
+        policy=None if controller is None else Gate(0.4, controller=controller),
+        epochs=1,
+        config=TrainConfig(report_every=10**6),
+        device="cpu",
+    )
+    work = trainer.optimisation
+    check = work._check_finite
+    monkeypatch.setattr(
+        work, "_check_finite", lambda value, what: check(value.as_subclass(Elsewhere), what)
+    )
+    # a total that is a tensor lies on the device
+    has_weight = work._has_weight
+    monkeypatch.setattr(
+        work, "_has_weight", lambda: isinstance(work._total, Tensor) or has_weight()
+    )
+    steps = trainer.steps()
+    next(steps)  # the first batch is checked, counted and reported
+    with Syncs() as syncs:
+        for _ in range(40):
+            next(steps)
+        between = list(syncs.names)
+        trainer._report()
+    if controller == "log_integral":  # decides on the host
+        assert len(between) >= 40
+    else:
+        assert between == []
+    assert syncs.names
+    steps.close()
+
+
+# --- what cannot work is refused
+
+
+class Returning(nn.Module):
+    """Returns what ``change`` makes of a linear model's outputs."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.change, self.inner = change, nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.change(self.inner(x.flatten(1)), self.training)
+
+
+NINE = nn.Sequential(nn.Flatten(), nn.Linear(64, 9))
+
+
+def labelled(labels: list[int]) -> Images:
+    names = tuple(str(number) for number in range(10))
+    return Images(DIGITS.images[: len(labels)], torch.tensor(labels), names, "made up")
+
+
+def ordinary(labels: list[int], x: Tensor | None = None) -> DataLoader:
+    x = torch.rand(len(labels), 64) if x is None else x
+    return DataLoader(TensorDataset(x, torch.tensor(labels)), 4)
+
+
+EMPTY = TensorDataset(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.long))
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "scalar": ({"model": Returning(lambda out, _: out.mean())}, "criterion refused outputs of"),
+    "averaged": ({"model": Returning(lambda out, _: out.mean(0, keepdim=True))}, "refused outputs"),
+    "flat": ({"model": Returning(lambda out, _: out.flatten())}, "refused outputs of shape"),
+    "nothing": ({"model": Returning(lambda out, _: None)}, "returned NoneType without logits"),
+    "averaging": (
+        {"criterion": nn.CrossEntropyLoss()},
+        r"returned shape \[\].*averaging.*reduction='none'",
+    ),
+    "no fit": (
+        {"criterion": nn.L1Loss(reduction="none")},
+        "the criterion refused outputs of .* convert one of them to the shape and type",
+    ),
+    "late label": (
+        {"model": NINE, "train": Loader(labelled([0] * 15 + [9]), 8, shuffle=False)},
+        r"[Ll]abel 9.*9 outputs|has 9",
+    ),
+    "first label": ({"model": NINE, "train": ordinary([9, 0, 1, 2])}, r"[Ll]abel 9.*9 outputs"),
+    "negative": ({"train": ordinary([-1, 0, 1, 2])}, r"[Ll]abel -1\b"),
+    "empty": ({"train": DataLoader(EMPTY, 8)}, "yielded no batch|gave no batch"),
+    "NaN loss": (
+        {"model": Returning(lambda out, training: out + (math.nan if training else 0.0))},
+        "training loss became nan: the weights were not changed.*lower lr",
+    ),
+    "NaN in inputs": (
+        {"train": ordinary([0, 1], torch.full((2, 64), math.nan))},
+        "inputs for NaN|are NaN or infinite",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size", "ignore:all scores")
+@pytest.mark.parametrize("kind", ["dense", "gated", "per batch", "per sample"])
+def test_what_cannot_work_is_refused_before_any_weight_changes(kind: str, unchanged: Any) -> None:
+    failed = []
+    for case, (options, sentence) in BAD.items():
+        model = copy.deepcopy(options.get("model", network()))
+        trainer = build(kind, **{"validation": None, **options, "model": model})
+        with unchanged(model), pytest.raises((ValueError, FloatingPointError)) as caught:
+            finish(trainer)
+        if not re.search(sentence, str(caught.value)) or trainer.optimizer.state_dict()["state"]:
+            failed.append((case, str(caught.value)))
+    assert not failed
+
+
+def test_a_late_label_in_an_ordinary_loader_is_refused_when_it_comes(unchanged: Any) -> None:
+    trainer = build(train=ordinary([0, 1, 2, 3, 0, 1, 2, 10]), validation=None)
+    steps = trainer.steps()
+    next(steps)
+    with unchanged(trainer.model), pytest.raises(ValueError, match=r"[Ll]abel 10"):
+        next(steps)
+
+
+class Unsized:
+    """A source of batches that does not say how large they are."""
+
+    def __init__(self, data: Any) -> None:
+        self.inner, self.num_samples = Loader(data, 8), len(data)
+        self.order, self.batches = self.inner.order, self.inner.batches
+        self.check_labels = self.inner.check_labels
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+
+class Nothing(Policy):
+    def plan(self, run: RunInfo) -> Selection:
+        return Selection(run.rows[:0], candidates=len(run.rows))
+
+
+class ZeroWeights(Policy):
+    """Selects rows and gives them no weight."""
+
+    def choose(self, batch: Any) -> Selection:
+        return Selection(torch.arange(batch.rows), torch.zeros(batch.rows))
+
+
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"train": DataLoader(Endless(), 8), "policy": RandomSubset(0.5)}, "selects rows before"),
+    ({"train": foreign(TRAIN, False), "policy": RandomSubset(0.5)}, "pass the data set inst"),
+    ({"policy": Nothing()}, "no batch"),
+    ({"policy": ZeroWeights()}, "ZeroWeights gave the weight 0 to all 8 rows"),
+    ({"train": Loader(TRAIN, 8, drop_last=True), "policy": RandomSubset(0.1)}, "no batch"),
+    ({"policy": "perplexity"}, "unknown policy 'perplexity'"),
+    ({"policy": {"name": "random", "share": 0.1}}, r"cannot be made with .*share.*rate, seed"),
+    ({"epochs": 1, "budget": Budget(epochs=2)}, "epochs is 1, but a budget is given too"),
+    ({"epochs": None}, "neither epochs nor budget is given"),
+    ({"train": foreign(TRAIN, True), "batch_size": 4}, "own loader|batch_size"),
+    ({"train": 7}, "cannot be iterated"),
+    ({"metrics": F.mse_loss}, r"metrics holds a function: give functions \(outputs,"),
+    ({"train": Unsized(TRAIN), "policy": RandomSubset(0.5)}, "Unsized has no batch_size"),
+    ({"epochs": "5"}, "epochs is '5': pass a number"),
+    ({"epochs": None, "budget": 5}, r"budget is 5: pass a budget, such as Budget\(epochs=5"),
+    ({"config": {"lr": 1}}, r"config is {'lr': 1}: pass a configuration"),
+    ({"optimizer": torch.optim.SGD}, "optimizer is <class .*: pass an optimizer, such as SGD"),
+    ({"criterion": "mse"}, "criterion is 'mse': pass a function"),
+    ({"scheduler": 0.1}, "scheduler is 0.1: pass a torch scheduler"),
+    ({"observers": print}, "observers is <built-in function print>: pass a list"),
+    ({"metrics": dict.fromkeys(["label"], F.mse_loss)}, "the name label twice, or one that is"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), IMPOSSIBLE)
+def test_impossible_policies_and_arguments_are_refused(
+    options: dict[str, Any], sentence: str, unchanged: Any
+) -> None:
+    model = network()
+    with unchanged(model), pytest.raises(ValueError, match=sentence):
+        finish(build(model=model, **options))
+
+
+def test_a_model_or_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"model is <function network .*: pass a torch module"):
+        build(model=network)
+    with pytest.raises(ValueError, match="device is 'gpu': pass auto"):
+        choose_device("gpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("step", r" \(gone since 0.3\): the policy determines the step; override .*train_batch"),
+        ("evaluator", r" \(gone since 0.3\): override Trainer.evaluate"),
+        ("costs", r" \(gone since 0.3\): override Trainer.count_flops"),
+        ("polcy", "$"),
+    ],
+)
+def test_arguments_of_an_earlier_version_are_refused_with_what_to_use(
+    name: str, remedy: str
+) -> None:
+    with pytest.raises(TypeError, match=f"Trainer has no argument '{name}'{remedy}"):
+        build(**{name: None})
+
+
+@pytest.mark.parametrize(
+    "policy", [None, "infobatch", CachedLoss(17 / 33), "auto", "proxy_topk", "gate"]
+)
+def test_a_single_row_that_batchnorm_refuses_is_skipped(policy: Any) -> None:
+    data = TensorDataset(torch.rand(33, 4), torch.arange(33) % 3)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    work = Trainer(model, data, data, policy=policy, batch_size=16, epochs=3, device="cpu")
+    with pytest.warns(UserWarning, match="a batch of one row is skipped, since BatchNorm"):
+        records = training(finish(work))
+    counts = work.ledger.samples
+    assert counts.trained + counts.skipped + counts.unloaded == 3 * 33
+    assert min(record["trained"] for record in records) == 0
+    assert math.isfinite(work.evaluate(work.validation)["loss"])
+
+
+def test_another_error_about_a_value_is_passed_on() -> None:
+    class Refusing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and len(x) == 1:
+                raise ValueError("no single row")
+            return x * self.weight
+
+    data = TensorDataset(torch.rand(3, 2), torch.zeros(3).long())
+    with pytest.raises(ValueError, match="no single row"):
+        Trainer(Refusing(), data, batch_size=2, epochs=1, device="cpu").run()
