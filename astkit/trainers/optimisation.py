@@ -48,6 +48,7 @@ class Optimisation:
         micro_batch: rows per forward pass; ``None`` for the whole batch.
         watching: whether to keep what the model predicts for the rows, see `take_predictions`.
         steps: optimizer steps that changed weights; ``skipped``: those skipped by the scaler.
+        lr: learning rate of the current batch, of the first parameter group.
         pending: batches accumulated since the latest step.
     """
 
@@ -82,6 +83,7 @@ class Optimisation:
         _move_state(self.optimizer)
         self.scheduler = scheduler
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self.lr = self.base_lr[0]
         self.training_pass: Callable[..., Any] = self.wrapped
         if config.compile:
             self.training_pass = Compiled(self.wrapped)
@@ -132,14 +134,17 @@ class Optimisation:
         return join([call(model, part.x, part.y) for _, part in self._parts(batch)])
 
     def _parts(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
-        """Micro-batches; a batch passed as a single object remains one object."""
+        """Micro-batches of nearly equal size, so that BatchNorm is left no single row.
+
+        A batch passed as a single object remains one object.
+        """
         rows = batch.rows
-        size = min(self.micro_batch or rows, rows)
-        for first in range(0, rows, size):
-            part = slice(first, min(first + size, rows))
-            if part == slice(0, rows):
-                yield part, batch
-                return
+        count = -(-rows // (self.micro_batch or rows))
+        if count < 2:
+            yield slice(0, rows), batch
+            return
+        for number in range(count):
+            part = slice(rows * number // count, rows * (number + 1) // count)
             x = take_rows(batch.x, part, rows)
             y = x if batch.y is batch.x else take_rows(batch.y, part, rows)
             yield part, Batch(None, x, y)
@@ -185,8 +190,13 @@ class Optimisation:
         try:
             losses = self.accumulate(batch, weight, normaliser, ledger)
         except ValueError as error:
-            if batch.rows > 1 or distributed.world() > 1 or LONE_ROW not in str(error):
+            if distributed.world() > 1 or LONE_ROW not in str(error):
                 raise
+            if batch.rows > 1:
+                raise ValueError(
+                    f"micro_batch is {self.micro_batch}, which leaves one row of {batch.rows} that"
+                    " BatchNorm cannot normalise: give a larger micro_batch, or use LayerNorm"
+                ) from error
             warnings.warn(
                 "a batch of one row is skipped, since BatchNorm cannot normalise one value per"
                 " channel: choose another batch_size or rate, drop_last=True, or min_active=2 of a"
@@ -286,10 +296,10 @@ class Optimisation:
         """Set the learning rate for a fraction ``progress`` of the budget, times ``factor``."""
         if self.scheduler is None:
             factor *= self.config.lr_factor(progress)
-        elif factor == 1.0:
-            return
-        for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
-            group["lr"] = lr * factor
+        if self.scheduler is None or factor != 1.0:
+            for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
+                group["lr"] = lr * factor
+        self.lr = self.optimizer.param_groups[0]["lr"]
 
     def _lr(self) -> list[Any]:
         """Learning rate of each parameter group that factors apply to."""
@@ -434,6 +444,7 @@ class Optimisation:
         """Restore ``state``."""
         self.model.zero_grad(set_to_none=True)
         self._broken = None
+        self._total, self._rows, self.pending = 0.0, 0, 0
         self.steps, self.skipped = state["steps"], state["skipped"]
         micro_batch = state["micro_batch"]
         self.micro_batch = None if micro_batch is None else int(micro_batch)

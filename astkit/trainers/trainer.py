@@ -503,7 +503,7 @@ class Trainer:
             "loss": loss,
             "trained": trained,
             "seen": batch.rows,
-            "lr": self.optimisation.optimizer.param_groups[0]["lr"],
+            "lr": self.optimisation.lr,
             "flops": self.ledger.flops.total,
             "flops_dense": self.ledger.flops_dense,
             "of_epoch": batches.of_epoch,

@@ -1,0 +1,935 @@
+"""From a batch to new weights, held to a plain loop: sum, unscale, divide, clip, step."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
+from torch.utils.data import TensorDataset
+
+from astkit import rng
+from astkit.datasets import Batch
+from astkit.gating import Gate, Policy, Selection, cross_entropy_rows
+from astkit.profiling.ledger import Ledger
+from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers.optimisation import Compiled, Optimisation, out_of_memory
+from tests.trainers.states import same
+
+SPLIT = (5, 11, 2, 7)  # the rows of four batches that add up to one of 25, as a gate leaves them
+STEPS = 5
+CLIPS = (None, 0.05, 1e3)  # 0.05 always clips here, 1000 never
+Parts = Iterator[tuple[Tensor, Tensor, Tensor | None]]
+
+
+def network(dtype: torch.dtype = torch.float64) -> Any:
+    with rng.isolated("cpu", 0):
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
+
+
+def made(model: nn.Module | None = None, **options: Any) -> Optimisation:
+    optimizer = options.pop("optimizer", None)
+    config = TrainConfig(**{"lr": 1e-2, **options})
+    return Optimisation(model or network(), config, cross_entropy_rows, optimizer)
+
+
+def batches(
+    dtype: torch.dtype = torch.float64, weights: str = "none", number: int = STEPS, rows: int = 25
+) -> Parts:
+    """``(x, y, weight)`` for each step; "none" has no weights at all."""
+    with rng.isolated("cpu", 1):
+        for _ in range(number):
+            weight = None
+            if weights == "float32":
+                weight = torch.randint(1, 17, (rows,)) / 8  # sums of them are exact
+            elif weights == "float64":
+                weight = 0.1 + torch.rand(rows, dtype=torch.float64)
+            yield torch.randn(rows, 6, dtype=dtype), torch.randint(0, 4, (rows,)), weight
+
+
+def parts(x: Tensor, y: Tensor, weight: Tensor | None, split: Any = SPLIT) -> Parts:
+    ends = list(accumulate(split))
+    for first, last in zip([0, *ends], ends, strict=False):
+        rows = slice(first, last)
+        yield x[rows], y[rows], None if weight is None else weight[rows]
+
+
+def train(work: Optimisation, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    return work.train(Batch(None, x, y), weight)
+
+
+def add(work: Optimisation, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Add gradients, without counting a batch."""
+    return work.accumulate(Batch(None, x, y), weight, None, Ledger())
+
+
+def plain_gradients(
+    model: nn.Module, x: Tensor, y: Tensor, weight: Tensor | None, clip_norm: float | None
+) -> tuple[list[Tensor], float]:
+    """Of the weighted mean loss, one row after the other and in float64; and their norm.
+
+    Clipping as in torch: by ``clip_norm / (norm + 1e-6)``, at most 1.
+    """
+    model = copy.deepcopy(model).double()
+    weight = torch.ones(len(y)) if weight is None else weight
+    sums = [torch.zeros_like(p) for p in model.parameters()]
+    for row in range(len(y)):
+        loss = F.cross_entropy(model(x[row : row + 1].double()), y[row : row + 1])
+        for total, gradient in zip(
+            sums, torch.autograd.grad(loss, list(model.parameters())), strict=True
+        ):
+            total += float(weight[row]) * gradient
+    means = [total / math.fsum(weight.tolist()) for total in sums]
+    norm = math.sqrt(sum(float(mean.square().sum()) for mean in means))
+    scale = 1.0 if clip_norm is None else min(1.0, clip_norm / (norm + 1e-6))
+    return [mean * scale for mean in means], norm
+
+
+def sgd(model: nn.Module, lr: float = 0.5) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def same_bits(first: nn.Module, second: nn.Module) -> bool:
+    return same(dict(first.state_dict()), dict(second.state_dict()))
+
+
+def grads(model: nn.Module) -> list[Tensor | None]:
+    return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+# --- sums, divided
+
+
+@pytest.mark.parametrize(
+    ("weights", "clip_norm", "micro_batch"),
+    [("none", 0.05, 3), ("float32", None, 3), ("float64", 1e3, None)],
+)
+def test_accumulation_equals_one_batch_and_a_plain_loop(
+    difference: Any, weights: str, clip_norm: float | None, micro_batch: int | None
+) -> None:
+    options: dict[str, Any] = {"clip_norm": clip_norm, "weight_decay": 0.1}
+    parted = made(accumulation_steps=4, micro_batch=micro_batch, **options)
+    whole, plain = made(**options), network()
+    plain_adamw = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1, foreach=False)
+    norms = []
+    for x, y, weight in batches(weights=weights):
+        losses = [train(parted, *part) for part in parts(x, y, weight)]
+        torch.testing.assert_close(
+            torch.cat(losses), train(whole, x, y, weight), rtol=0, atol=1e-10
+        )
+        gradients, norm = plain_gradients(plain, x, y, weight, clip_norm)
+        for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        plain_adamw.step()
+        norms.append(norm)
+    assert difference(parted.model, whole.model) < 1e-10
+    assert difference(parted.model, plain) < 1e-10
+    assert difference(plain, network()) > 1e-2
+    assert parted.steps == whole.steps == STEPS
+    if clip_norm is not None:
+        assert all((norm > clip_norm) == (clip_norm == 0.05) for norm in norms)
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    split=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
+    clip_norm=st.sampled_from(CLIPS),
+    micro_batch=st.none() | st.integers(1, 8),
+)
+def test_it_does_not_matter_how_rows_are_split(
+    split: list[int], clip_norm: float | None, micro_batch: int | None
+) -> None:
+    model = network()
+    options: dict[str, Any] = {"clip_norm": clip_norm, "micro_batch": micro_batch}
+    work = made(model, accumulation_steps=len(split), optimizer=sgd(model), **options)
+    x, y, weight = next(batches(weights="float64", rows=sum(split)))
+    gradients, _ = plain_gradients(model, x, y, weight, clip_norm)
+    expected = [p.detach() - 0.5 * g for p, g in zip(model.parameters(), gradients, strict=True)]
+    for part in parts(x, y, weight, split):
+        if len(part[1]):
+            train(work, *part)
+        else:
+            work.end_batch(Ledger())  # as for a gate that chose nothing
+    torch.testing.assert_close(list(model.parameters()), expected, rtol=0, atol=1e-12)
+    assert work.pending == 0
+
+
+def test_a_batch_that_gave_no_rows_counts_as_a_batch_and_steps_on_nothing() -> None:
+    work = made(accumulation_steps=2)
+    before = copy.deepcopy(work.model)
+    work.end_batch(Ledger())
+    assert work.pending == 1
+    work.end_batch(Ledger())
+    assert (work.pending, work.steps) == (0, 0)
+    assert same_bits(work.model, before)
+    assert not work.optimizer.state  # AdamW's decay and counts have not moved either
+
+
+def test_rows_without_weight_change_nothing(difference: Any, unchanged: Any) -> None:
+    x, y, weight = next(batches(weights="float64"))
+    assert weight is not None
+    weight[::3] = 0
+    some, kept = made(), made()
+    train(some, x, y, weight)
+    train(kept, x[weight > 0], y[weight > 0], weight[weight > 0])
+    assert difference(some.model, kept.model) < 1e-12
+    with unchanged(some.model):  # and without any weight there is no step
+        train(some, x, y, torch.zeros(len(y)))
+    assert some.steps == 1
+
+
+class Planned(Policy):
+    """Every row, some of them heavier; of each batch, the rows in ``chosen`` if it is given."""
+
+    def __init__(self, chosen: dict[int, float] | None) -> None:
+        self.chosen = chosen
+
+    def plan(self, run: Any) -> Selection:
+        rows = torch.arange(run.samples)
+        return Selection(rows, 0.5 + rows % 5)
+
+    def choose(self, batch: Any) -> Selection | None:
+        if self.chosen is None:
+            return None
+        rows = [row for row, each in enumerate(batch.index.tolist()) if each in self.chosen]
+        weight = torch.tensor([self.chosen[int(batch.index[row])] for row in rows])
+        return Selection(torch.tensor(rows, dtype=torch.int64), weight)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_trainer_accumulates_to_one_big_batch(
+    cnn: Any, double_loader: Any, difference: Any, gated: bool
+) -> None:
+    rows, chosen = 152, None  # the last pass leaves 3 batches of 8, which still get their step
+    if gated:  # about a third of the rows, none of the batch 40..47
+        drawn = rng.uniform(torch.arange(rows), 0, "chosen").tolist()
+        kept = [row for row in range(rows) if drawn[row] < 0.3 and not 40 <= row < 48]
+        chosen = {row: (1 + row % 7) / 16 for row in kept}
+
+    def trained(batch_size: int, steps: int, clip_norm: float | None = 0.02) -> Trainer:
+        trainer = Trainer(
+            cnn(),
+            double_loader(rows, batch_size, shuffle=False),
+            epochs=2,
+            policy=Planned(chosen),
+            config=TrainConfig(
+                lr=1e-2, schedule="constant", clip_norm=clip_norm, accumulation_steps=steps
+            ),
+        )
+        trainer.run()
+        return trainer
+
+    parted, whole = trained(8, 4), trained(32, 1)
+    assert difference(parted.model, whole.model) < 1e-10
+    assert difference(whole.model, cnn()) > 1e-2
+    assert parted.optimisation.steps == whole.optimisation.steps == 10
+    expected = 2 * (rows if chosen is None else len(chosen))
+    assert parted.ledger.samples.trained == whole.ledger.samples.trained == expected
+    assert difference(whole.model, trained(32, 1, None).model) > 1e-4
+
+
+def test_an_optimizer_of_one_layer_clips_and_trains_that_layer_alone() -> None:
+    model, alone = network(), network()
+    work = made(model, clip_norm=0.05, optimizer=sgd(model[2]))
+    reference = sgd(alone[2])
+    for x, y, _ in batches():
+        train(work, x, y)
+        alone.zero_grad()
+        F.cross_entropy(alone(x), y).backward()
+        nn.utils.clip_grad_norm_(alone[2].parameters(), 0.05)
+        reference.step()
+    torch.testing.assert_close(model.state_dict(), alone.state_dict(), rtol=0, atol=1e-12)
+
+
+def test_gradients_that_somebody_else_left_are_no_part_of_a_step() -> None:
+    """As of a backward pass that a reader of the notebook made to look at something."""
+    work, plain = made(clip_norm=None), made(clip_norm=None)
+    for batch in batches(number=2):  # before the first step, and between two
+        work.model(batch[0]).square().sum().backward()
+        train(work, *batch)
+        train(plain, *batch)
+        assert same_bits(work.model, plain.model)
+
+
+# --- the loss scale of fp16
+
+
+def scaled(model: nn.Module, **options: Any) -> Optimisation:
+    """With a loss scale as for fp16, in full precision."""
+    work = made(model, **options)
+    work.scaler = GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
+    return work
+
+
+@pytest.mark.parametrize(
+    ("dtype", "within", "weights", "clip_norm"),
+    [(torch.float64, 1e-12, "float32", 0.05), (torch.float32, 1e-5, "none", None)],
+)
+def test_unscale_then_divide_then_clip_then_step(
+    dtype: torch.dtype, within: float, weights: str, clip_norm: float | None
+) -> None:
+    """Any other order moves the weights elsewhere: the scale is 1024 and more, the weight 25."""
+    model = network(dtype)
+    work = scaled(model, optimizer=sgd(model), clip_norm=clip_norm, accumulation_steps=4)
+    scales = []
+    for x, y, weight in batches(dtype, weights):
+        gradients, _ = plain_gradients(model, x, y, weight, clip_norm)
+        expected = [
+            p.detach().double() - 0.5 * g
+            for p, g in zip(model.parameters(), gradients, strict=True)
+        ]
+        for part in parts(x, y, weight):
+            train(work, *part)
+        assert work.scaler is not None
+        scales.append(work.scaler.get_scale())
+        found = [p.detach().double() for p in model.parameters()]
+        torch.testing.assert_close(found, expected, rtol=0, atol=within)
+    # the scale moves with steps, not with the batches that they are made of
+    assert scales == [1024.0, 2048.0, 2048.0, 4096.0, 4096.0]
+    assert (work.steps, work.skipped, work.take_lost()) == (STEPS, 0, 0)
+
+
+class Overflowing:
+    """Makes one gradient of ``parameter`` infinite, or NaN, for as long as it is switched on."""
+
+    def __init__(self, parameter: Tensor, value: float = math.inf) -> None:
+        self.on, self.value = False, value
+        parameter.register_hook(self.spoil)
+
+    def spoil(self, gradient: Tensor) -> Tensor | None:
+        if not self.on:
+            return None
+        spoiled = gradient.clone()
+        spoiled.view(-1)[0] = self.value
+        return spoiled
+
+
+@pytest.mark.parametrize(
+    ("fused", "clip_norm", "value"), [(False, 1.0, math.nan), (True, None, math.inf)]
+)
+def test_an_overflow_skips_the_step_and_nothing_else(
+    fused: bool, clip_norm: float | None, value: float
+) -> None:
+    def learner() -> Optimisation:
+        model = network(torch.float32)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
+        return scaled(model, optimizer=optimizer, clip_norm=clip_norm, accumulation_steps=2)
+
+    work, rows = learner(), list(batches(torch.float32, number=4, rows=10))
+    overflowing = Overflowing(work.model[0].weight, value)  # type: ignore[index]
+    for number, (x, y, _) in enumerate(rows):
+        overflowing.on = number == 2  # in the first of two batches: the rows of both are lost
+        before = copy.deepcopy(work.weights())
+        for part in (slice(3), slice(3, None)):
+            train(work, x[part], y[part])
+            overflowing.on = False
+        assert same(before, copy.deepcopy(work.weights())) == (number == 2)
+        assert work.take_lost() == (10 if number == 2 else 0)
+    assert (work.steps, work.skipped, work.pending) == (3, 1, 0)
+    # the step after it is as if nothing had been
+    twin = learner()
+    for x, y, _ in (rows[0], rows[1], rows[3]):
+        for part in (slice(3), slice(3, None)):
+            train(twin, x[part], y[part])
+    torch.testing.assert_close(work.model.state_dict(), twin.model.state_dict())
+
+
+def test_rows_of_an_overflow_count_as_overflowed_and_not_as_trained(cnn: Any, digits: Any) -> None:
+    model = cnn(dtype=torch.float32)
+    trainer = Trainer(
+        model,
+        digits.subset(range(160)),
+        batch_size=16,
+        epochs=1,
+        policy=Gate(0.5),
+        config=TrainConfig(accumulation_steps=2),
+        device="cpu",
+    )
+    trainer.optimisation.scaler = GradScaler("cpu")
+    overflowing = Overflowing(next(model.parameters()))
+    trained: list[int] = []
+    for number, record in enumerate(trainer.steps(), start=1):
+        if record.phase == "train":
+            trained.append(record.metrics["trained"])
+        overflowing.on = number in (3, 8)  # the batches 4 and 9, so the steps of 3, 4 and 9, 10
+    samples = trainer.ledger.samples
+    lost = trained[2] + trained[3] + trained[8] + trained[9]
+    assert samples.overflowed == lost > 0
+    assert samples.trained == sum(trained) - lost > 0
+    assert samples.trained + samples.overflowed + samples.skipped == 160
+    assert (trainer.optimisation.steps, trainer.optimisation.skipped) == (3, 2)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_learns_what_full_precision_learns(precision: str) -> None:
+    x, y, _ = next(batches(torch.float32, rows=64))
+    losses = {}
+    for kind in ("fp32", precision):
+        work = made(network(torch.float32), precision=kind)
+        losses[kind] = [float(train(work, x, y).mean()) for _ in range(40)]
+        assert work.steps >= 38
+        assert {p.dtype for p in work.model.parameters()} == {torch.float32}
+    assert losses[precision][-1] == pytest.approx(losses["fp32"][-1], rel=0.03)
+    assert losses["fp32"][-1] < 0.9 * losses["fp32"][0]
+    assert losses[precision] != losses["fp32"]
+
+
+# --- attempts that fail
+
+
+class Stopped(BaseException):
+    """Nothing that a handler of ordinary errors would see: as an interrupt from the keyboard."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Stopped])
+@pytest.mark.parametrize("waiting", [False, True])
+def test_an_attempt_that_fails_leaves_no_trace(error: Any, waiting: bool) -> None:
+    (x, y, weight), (x2, y2, weight2) = batches(weights="float64", number=2)
+    work, twin = (made(accumulation_steps=3, micro_batch=10) for _ in range(2))
+    for each in (work, twin) if waiting else ():
+        add(each, x, y, weight)
+    before, state = grads(work.model), copy.deepcopy(work.state_dict())
+    calls = iter(range(100))
+
+    def fail(*_: Any) -> None:
+        if next(calls) % 3 == 1:  # in the second of three micro-batches
+            raise error
+
+    hook = work.model.register_forward_hook(fail)
+    with pytest.raises(error):
+        add(work, x2, y2, weight2)
+    hook.remove()
+    assert same(grads(work.model), before)
+    assert same(work.state_dict(), state)
+    for each in (work, twin):  # and what follows is as if it had never been
+        add(each, x2, y2, weight2)
+    assert same(grads(work.model), grads(twin.model))
+
+
+@pytest.mark.parametrize(("value", "every", "clip_norm"), [(math.inf, 1, 1.0), (math.nan, 2, None)])
+def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(
+    value: float, every: int, clip_norm: float | None
+) -> None:
+    """The loss alone does not tell: its gradient may overflow while it is finite."""
+    work, twin = (made(accumulation_steps=every, clip_norm=clip_norm) for _ in range(2))
+    (x, y, _), (x2, y2, _) = batches(number=2)
+    overflowing = Overflowing(work.model[0].weight, value)  # type: ignore[index]
+    for _ in range(every):
+        train(work, x, y)
+        train(twin, x, y)
+    overflowing.on = True
+    for _ in range(every - 1):
+        train(work, x2, y2)
+    with pytest.raises(FloatingPointError, match=r"gradient's norm became (inf|nan): .*lower lr"):
+        train(work, x2, y2)
+    assert same(dict(work.weights()), dict(twin.weights()))
+    overflowing.on = False  # who catches it continues with the next batch
+    for each in (work, twin):
+        for _ in range(every):
+            train(each, x, y)
+    assert same_bits(work.model, twin.model)
+    assert not same_bits(work.model, network())
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor on the CPU that says it lies on an accelerator."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cuda")
+
+
+def flagged(monkeypatch: pytest.MonkeyPatch, work: Optimisation) -> Optimisation:
+    """``work``, which guards what it sees as on a device: with a flag, and without waiting."""
+    assert work._flagged  # a fused AdamW reads the flag
+    check = work._check_finite
+    monkeypatch.setattr(
+        work, "_check_finite", lambda value, what: check(value.as_subclass(Elsewhere), what)
+    )
+    return work
+
+
+@pytest.mark.parametrize(("broken", "clip_norm"), [("loss", None), ("gradient", 1.0)])
+def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
+    monkeypatch: pytest.MonkeyPatch, broken: str, clip_norm: float | None
+) -> None:
+    work = flagged(monkeypatch, made(network(torch.float32), clip_norm=clip_norm))
+    rows = list(batches(torch.float32, number=4))
+    train(work, *rows[0])
+    work.check()
+    state, before = work.state_dict(), copy.deepcopy(work.weights())
+    x, y, _ = rows[1]
+    overflowing = Overflowing(work.model[0].weight)  # type: ignore[index]
+    overflowing.on = broken == "gradient"
+    train(work, x * math.inf if broken == "loss" else x, y)
+    overflowing.on = False
+    # nobody has waited, so training goes on; on good batches too the weights stay
+    train(work, *rows[2])
+    train(work, *rows[3])
+    assert same(copy.deepcopy(work.weights()), before)
+    for _ in range(2):
+        with pytest.raises(FloatingPointError, match="loss or the gradient became not finite"):
+            work.check()
+    work.load_state_dict(state)  # which lowers the flag
+    train(work, *rows[2])
+    work.check()
+    assert not same(copy.deepcopy(work.weights()), before)
+
+
+def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = TensorDataset(torch.randn(32, 6), torch.arange(32) % 4)
+    model = network(torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    trainer = Trainer(model, data, optimizer=optimizer, epochs=1, batch_size=8, device="cpu")
+    flagged(monkeypatch, trainer.optimisation)
+    steps = trainer.steps()
+    next(steps)
+    Overflowing(model[0].weight).on = True
+    with pytest.raises(FloatingPointError):
+        for _ in steps:
+            pass
+    steps.close()
+    before = copy.deepcopy(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert not same_bits(model, before)
+
+
+def test_rows_without_weight_change_nothing_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the sum of the weights is unknown until the step, which the flag then skips."""
+    work = flagged(monkeypatch, made(network(torch.float32)))
+    rows = list(batches(torch.float32, number=3))
+    train(work, *rows[0])
+    before = copy.deepcopy(work.weights())
+    x, y, _ = rows[1]
+    add(work, x, y, torch.zeros(len(y)))
+    work._total = torch.zeros(()).as_subclass(Elsewhere)
+    work.end_batch(Ledger())
+    work.check()
+    assert same(copy.deepcopy(work.weights()), before)
+    train(work, *rows[2])
+    work.check()
+    assert not same(copy.deepcopy(work.weights()), before)
+
+
+def test_the_flag_of_a_sound_run_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zero flag goes through the fused kernel to the bit of a step without one."""
+    work, plain = flagged(monkeypatch, made(network(torch.float32))), made(network(torch.float32))
+    for batch in batches(torch.float32):
+        train(work, *batch)
+        train(plain, *batch)
+    work.check()
+    assert same(work.weights(), plain.weights())
+
+
+def test_kernels_that_may_ignore_the_flag_are_waited_for() -> None:
+    model = network(torch.float32)
+    assert made(model)._flagged
+    elsewhere = Optimisation(copy.deepcopy(model), TrainConfig(), cross_entropy_rows, device="meta")
+    assert not elsewhere._flagged
+    assert not made(model, optimizer=sgd(model))._flagged
+
+
+# --- memory runs out
+
+
+EXHAUSTED = "CUDA out of memory. Tried to allocate 2.00 GiB (a simulated one)"
+
+
+class Limited(nn.Module):
+    """A network with memory for ``limit`` rows; ``where``: the passes that need memory.
+
+    The first column of its inputs numbers the rows. Its last output is the row's entry in
+    ``tally``, which `counting` adds to the row's loss: so ``tally.grad`` holds what each row has
+    counted for in the gradients.
+    """
+
+    def __init__(self, where: str = "all", limit: int = 56) -> None:
+        super().__init__()
+        with rng.isolated("cpu", 0):
+            layers = nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)
+        self.net = nn.Sequential(*layers).double()
+        self.tally = nn.Parameter(torch.zeros(56, dtype=torch.float64))
+        self.where, self.limit = where, limit
+        self.sizes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        graded = torch.is_grad_enabled()
+        needed = {"all": True, "training": graded, "scoring": not graded}[self.where]
+        if needed and len(x) > self.limit:
+            raise torch.OutOfMemoryError(EXHAUSTED)
+        return torch.cat([self.net(x[:, 1:]), self.tally[x[:, 0].long()][:, None]], 1)
+
+
+def counting(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs[:, :-1], targets, reduction="none") + outputs[:, -1]
+
+
+def numbered(rows: int = 56) -> tuple[Tensor, Tensor, Tensor]:
+    x, y, weight = next(batches(weights="float64", rows=rows))
+    assert weight is not None
+    return torch.cat([torch.arange(rows)[:, None].double(), x], 1), y, weight
+
+
+def limited(where: str, limit: int, **options: Any) -> Optimisation:
+    config = TrainConfig(**{"lr": 1e-2, **options})
+    return Optimisation(Limited(where, limit), config, counting)
+
+
+@pytest.mark.parametrize(
+    ("where", "limit", "fitting"),
+    [("all", 56, None), ("training", 55, 28), ("all", 13, 7), ("all", 1, 1)],
+)
+def test_gradients_are_those_of_enough_memory(
+    where: str, limit: int, fitting: int | None
+) -> None:
+    short, enough = limited(where, limit), limited("all", 56)
+    batch = numbered()
+    losses = add(short, *batch)
+    torch.testing.assert_close(losses, add(enough, *batch), rtol=0, atol=1e-12)
+    torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
+    assert short.micro_batch == fitting
+    # a further batch is not tried at a size that did not fit
+    short.model.sizes.clear()  # type: ignore[operator, union-attr]
+    add(short, *batch)
+    assert max(short.model.sizes) <= limit  # type: ignore[arg-type, type-var]
+
+
+@pytest.mark.parametrize("call", [2, 4, 7])
+def test_memory_may_run_out_anywhere_in_a_batch(call: int) -> None:
+    """In the middle of a batch some gradients are there already: they must not count twice."""
+    short, enough = (limited("all", 56, micro_batch=8, accumulation_steps=3) for _ in range(2))
+    batch = numbered()
+    train(short, *batch)
+    train(enough, *batch)
+    left = iter(range(1, 1000))
+
+    def fail(*_: Any) -> None:
+        if next(left) == call:
+            raise torch.OutOfMemoryError(EXHAUSTED)
+
+    short.model.net[0].weight.register_hook(fail)  # type: ignore[index, union-attr]
+    train(short, *batch)
+    train(enough, *batch)
+    torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
+    tally: Any = short.model.tally
+    torch.testing.assert_close(tally.grad, 2 * batch[2], rtol=0, atol=1e-14)
+    assert (short.micro_batch, short.pending) == (4, 2)
+
+
+def test_a_row_that_does_not_fit_alone_is_an_error() -> None:
+    work = limited("all", 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(work, *numbered())
+    assert work.micro_batch == 1
+
+
+@pytest.mark.parametrize("policy", [None, Gate(0.4), Gate(0.4, controller="top_k")])
+@pytest.mark.parametrize("where", ["all", "scoring"])
+def test_a_run_with_little_memory_is_that_with_enough(
+    policy: Any, where: str, difference: Any
+) -> None:
+    x, y, _ = numbered()
+
+    def run(limit: int) -> Trainer:
+        trainer = Trainer(
+            Limited(where, limit),
+            TensorDataset(x, y),
+            TensorDataset(x, y),
+            batch_size=16,
+            epochs=2,
+            policy=copy.deepcopy(policy),
+            config=TrainConfig(lr=1e-2, clip_norm=None, accumulation_steps=2),
+            criterion=counting,
+            device="cpu",
+        )
+        trainer.run()
+        return trainer
+
+    short, enough = run(3), run(56)
+    assert short.optimisation.micro_batch in (1, 2, 3)
+    assert enough.optimisation.micro_batch is None
+    assert short.ledger.samples == enough.ledger.samples
+    assert short.ledger.flops == enough.ledger.flops
+    assert difference(short.model, enough.model) < 1e-9
+    for ours, theirs in zip(short.history.epochs, enough.history.epochs, strict=True):
+        assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-9)
+
+
+def test_what_runs_out_of_memory() -> None:
+    assert out_of_memory(torch.OutOfMemoryError(EXHAUSTED))
+    assert out_of_memory(MemoryError())
+    assert out_of_memory(RuntimeError("HIP out of memory. Tried to allocate 1.0 GiB"))
+    assert out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
+    assert not out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RuntimeError) as caught:  # what torch really says where a CPU has no more
+        torch.empty(2**60, dtype=torch.uint8)
+    assert out_of_memory(caught.value)
+
+
+class Normed(nn.Module):
+    """BatchNorm over vectors, which cannot normalise a single row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with rng.isolated("cpu", 0):
+            self.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+@pytest.mark.parametrize(("rows", "micro_batch"), [(25, 8), (25, 24), (33, 16), (17, 4)])
+def test_micro_batches_leave_no_single_row_to_batchnorm(rows: int, micro_batch: int) -> None:
+    work = made(Normed(), micro_batch=micro_batch)
+    assert len(train(work, *next(batches(torch.float32, rows=rows)))) == rows
+    assert work.steps == 1
+
+
+@pytest.mark.parametrize(("rows", "micro_batch"), [(3, 2), (8, 1)])
+def test_micro_batches_of_one_row_with_batchnorm_are_refused(rows: int, micro_batch: int) -> None:
+    work = made(Normed(), micro_batch=micro_batch)
+    sentence = rf"micro_batch is {micro_batch}, which leaves one row of {rows} .*BatchNorm"
+    with pytest.raises(ValueError, match=sentence):
+        train(work, *next(batches(torch.float32, rows=rows)))
+
+
+# --- learning rates
+
+
+DATA = TensorDataset(torch.randn(32, 6), torch.arange(32) % 4)
+
+
+def trainer(model: nn.Module, **options: Any) -> Trainer:
+    return Trainer(model, DATA, **{"epochs": 2, "batch_size": 8, "device": "cpu", **options})
+
+
+def rates(run: Trainer) -> list[float]:
+    return [record.metrics["lr"] for record in run.steps() if record.phase == "train"]
+
+
+def test_the_rate_is_a_function_of_progress_with_warm_up() -> None:
+    def falling(progress: float) -> float:
+        return 1 - progress**2
+
+    config = TrainConfig(lr=0.5, schedule=falling, warmup=0.5)
+    expected = [0.5 * min(1, n / 4) * falling(n / 8) for n in range(8)]
+    assert rates(trainer(network(torch.float32), config=config)) == pytest.approx(expected)
+
+
+SCHEDULERS: dict[str, Any] = {
+    "steps": lambda optimizer: StepLR(optimizer, 3, gamma=0.1),
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 8),
+    "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=10),
+}
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_any_scheduler_of_torch_sets_the_rate(kind: str, tmp_path: Any) -> None:
+    def built(**options: Any) -> Trainer:
+        model = network(torch.float32)
+        optimizer = sgd(model, 0.1)
+        scheduler = SCHEDULERS[kind](optimizer)
+        return trainer(model, optimizer=optimizer, scheduler=scheduler, **options)
+
+    plain = sgd(network(torch.float32), 0.1)
+    scheduler, expected = SCHEDULERS[kind](plain), []
+    with warnings.catch_warnings(action="ignore"):  # the optimizer takes no step here
+        for _ in range(8):
+            expected.append(plain.param_groups[0]["lr"])
+            scheduler.step()
+    assert rates(built()) == pytest.approx(expected)
+    steps = built(checkpoints=tmp_path).steps()
+    for _ in range(3):
+        next(steps)
+    steps.close()
+    assert rates(built(checkpoints=tmp_path, resume=True)) == pytest.approx(expected[3:])
+
+
+def test_an_optimizer_that_is_used_again_has_its_learning_rate() -> None:
+    model = network(torch.float32)
+    optimizer = sgd(model, 0.1)
+    assert rates(trainer(model, optimizer=optimizer))[-1] < 0.05
+    assert optimizer.param_groups[0]["lr"] == 0.1
+
+
+# --- parameters
+
+
+class Either(nn.Module):
+    """Two layers, of which a batch uses one: that which its first number names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 4), nn.Linear(6, 4)])
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers[int(x[0, 0])](x)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_batch_that_uses_no_parameter_of_the_optimizer_takes_no_step(
+    precision: str, unchanged: Any
+) -> None:
+    model, y = Either(), torch.tensor([0, 1, 2])
+    optimizer = torch.optim.SGD(model.layers[1].parameters(), lr=0.1)
+    work = made(model, precision=precision, optimizer=optimizer)
+    with unchanged(model):
+        train(work, torch.zeros(3, 6), y)
+    train(work, torch.ones(3, 6), y)
+    assert work.steps == 1
+
+
+def test_an_optimizer_of_parameters_outside_the_model_is_refused() -> None:
+    model, other = network(torch.float32), network(torch.float32)
+    with pytest.raises(ValueError, match=r"4 of the optimizer's 4 .* from model\.parameters\(\)"):
+        trainer(model, optimizer=sgd(other))
+    before, model[2] = sgd(model), nn.Linear(16, 4)  # it still holds the layer that was replaced
+    with pytest.raises(ValueError, match="2 of the optimizer's 4 parameters are not the model's"):
+        trainer(model, optimizer=before)
+    trainer(model, optimizer=sgd(model[2])).run()
+
+
+class Proxies(nn.Module):
+    """A criterion with a trainable vector per class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(torch.eye(4))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs @ self.vectors, targets, reduction="none")
+
+
+def test_a_criterion_with_parameters_is_trained_as_a_part_of_the_model() -> None:
+    model, criterion = nn.Linear(6, 4), Proxies()
+    with pytest.raises(ValueError, match=r"criterion Proxies has .* with model\.loss = criterion"):
+        trainer(model, criterion=criterion)
+    trainer(model, criterion=Proxies().requires_grad_(False))
+    model.loss = criterion
+    trainer(model, criterion=criterion).run()
+    assert not torch.equal(criterion.vectors, torch.eye(4))
+
+
+# --- state
+
+
+@pytest.mark.parametrize(("fp16", "weights"), [(False, "none"), (True, "float32")])
+@pytest.mark.parametrize("done", [0, 3, 6])
+def test_a_state_taken_between_two_batches_continues_to_the_same_bits(
+    done: int, fp16: bool, weights: str
+) -> None:
+    rows = [part for batch in batches(torch.float32, weights, number=4) for part in parts(*batch)]
+
+    def learner() -> Optimisation:
+        model = network(torch.float32)
+        model[0].bias.requires_grad_(False)  # one without a gradient
+        precision = "fp16" if fp16 else "fp32"
+        return made(model, accumulation_steps=4, precision=precision)
+
+    first, second = learner(), learner()
+    for part in rows[:done]:
+        train(first, *part)
+    state = copy.deepcopy({"weights": first.weights(), "rest": first.state_dict()})
+    add(second, *rows[-1])  # left over from something else, and to be forgotten
+    second.load_weights(state["weights"])
+    second.load_state_dict(state["rest"])
+    for part in rows[done:]:
+        train(first, *part)
+        train(second, *part)
+    assert same_bits(first.model, second.model)
+    assert same(first.state_dict(), second.state_dict())
+    assert first.steps + first.skipped == 4
+
+
+def test_settings_of_an_optimizer_that_would_fail_at_the_next_step_are_refused() -> None:
+    work = made()
+    train(work, *next(batches()))
+    for change in (
+        lambda groups: groups[0].pop("weight_decay"),
+        lambda groups: groups[0].update(maximize={}),
+        lambda groups: groups[0].update(betas=(0.9, {})),
+        lambda groups: groups.pop(),
+    ):
+        state = copy.deepcopy(work.weights())
+        change(state["optimizer"]["param_groups"])
+        with pytest.raises(ValueError, match="other settings"):
+            work.load_weights(state)
+
+
+# --- torch.compile
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes ``torch.compile`` use another back end than inductor, which takes a minute."""
+    real = torch.compile
+    torch._dynamo.reset()
+    yield lambda name: monkeypatch.setattr(
+        torch, "compile", lambda model: real(model, backend=name)
+    )
+    torch._dynamo.reset()
+
+
+def test_one_graph_serves_all_sizes(cnn: Any, backend: Any) -> None:
+    from torch._dynamo.utils import counters
+
+    backend("aot_eager")
+    model = cnn(batch_norm=True)
+    eager, fast = copy.deepcopy(model), Compiled(model)
+    before = counters["stats"]["unique_graphs"]
+    for rows in (37, 1, 2, 29):
+        x = torch.randn(rows, 1, 8, 8, dtype=torch.float64)
+        outputs, expected = fast(x), eager(x)
+        torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-12)
+        for found, wanted in zip(
+            torch.autograd.grad(outputs.square().sum(), list(model.parameters())),
+            torch.autograd.grad(expected.square().sum(), list(eager.parameters())),
+            strict=True,
+        ):
+            torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-11)
+    assert counters["stats"]["unique_graphs"] - before == 1
+
+
+def test_where_it_fails_it_is_eager_for_good_with_one_warning(backend: Any) -> None:
+    def fail(graph: Any, inputs: Any) -> None:
+        raise RuntimeError("no luck\nwith a second line")
+
+    backend(fail)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    eager, x = copy.deepcopy(model), torch.randn(6, 3)
+    fast = Compiled(model)
+    with pytest.warns(UserWarning, match=r"^torch.compile failed .*no luck\), so") as caught:
+        outputs = fast(x)
+    assert len(caught) == 1
+    assert "\n" not in str(caught[0].message)
+    with warnings.catch_warnings(action="error"):
+        assert torch.equal(outputs, eager(x))
+        assert torch.equal(fast(x), eager(x))
+
+
+def test_a_mistake_in_the_inputs_is_no_reason_to_give_up(backend: Any) -> None:
+    backend("aot_eager")
+    fast = Compiled(nn.Linear(3, 2))
+    with warnings.catch_warnings(action="error"):
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            fast(torch.ones(4, 5))
+        assert fast(torch.ones(4, 3)).shape == (4, 2)
