@@ -14,9 +14,12 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
+from torch.utils.data.distributed import DistributedSampler
 
 from astkit import distributed
+from astkit.datasets import BatchSource
 from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
+from astkit.datasets.foreign import parts_of
 from astkit.gating.losses import class_outputs, row_losses
 
 PER_ROW = ("loss", "accuracy", "label")
@@ -127,9 +130,10 @@ class Measured:
         means = {name: float(v.double().mean()) for name, v in self.rows.items() if name != "label"}
         right = self.rows.get("accuracy")
         interval = None
-        if right is not None and bool((real := right.isfinite()).any()):
-            means["accuracy"] = float(right[real].double().mean())
-            interval = wilson_interval(int(right[real].sum()), int(real.sum()))
+        if right is not None and len(real := right[right.isfinite()]):
+            means["accuracy"] = float(real.double().mean())
+            if bool(((real == 0) | (real == 1)).all()):  # a metric of that name may be another
+                interval = wilson_interval(int(real.sum()), len(real))
         return {
             "samples": len(self.rows["loss"]),
             "accuracy": None,
@@ -218,6 +222,16 @@ class Evaluation:
             columns = {name: values.cpu() for name, values in columns.items()}
         aggregates = {name: float(each.compute()) for name, each in self._aggregates.items()}
         return Measured(columns, aggregates, self._kept or None)
+
+
+def check_undivided(source: BatchSource) -> None:
+    """Raise ``ValueError`` for a loader that yields only this process's share of the rows."""
+    parts = parts_of(getattr(source, "loader", None))
+    if distributed.world() > 1 and any(isinstance(each, DistributedSampler) for each in parts):
+        raise ValueError(
+            "the validation data have a DistributedSampler, but the processes divide each batch"
+            " themselves: pass the data set, or a DataLoader without that sampler"
+        )
 
 
 def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, float]:

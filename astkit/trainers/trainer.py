@@ -34,7 +34,13 @@ from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints, check_shape
 from astkit.trainers.config import Budget, TrainConfig, check_kinds, choose_device
-from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics
+from astkit.trainers.evaluation import (
+    Evaluation,
+    Measured,
+    Metrics,
+    as_metrics,
+    check_undivided,
+)
 from astkit.trainers.fingerprint import check_same, describe, describe_weights
 from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
@@ -668,8 +674,9 @@ class Trainer:
         """Values of each row of ``source``, or of its ``rows`` (int64 ``[n]``), in one pass.
 
         ``keep``: bytes of outputs and targets to keep at most. Random numbers are the same in every
-        pass. Raises ``ValueError`` if there is no batch.
+        pass. Raises ``ValueError`` if there is no batch, or another one in each process.
         """
+        check_undivided(source)
         evaluation = Evaluation(self.criterion, self.metrics, self.classes, keep)
         random = rng.isolated(self.device, self.config.seed, "evaluation")
         empty = True

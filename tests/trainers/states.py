@@ -46,7 +46,7 @@ class Recording:
         super().__init__(*args, **options)
 
     def train_batch(self, batch: Any, weight: Any) -> Any:
-        result = super().train_batch(batch, weight)  # type: ignore[misc]
+        result = super().train_batch(batch, weight)
         repeated = weight is not None and not weight.any()
         self.rows.append([] if repeated else batch.index[result.rows].tolist())
         self.results.append(result)

@@ -327,7 +327,7 @@ def test_an_overflow_skips_the_step_and_nothing_else(
         return scaled(model, optimizer=optimizer, clip_norm=clip_norm, accumulation_steps=2)
 
     work, rows = learner(), list(batches(torch.float32, number=4, rows=10))
-    overflowing = Overflowing(work.model[0].weight, value)  # type: ignore[index]
+    overflowing = Overflowing(work.model[0].weight, value)
     for number, (x, y, _) in enumerate(rows):
         overflowing.on = number == 2  # in the first of two batches: the rows of both are lost
         before = copy.deepcopy(work.weights())
@@ -424,7 +424,7 @@ def test_a_gradient_that_is_not_finite_is_refused_before_weights_change(
     """The loss alone does not tell: its gradient may overflow while it is finite."""
     work, twin = (made(accumulation_steps=every, clip_norm=clip_norm) for _ in range(2))
     (x, y, _), (x2, y2, _) = batches(number=2)
-    overflowing = Overflowing(work.model[0].weight, value)  # type: ignore[index]
+    overflowing = Overflowing(work.model[0].weight, value)
     for _ in range(every):
         train(work, x, y)
         train(twin, x, y)
@@ -448,7 +448,7 @@ class Elsewhere(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         return torch.device("cuda")
 
 
@@ -472,7 +472,7 @@ def test_on_a_device_a_flag_keeps_the_weights_until_somebody_asks(
     work.check()
     state, before = work.state_dict(), copy.deepcopy(work.weights())
     x, y, _ = rows[1]
-    overflowing = Overflowing(work.model[0].weight)  # type: ignore[index]
+    overflowing = Overflowing(work.model[0].weight)
     overflowing.on = broken == "gradient"
     train(work, x * math.inf if broken == "loss" else x, y)
     overflowing.on = False
@@ -597,9 +597,7 @@ def limited(where: str, limit: int, **options: Any) -> Optimisation:
     ("where", "limit", "fitting"),
     [("all", 56, None), ("training", 55, 28), ("all", 13, 7), ("all", 1, 1)],
 )
-def test_gradients_are_those_of_enough_memory(
-    where: str, limit: int, fitting: int | None
-) -> None:
+def test_gradients_are_those_of_enough_memory(where: str, limit: int, fitting: int | None) -> None:
     short, enough = limited(where, limit), limited("all", 56)
     batch = numbered()
     losses = add(short, *batch)
@@ -607,9 +605,9 @@ def test_gradients_are_those_of_enough_memory(
     torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
     assert short.micro_batch == fitting
     # a further batch is not tried at a size that did not fit
-    short.model.sizes.clear()  # type: ignore[operator, union-attr]
+    short.model.sizes.clear()
     add(short, *batch)
-    assert max(short.model.sizes) <= limit  # type: ignore[arg-type, type-var]
+    assert max(short.model.sizes) <= limit
 
 
 @pytest.mark.parametrize("call", [2, 4, 7])
@@ -625,7 +623,7 @@ def test_memory_may_run_out_anywhere_in_a_batch(call: int) -> None:
         if next(left) == call:
             raise torch.OutOfMemoryError(EXHAUSTED)
 
-    short.model.net[0].weight.register_hook(fail)  # type: ignore[index, union-attr]
+    short.model.net[0].weight.register_hook(fail)
     train(short, *batch)
     train(enough, *batch)
     torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)

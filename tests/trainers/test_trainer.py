@@ -451,7 +451,7 @@ class Elsewhere(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         return torch.device("cuda")
 
 

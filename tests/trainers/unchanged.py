@@ -57,7 +57,7 @@ class Record:
         """``policy``, whose visits are recorded too."""
         record = self
 
-        class Recorded(type(policy)):  # type: ignore[misc]
+        class Recorded(type(policy)):
             def observe(self, visit: Visit) -> None:
                 if self is policy:  # a copy only describes the run
                     (record.trained if visit.trained else record.scored).append(visit.index)

@@ -114,7 +114,7 @@ def numbers(rows: int = 96, dtype: torch.dtype = torch.float64, seed: int = 0) -
     x = torch.randn(rows, 8, generator=random, dtype=dtype)
     y = (x @ torch.randn(8, 10, generator=random, dtype=dtype)).argmax(1)
     data = TensorDataset(x, y)
-    data.labels = y  # type: ignore[attr-defined]
+    data.labels = y
     return data
 
 

@@ -1,0 +1,377 @@
+"""Evaluation: equal to plain loops over rows; a part of the rows comes with an honest interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, TensorDataset
+
+from astkit import distributed
+from astkit.datasets import Batch, Loader, as_loader, stratified
+from astkit.gating import cross_entropy_rows
+from astkit.trainers import Metric, TrainConfig, Trainer
+from astkit.trainers.evaluation import wilson_interval
+from astkit.trainers.first_batch import sampled_rows
+from tests.gating.syncs import Syncs
+
+
+class Given:
+    """Batches that are given, as they are."""
+
+    num_samples = None
+
+    def __init__(self, *batches: tuple[Tensor, Tensor]) -> None:
+        self.given = batches
+
+    def __len__(self) -> int:
+        raise TypeError
+
+    def batches(self, epoch: int, order: Any = None, start: int = 0) -> Iterator[Batch]:
+        for x, y in self.given[start:]:
+            yield Batch(torch.arange(len(y)), x, y)
+
+    def check_labels(self, num_outputs: int) -> None: ...
+
+
+class Same(nn.Module):
+    """Gives its inputs back: the outputs are what a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+TRAIN = TensorDataset(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
+
+
+def trainer(model: nn.Module | None = None, train: Any = TRAIN, **options: Any) -> Trainer:
+    return Trainer(model or Same(), train, epochs=1, device="cpu", **options)
+
+
+def reference(model: nn.Module, source: Any) -> tuple[int, float, float]:
+    """Row by row, in Python numbers."""
+    hits, losses = [], []
+    model.eval()
+    for batch in source.batches(0):
+        for x, y in zip(batch.x, batch.y, strict=True):
+            with torch.no_grad():
+                output = model(x[None])
+            losses.append(float(cross_entropy_rows(output, y[None])))
+            hits.append(int(output.argmax()) == int(y))
+    return len(hits), math.fsum(losses) / len(hits), sum(hits) / len(hits)
+
+
+def test_it_gives_what_plain_loops_give_and_leaves_no_trace(
+    cnn: Any, double_loader: Any, unchanged: Any
+) -> None:
+    model, source = cnn(batch_norm=True), double_loader(rows=200, batch_size=32)
+    rows, loss, accuracy = reference(model, source)
+    model.train()
+    work, state = trainer(model, source), torch.get_rng_state()
+    with unchanged(model):
+        found = work.evaluate(source)
+    assert (found["samples"], found["accuracy"]) == (rows, accuracy)
+    assert found["loss"] == pytest.approx(loss, rel=1e-6)
+    assert found["accuracy_interval"] == wilson_interval(round(accuracy * rows), rows)
+    assert all(module.training for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.is_grad_enabled()
+    ledger = work.ledger
+    assert ledger.samples.evaluated == rows
+    assert ledger.seconds["evaluation"] > 0 == ledger.flops.total < ledger.flops.evaluation
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    classes=st.integers(2, 6),
+    seed=st.integers(0, 10**6),
+)
+def test_any_outputs_are_measured_as_plain_loops_do(
+    sizes: list[int], classes: int, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    batches = [
+        (
+            torch.randn(size, classes, generator=random, dtype=torch.float64),
+            torch.randint(classes, (size,), generator=random),
+        )
+        for size in sizes
+    ]
+    work, data = trainer(), Given(*batches)
+    rows, loss, accuracy = reference(work.model, data)
+    found = work.evaluate(data)
+    assert (found["samples"], found["accuracy"]) == (rows, accuracy)
+    assert found["loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_ignored_labels_are_neither_right_nor_wrong() -> None:
+    outputs = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+    labels = torch.tensor([0, 0, -100, 0, -100])  # right, wrong, ignored, right, ignored
+    work = trainer(metrics=[Metric("first", lambda outputs, targets: outputs[:, 0])])
+    found = work.evaluate(Given((outputs, labels)))
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert found["accuracy_interval"] == wilson_interval(2, 3)
+    assert (found["samples"], found["first"]) == (5, pytest.approx(6 / 5))
+    measured = work.measure(Given((outputs, labels)))
+    assert measured.worst_class() == pytest.approx(2 / 3)
+    nothing = work.evaluate(Given((outputs, torch.full((5,), -100))))
+    assert nothing["accuracy_interval"] is None
+
+
+def test_without_class_labels_there_is_a_loss_and_what_metrics_say() -> None:
+    work = trainer(
+        metrics={"first": lambda outputs, targets: outputs[:, 0]},
+        criterion=lambda outputs, targets: (outputs - targets) ** 2,
+    )
+    data = Given((torch.arange(6.0).view(3, 2), torch.zeros(3, 2)))
+    found = work.evaluate(data)
+    assert found["loss"] == pytest.approx((0.5 + 6.5 + 20.5) / 3)
+    assert (found["accuracy"], found["accuracy_interval"], found["first"]) == (None, None, 2.0)
+
+
+def test_nan_outputs_are_not_hidden() -> None:
+    x = torch.tensor([[math.nan, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    found = trainer().evaluate(Given((x, torch.tensor([0, 0]))))
+    assert math.isnan(found["loss"])
+    assert found["samples"] == 2
+
+
+def test_a_pass_reads_as_often_of_20_batches_as_of_one() -> None:
+    counts = []
+    for batches in (1, 20):
+        work, batch = trainer(), (torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
+        work.cost(Batch(None, *batch))  # checked and counted before
+        with Syncs() as syncs:
+            work.evaluate(Given(*[batch] * batches))
+        counts.append(len(syncs.names))
+    assert counts[0] == counts[1] > 0
+
+
+# --- metrics
+
+
+class F1:
+    """The F1 score of class 1, in the form of torchmetrics: no mean over rows."""
+
+    def __init__(self) -> None:
+        self.counts = torch.zeros(3)
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        guess = outputs.argmax(1)
+        hits = (guess & targets).sum()
+        self.counts += torch.stack([hits, guess.sum() - hits, targets.sum() - hits])
+
+    def compute(self) -> Tensor:
+        hits, wrong, missed = self.counts
+        return 2 * hits / (2 * hits + wrong + missed)
+
+
+def test_an_object_with_update_and_compute_is_a_metric_of_the_whole_pass() -> None:
+    metric = F1()
+    work = trainer(metrics=[Metric("f1", metric)])
+    outputs, labels = torch.randn(60, 2), torch.arange(60) % 2
+    data = Given(*zip(outputs.split(7), labels.split(7), strict=True))
+    guess = outputs.argmax(1)
+    hits = int((guess & labels).sum())
+    expected = 2 * hits / int(guess.sum() + labels.sum())
+    for _ in range(2):  # each pass with a copy as the user made it
+        assert work.evaluate(data)["f1"] == pytest.approx(expected, rel=1e-6)
+    assert metric.counts.tolist() == [0, 0, 0]
+    measured = work.measure(data, keep=10**6)
+    assert "f1" not in measured.rows
+    assert torch.equal(torch.cat([outputs for outputs, _ in measured.kept or []]), outputs)
+    assert work.measure(data, keep=100).kept is None  # more than that
+
+
+@pytest.mark.parametrize("name", ["mae", "val-loss", "word error", "Perplexity"])
+def test_a_name_that_sounds_lower_is_better_asks_which(name: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' sounds as if lower .* higher=False"):
+        trainer(metrics={name: lambda outputs, targets: outputs[:, 0]})
+    assert Metric(name, lambda outputs, targets: outputs, higher=False).higher is False
+
+
+def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="the validation data gave no batch: lower batch_size"):
+        trainer().evaluate(Given())
+    data = Given((torch.randn(4, 3), torch.tensor([0, 1, 2, 0])))
+    for function, gave in {
+        lambda outputs, targets: outputs.mean(): r"\[\] for 4 rows",
+        lambda outputs, targets: 0.5: "float for 4 rows",
+    }.items():
+        with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value p"):
+            trainer(metrics={"mine": function}).evaluate(data)
+
+
+def test_a_metric_may_replace_the_accuracy_which_then_has_no_interval(digits: Any) -> None:
+    run = Trainer(
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        digits.subset(range(32)),
+        digits.subset(range(32, 64)),
+        epochs=1,
+        criterion=lambda outputs, targets: outputs.square().mean(1),
+        metrics={"accuracy": lambda outputs, targets: targets.float() / 10},
+        config=TrainConfig(validation_fraction=0.5),
+        device="cpu",
+    )
+    (epoch,) = run.run().epochs
+    rows = run.validation_rows
+    expected = digits.labels[32:64][rows].double().mean() / 10
+    assert epoch["val_accuracy"] == pytest.approx(float(expected), rel=1e-6)
+    assert not set(epoch) & {"val_accuracy_low", "val_accuracy_high"}
+
+
+# --- loaders
+
+
+class Counting(TensorDataset):
+    """Counts how often it was iterated by a loader, and copied."""
+
+    copies = 0
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        Counting.copies += 1
+        return self
+
+
+def test_evaluating_twice_uses_one_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Counting(torch.randn(8, 3), torch.arange(8) % 3)
+    loader = DataLoader(data, 4)
+    started: list[Any] = []
+    real = DataLoader.__iter__
+    monkeypatch.setattr(DataLoader, "__iter__", lambda self: started.append(self) or real(self))
+    work = trainer(nn.Linear(3, 3))
+    first, second = work.evaluate(loader), work.evaluate(loader)
+    assert first == second
+    assert started == [loader, loader]  # the user's own, whose workers may persist
+    assert Counting.copies == 0
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_distributed_sampler_is_refused_in_several_processes(
+    monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    data = TensorDataset(torch.randn(8, 3), torch.zeros(8, dtype=torch.int64))
+    sampler = DistributedSampler(data, num_replicas=2, rank=0)
+    options: Any = {"sampler": sampler}
+    if inside:
+        options = {"batch_sampler": BatchSampler(sampler, 4, False)}
+    work, loader = trainer(), DataLoader(data, **options)
+    assert work.evaluate(loader)["samples"] == 4
+    monkeypatch.setattr(distributed, "world", lambda: 2)
+    with pytest.raises(ValueError, match="the validation data have a DistributedSampler"):
+        work.evaluate(loader)
+
+
+# --- a part of the rows
+
+
+@pytest.fixture
+def loader(digits: Any) -> Loader:
+    return Loader(digits.subset(range(500)), 32)
+
+
+def test_each_class_gives_its_share(loader: Any) -> None:
+    labels = loader.data.labels
+    for fraction in (0.1, 0.25, 0.9):
+        index = sampled_rows(loader, fraction)
+        assert torch.equal(index, sampled_rows(loader, fraction))
+        for label in range(10):
+            among = int((labels == label).sum())
+            assert int((labels[index] == label).sum()) == round(fraction * among)
+    assert sampled_rows(loader, 1.0) is None
+
+
+def test_a_trainer_evaluates_those_rows_after_each_epoch(cnn: Any, digits: Any) -> None:
+    data = digits.subset(range(500))
+    trainer = Trainer(
+        cnn(dtype=torch.float32),
+        Loader(data, 64),
+        Loader(data, 32, shuffle=False),
+        epochs=2,
+        config=TrainConfig(validation_fraction=0.25),
+    )
+    epochs = trainer.run().epochs
+    rows = sampled_rows(Loader(data, 32), 0.25)
+    assert trainer.ledger.samples.evaluated == 2 * len(rows)
+    part = trainer.evaluate(Loader(data.subset(rows), 32, shuffle=False))
+    assert epochs[-1]["val_accuracy"] == part["accuracy"]
+    interval = epochs[-1]["val_accuracy_low"], epochs[-1]["val_accuracy_high"]
+    assert interval == part["accuracy_interval"]
+
+
+def test_without_known_classes_rows_are_drawn_from_all_alike(digits: Any) -> None:
+    data = TensorDataset(digits.images[:300].float(), digits.labels[:300].float())
+    index = sampled_rows(Loader(data, 32), 0.3)
+    assert torch.equal(index, stratified(torch.zeros(300).long(), 0.3, 0, "fast validation")[0])
+    assert len(index) == 90
+
+
+def test_rare_whole_numbers_are_drawn_too() -> None:
+    counts = torch.cat([torch.zeros(60), torch.arange(40)]).long()
+    rows = sampled_rows(Loader(TensorDataset(torch.zeros(100, 2), counts), 32), 0.3)
+    assert len(rows) == 30
+    assert len(counts[rows].unique()) > 5
+
+
+def test_a_part_that_cannot_be_drawn_is_refused(loader: Any, digits: Any) -> None:
+    data = TensorDataset(digits.images[:10].float(), digits.labels[:10])
+    refusals = {
+        "fraction is 1.5; pass a fraction between": (loader, 1.5),
+        "fraction is 0.0; pass a fraction between": (loader, 0.0),
+        "fraction 0.001 of 500 validation rows leaves none": (loader, 0.001),
+        "an ordinary loader loads every row": (as_loader(DataLoader(data, 2)), 0.5),
+        "fraction 0.5 of 0 validation rows leaves none": (Given(), 0.5),
+    }
+    for sentence, (source, fraction) in refusals.items():
+        with pytest.raises(ValueError, match=sentence):
+            sampled_rows(source, fraction)
+
+
+def test_known_intervals() -> None:
+    # Brown, Cai and DasGupta 2001 and textbooks: the usual worked examples
+    for right, total, low, high in [
+        (0, 10, 0.0, 0.2775),
+        (10, 10, 0.7225, 1.0),
+        (1, 10, 0.0179, 0.4042),
+        (50, 100, 0.4038, 0.5962),
+    ]:
+        assert wilson_interval(right, total) == pytest.approx((low, high), abs=6e-5)
+    for right, total, level in [(-1, 5, 0.95), (6, 5, 0.95), (0, 0, 0.95), (1, 5, 1.0)]:
+        sentence = f"{right} right of {total} rows at level {level}: give"
+        with pytest.raises(ValueError, match=sentence):
+            wilson_interval(right, total, level)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 5000), st.data(), st.sampled_from([0.5, 0.95, 0.99]))
+def test_it_is_scipys_interval(total: int, data: Any, level: float) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    right = data.draw(st.integers(0, total))
+    expected = stats.binomtest(right, total).proportion_ci(level, method="wilson")
+    assert wilson_interval(right, total, level) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("fraction", [0.05, 0.2])
+def test_the_interval_of_a_part_holds_the_accuracy_of_the_whole(fraction: float) -> None:
+    labels = torch.arange(4000) % 10
+    # rows are right with a rate of their class: strata that differ, as they do in practice
+    right = torch.rand(4000, generator=torch.Generator().manual_seed(0)) < 0.5 + 0.04 * labels
+    truth, held = float(right.float().mean()), 0
+    for seed in range(400):
+        index, _ = stratified(labels, fraction, seed, "fast validation")
+        low, high = wilson_interval(int(right[index].sum()), len(index))
+        held += low <= truth <= high
+    # 95 % of 400 is 380, with a deviation of 4.4
+    assert held >= 367
