@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
-from astkit.trainers import GatedStep
 from astkit.widgets import gate_plots
 from tests.benchmarks import policies_plan, policies_table, surface
 from tests.test_readme import surroundings
@@ -114,7 +113,7 @@ def test_a_policy_page_has_its_card_and_its_rows_of_the_table(generated: dict[st
         assert [text for text in card.values() if text.replace("\\|", "|") not in page] == []
         rows = re.findall(r"^\| .* points .*\|$", page, re.MULTILINE)
         assert [row for row in rows if row not in tables] == []
-        own = re.search(rf"^\| {name}(:.*)? \| ", tables.split("## Speed")[0], re.MULTILINE)
+        own = re.search(rf"^\| {name}(:.*)? \| ", tables.split("## Published")[0], re.MULTILINE)
         assert ("Not measured yet" in page) == (own is None)
 
 
@@ -137,8 +136,6 @@ def example_names(path: str) -> dict[str, Any]:
     """What the reader of the docstring of ``path`` has: README's names, and the object itself."""
     names = surroundings()
     x, y = next(iter(names["loader"]))
-    trainer = names["Trainer"](names["model"], names["train"], policy=names["Gate"](0.5), epochs=1)
-    assert isinstance(trainer.step, GatedStep)
     name = path.rpartition(".")[2]
     return {
         **names,
@@ -148,7 +145,6 @@ def example_names(path: str) -> dict[str, Any]:
         "y": y,
         "LatticeConfig": LatticeConfig,
         "Budget": importlib.import_module("astkit").Budget,
-        "trainer": trainer,
         "device": "cpu",
         "meter": EnergyMeter("cpu"),
         "step": lambda: None,
@@ -171,6 +167,18 @@ def test_parts_import_only_from_rows_below(site: ModuleType) -> None:
                 if target != part and rows[target] <= rows[part]:
                     wrong.append(f"{part}/{path.name} imports from {target}")
     assert wrong == []
+
+
+def test_the_path_of_a_batch_is_that_of_the_code() -> None:
+    drawing = re.search(r"```text\n(.*?)```", (DOCS / "house.md").read_text("utf-8"), re.DOTALL)
+    assert drawing is not None
+    named = re.findall(r"^[│├└─ ]*([\w.]+) +(\S+\.py)", drawing[1], re.MULTILINE)
+    assert len(named) > 15
+    for name, file in named:
+        text = (ROOT / "astkit" / file).read_text("utf-8")
+        kind, _, function = name.rpartition(".")
+        assert re.search(rf"^ *def {function}\(", text, re.MULTILINE), name
+        assert not kind or re.search(rf"^class {kind}\b", text, re.MULTILINE), name
 
 
 def test_external_links_are_well_formed() -> None:

@@ -41,11 +41,14 @@ def surroundings() -> dict[str, Any]:
     data = TensorDataset(x, y)
     loader = DataLoader(data, batch_size=64)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    names = dict.fromkeys(("train", "validation", "loader", "train_loader", "val_loader"), loader)
+    names: dict[str, Any] = dict.fromkeys(
+        ("train", "validation", "loader", "train_loader", "val_loader"), loader
+    )
     return {
         **names,
         "data": data,
         "model": model,
+        "trainer": Trainer(model, loader, policy=Gate(0.5), epochs=1),
         "budget": Budget(epochs=1),
         "criterion": nn.CrossEntropyLoss(reduction="none"),
         "optimizer": torch.optim.SGD(model.parameters(), 0.1),

@@ -52,7 +52,7 @@ def formula(name: str, rows: int, world: int, steps: float) -> tuple[float, floa
         return sums + gathered, sums + world * gathered
     if name == "random":
         return 0.0, 0.0
-    sent = 16 + (17 if name == "auto" else 12) * rows + 40 / steps
+    sent = 16 + (21 if name == "auto" else 12) * rows + 48 / steps
     return sent, world * sent
 
 

@@ -161,8 +161,16 @@ def _percent(share: float) -> str:
 
 
 def benchmarks() -> str:
-    """The interleaved ratios of tests/benchmarks."""
-    report = read(BENCHMARKS / "results.json")
+    """Interleaved ratios of what batching, planning and resident data gain."""
+    return _ratios(read(BENCHMARKS / "results.json"))
+
+
+def speed() -> str:
+    """Seconds of a step over those of raw loops."""
+    return _ratios(read(BENCHMARKS / "speed.json"))
+
+
+def _ratios(report: Report) -> str:
     rows = [
         {
             "ratio": figure["name"],
@@ -334,7 +342,7 @@ def _commits(parts: Report) -> str:
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (pays, answers),
-    "docs/measured.md": (digits, cifar10, benchmarks, scores, claims),
+    "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
     "docs/kaggle.md": (exports,),
