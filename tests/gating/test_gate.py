@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import textwrap
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -373,41 +372,6 @@ def test_a_gate_leaves_no_trace_in_the_model_or_the_generators(score: Any, contr
     assert everything_about(model) != before
 
 
-def failing(outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-    torch.rand(3)
-    raise RuntimeError("the score or the model broke")
-
-
-class Failing(nn.Module):
-    """A layer that draws a random number and breaks."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return failing(x, x, x)
-
-
-def test_a_gate_leaves_no_trace_when_it_fails() -> None:
-    model, x, y = model_with_everything(), torch.randn(8, 3, 4, 4), torch.randint(5, (8,))
-    for broken, score in ((nn.Sequential(model, Failing()), "loss"), (model, failing)):
-        gate, before = Gate(score=score), everything_about(broken)
-        with pytest.raises(RuntimeError, match="the score or the model broke"):
-            gate(broken, x, y)
-        assert everything_about(broken) == before
-        assert gate.batches == 0
-
-
-def test_scores_are_those_of_the_model_in_eval_mode_without_gradients() -> None:
-    model, x, y = model_with_everything(), torch.randn(8, 3, 4, 4), torch.randint(5, (8,))
-    scores = Gate().score(model, x, y)
-    assert scores.shape == (8,)
-    assert not scores.requires_grad
-    flags = [module.training for module in model.modules()]
-    model.eval()
-    with torch.no_grad():
-        torch.testing.assert_close(scores, F.cross_entropy(model(x), y, reduction="none"))
-    for module, training in zip(model.modules(), flags, strict=True):
-        module.training = training
-
-
 # --- what may be given -----------------------------------------------------------------------
 
 
@@ -422,22 +386,6 @@ def test_scores_and_criteria_of_ones_own() -> None:
 
     chosen = Gate(0.25, smallest, "top_k")(model, x, y)
     assert set(chosen.index.tolist()) == set((-x.abs().sum(1)).topk(3).indices.tolist())
-
-
-@pytest.mark.parametrize(
-    ("controller", "dtype"),
-    [
-        *zip(CONTROLLERS, [torch.float16, torch.bfloat16, torch.float64], strict=True),
-        ("log_integral", torch.int64),
-    ],
-)
-def test_scores_of_any_number_type(controller: str, dtype: torch.dtype) -> None:
-    kind = OriginPI(0.25, kp=0.1, ki=0) if controller == "origin_pi" else controller
-    gate = Gate(0.25, controller=kind)
-    for scores in uniform(0, 60, 64):
-        chosen = gate.select((scores * 2**20 if dtype == torch.int64 else scores).to(dtype))
-        assert chosen.weight.dtype == torch.float32
-    assert gate.rate == pytest.approx(0.25, abs=0.05)
 
 
 def test_impossible_arguments_are_refused_at_once_and_while_running() -> None:
@@ -624,45 +572,3 @@ def test_other_controllers_copy_the_scores_once_a_batch(monkeypatch: pytest.Monk
     for _ in range(5):
         gate(model, torch.randn(48, 6), torch.randint(4, (48,)))
     assert len(copies) == 5
-
-
-# --- in somebody else's loop -----------------------------------------------------------------
-
-
-def test_the_loop_of_the_docstring_learns() -> None:
-    block = (Gate.__doc__ or "").split("In a custom training loop::")[1].split("\n\n")[1]
-    first, body = textwrap.dedent(block).strip().split("\n", 1)
-    assert len(body.splitlines()) == 2
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(4, (512,), generator=generator)
-    centres = torch.randn(4, 6, generator=generator)
-    inputs = centres[labels] + 0.4 * torch.randn(512, 6, generator=generator)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 4))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-
-    names: dict[str, Any] = {"Gate": Gate, "model": model}
-    names["criterion"] = nn.CrossEntropyLoss(reduction="none")
-    exec(first, names)
-    gate = names["gate"]
-    assert gate.target_rate == 0.25
-
-    def accuracy() -> float:
-        with torch.no_grad():
-            return float((model(inputs).argmax(1) == labels).double().mean())
-
-    assert accuracy() < 0.6
-    trained = 0
-    for _ in range(8):
-        order = torch.randperm(512, generator=generator)
-        for rows in order.split(64):
-            names["x"], names["y"] = inputs[rows], labels[rows]
-            exec(body, names)
-            optimizer.zero_grad()
-            names["loss"].backward()
-            optimizer.step()
-            trained += len(names["chosen"])
-    assert accuracy() > 0.9
-    assert trained == gate.active + gate.fallback_rows
-    assert gate.seen == 8 * 512

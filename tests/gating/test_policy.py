@@ -34,10 +34,6 @@ Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
 DATA = TensorDataset(X, Y)
 
 
-def run_info(samples: int, epoch: int = 0, progress: float = 0.5, seed: int = 0) -> RunInfo:
-    return RunInfo(samples, torch.arange(samples), epoch, 0, progress, None, seed)
-
-
 # --- what every policy keeps -----------------------------------------------------------------
 
 NEEDED = {"target_rate": 0.25, "rate": 0.25}
@@ -77,14 +73,6 @@ def test_a_policy_by_name_by_mapping_and_as_it_is() -> None:
     assert (named.rate, named.seed) == (0.25, 7)
     assert given == {"name": "random", "rate": 0.25}  # left as it was
     assert as_policy({**given, "seed": 3}, seed=7).seed == 3  # type: ignore[union-attr]
-
-
-def test_a_policy_as_it_stands_takes_everything() -> None:
-    policy, model = Policy(), nn.Linear(6, 3)
-    assert policy.plan(run_info(5)) is None
-    assert policy.choose(Scored(None, Y, X, None, model)) is None
-    assert (policy.expected_rows(7), RandomSubset(0.5).expected_rows(7)) == (7, 4)
-    assert policy.config() == {}
 
 
 # --- errors ----------------------------------------------------------------------------------

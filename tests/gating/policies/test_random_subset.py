@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,9 +62,3 @@ def test_a_plan_is_a_function_of_seed_and_epoch(
         before = torch.get_rng_state()
         assert plan(mixed, epoch, samples).index.equal(expected[epoch])
         assert torch.get_rng_state().equal(before)
-
-
-def test_an_impossible_rate_is_refused() -> None:
-    for rate in (0, -1, 1.5, math.nan, math.inf):
-        with pytest.raises(ValueError, match=rf"rate is {rate}, but a rate is a share of the samp"):
-            RandomSubset(rate)

@@ -1,0 +1,585 @@
+"""Scores against plain Python loops and autograd; weighted sums; scores that remember."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from astkit.gating import (
+    EL2N,
+    ContextScore,
+    Gate,
+    Loss,
+    LossAndContrast,
+    LossContrastConstant,
+    OriginPI,
+    RelativeScore,
+    Score,
+    Scored,
+    WeightedSum,
+    named_score,
+)
+from astkit.gating.scores import confidence, contrast, entropy, gradient_norm, margin
+from astkit.names import REGISTRIES, resolve
+from astkit.trainers import checkpoint
+from astkit.trainers.fingerprint import plain
+
+RELATIVE = [LossAndContrast, LossContrastConstant]
+Parts = tuple[Tensor, Tensor, Tensor]
+seeds = st.integers(0, 2**32 - 1)
+
+
+def slow_loss(logits: list[float], label: int) -> float:
+    top = max(logits)
+    return top + math.log(sum(math.exp(logit - top) for logit in logits)) - logits[label]
+
+
+def slow_std(values: list[float]) -> float:
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def slow_features(outputs: Tensor, targets: Tensor, inputs: Tensor) -> list[tuple[float, float]]:
+    rows = zip(outputs.tolist(), targets.tolist(), inputs.flatten(1).tolist(), strict=True)
+    return [(slow_loss(logits, label), slow_std(image)) for logits, label, image in rows]
+
+
+def slow_origin(*batch: Tensor) -> list[float]:
+    features = slow_features(*batch)
+    means = [sum(column) / len(features) for column in zip(*features, strict=True)]
+
+    def half(value: float, mean: float) -> float:
+        return min(max(value / (mean + 1e-6), 0.0), 2.0) / 2
+
+    return [0.7 * half(loss, means[0]) + 0.3 * half(std, means[1]) for loss, std in features]
+
+
+def slow_older(*batch: Tensor) -> list[float]:
+    features = slow_features(*batch)
+    most = [max(column) for column in zip(*features, strict=True)]
+    return [
+        0.5 * loss / (most[0] + 1e-6) + 0.3 * std / (most[1] + 1e-6) + 0.2 for loss, std in features
+    ]
+
+
+def make_batch(
+    seed: int, rows: int = 16, channels: int = 3, size: int = 4, dtype: torch.dtype = torch.float64
+) -> Parts:
+    """Logits for 5 classes, labels, and images of very different contrast, one of them blank."""
+    random = torch.Generator().manual_seed(seed)
+    outputs = 2 * torch.randn(rows, 5, generator=random, dtype=dtype)
+    targets = torch.randint(5, (rows,), generator=random)
+    contrast = torch.rand(rows, 1, 1, 1, generator=random, dtype=dtype) * 3
+    inputs = torch.randn(rows, channels, size, size, generator=random, dtype=dtype) * contrast
+    inputs[0] = 0.25
+    return outputs, targets, inputs
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seeds,
+    st.integers(1, 20),
+    st.integers(1, 4),
+    st.integers(2, 5),
+    st.sampled_from([0.0, 0.01, 1.0, 20.0]),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_the_origins_rules_equal_a_loop_over_rows(
+    seed: int, rows: int, channels: int, size: int, scale: float, dtype: torch.dtype
+) -> None:
+    outputs, targets, inputs = make_batch(seed, rows, channels, size, dtype)
+    batch = scale * outputs, targets, inputs
+    # a loss is a difference of logits: in float32 a small one has the error of their rounding
+    mean = sum(loss for loss, _ in slow_features(*batch)) / rows
+    assume(dtype == torch.float64 or mean > 0.01)
+    rounding = torch.finfo(dtype).eps * float(batch[0].abs().max()) / (mean + 1e-6)
+    for score, slow in ((LossAndContrast(), slow_origin), (LossContrastConstant(), slow_older)):
+        scores = score(*batch)
+        assert (scores.shape, scores.dtype) == ((rows,), dtype)
+        tolerance = rounding + (1e-5 if dtype == torch.float32 else 1e-7)
+        assert scores.tolist() == pytest.approx(slow(*batch), abs=tolerance)
+    assert bool(((LossAndContrast()(*batch) >= 0) & (LossAndContrast()(*batch) <= 1)).all())
+
+
+def test_the_loss_is_that_of_each_row() -> None:
+    batch = make_batch(5)
+    losses = Loss()(*batch)
+    assert losses.dtype == torch.float64
+    assert losses.tolist() == pytest.approx([loss for loss, _ in slow_features(*batch)])
+    half = batch[0].bfloat16(), batch[1], batch[2].bfloat16()
+    assert LossAndContrast()(*half).dtype == torch.float32
+
+
+def learned_batch(seed: int, rows: int = 64) -> Parts:
+    """Rows that are learned but for the last four: loss about 0 on images of any contrast."""
+    _, targets, inputs = make_batch(seed, rows, dtype=torch.float32)
+    outputs = 30.0 * F.one_hot(targets, 5)
+    outputs[-4:] = outputs[-4:].roll(1, 1)
+    return outputs, targets, inputs
+
+
+def test_a_threshold_below_the_older_rules_constant_gates_nothing() -> None:
+    batch = learned_batch(0)
+    scores = LossContrastConstant()(*batch)
+    assert float(scores[0]) == pytest.approx(0.2, abs=1e-6)  # nothing left to learn, a blank image
+    assert float(scores.min()) >= 0.2 - 1e-6
+    assert float(LossAndContrast()(*batch)[0]) < 1e-6
+    # 0.1 is where the origin's controller stops at the low end
+    older, newer = (
+        Gate(0.1, score, OriginPI(0.1, start=0.1))
+        for score in ("loss_contrast_constant", "loss_and_contrast")
+    )
+    for seed in range(20):
+        batch = learned_batch(seed)
+        assert len(older.select(older.significance(*batch))) == 64
+        newer.select(newer.significance(*batch))
+    assert older.rate == 1
+    assert newer.rate < 0.9
+
+
+@pytest.mark.parametrize("kind", RELATIVE)
+@settings(deadline=None, max_examples=10)
+@given(seed=seeds, rows=st.integers(1, 15))
+def test_features_are_each_rows_own_and_references_can_run(
+    kind: type[LossAndContrast], seed: int, rows: int
+) -> None:
+    score, batch = kind(), make_batch(seed, rows)
+    features = score.features(Scored(*batch))
+    flat = [value for pair in slow_features(*batch) for value in pair]
+    assert features.flatten().tolist() == pytest.approx(flat, abs=1e-12)
+    last = score.features(Scored(*(part[-1:] for part in batch)))
+    torch.testing.assert_close(last, features[-1:])
+    # a running reference is that of a batch of the rows so far
+    running = torch.full((2,), 1e9 if kind is LossAndContrast else 0.0, dtype=torch.float64)
+    for count in range(rows):
+        running = score.running(running, count, features[count : count + 1])
+        torch.testing.assert_close(running, score.reference(features[: count + 1]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad"), [(RELATIVE[0], math.nan), (RELATIVE[0], math.inf), (RELATIVE[1], -math.inf)]
+)
+def test_a_row_that_is_not_finite_has_no_score_and_does_not_touch_the_others(
+    kind: type[LossAndContrast], bad: float
+) -> None:
+    outputs, targets, inputs = make_batch(4)
+    keep = torch.arange(16) != 5
+    expected = kind()(outputs[keep], targets[keep], inputs[keep])
+    spoiled, images = outputs.clone(), inputs.clone()
+    # a logit of -inf at the label makes the loss infinite, one elsewhere does nothing
+    spoiled[5] = 0.0
+    spoiled[5, targets[5]] = math.nan if math.isnan(bad) else -math.inf
+    images[5, 0, 0, 0] = bad
+    for batch in ((spoiled, targets, inputs), (outputs, targets, images)):
+        scores = kind()(*batch)
+        torch.testing.assert_close(scores[keep], expected)
+        assert not math.isfinite(scores[5])
+    assert not bool(kind()(outputs * math.nan, targets, inputs).isfinite().any())
+    for column in (0, 1):  # against a running reference, too; clamped, infinity would be the best
+        features = torch.tensor([[1.0, 1.0], [2.0, 0.5]])
+        features[0, column] = bad
+        scores = kind().combine(features, torch.tensor([2.0, 2.0]))
+        assert scores.isfinite().tolist() == [False, True]
+
+
+def test_contrast_asks_for_images() -> None:
+    outputs, targets, _ = make_batch(0, rows=4)
+    tokens, pair = torch.zeros(4, 7, dtype=torch.int64), (torch.zeros(4, 7), torch.zeros(4, 7))
+    for inputs in (tokens, torch.zeros(4), torch.zeros(4, 1), pair):
+        with pytest.raises(ValueError, match=r"contrast needs the inputs in one.*score='loss'"):
+            LossAndContrast()(outputs, targets, inputs)
+
+
+# --- scores of class outputs ---------------------------------------------------------------------
+OF_CLASSES = ["entropy", "margin", "confidence", "gradient_norm"]
+UNUSED = torch.zeros(0)  # no input is looked at
+some_logits = st.integers(1, 6).flatmap(
+    lambda rows: st.integers(2, 7).flatmap(
+        lambda classes: st.lists(
+            st.lists(st.floats(-80, 80), min_size=classes, max_size=classes),
+            min_size=rows,
+            max_size=rows,
+        )
+    )
+)
+
+
+def slow_softmax(row: list[float]) -> list[float]:
+    powers = [math.exp(value - max(row)) for value in row]
+    return [power / sum(powers) for power in powers]
+
+
+def slow_entropy(row: list[float]) -> float:
+    return -sum(p * math.log(p) for p in slow_softmax(row) if p > 0)
+
+
+def slow_margin(row: list[float]) -> float:
+    first, second = sorted(slow_softmax(row), reverse=True)[:2]
+    return 1 - (first - second)
+
+
+def slow_confidence(row: list[float]) -> float:
+    return 1 - max(slow_softmax(row))
+
+
+@pytest.mark.parametrize(
+    ("score", "slow"),
+    [(entropy, slow_entropy), (margin, slow_margin), (confidence, slow_confidence)],
+)
+@settings(deadline=None, max_examples=30)
+@given(rows=some_logits)
+def test_uncertainties_equal_a_loop_over_rows(
+    score: Score, slow: Callable[[list[float]], float], rows: list[list[float]]
+) -> None:
+    outputs = torch.tensor(rows, dtype=torch.float64)
+    scores = score(outputs, torch.zeros(len(rows), dtype=torch.int64), UNUSED)
+    assert scores.dtype == torch.float64
+    assert scores.tolist() == pytest.approx([slow(row) for row in rows], abs=1e-6)
+    assert bool((scores >= 0).all())
+
+
+def autograd_norm(row: Tensor, target: Tensor) -> float:
+    """Norm of the gradient of one row's cross-entropy with respect to its some_logits."""
+    row = row.clone().requires_grad_()
+    F.cross_entropy(row[None], target[None]).backward()
+    return float(row.grad.norm())
+
+
+@settings(deadline=None, max_examples=30)
+@given(rows=some_logits, seed=st.integers(0, 2**32 - 1))
+def test_the_gradient_norm_is_autograds_for_labels_and_for_shares(
+    rows: list[list[float]], seed: int
+) -> None:
+    outputs = torch.tensor(rows, dtype=torch.float64)
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(outputs.shape[1], (len(rows),), generator=random)
+    shares = torch.rand(outputs.shape, generator=random, dtype=torch.float64)  # do not sum to 1
+    for targets in (labels, shares, shares / shares.sum(1, keepdim=True)):
+        scores = gradient_norm(outputs, targets, UNUSED)
+        expected = [autograd_norm(*pair) for pair in zip(outputs, targets, strict=True)]
+        assert scores.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_of_an_even_and_of_a_sure_guess() -> None:
+    for classes in (2, 3, 10, 1000):
+        outputs, targets = torch.full((3, classes), 4.2).double(), torch.zeros(3).long()
+        known = {
+            "entropy": math.log(classes),
+            "margin": 1.0,
+            "confidence": 1 - 1 / classes,
+            "gradient_norm": math.sqrt(1 - 1 / classes),
+        }
+        for name in OF_CLASSES:
+            scores = resolve("score", name)(outputs, targets, UNUSED)
+            assert scores.tolist() == pytest.approx([known[name]] * 3, abs=1e-12)
+    for dtype, size in product([torch.float32, torch.float64], [1e4, 1e30]):  # however large
+        outputs = torch.tensor([[size, 0.0, -size], [-size, 0.0, size]], dtype=dtype)
+        for name in OF_CLASSES:
+            sure = resolve("score", name)(outputs, torch.tensor([0, 2]), UNUSED)
+            assert sure.tolist() == [0, 0]
+        wrong = gradient_norm(outputs, torch.tensor([1, 0]), UNUSED)
+        assert wrong.tolist() == pytest.approx([math.sqrt(2)] * 2)
+
+
+def test_a_class_that_is_masked_out_does_not_count() -> None:
+    outputs = torch.tensor([[1.0, -math.inf, 0.5, 0.2]])
+    without = outputs[:, [0, 2, 3]]
+    for name in OF_CLASSES:
+        score = resolve("score", name)
+        masked = score(outputs, torch.tensor([2]), UNUSED)
+        torch.testing.assert_close(masked, score(without, torch.tensor([1]), UNUSED))
+
+
+def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
+    shapes = [(4,), (4, 1), (3, 5), (4, 5, 7), ()]
+    for name, outputs in product(OF_CLASSES, [*map(torch.zeros, shapes), ("a",), None]):
+        sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*, such as 'gate'"
+        with pytest.raises(ValueError, match=sentence):
+            resolve("score", name)(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
+    column, whole = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 5, dtype=torch.int64)
+    for targets in (torch.zeros(4), torch.zeros(4, 3), column, whole):
+        with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*, such as 'gate'"):
+            gradient_norm(torch.zeros(4, 5), targets, UNUSED)
+    for label in (5, -1, -100):
+        with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
+            gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
+    with pytest.raises(ValueError, match="targets are negative"):
+        gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)
+
+
+# --- weighted sums -------------------------------------------------------------------------------
+TERMS = sorted(n for n in REGISTRIES["score"] if not isinstance(named_score(n), RelativeScore))
+
+
+def model_batch(seed: int, rows: int = 8, kind: torch.dtype = torch.float64) -> Scored:
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 3, 2, 2, generator=random, dtype=kind)
+    x = x * torch.rand(rows, 1, 1, 1, generator=random, dtype=kind)
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5)).to(kind)
+    targets = torch.randint(5, (rows,), generator=random)
+    return Scored(model(x).detach(), targets, x, torch.randperm(rows, generator=random), model)
+
+
+def parts(batch: Scored) -> tuple[Any, Any, Any]:
+    return batch.outputs, batch.targets, batch.inputs
+
+
+def plain_sum(terms: list[tuple[float, str]], batch: Scored) -> list[float]:
+    """``sum(weight * score / mean)`` in Python numbers, from fresh scores of each name."""
+    total = [0.0] * len(batch.targets)
+    for weight, name in terms:
+        score = named_score(name)
+        found = score.score(batch) if isinstance(score, ContextScore) else score(*parts(batch))
+        mean = sum(found.tolist()) / len(found)
+        for row, value in enumerate(found.tolist()):
+            total[row] += weight * value / mean if mean else 0.0
+    return total
+
+
+weights = st.floats(0, 100).map(lambda weight: round(weight, 3))
+terms = st.lists(st.tuples(weights, st.sampled_from(TERMS)), min_size=1, max_size=5)
+spaces = st.sampled_from(["", " ", "  ", "\t"])
+
+
+@settings(deadline=None, max_examples=30)
+@given(terms.filter(lambda found: any(w for w, _ in found)), st.integers(0, 2**31), st.data())
+def test_a_sum_by_name_equals_plain_arithmetic(
+    found: list[tuple[float, str]], seed: int, data: st.DataObject
+) -> None:
+    batch = model_batch(seed, rows=data.draw(st.integers(1, 9)))
+    gap = data.draw(spaces)
+    text = f"{gap}+{gap}".join(f"{weight:f}{gap}*{gap}{name}" for weight, name in found)
+    score = named_score(gap + text + gap)
+    assert score.score(batch).tolist() == pytest.approx(plain_sum(found, batch), abs=1e-6)
+
+
+def test_the_sum_worked_out_by_hand() -> None:
+    # losses 1, 2, 9 (mean 4); contrasts sqrt(2) times 1, 2, 0 (mean sqrt(2))
+    gate = Gate(score="0.7*loss + 0.3*contrast", criterion=lambda outputs, targets: outputs[:, 0])
+    outputs = torch.tensor([[1.0], [2.0], [9.0]], dtype=torch.float64)
+    inputs = torch.tensor([[1.0, -1.0], [2.0, -2.0], [7.0, 7.0]], dtype=torch.float64)
+    scores = gate.significance(outputs, torch.zeros(3), inputs)
+    expected = [0.7 / 4 + 0.3, 0.7 / 2 + 0.6, 0.7 * 9 / 4]  # nothing is clamped
+    assert scores.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_ways_to_write_the_same_sum() -> None:
+    batch = model_batch(0)
+    for text, same in (
+        ("loss+contrast", "1*loss + 1*contrast"),
+        ("  2*loss+ .5 *contrast", "2.0*loss + 0.50*contrast"),
+        ("2.*loss + contrast", "contrast + 2*loss"),
+        ("loss + 0*contrast", "1*loss"),
+        ("loss + loss", "2*loss"),
+    ):
+        torch.testing.assert_close(named_score(text).score(batch), named_score(same).score(batch))
+
+
+def test_a_single_name_is_that_score_and_no_sum() -> None:
+    assert isinstance(named_score("loss"), Loss)
+    assert isinstance(named_score("loss_and_contrast"), LossAndContrast)  # clamped, as the origin's
+    assert isinstance(named_score("1*loss"), WeightedSum)
+    squared = nn.MSELoss(reduction="none")
+    assert named_score("loss", squared).criterion is squared
+    assert named_score("loss + contrast", squared).terms[0][1].criterion is squared
+
+
+def test_a_row_above_a_running_mean_of_0_counts_as_average() -> None:
+    score = WeightedSum([(2, Loss()), (3, contrast)])
+    features = torch.tensor([[4.0, 5.0], [4.0, 0.0], [0.0, 5.0]])
+    assert score.combine(features, torch.tensor([0.0, 10.0])).tolist() == [3.5, 2.0, 1.5]
+
+
+class Listening(ContextScore):
+    """The loss; remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Scored] = []
+
+    def score(self, batch: Scored) -> Tensor:
+        self.seen.append(batch)
+        return Loss()(*parts(batch))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"calls": len(self.seen)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.loaded = state["calls"]
+
+
+def test_index_model_and_state_reach_the_terms() -> None:
+    terms = [Listening(), Listening(), Listening()]
+    score = WeightedSum([(1, terms[0]), (0, terms[1]), (1, contrast), (2, terms[2])])
+    gate, batch = Gate(0.5, score, "top_k"), model_batch(5)
+    gate(batch.model, batch.inputs, batch.targets, batch.index)
+    for listening in (terms[0], terms[2]):
+        assert listening.seen[0].index is batch.index
+        assert listening.seen[0].model is batch.model
+    assert terms[1].seen == []  # weight 0: left out
+    resumed = [Listening(), Listening()]
+    state = gate.state_dict()
+    assert state["score"] == {"terms": [{"calls": 1}, {"calls": 1}]}
+    other = Gate(0.5, WeightedSum([(1, resumed[0]), (1, contrast), (2, resumed[1])]), "top_k")
+    other.load_state_dict(state)
+    assert [listening.loaded for listening in resumed] == [1, 1]
+
+
+NO_SUMS = ["loss +", "+", "*", "0.7*", "*loss", "loss*0.7", "0.7**loss", "0.7*0.3*loss"]
+NO_SUMS += ["0.7 loss + contrast", "1e3*loss", "1,5*loss", ".*loss", "inf*loss", "٣*loss"]
+NO_SUMS += ["2*(loss + contrast)", "-0.7*loss + contrast", "loss - contrast", "1e-3*loss"]
+REFUSED = {
+    **dict.fromkeys([*NO_SUMS, "loss + Loss"], "is not a weighted sum: join terms such as 0.7"),
+    "0.7*loss + 0.3*lose": "unknown score 'lose': choose one of confidence",
+    "0*loss + 0.0*contrast": r"weights \[0\.0, 0\.0\]: give numbers of 0 or more, at least one",
+    "loss + loss_and_contrast": "LossAndContrast compares a row with its batch already",
+    "1*loss_contrast_constant": "LossContrastConstant compares a row with its batch",
+    **{
+        text: f"^unknown score {text!r}: choose one of confidence"
+        for text in ("", "lose", "loss ", "loss contrast", "loss, contrast")  # no sum
+    },
+}
+
+
+def test_what_cannot_be_is_refused_in_one_sentence() -> None:
+    for text, sentence in REFUSED.items():
+        with pytest.raises(ValueError, match=sentence) as caught:
+            Gate(score=text)
+        assert "\n" not in str(caught.value)
+    for weights in ([-1.0, 1.0], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], []):
+        with pytest.raises(ValueError, match=r"got the weights \[.*\]: give numbers of 0 or more"):
+            WeightedSum(list(zip(weights, (Loss(), contrast), strict=False)))
+
+
+def test_a_term_that_turns_negative_is_named() -> None:
+    def signed(outputs: Tensor, targets: Tensor, inputs: Any) -> Tensor:
+        return torch.tensor([1.0, -0.25, math.nan, 3.0])
+
+    batch = model_batch(0, rows=4)
+    with pytest.raises(ValueError, match=r"signed gave -0\.25, but .* no term may be negative"):
+        WeightedSum([(1, Loss()), (0.1, signed)]).score(batch)
+    likelihood = Gate(score="loss + contrast", criterion=lambda outputs, targets: outputs[:, 0])
+    with pytest.raises(ValueError, match=r"Loss gave -.*use a score and a criterion that are"):
+        likelihood.significance(*parts(batch))
+
+
+# --- memories ------------------------------------------------------------------------------------
+some_visits = st.lists(
+    st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True), max_size=12
+)
+REMEMBERING = ["el2n", "loss + 0.5*el2n"]
+
+
+def batch_of(samples: list[int], seed: int, **other: Any) -> Scored:
+    random = torch.Generator().manual_seed(seed)
+    outputs = 3 * torch.randn(len(samples), 4, generator=random, dtype=torch.float64)
+    targets = torch.randint(4, (len(samples),), generator=random)
+    given = {
+        "outputs": outputs,
+        "targets": targets,
+        "inputs": UNUSED,
+        "index": torch.tensor(samples),
+    }
+    return Scored(**{**given, **other})
+
+
+@settings(deadline=None, max_examples=30)
+@given(some_visits)
+def test_el2n_is_the_mean_of_autograds_norms_over_the_visits_of_a_sample(passes: list[Any]) -> None:
+    score, seen = EL2N(), {}
+    for number, index in enumerate(passes):
+        batch = batch_of(index, number)
+        norms = map(autograd_norm, batch.outputs, batch.targets)
+        for sample, norm in zip(index, norms, strict=True):
+            seen.setdefault(sample, []).append(norm)
+        expected = [sum(seen[sample]) / len(seen[sample]) for sample in index]
+        assert score.score(batch).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_visit_that_is_not_finite_gives_no_score_and_is_forgotten() -> None:
+    score, clean = EL2N(), EL2N()
+    for number in range(4):
+        batch = batch_of([5, 0, 2], number)
+        expected = clean.score(batch) if number != 2 else None
+        if number == 2:
+            batch.outputs[:] = torch.tensor([[math.nan], [math.inf], [-math.inf]])
+        scores = score.score(batch)
+        if expected is None:
+            assert not bool(scores.isfinite().any())
+        else:
+            assert scores.equal(expected)
+    assert score.sums.equal(clean.sums)
+
+
+def test_without_an_index_it_says_what_to_pass() -> None:
+    model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.randint(4, (5,))
+    sentence = r"EL2N keeps per-sample state, .*indexed\(data\).*index=\.\.\. to"
+    for name in REMEMBERING:
+        gate = Gate(0.5, name)
+        for call in (gate, gate.score):
+            with pytest.raises(
+                ValueError, match=r"Gate keeps per-sample state, but .* index: .*ind"
+            ):
+                call(model, x, y)
+        with pytest.raises(ValueError, match=sentence):
+            gate.significance(model(x), y, x)
+        assert gate.score(model, x, y, torch.arange(5)).shape == (5,)
+        assert 0 < len(gate(model, x, y, torch.arange(5))) < 5
+
+
+def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() -> None:
+    wrong = [torch.arange(3), torch.arange(4.0), torch.arange(4)[:, None], torch.tensor(3)]
+    wrong += [torch.tensor([0, 1, -1, 2]), torch.ones(4, dtype=torch.bool)]
+    for index in wrong:
+        batch = batch_of([0, 1, 2, 3], 0, index=index)
+        with pytest.raises(
+            ValueError, match=r"index is torch\.\w+ of shape .* position of the sam"
+        ):
+            EL2N().score(batch)
+    small = batch_of([4, 0, 9], 0, index=torch.tensor([4, 0, 9], dtype=torch.int32))
+    assert EL2N().score(small).equal(EL2N().score(batch_of([4, 0, 9], 0)))
+
+
+@pytest.mark.parametrize(("name", "steps"), [*zip(REMEMBERING, [6, 0], strict=True)])
+def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int, tmp_path: Path) -> None:
+    model = nn.Linear(3, 4)
+
+    def run(gate: Gate, numbers: range) -> list[Any]:
+        found = []
+        for number in numbers:
+            random = torch.Generator().manual_seed(number)
+            x, y = torch.randn(6, 3, generator=random), torch.randint(4, (6,), generator=random)
+            index = torch.randperm(15, generator=random)[:6]
+            found.append(gate.score(model, x, y, index).tolist())
+            found.append(gate.select(torch.tensor(found[-1])).index.tolist())
+        return found
+
+    gate, resumed = Gate(0.3, name), Gate(0.3, name)
+    run(gate, range(steps))
+    resumed.load_state_dict(checkpoint.read(checkpoint.write(tmp_path / "gate", gate.state_dict())))
+    assert run(resumed, range(steps, 12)) == run(gate, range(steps, 12))
+    assert plain(resumed.state_dict()) == plain(gate.state_dict())
+    assert run(Gate(0.3, name), range(11, 12)) != run(gate, range(11, 12))  # memory matters
+
+
+def test_a_saved_state_is_no_view_of_the_score() -> None:
+    score = WeightedSum([(1, EL2N())])
+    score.score(batch_of([2], 0))
+    state = score.state_dict()
+    before = plain(state)
+    score.score(batch_of([2], 1))
+    assert before == plain(state) != plain(score.state_dict())
+    other = WeightedSum([(1, EL2N())])
+    other.load_state_dict(state)
+    other.score(batch_of([2], 1))
+    assert plain(state) == before
