@@ -1,18 +1,17 @@
 """Command line: ``astkit COMMAND``, or ``python -m astkit COMMAND``.
 
-One module per command, with ``HELP`` (a line), ``MORE`` (the end of its ``--help``),
-``add_options(parser)`` and ``run(options)``, which returns the exit code or ``None``.
+Modules import what takes long in the functions of their commands, so that help starts at once. A
+command returns its exit code, or ``None`` for success.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
+from typing import Any
 
-COMMANDS = ("demo", "notebooks", "compare", "run", "sweep", "report", "export")
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -25,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # paths may not be encodable in the C locale
             stream.reconfigure(errors="backslashreplace")
     try:
-        options = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
+        options = _parser().parse_args(arguments)
         return options.command(options) or GOOD
     except (ValueError, FileNotFoundError) as error:
         code, sentence = REFUSED, str(error)
@@ -52,7 +51,9 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def _parser() -> argparse.ArgumentParser:
+    from astkit.cli import compare, export, runs
+
     parser = argparse.ArgumentParser(
         prog="astkit",
         description="Adaptive sparse training: train on the samples that matter, measure whether"
@@ -60,17 +61,17 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         epilog="astkit COMMAND --help shows a command's options, with examples.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    # import only the named command, so that help starts at once
-    named = [name for name in arguments[:1] if name in COMMANDS]
-    for name in named or COMMANDS:
-        module = import_module(f"astkit.cli.{name}")
-        command = commands.add_parser(
-            name,
-            help=module.HELP,
-            description=module.HELP,
-            epilog=module.MORE,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_options(command)
-        command.set_defaults(command=module.run)
+    for module in (compare, runs, export):
+        module.add_commands(commands)
+    return parser
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str, more: str
+) -> argparse.ArgumentParser:
+    """Add the command ``name``; ``text``: a line of help, ``more``: the end of its ``--help``."""
+    raw = argparse.RawDescriptionHelpFormatter
+    options = {"help": text, "description": text, "epilog": more, "formatter_class": raw}
+    parser: argparse.ArgumentParser = commands.add_parser(name, **options)
+    parser.set_defaults(command=run)
     return parser

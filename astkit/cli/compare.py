@@ -9,11 +9,10 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from astkit.cli import say
+from astkit.cli import add_command, say
 from astkit.names import REGISTRIES
 
-HELP = "compare policies with dense and random training at equal FLOPs"
-MORE = """\
+EXAMPLES = """\
 examples:
   astkit compare --dataset digits --policies auto infobatch
   astkit compare --csv table.csv --target price --minutes 30 -o runs/price
@@ -23,8 +22,10 @@ With -o, the same command continues a comparison that was interrupted.
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_commands(commands: Any) -> None:
+    """Add the command and its options."""
+    text = "compare policies with dense and random training at equal FLOPs"
+    command = add_command(commands, "compare", run, text, EXAMPLES)
     task = command.add_mutually_exclusive_group()
     names = ", ".join(REGISTRIES["task"])
     task.add_argument("--dataset", default="digits", help=f"{names} (digits)")

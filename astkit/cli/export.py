@@ -1,16 +1,18 @@
-"""`astkit export`: a notebook and the package as one file that runs on Kaggle."""
+"""`astkit export` and `astkit notebooks`: write a notebook as one file, copy the notebooks."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
-from astkit.cli import say
-from astkit.cli.run import add_parameters
+from astkit.cli import add_command, say
+from astkit.cli.runs import add_parameters
+from astkit.files import shipped
 
-HELP = "write a notebook and the package as one file that runs on Kaggle"
-MORE = """\
+EXPORT = """\
 Writes a notebook that needs neither an installation nor the internet, and the
 kernel-metadata.json that `kaggle kernels push` requires. Files that parameters
 name are taken along. Without a notebook, --competition writes a template from
@@ -25,8 +27,12 @@ examples:
 """
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_commands(commands: Any) -> None:
+    """Add the commands and their options."""
+    command = add_command(commands, "notebooks", notebooks, "copy the notebooks into a folder", "")
+    command.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
+    text = "write a notebook and the package as one file that runs on Kaggle"
+    command = add_command(commands, "export", export, text, EXPORT)
     command.add_argument("notebook", type=Path, nargs="?", metavar="NOTEBOOK", help=".ipynb file")
     add_parameters(command, "name=value", "a parameter; may be repeated")
     folder = "folder of the files"
@@ -40,15 +46,24 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--gpu", action="store_true", help="run on a T4")
 
 
-def run(options: argparse.Namespace) -> None:
+def notebooks(options: argparse.Namespace) -> None:
+    """Copy the notebooks."""
+    if options.folder.exists():
+        raise ValueError(f"{options.folder} exists and would be overwritten: name a new folder")
+    left_out = shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__")
+    shutil.copytree(shipped("notebooks"), options.folder, ignore=left_out)
+    say(f"{len(list(options.folder.glob('*.ipynb')))} notebooks: jupyter lab {options.folder}")
+
+
+def export(options: argparse.Namespace) -> None:
     """Write the file and its metadata, and print what to do with them."""
-    from astkit.runs import export
+    from astkit.runs import export as kaggle
 
     if options.notebook is None and not options.competition:
         raise ValueError("there is nothing to export: name a notebook, or pass --competition NAME")
-    plan = export.read(options.notebook or export.COMPETITION)
-    user = options.user or os.environ.get("KAGGLE_USERNAME") or export.NOBODY
-    path = export.write(
+    plan = kaggle.read(options.notebook or kaggle.COMPETITION)
+    user = options.user or os.environ.get("KAGGLE_USERNAME") or kaggle.NOBODY
+    path = kaggle.write(
         plan,
         plan.changed(options.parameters),
         options.out,
@@ -58,6 +73,6 @@ def run(options: argparse.Namespace) -> None:
         gpu=options.gpu,
     )
     say(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
-    if user == export.NOBODY:
-        say(f"replace {export.NOBODY} in kernel-metadata.json by your Kaggle name, or pass --user")
+    if user == kaggle.NOBODY:
+        say(f"replace {kaggle.NOBODY} in kernel-metadata.json by your Kaggle name, or pass --user")
     say(f"kaggle kernels push -p {options.out}")

@@ -9,6 +9,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -82,7 +83,7 @@ class Notebook:
         return fitted
 
     def from_text(self, name: str, text: str) -> Any:
-        """The value in ``text``: verbatim if the default is a string, else a literal; see `fit`."""
+        """The value in ``text``: verbatim if the default is a string, else a literal."""
         if isinstance(self.default(name), str):
             return self.fit(name, text)
         value = literal(text)
@@ -93,10 +94,6 @@ class Notebook:
     def changed(self, options: Sequence[str]) -> Parameters:
         """The parameters in ``name=value`` options; see `from_text`."""
         return {name: self.from_text(name, text) for name, text in assignments(options).items()}
-
-    def all_parameters(self, parameters: Mapping[str, Any]) -> Parameters:
-        """The defaults, updated with ``parameters``; see `fit`."""
-        return {**self.defaults, **{name: self.fit(name, parameters[name]) for name in parameters}}
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,7 @@ def run(
         notebook: notebook to run, with its folder as working directory.
         parameters: those that replace defaults.
         root: parent folder of the run folders.
-        again: mark an earlier run stale and start a new one.
+        again: delete an earlier run and start anew.
         threads: value of the variables `THREAD_VARIABLES`; ``None`` leaves them unchanged.
         show: print what the notebook prints.
 
@@ -179,7 +176,7 @@ def run(
     try:
         if earlier and again:
             with _locked(earlier.folder):
-                earlier.mark_stale("run again on demand")
+                shutil.rmtree(earlier.folder)
             earlier = None
         begun = earlier is not None and bool(earlier.config)
         files = {"notebook": notebook.path.name, "code": notebook.code}
@@ -187,8 +184,11 @@ def run(
         with _locked(record.folder):
             if record.status == "complete":
                 return outcome(notebook, parameters, record)
-            if begun:
-                _resume(record, notebook)
+            if begun:  # remove files of an earlier attempt, and update the environment stamp
+                for file in ("error.json", "result.json"):
+                    (record.folder / file).unlink(missing_ok=True)
+                record.write("env.json", {**stamp(), "earlier": record.read("env.json")})
+                record.write("config.json", {**record.config, **files})
             return _run(notebook, parameters, record, threads, show)
     except Locked:
         return Outcome(parameters, "busy", folder=earlier.folder if earlier else None)
@@ -282,7 +282,7 @@ def _fit(value: Any, default: Any) -> Any:
 def _identity(notebook: Notebook, parameters: Mapping[str, Any]) -> tuple[str, Parameters, int]:
     """Name, all parameters and seed of a run; the name can be a part of a folder's."""
     name = re.sub(r"[^A-Za-z0-9.-]+", "_", notebook.path.stem).strip("_.-") or "notebook"
-    every = notebook.all_parameters(parameters)
+    every = {**notebook.defaults, **parameters}
     seed = every.get("seed", every.get("seeds", 0))
     if isinstance(seed, list) and len(seed) == 1:
         seed = seed[0]
@@ -324,15 +324,6 @@ def _run(
     done = outcome(notebook, parameters, record)
     note = "the time limit was reached: run it again to resume" if end == "left" else ""
     return Outcome(parameters, done.status, seconds, done.error, record.folder, True, note)
-
-
-def _resume(record: Record, notebook: Notebook) -> None:
-    """Remove files of an earlier attempt, and update the environment stamp."""
-    earlier, config = record.read("env.json"), record.config
-    for name in ("error.json", "result.json"):
-        (record.folder / name).unlink(missing_ok=True)
-    record.write("env.json", {**stamp(), "earlier": earlier})
-    record.write("config.json", {**config, "code": notebook.code})
 
 
 # modules beside the notebook can be imported, but a json.py there must not replace Python's own

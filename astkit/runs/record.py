@@ -36,11 +36,10 @@ FOLDER = "ASTKIT_RUN"
 
 LONGEST = 300  # characters of a reason; error.json holds the full text
 
-Status = Literal["complete", "failed", "incomplete", "stale"]
+Status = Literal["complete", "failed", "incomplete"]
 Row = Mapping[str, Any]
 
 _SIGNS: tuple[tuple[str, Status], ...] = (
-    ("stale.json", "stale"),
     (".unfinished", "incomplete"),
     ("error.json", "failed"),
     ("result.json", "complete"),
@@ -71,13 +70,7 @@ class Record:
         record = cls.find(root, name, parameters, seed)
         if record is None:
             date = datetime.now(UTC).strftime("%Y-%m-%d")
-            tail = _tail(name, parameters, seed)
-            folder = Path(root) / f"{date}_{tail}"
-            number = 0
-            while (folder / "stale.json").exists():
-                number += 1
-                folder = Path(root) / f"{date}.{number}_{tail}"
-            record = cls(folder)
+            record = cls(Path(root) / f"{date}_{_tail(name, parameters, seed)}")
         if not record.config:  # the same whichever of several processes writes it
             record.write("env.json", stamp())
             config = {"name": name, "seed": seed, "parameters": dict(parameters), **more}
@@ -92,11 +85,9 @@ class Record:
         parameters: Mapping[str, Any],
         seed: int = 0,
     ) -> Record | None:
-        """The run with this name, seed and parameters that is not stale, or ``None``."""
-        for path in sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}")):
-            if not (path / "stale.json").exists():
-                return cls(path)
-        return None
+        """The run with this name, seed and parameters, or ``None``."""
+        found = sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))
+        return cls(found[0]) if found else None
 
     @property
     def status(self) -> Status:
@@ -108,9 +99,7 @@ class Record:
 
     @property
     def reason(self) -> str:
-        """Why the run is stale or has failed, in one line; empty for other runs."""
-        if self.status == "stale":
-            return str(self.read("stale.json").get("why", ""))
+        """Why the run has failed, in one line; empty for other runs."""
         error = self.read("error.json")
         if self.status != "failed" or not error:
             return ""
@@ -131,7 +120,7 @@ class Record:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Contents of ``config.json``; empty if missing."""
+        """Contents of ``config.json``; empty before `create` has written it."""
         return self.read("config.json", name=str, seed=int, parameters=dict)
 
     @property
@@ -158,10 +147,6 @@ class Record:
         content = {"rows": flat(rows), "curves": flat(curves), **more, "time": time}
         (self.folder / "error.json").unlink(missing_ok=True)
         return self.write("result.json", content)
-
-    def mark_stale(self, why: str) -> Path:
-        """Exclude the run from reports; running it again creates a new folder."""
-        return self.write("stale.json", {"why": why})
 
     def write(self, name: str, content: Mapping[str, Any]) -> Path:
         """Write a JSON file in the folder; see `astkit.files.write_json`."""

@@ -40,7 +40,6 @@ def run(
     jobs: int = 1,
     root: str | os.PathLike[str] = "runs",
     *,
-    threads: int | None = None,
     announce: Callable[[str], object] = print,
 ) -> list[Outcome]:
     """Run a notebook with every combination of ``values``; a failed run does not affect the others.
@@ -48,23 +47,21 @@ def run(
     Args:
         path: the notebook.
         values: per parameter, a list (tuple, range, array) of values, or one value for all runs.
-        jobs: number of processes, each with one run at a time.
+        jobs: number of processes, each with one run at a time; the CPU threads are divided among
+            them, unless ``OMP_NUM_THREADS`` is set.
         root: parent folder of the run folders.
-        threads: CPU threads of each run. By default the available ones are divided among the jobs,
-            unless ``OMP_NUM_THREADS`` is set.
         announce: called with a message after each run.
 
     Returns one outcome per combination, the last name varying fastest. Before anything runs, raises
     ``ValueError`` for unknown parameters and invalid numbers, ``FileNotFoundError`` without the
     notebook. An interrupt ends the runs; call it again to resume.
     """
-    for name, number in (("jobs", jobs), ("threads", threads)):
-        if number is not None and number < 1:
-            raise ValueError(f"{name} is {number}: give 1 or more")
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}: give 1 or more")
     plan = notebook.read(path)
     rows = combinations(plan, values)
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        threads = max(1, allowed_cpus() // min(jobs, len(rows)))
+    divided = max(1, allowed_cpus() // min(jobs, len(rows)))
+    threads = None if "OMP_NUM_THREADS" in os.environ else divided
     calls = (joblib.delayed(_one)(i, plan, row, root, threads) for i, row in enumerate(rows))
     # while a worker starts, a json.py in the current folder must not replace Python's own
     os.environ[_SAFE] = "1"

@@ -31,7 +31,7 @@ class Runs(NamedTuple):
 
 
 def collect(root: str | Path) -> Runs:
-    """All runs below ``root``; failed, unfinished, stale and damaged ones are only in ``folders``.
+    """All runs below ``root``; failed, unfinished and damaged ones are only in ``folders``.
 
     Raises ``FileNotFoundError`` if the folder contains no runs.
     """

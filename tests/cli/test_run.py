@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 
 from astkit import cli
-from astkit.cli import demo, main
+from astkit.cli import main, runs
 from astkit.files import write_json
 from astkit.runs.record import Record
 from tests.cli.refusals import refused
@@ -42,7 +42,7 @@ def test_a_complete_run_is_run_again_on_demand_only(toy, root, process, capsys):
     assert "note      toy.ipynb has changed since" in said
     assert len(seen) == 1
     assert run(toy, "-p", "rate=1", "-p", "names=z", "--again") == 0
-    assert len({env["ASTKIT_RUN"] for _, env in seen}) == 2
+    assert len(seen) == 2
 
 
 def test_other_ends_are_told(toy, root, process, capsys):
@@ -71,10 +71,10 @@ def test_bad_arguments_are_refused_before_anything_starts(toy, root, capsys):
 
 
 def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, monkeypatch):
-    def interrupted(name):
+    def interrupted():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "import_module", interrupted)
+    monkeypatch.setattr(cli, "_parser", interrupted)
     assert main(["run", "toy.ipynb"]) == 130
     assert capsys.readouterr().err == "astkit: interrupted; started again, it resumes\n"
 
@@ -145,5 +145,5 @@ def test_the_demo_is_a_run_of_notebook_01_from_its_beginning(process, root, caps
     said = capsys.readouterr().out
     assert "accuracy" in said
     assert "0.75" in said
-    monkeypatch.setattr(demo, "NOTEBOOK", root / "01.ipynb")
+    monkeypatch.setattr(runs, "FIRST", root / "01.ipynb")
     assert "install astkit from a wheel, or run the demo in a clone" in refused(capsys, "demo")

@@ -36,17 +36,6 @@ def test_runs_that_differ_do_not_share_a_folder(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_stale_run_is_begun_anew(tmp_path: Path) -> None:
-    first = Record.create(tmp_path, "a", {}, 0)
-    first.finish()
-    first.mark_stale("the data were wrong")
-    second = Record.create(tmp_path, "a", {}, 0)
-    assert (first.status, first.reason) == ("stale", "the data were wrong")
-    assert (second.status, second.reason) == ("incomplete", "")
-    assert second.folder != first.folder
-    assert Record.create(tmp_path, "a", {}, 0).folder == second.folder
-
-
 def test_a_result_makes_a_run_complete_and_holds_plain_values(tmp_path: Path) -> None:
     run = Record(tmp_path / "run")
     run.write("error.json", {"type": "ValueError", "message": "no data\nhere"})
