@@ -34,7 +34,7 @@ class Selection:
 
     Attributes:
         index: int64 ``[n]``: rows of the data set (``plan``) or batch (``choose``); may repeat.
-        weight: float ``[n]``, 0 or more; default 1. ``[n, ...]`` for weights per token.
+        weight: float ``[n]``, 0 or more; default 1.
         normaliser: divisor of the weighted sum; by default the sum of the weights. With the number
             of rows instead, weights such as 1 / (1 - r) give an unbiased gradient. In a plan it
             refers to all n rows: a batch of b of them divides by normaliser * b / n.
@@ -71,7 +71,7 @@ class Selection:
 
     def padded(self) -> Selection:
         """The first row of the batch with weight 0, in place of an empty selection."""
-        index, weight = self.index.new_zeros(1), self.weight.new_zeros(1, *self.weight.shape[1:])
+        index, weight = self.index.new_zeros(1), self.weight.new_zeros(1)
         return replace(self, index=index, weight=weight, active=torch.zeros_like(index).bool())
 
     def __len__(self) -> int:
@@ -87,20 +87,15 @@ class Selection:
         """Number of padding rows, which have weight 0, 0-dim; ``None`` where there are none."""
         if not isinstance(self.rate, Tensor) and distributed.world() == 1:
             return None
-        return (self._weight_of_rows == 0).sum()
-
-    @property
-    def _weight_of_rows(self) -> Tensor:
-        """Weights ``[n]``; of weights per token, their sums over the tokens of a row."""
-        return self.weight.flatten(1).sum(1) if self.weight.ndim > 1 else self.weight
+        return (self.weight == 0).sum()
 
     def mean_loss(self, losses: Tensor) -> Tensor:
         """Weighted mean of the losses ``[n]`` of the rows, 0-dim; for reports."""
-        return (losses * self._weight_of_rows).sum() / self.total
+        return (losses * self.weight).sum() / self.total
 
     @property
     def scale(self) -> Tensor:
-        """Weights ``[n, ...]`` for a loss that is averaged over the rows."""
+        """Weights ``[n]`` for a loss that is averaged over the rows."""
         return self.weight * (len(self) / self.total)
 
     def mean(self, losses: Tensor) -> Tensor:
@@ -150,7 +145,9 @@ class Selection:
             if index is not None:
                 _check_index(name, what, index, rows)
         weight = self.weight
-        if len(weight) != len(self) or not bool((weight >= 0).all() & weight.isfinite().all()):
+        if weight.shape != self.index.shape or not bool(
+            (weight >= 0).all() & weight.isfinite().all()
+        ):
             raise ValueError(
                 f"{name} gave weights of shape {list(weight.shape)} that are not all finite and 0"
                 f" or more to {len(self)} rows: give one such weight per row"

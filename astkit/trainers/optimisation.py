@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, call, join, take_rows, tensors
-from astkit.gating.losses import Criterion, reduced, row_losses, token_losses
+from astkit.gating.losses import Criterion, row_losses
 from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
 from astkit.trainers.config import TrainConfig
@@ -176,7 +176,7 @@ class Optimisation:
 
         Args:
             batch: the rows to train on.
-            weight: float ``[batch]``, or ``[batch, tokens]`` for weights per token; 1 by default.
+            weight: float ``[batch]``; 1 by default.
             normaliser: divisor of the weighted sum; by default the sum of the weights.
             ledger: measures the time of forward, backward and optimizer separately.
 
@@ -268,16 +268,11 @@ class Optimisation:
         with ledger.phase("forward"):
             with self.autocast():
                 outputs = call(self.training_pass, batch.x, batch.y)
-            if weight is not None and weight.ndim > 1:
-                tokens, mask = token_losses(self.criterion, outputs, batch.y)
-                losses = reduced(tokens, mask)
-                summands = tokens if mask is None else torch.where(mask, tokens, 0.0)
-            else:
-                summands = losses = row_losses(self.criterion, outputs, batch.y)
+            losses = row_losses(self.criterion, outputs, batch.y)
             if self.watching:
                 self._predictions.append(predictions(outputs, batch.y))
         with ledger.phase("backward"):
-            loss = summands.sum() if weight is None else (summands * weight).sum()
+            loss = losses.sum() if weight is None else (losses * weight).sum()
             loss = loss / divisor
             self._check_finite(loss.detach(), "training loss")
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()

@@ -387,8 +387,7 @@ class Trainer:
             part = batch.take(chosen.index)
             weights = chosen.weight
             if weight is not None:
-                factors = weight.to(weights.device).index_select(0, chosen.index)
-                weights = weights * factors.reshape(-1, *[1] * (weights.ndim - 1))
+                weights = weights * weight.to(weights.device).index_select(0, chosen.index)
         normaliser = chosen.total
         if self._processes > 1:
             own = 0.0 if self.batches.repeating else float(normaliser)
@@ -458,7 +457,7 @@ class Trainer:
         rows, losses, known = result.rows, result.losses, result.predictions
         chosen = result.selection
         if chosen is not None and chosen.padding is not None:  # leave out padding rows
-            real = chosen.weight.reshape(len(chosen), -1).sum(1)[: len(rows)] > 0
+            real = chosen.weight[: len(rows)] > 0
             rows, losses, known = rows[real], losses[real], known.take(real)
         visits = [Visit(_rows_of(batch.index, rows), losses, *known[:3])]
         seen = result.seen

@@ -52,8 +52,6 @@ def test_the_mean_by_hand_and_its_gradient() -> None:
     assert losses.grad is not None
     assert losses.grad.tolist() == [1 / 8, 3 / 8, 4 / 8]
     assert choose(4, 0, 2).mean(losses).item() == 3.0  # weight 1 each: the plain mean
-    tokens = choose(0, 1, weight=torch.tensor([[1.0, 0.0], [1.0, 2.0]]))
-    assert tokens.mean(torch.tensor([[1.0, 9.0], [2.0, 3.0]])).item() == 9 / 4
 
 
 def test_the_mean_of_nothing_is_zero_with_zero_gradients() -> None:
@@ -124,6 +122,7 @@ CHECKED: dict[str, tuple[dict[str, Any], str]] = {
     "row 5": ({"index": torch.tensor([5])}, "selected rows 5 to 5 of 5, .* select from 0 to 4"),
     "row -1": ({"index": torch.tensor([2, -1])}, "selected rows -1 to 2 of 5"),
     "scored": ({"score_only": torch.tensor([9])}, "selected rows 9 to 9 of 5"),
+    "weights per token": ({"weight": torch.ones(2, 7)}, r"weights of shape \[2, 7\]"),
     "one weight": ({"weight": torch.ones(1)}, r"weights of shape \[1\].* to 2 rows"),
     "negative": ({"weight": torch.tensor([1.0, -0.1])}, "not all finite and 0 or more"),
     "NaN": ({"weight": torch.tensor([1.0, math.nan])}, "not all finite and 0 or more"),
@@ -146,7 +145,6 @@ def test_what_can_be_selected_passes() -> None:
     for chosen in (
         choose(0, 4, 4, weight=torch.tensor([0.0, 1.0, 2.0]), normaliser=torch.tensor(3.0)),
         choose(score_only=torch.tensor([1])),
-        choose(0, 1, weight=torch.ones(2, 7)),
     ):
         assert chosen.check(5, RandomSubset(0.5)) is chosen
 
