@@ -18,10 +18,8 @@ from typing import Any, NamedTuple
 import torch
 
 POWERCAP = Path("/sys/class/powercap")
-PLAUSIBLE_WATTS = 2000.0
-"""Power above which the difference of two readings shows a reset."""
-STEPS, STEPS_BETWEEN_PAUSES = 100, 25
-"""Minimum number of counter steps in a total, and on average between pauses."""
+STEPS = 25
+"""Minimum number of counter steps between two pauses, on average; four times as many in a total."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,9 @@ class EnergyMeter:
             step()
         print(meter.reading("training"))
 
-    Windows with other names (evaluation) are not part of a total. Without a counter only time is
-    measured, and each reading is ``None`` with the reason. Synchronise the device before each edge:
-    queued work is counted in the next window. ``clock``: monotonic, in seconds.
+    Without a counter only time is measured, and each reading is ``None`` with the reason.
+    Synchronise the device before each edge: queued work is counted in the next window. A counter
+    may wrap once in a window. ``clock``: monotonic, in seconds.
     """
 
     def __init__(
@@ -103,10 +101,13 @@ class EnergyMeter:
             yield
         finally:
             self._open, self._ended = False, self._clock()
-            seconds, after = self._ended - began, self._read(account)
-            account.seconds += seconds
+            after = self._read(account)
+            account.seconds += self._ended - began
             if self.counter is not None and before is not None and after is not None:
-                account.joules += _joules(self.counter, account, after - before, seconds)
+                wrapped = self.counter.range_j or 0.0 if after < before else 0.0
+                account.joules += after - before + wrapped
+                if after - before + wrapped < 0:
+                    account.reason = "the counter was reset within a window"
 
     def _read(self, account: _Account) -> float | None:
         try:
@@ -116,14 +117,11 @@ class EnergyMeter:
             return None
 
     def reading(self, name: str = "training") -> EnergyReading:
-        """The total of ``name`` so far; ``None`` with the reason if incomplete or too short.
-
-        That is below 100 steps of the counter (10 s for a GPU), or 25 between frequent pauses.
-        """
+        """The total of ``name`` so far; ``None`` with the reason if incomplete or too short."""
         account = self._accounts.get(name, _Account())
         if self.counter is None:
             return EnergyReading(None, None, "none", account.seconds, self._missing)
-        least = max(STEPS, STEPS_BETWEEN_PAUSES * account.stretches) * self.counter.step_s
+        least = STEPS * max(4, account.stretches) * self.counter.step_s
         reason = account.reason
         if reason is None and account.seconds < least:
             pauses = f"{account.seconds:.2f} s with {account.stretches - 1} pauses"
@@ -147,18 +145,6 @@ class EnergyMeter:
 
     def _identity(self) -> str:
         return f"{self.counter.backend} on {self.counter.scope}" if self.counter else "no counter"
-
-
-def _joules(counter: EnergyCounter, account: _Account, passed: float, seconds: float) -> float:
-    """Joules of a window, across at most one wrap; sets ``account.reason`` if there may be more."""
-    most = PLAUSIBLE_WATTS * (seconds + 1)  # a step may hold up to a second
-    joules = passed if counter.range_j is None else passed % counter.range_j
-    if not 0 <= joules <= most:
-        account.reason = "the counter was reset within a window"
-    elif counter.range_j is not None and counter.range_j <= most:
-        longest = counter.range_j / PLAUSIBLE_WATTS - 1
-        account.reason = f"the counter may wrap unseen in windows over {longest:.0f} s"
-    return joules
 
 
 def _open_counter(device: torch.device) -> EnergyCounter:

@@ -3,7 +3,7 @@
 Counting slows a pass (up to 14 times for small layers), so count once per model and input shape
 (`FlopCache`), outside timed windows. Source of the counts: torch's ``FlopCounterMode`` and the
 formulas at the end of this file. Elementwise operations, normalisation and the optimizer count as
-zero, as they do there.
+zero, as they do there; work outside of torch's operators, such as NumPy's, is not seen.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import inspect
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -74,6 +73,9 @@ class BatchFlops:
         return per_row * rows + (self.forward.fixed + self.backward.fixed) * passes if rows else 0.0
 
 
+Lengths = dict[int, BatchFlops]
+
+
 class FlopCache:
     """FLOPs of batches by model and input shape; ``count(model, batch)`` is called for new shapes.
 
@@ -83,30 +85,35 @@ class FlopCache:
 
     def __init__(self, count: Callable[[nn.Module, Batch], BatchFlops]) -> None:
         self._count = count
-        self._counted: WeakKeyDictionary[nn.Module, dict[Shape, BatchFlops]] = WeakKeyDictionary()
-        self._predicted: WeakKeyDictionary[nn.Module, dict[Shape, BatchFlops]] = WeakKeyDictionary()
+        self._costs: WeakKeyDictionary[nn.Module, dict[Shape, BatchFlops]] = WeakKeyDictionary()
+        self._counted: WeakKeyDictionary[nn.Module, dict[Shape, Lengths]] = WeakKeyDictionary()
         self._warned: set[str] = set()
 
     def cost(self, model: nn.Module, batch: Batch) -> BatchFlops:
         """FLOPs of ``batch``; warns once for each operation that cannot be counted."""
-        shape, counted = shape_of(batch), self._counted.setdefault(model, {})
-        predicted = self._predicted.setdefault(model, {})
-        cost = counted.get(shape) or predicted.get(shape) or _prediction(counted, shape)
-        if cost is None:
-            predicted.clear()
-            cost = counted[shape] = self._count(model, batch)
-            unknown = set(cost.uncounted) - self._warned
-            self._warned |= unknown
-            if unknown:
-                warnings.warn(
-                    f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
-                    " lower bound, no ratio is computed from it, and a FLOPs budget raises"
-                    " ValueError",
-                    stacklevel=3,
-                )
-        elif shape not in counted:
-            predicted[shape] = cost
-        return cost
+        shape, costs = shape_of(batch), self._costs.setdefault(model, {})
+        if shape not in costs:
+            length = shape[0][0] if shape[0] else 0
+            kind = tuple(tuple(0 if n == length else n for n in part) for part in shape)
+            counted = self._counted.setdefault(model, {}).setdefault(kind, {})
+            cost = _prediction(counted, length)
+            if cost is None:
+                costs.clear()  # earlier predictions
+                cost = counted[length] = self._count(model, batch)
+                self._warn(set(cost.uncounted))
+            costs[shape] = cost
+        return costs[shape]
+
+    def _warn(self, uncounted: set[str]) -> None:
+        unknown = uncounted - self._warned
+        self._warned |= unknown
+        if unknown:
+            warnings.warn(
+                f"FLOPs of {', '.join(sorted(unknown))} cannot be counted: the ledger holds a"
+                " lower bound, no ratio is computed from it, and a FLOPs budget raises"
+                " ValueError",
+                stacklevel=4,
+            )
 
 
 def shape_of(batch: Batch) -> Shape:
@@ -116,26 +123,18 @@ def shape_of(batch: Batch) -> Shape:
     return tuple(tuple(tensor.shape[1:]) for tensor in tensors(batch.x))
 
 
-def _prediction(counted: Mapping[Shape, BatchFlops], shape: Shape) -> BatchFlops | None:
-    """The cost of ``shape`` from a parabola through those counted; ``None`` where there is none."""
-    alike = [known for known in counted if list(map(len, known)) == list(map(len, shape))]
-    sizes = np.array([sum(known, ()) for known in (*alike, shape)], dtype=np.int64)
-    varying = sizes[:, (sizes != sizes[-1]).any(0)]
-    if not varying.size or len(set(varying[:-1, 0])) < LENGTHS:
-        return None
-    # all varying sizes must be affine functions of the first of them, the length
-    steps = varying - varying[-1]
-    longest = np.abs(steps[:, 0]).argmax()
-    if (steps * steps[longest, 0] != np.outer(steps[:, 0], steps[longest])).any():
-        return None
-    known, length = varying[:-1, 0], varying[-1, 0]
+def _prediction(counted: Lengths, length: int) -> BatchFlops | None:
+    """The cost of ``length``, counted or from a parabola; ``None`` where it has to be counted."""
+    if length in counted or len(counted) < LENGTHS:
+        return counted.get(length)
+    known = np.array(list(counted))
     # multiples of a layer's stride would not show that other lengths are rounded
     odd = (length - known[0]) % np.gcd.reduce(known - known[0])
-    if odd or not known.min() <= length <= known.max():
+    if odd or not known.min() < length < known.max():
         return None
-    costs = [counted[known] for known in alike]
+    costs = list(counted.values())
     flops = np.array([[*cost.scoring, *cost.forward, *cost.backward] for cost in costs])
-    powers = np.vander(varying[:, 0] / known.max(), 3)
+    powers = np.vander([*(known / known.max()), length / known.max()], 3)
     parabolas = np.linalg.lstsq(powers[:-1], flops, rcond=None)[0]
     if not np.allclose(powers[:-1] @ parabolas, flops, rtol=1e-9, atol=0.1):
         return None
@@ -175,7 +174,7 @@ def count_flops(
     eager = torch.compiler.set_stance("force_eager") if loaded else nullcontext()
     isolated = rng.isolated(device, "flops")
     run = partial(_run, model, Batch(None, x, y), criterion)
-    with torch.inference_mode(False), rng.restored(), isolated, eager, _parameters_kept(model):
+    with torch.inference_mode(False), rng.restored(), isolated, eager:
         random.seed(0)  # a random cost is the same in every run
         np.random.seed(0)
         try:
@@ -236,21 +235,29 @@ def _run(
 ) -> _Pass:
     """One pass over ``rows`` copies of the first row."""
     batch = whole.take(torch.zeros(rows, dtype=torch.int64)).map(_copied)
-    buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    sharded = distributed.is_sharded(model)  # the graph holds the gathered parameters
+    state = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+    trained: list[Tensor] = [each for each in model.parameters() if each.requires_grad]
+    if not sharded:  # copies, since a forward may modify them, as nn.Embedding(max_norm=...)
+        copies = {
+            name: parameter.detach().clone().requires_grad_(parameter.requires_grad)
+            for name, parameter in model.named_parameters()
+        }
+        state |= copies
+        trained += [copy for copy in copies.values() if copy.requires_grad]
     args, keywords = arguments(model, batch.x, batch.y)
     drawn, mode = _python_draws(), FlopCounter() if counted else None
     total = (lambda: 0) if mode is None else mode.get_total_flops
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, before in modes:
             module.training = training and before
         with torch.set_grad_enabled(training and backward), mode or nullcontext():
-            losses = criterion(functional_call(model, buffers, args, keywords), batch.y)
+            losses = criterion(functional_call(model, state, args, keywords), batch.y)
             loss = (losses[0] if isinstance(losses, tuple) else losses).sum()
             forward = total()
-            if trained and loss.requires_grad and distributed.is_sharded(model):
-                _backward(loss, trained)  # the graph holds the gathered parameters
+            if trained and loss.requires_grad and sharded:
+                _backward(loss, trained)
             elif trained and loss.requires_grad:
                 torch.autograd.grad(loss, trained, allow_unused=True)
     finally:
@@ -259,7 +266,7 @@ def _run(
     if mode is None:
         return _Pass(0, 0, set(), False)
     decided = mode.decided or _python_draws() != drawn
-    return _Pass(forward, total() - forward, mode.uncounted(loss), decided)
+    return _Pass(forward, total() - forward, mode.uncounted(), decided)
 
 
 def _python_draws() -> tuple[Any, ...]:
@@ -268,7 +275,7 @@ def _python_draws() -> tuple[Any, ...]:
     return random.getstate(), numpy[1].tobytes(), numpy[2]
 
 
-def _backward(loss: Tensor, parameters: list[nn.Parameter]) -> None:
+def _backward(loss: Tensor, parameters: Sequence[Tensor]) -> None:
     """Run a backward pass and restore the gradients of ``parameters``."""
     before = [parameter.grad for parameter in parameters]
     for parameter in parameters:
@@ -280,18 +287,6 @@ def _backward(loss: Tensor, parameters: list[nn.Parameter]) -> None:
 
 def _copied(part: Any) -> Any:
     return map_tensors(lambda tensor: tensor.detach().clone(), part)
-
-
-@contextmanager
-def _parameters_kept(model: nn.Module) -> Iterator[None]:
-    """Restore parameters that a forward modifies in place, as ``nn.Embedding(max_norm=...)``."""
-    before = [(p, p._version, p.detach().clone()) for p in model.parameters()]
-    try:
-        yield
-    finally:
-        for parameter, version, values in before:
-            if parameter._version != version:
-                parameter.data.copy_(values)
 
 
 class FlopCounter(FlopCounterMode):
@@ -336,15 +331,10 @@ class FlopCounter(FlopCounterMode):
         """Whether a value of a tensor was read, on which control flow may depend."""
         return self._watch.decided
 
-    def uncounted(self, loss: Tensor | None = None) -> set[str]:
-        """Names of multiply-add operations that were counted as zero.
-
-        With ``loss``, also those of ``autograd.Function`` in its graph whose work torch cannot see,
-        such as that of NumPy or of a Triton kernel.
-        """
+    def uncounted(self) -> set[str]:
+        """Names of multiply-add operations that were counted as zero."""
         unsupported: Mapping[str, int] = getattr(self, "get_unsupported_ops", dict)()
-        opaque = set() if loss is None else self._watch.opaque(loss)
-        return self._watch.unknown | set(unsupported) | opaque
+        return self._watch.unknown | set(unsupported)
 
 
 class _WholeModel(nullcontext[None]):
@@ -360,11 +350,10 @@ _c10d_functional_autograd _dtensor fsdp
 _LIBRARIES = frozenset(_NAMESPACES.split())
 """Namespaces of torch's own operators, which are known or perform no multiply-adds."""
 _READING = frozenset(("_local_scalar_dense", "nonzero"))
-_COPYING = frozenset(("detach", "alias", "lift_fresh", "_to_copy", "clone"))
 
 
 class _Watch(TorchDispatchMode):
-    """Records multiply-add operations without a formula, and what ``autograd.Function``s call."""
+    """Records multiply-add operations without a formula, and whether a value was read."""
 
     supports_higher_order_operators = True
 
@@ -372,7 +361,6 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.unknown: set[str] = set()
         self.decided = False
-        self._called: dict[CodeType, set[str]] = {}  # operations by the function that calls them
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -385,36 +373,7 @@ class _Watch(TorchDispatchMode):
         if not known and isinstance(func, torch._ops.OpOverload):
             self.unknown.add(f"{library}::{name}")
         self.decided = self.decided or name in _READING
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_name not in ("forward", "backward"):
-            frame = frame.f_back
-        if frame is not None:
-            self._called.setdefault(frame.f_code, set()).add(name)
         return func(*args, **(kwargs or {}))
-
-    def opaque(self, loss: Tensor) -> set[str]:
-        """Functions in the graph of ``loss`` that only copy tensors, or that fill empty ones."""
-        unseen = set()
-        for function in _functions(loss):
-            both = inspect.unwrap(function.forward), inspect.unwrap(function.backward)
-            called = set().union(*(self._called.get(each.__code__, ()) for each in both))
-            if called <= _COPYING or any("empty" in name for name in called):
-                unseen.add(f"{function.__name__} (autograd.Function)")
-        return unseen
-
-
-def _functions(loss: Tensor) -> Iterator[Any]:
-    """The ``autograd.Function``s in the graph of ``loss`` that are not torch's own."""
-    nodes, seen = [loss.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        nodes += [parent for parent, _ in node.next_functions]
-        function = getattr(type(node), "_forward_cls", None)
-        if function is not None and not function.__module__.startswith("torch."):
-            yield function
 
 
 Formula = Callable[..., int]

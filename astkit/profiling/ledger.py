@@ -85,16 +85,14 @@ class _Timers(dict[str, Phase]):
 class Ledger:
     """Measured counts only: samples, FLOPs, seconds and joules.
 
-    ``seconds`` has two clocks that never run simultaneously, "training" and "evaluation"; `phases`
-    splits the training clock ("load", "score", "gate", "forward", "backward", "optimizer", "log");
-    ``with ledger.phase(name)`` adds to one of them, and phases do not nest.
+    ``seconds`` has two clocks that never run simultaneously, "training" and "evaluation"; ``with
+    ledger.phase(name)`` adds to one of `phases`, which split the training clock and do not nest.
     Nothing here synchronises an accelerator while it trains: a phase measures the launching of
-    work, and the training clock includes the waits of whoever reads a value. What is still queued
-    is waited for by `settle`, before the other clock runs. ``flops_dense``: cost of training on all
-    of the same samples, for comparison. ``uncounted``: what ``flops`` does not include; if there is
-    any, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures joules
-    while a clock runs; without one they are not measured. With several processes, samples and FLOPs
-    are those of all of them after each `pool`; seconds and joules are not.
+    work, and `settle` waits for what is queued before the other clock runs. ``flops_dense``: cost
+    of training on all of the same samples. ``uncounted``: what ``flops`` does not include; if there
+    is any, ``flops`` is a lower bound, and no ratio may be formed from it. ``meter`` measures
+    joules while a clock runs. With several processes, samples and FLOPs are those of all of them
+    after each `pool`; seconds and joules are not.
     """
 
     counts: Samples = field(default_factory=Samples)
