@@ -46,7 +46,7 @@ def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
     ``target_transform`` of torchvision, the classes that the rows have instead are returned, or
     ``None`` if a stored label does not determine them.
     """
-    data, rows = _inside(data)
+    data, rows = inside(data)
     if samples is None:
         samples = len(data if rows is None else rows) if hasattr(data, "__len__") else -1
     if rows is not None:
@@ -66,7 +66,7 @@ def distinct_rows(data: Any) -> int | None:
     The tensor is the attribute ``images``, or the first of a TensorDataset. Rows are compared by a
     64-bit hash.
     """
-    data, rows = _inside(data)
+    data, rows = inside(data)
     inputs = next(iter(getattr(data, "tensors", ())), getattr(data, "images", None))
     if not isinstance(inputs, Tensor) or inputs.nbytes > LARGEST:
         return None
@@ -142,7 +142,7 @@ def _hashed(data: Any) -> _Hashed | None:
             return None
     if isinstance(data, list | tuple):  # of batches
         return None
-    data, rows = _inside(data)
+    data, rows = inside(data)
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         return None
     numbers = range(len(data) if rows is None else len(rows)) if drawn is None else drawn
@@ -183,7 +183,7 @@ def _bytes(value: Any) -> Iterator[bytes]:
         yield flat.view(torch.uint8).numpy().tobytes()
 
 
-def _inside(data: Any) -> tuple[Any, Tensor | None]:
+def inside(data: Any) -> tuple[Any, Tensor | None]:
     """The data set within loaders and subsets, and its rows in them; ``None`` for all in order."""
     rows = None
     while True:

@@ -1,0 +1,235 @@
+"""Cheap representations of the rows of a data set, before any model is trained, by kind of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
+
+from astkit import rng
+from astkit.datasets.facts import NAMES, class_labels, inside
+from astkit.datasets.images import Images
+from astkit.datasets.loader import fetch_rows
+
+Matrix = Any
+"""Features of n rows: float32 ``[n, d]``, a numpy array or a scipy CSR matrix."""
+FeaturesOf = Callable[[Any], Any]
+"""Features of the inputs of n rows, ``[n, d]``, from a user."""
+
+CHUNK = 2048  # rows that are read at once
+BUCKETS = 2**16  # of hashed n-grams
+SIDE = 32  # pixels to which the longer side of an image is reduced before the convolution
+FILTERS, WINDOW, CELLS = 48, 5, 3  # untrained filters, their side, and cells a side of their means
+IMAGES, TEXTS, TOKENS, TABLE, GIVEN = "images", "texts", "tokens", "table", "features"
+
+
+class Rows:
+    """The rows of a data set as estimators read them.
+
+    The kind of the inputs follows from their type and shape, and with it their features:
+
+    - float ``[F]`` or ``[T, F]``: a table, or series; the columns themselves;
+    - ``[C, H, W]``: `image_features`;
+    - strings: counts of hashed words and pairs of words (scikit-learn's HashingVectorizer);
+    - integers ``[T]``: counts of hashed n-grams, see `token_features`.
+
+    Args:
+        data: a map-style data set or a list of strings, or a loader or Subset of one.
+        features: computes features of the inputs of a batch, for other kinds of data.
+        by_row: computes features from row numbers, int64 ``[n]``, such as those of a model.
+
+    Attributes:
+        kind: of the inputs.
+        labels: int64 ``[N]``, where the targets are classes, else ``None``.
+        series: whether consecutive rows may depend on each other.
+        flops: of computing features so far.
+
+    Raises ``ValueError`` for data without rows that can be selected, and for an unknown kind.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        features: FeaturesOf | None = None,
+        by_row: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self._data, self._numbers = inside(data)
+        sized = hasattr(self._data, "__len__") and hasattr(self._data, "__getitem__")
+        if isinstance(self._data, IterableDataset) or not sized or not len(self):
+            raise ValueError(
+                f"the data are a {type(self._data).__name__}, of which no rows can be selected:"
+                " pass a map-style data set with at least one row"
+            )
+        self._features, self._by_row = features, by_row
+        self.labels = class_labels(data, len(self))
+        self.flops = 0.0
+        first = self.inputs(torch.zeros(1, dtype=torch.int64))
+        own = features is not None or by_row is not None
+        self.kind = GIVEN if own else kind_of(first)
+        self.series = self.kind == TABLE and first.ndim == 3 and self.labels is None
+
+    def __len__(self) -> int:
+        return len(self._data if self._numbers is None else self._numbers)
+
+    def read(self, rows: Tensor) -> tuple[Any, Any]:
+        """Inputs and targets of ``rows``, int64 ``[n]``; targets are ``None`` where there are none.
+
+        Strings come as a list, other parts stacked.
+        """
+        rows = rows if self._numbers is None else self._numbers[rows]
+        if isinstance(self._data, Images | TensorDataset):
+            return _divided(self._data[rows])
+        with rng.restored():
+            items = fetch_rows(self._data, rows.tolist())
+        if isinstance(items[0], str):
+            return items, None
+        return _divided(default_collate(items))
+
+    def inputs(self, rows: Tensor) -> Any:
+        """Inputs of ``rows``: a tensor, a list of strings, or what the data hold."""
+        return self.read(rows)[0]
+
+    def targets(self, rows: Tensor) -> Tensor | None:
+        """Targets of ``rows``, ``[n, ...]``; ``None`` where there are none."""
+        parts = [self.read(part)[1] for part in rows.split(CHUNK)]
+        return torch.cat(parts) if all(isinstance(part, Tensor) for part in parts) else None
+
+    def features(self, rows: Tensor) -> Matrix:
+        """Features of the inputs of ``rows``, ``[n, d]``."""
+        return stacked([self._of(part) for part in rows.split(CHUNK)])
+
+    def _of(self, rows: Tensor) -> Matrix:
+        if self._by_row is not None:
+            return self._by_row(rows).numpy()
+        x = self.inputs(rows)
+        if self._features is not None:
+            return np.asarray(self._features(x), np.float32).reshape(len(rows), -1)
+        if self.kind == IMAGES:
+            found, flops = image_features(x)
+            self.flops += flops
+            return found.numpy()
+        if self.kind == TEXTS:
+            return _vectorizer().transform(x)
+        if self.kind == TOKENS:
+            return token_features(x.numpy())
+        return x.reshape(len(rows), -1).numpy().astype(np.float32)
+
+
+def kind_of(inputs: Any) -> str:
+    """The kind of the ``inputs`` of some rows; ``ValueError`` for one without features here."""
+    if isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
+        return TEXTS
+    if isinstance(inputs, Tensor):
+        if inputs.ndim == 4 and not inputs.is_complex():
+            return IMAGES
+        if inputs.is_floating_point() and inputs.ndim in (2, 3):
+            return TABLE
+        if inputs.ndim == 2 and not inputs.is_complex():
+            return TOKENS
+    shape = f" of shape {list(inputs.shape[1:])} a row" if isinstance(inputs, Tensor) else ""
+    raise ValueError(
+        f"no features are known for inputs that are a {type(inputs).__name__}{shape}: pass"
+        " features=, a function that returns [n, d] numbers for the inputs of n rows"
+    )
+
+
+def image_features(images: Tensor) -> tuple[Tensor, float]:
+    """Pixel statistics and untrained filters, float32 ``[n, d]``, and the FLOPs of the filters.
+
+    ``images [n, C, H, W]``: uint8 in 0..255, or numbers of any scale. Of each channel the mean, the
+    deviation, and mean differences of neighbours, at full and half resolution; of random filters
+    without mean, the positive and negative parts averaged over CELLS x CELLS cells. Source of the
+    latter: Saxe et al., "On random weights and unsupervised feature learning", ICML 2011.
+    """
+    x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    half = F.avg_pool2d(x, 2, ceil_mode=True)
+    found = [x.mean((2, 3)), x.std((2, 3), correction=0)]
+    for size in (x, half):
+        found += [size.diff(dim=place).abs().mean((2, 3)) for place in (2, 3)]
+    longer = max(x.shape[2:])
+    if longer > SIDE:
+        sides = [max(WINDOW, round(side * SIDE / longer)) for side in x.shape[2:]]
+        x = F.interpolate(x, sides, mode="area")
+    channels = x.shape[1]
+    random = rng.generator("aim", "filters", channels)
+    filters = torch.randn(FILTERS, channels, WINDOW, WINDOW, generator=random)
+    filters -= filters.mean((1, 2, 3), keepdim=True)
+    filters /= filters.flatten(1).norm(dim=1)[:, None, None, None]
+    seen = F.conv2d(x, filters, padding=WINDOW // 2)
+    parts = (F.adaptive_avg_pool2d(part.clamp_min(0), CELLS) for part in (seen, -seen))
+    found += [part.flatten(1) for part in parts]
+    return torch.cat(found, 1).nan_to_num(), 2.0 * seen.numel() * filters[0].numel()
+
+
+def token_features(tokens: np.ndarray[Any, Any], longest: int = 3) -> Matrix:
+    """Counts of hashed runs of 1 to ``longest`` tokens, CSR ``[n, BUCKETS]``, of norm 1 a row.
+
+    ``tokens``: integers ``[n, T]``. Source: hashed n-gram features of Xie et al., "Data selection
+    for language models via importance resampling" (DSIR), NeurIPS 2023.
+    """
+    from scipy.sparse import csr_matrix
+
+    n, length = tokens.shape
+    columns = []
+    for size in range(1, min(longest, length) + 1):
+        runs = np.full((n, length - size + 1), size, np.uint64)
+        for place in range(size):
+            runs = mixed(runs + tokens[:, place : length - size + place + 1].astype(np.uint64))
+        columns.append((runs % BUCKETS).astype(np.int32))
+    index = np.hstack(columns)
+    starts = np.arange(n + 1) * index.shape[1]
+    counts = csr_matrix((np.ones(index.size, np.float32), index.ravel(), starts), (n, BUCKETS))
+    counts.sum_duplicates()
+    lengths = np.sqrt(np.add.reduceat(counts.data**2, counts.indptr[:-1]))
+    counts.data /= np.repeat(lengths, np.diff(counts.indptr))
+    return counts
+
+
+def stacked(parts: list[Matrix]) -> Matrix:
+    """Matrices one below the other."""
+    if isinstance(parts[0], np.ndarray):
+        return np.vstack(parts)
+    from scipy.sparse import vstack
+
+    return vstack(parts, "csr")
+
+
+def mixed(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The finaliser of splitmix64 (Steele et al., OOPSLA 2014), on uint64."""
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _vectorizer() -> Any:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    return HashingVectorizer(
+        n_features=BUCKETS, ngram_range=(1, 2), alternate_sign=False, dtype=np.float32
+    )
+
+
+def _divided(batch: Any) -> tuple[Any, Any]:
+    """Inputs and targets of a collated batch; single inputs without what holds them."""
+    if isinstance(batch, Mapping):
+        target = next((batch[name] for name in NAMES if name in batch), None)
+        # masks say which values count, and hold no values
+        parts = [part for name, part in batch.items() if name not in NAMES and not _is_mask(part)]
+    elif isinstance(batch, tuple | list) and not isinstance(batch[0], str):
+        *parts, target = batch if len(batch) > 1 else (batch[0], None)
+    else:
+        parts, target = [batch], None
+    inputs = parts[0] if len(parts) == 1 else parts
+    if isinstance(inputs, tuple):
+        inputs = list(inputs)
+    return inputs, target
+
+
+def _is_mask(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dtype == torch.bool

@@ -1,0 +1,224 @@
+"""What choosing by the target is expected to gain, from proxies that are fitted in seconds.
+
+A proxy is fitted to training rows with their weights to the powers `POWERS`, and judged in the
+task's own metric on rows of the target that did not shape the weights. Source of the powers:
+Shimodaira, "Improving predictive inference under covariate shift", 2000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from astkit.gating.features import TABLE, TOKENS, mixed
+from astkit.gating.ratio import (
+    FITTED,
+    OUTPUTS,
+    Array,
+    LinearThenTrees,
+    Pair,
+    fit_flops,
+    table_classifier,
+)
+
+POWERS = (0.0, 0.5, 1.0)
+ERRORS = 2.0  # standard errors by which a power other than 0 has to be better
+CONTEXTS = 2**22  # buckets of the n-gram model
+MOST_TOKENS = 4_000_000  # to which it is fitted
+PRIOR = 2.0  # observations that the shorter context of the n-gram model counts as
+
+
+class Forecast(NamedTuple):
+    """What choosing by the target is expected to gain over training on all rows.
+
+    Attributes:
+        gain: expected gain, in ``unit``; 0 where the training data and the target are alike.
+        error: two paired standard errors of it over rows of the target.
+        unit: "points" of accuracy, "% of the RMSE", "bits a token"; empty without targets.
+        power: of the weights, one of `POWERS`; 0 is training on all rows.
+        seconds: how long it took.
+        reason: why nothing is expected, or why it cannot be foretold; else empty.
+    """
+
+    gain: float
+    error: float
+    unit: str
+    power: float
+    seconds: float
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """One line."""
+        took = f"{self.seconds:.0f} s"
+        if self.reason:
+            return f"forecast: {self.reason}; {took}"
+        digits = 2 if self.unit.startswith("bits") else 1
+        said = f"{self.gain:+.{digits}f} +- {self.error:.{digits}f} {self.unit}"
+        if not self.power:
+            return f"forecast: cannot tell, {said}; {took}"
+        return f"forecast: {said} from choosing by the target; {took}"
+
+
+def judge(pair: Pair, weights_of: Callable[[Tensor], Tensor]) -> tuple[float, float, float, str]:
+    """Power of the weights, gain, two standard errors of it, and unit, by proxies.
+
+    ``weights_of(rows)``: weights of all training rows, float64 ``[N]``, shaped by these rows of the
+    target. Each half of the target shapes the weights of proxies that are judged on the other. The
+    power is 0 unless another one is better by `ERRORS` paired standard errors; where none is, the
+    gain is that of the best other power. Without targets, or with targets of several parts, the
+    power is 1 and the unit is empty.
+    """
+    fitted = pair.some("proxy", FITTED)
+    proxy = _proxy(pair, fitted)
+    if proxy is None:
+        return 1.0, 0.0, 0.0, ""
+    fit, unit = proxy
+    losses: dict[float, list[Array]] = {power: [] for power in POWERS}
+    plain = fit(np.ones(len(fitted)))
+    halves = pair.halves()
+    for shaping, judged in (halves, halves[::-1]):
+        weights = weights_of(shaping)[fitted]
+        for power in POWERS:
+            found = fit((weights**power).numpy()) if power else plain
+            losses[power].append(found[judged.numpy()])
+    together = {power: np.concatenate(parts) for power, parts in losses.items()}
+    gains = {power: gain(together[0.0], together[power], unit) for power in POWERS if power}
+    best = max(gains, key=lambda power: gains[power][0])
+    expected, error = gains[best]
+    sure = expected > ERRORS * error
+    return best if sure else 0.0, expected, ERRORS * error, unit
+
+
+def gain(dense: Array, chosen: Array, unit: str) -> tuple[float, float]:
+    """Gain in ``unit`` and its standard error, from losses of the same rows, float64 ``[n]`` each.
+
+    Of squared errors it is the reduction of their root mean in percent, with the error of the delta
+    method; else the mean difference.
+    """
+    n = len(dense)
+    if unit != "% of the RMSE":
+        differences = dense - chosen
+        return float(differences.mean()), float(differences.std(ddof=1) / n**0.5)
+    ratio = chosen.mean() / dense.mean()
+    spread = (chosen - ratio * dense).std(ddof=1) / (n**0.5 * dense.mean())
+    return float(100 * (1 - ratio**0.5)), float(100 * spread / (2 * max(ratio, 1e-12) ** 0.5))
+
+
+Fit = Callable[[Array], Array]
+"""Fits a proxy with weights ``[fitted]``; returns its losses on the target, float64 ``[M]``."""
+
+
+def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
+    """What fits a proxy to the rows ``fitted`` with given weights, and the unit of its gain."""
+    train, target = pair.train, pair.target
+    y = train.targets(fitted)
+    if y is None or target.targets(torch.arange(1)) is None:
+        return None
+    if train.kind == TOKENS and y.ndim == 2 and not y.is_floating_point():
+        return _language_model(pair, fitted, y), "bits a token"
+    if pair.has_classes:
+        assert train.labels is not None
+        return _classifier(pair, fitted, train.labels[fitted].numpy()), "points"
+    if y.is_floating_point() and y[0].numel() <= OUTPUTS:
+        return _regression(pair, fitted, y.reshape(len(y), -1).double().numpy()), "% of the RMSE"
+    return None
+
+
+def _classifier(pair: Pair, fitted: Tensor, y: Array) -> Fit:
+    """A linear head on the features, trees for tables; losses are 0 or 100."""
+    from sklearn.linear_model import RidgeClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    train, target = pair.train, pair.target
+    x = train.features(fitted)
+    assert target.labels is not None
+    labels = target.labels.numpy()
+    of_target = target.features(torch.arange(len(target)))
+
+    def fit(weights: Array) -> Array:
+        if train.kind == TABLE:
+            head: Any = table_classifier()
+        else:
+            head = RidgeClassifier(alpha=1.0 if hasattr(x, "nnz") else 100.0, random_state=0)
+        scale = StandardScaler(with_mean=False) if isinstance(x, np.ndarray) else "passthrough"
+        model = make_pipeline(scale, head)
+        last = model.steps[-1][0]
+        model.fit(x, y, **{f"{last}__sample_weight": weights / weights.mean()})
+        pair.flops += fit_flops(head, x)
+        return 100.0 * (model.predict(of_target) != labels)
+
+    return fit
+
+
+def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:
+    """Trees for tables, else a linear model, for each output; losses are squared errors."""
+    from sklearn.linear_model import Ridge
+
+    train, target = pair.train, pair.target
+    x = train.features(fitted)
+    rows = torch.arange(len(target))
+    of_target, values = target.features(rows), target.targets(rows)
+    assert values is not None
+    wanted = values.reshape(len(rows), -1).double().numpy()
+
+    def fit(weights: Array) -> Array:
+        errors = np.zeros(len(rows))
+        for place in range(y.shape[1]):
+            model: Any = LinearThenTrees() if train.kind == TABLE else Ridge(random_state=0)
+            model.fit(x, y[:, place], sample_weight=weights / weights.mean())
+            pair.flops += fit_flops(model, x)
+            errors += (model.predict(of_target) - wanted[:, place]) ** 2 / y.shape[1]
+        return errors
+
+    return fit
+
+
+def _language_model(pair: Pair, fitted: Tensor, y: Tensor) -> Fit:
+    """An n-gram model of the next token from two, one and no tokens before; losses are in bits.
+
+    The estimate from a longer context is mixed with that of the shorter one, which counts as
+    `PRIOR` observations (Witten-Bell smoothing with a constant); contexts share hashed buckets.
+    """
+    target, everything = pair.target, torch.arange(len(pair.target))
+    values = target.targets(everything)
+    assert values is not None
+    vocabulary = 1 + max(int(y.max()), int(values.max()))
+    kept = max(1, MOST_TOKENS // y.shape[1])
+    contexts, pairs = _hashed(pair.train.inputs(fitted[:kept]), y[:kept])
+    of_target = _hashed(target.inputs(everything), values)
+
+    def fit(weights: Array) -> Array:
+        each = np.repeat((weights / weights.mean())[:kept], contexts.shape[2])
+        p = np.full(of_target[0].shape[::2], 1 / vocabulary)
+        for order in range(contexts.shape[1]):
+            seen, followed = (
+                np.bincount(part[:, order].ravel(), each, minlength=CONTEXTS)
+                for part in (contexts, pairs)
+            )
+            before, both = (part[:, order] for part in of_target)
+            p = (followed[both] + PRIOR * p) / (seen[before] + PRIOR)
+        pair.flops += 2.0 * contexts.size
+        bits: Array = -np.log2(p).mean(1)
+        return bits
+
+    return fit
+
+
+def _hashed(x: Tensor, y: Tensor) -> tuple[Array, Array]:
+    """Buckets of the contexts of 0, 1 and 2 tokens, and with what follows: int32 ``[n, 3, T]``."""
+    tokens = x.numpy().astype(np.uint64)
+    context = np.zeros_like(tokens)
+    contexts, pairs = [], []
+    for order in range(3):
+        if order:
+            earlier = np.pad(tokens, ((0, 0), (order - 1, 0)))[:, : tokens.shape[1]]
+            context = mixed(context + earlier + np.uint64(order))
+        contexts.append(context % CONTEXTS)
+        pairs.append(mixed(context + y.numpy().astype(np.uint64) + np.uint64(7)) % CONTEXTS)
+    return np.stack(contexts, 1).astype(np.int32), np.stack(pairs, 1).astype(np.int32)

@@ -1,0 +1,237 @@
+"""Choosing by the target: rows in proportion to p_target(x, y) / p_training(x, y)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.gating.epoch import RunInfo
+from astkit.gating.features import IMAGES, FeaturesOf, Rows, kind_of
+from astkit.gating.forecast import Forecast, judge
+from astkit.gating.policies.last_loss import check_samples
+from astkit.gating.policy import Policy, PolicyCard
+from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, input_test
+from astkit.gating.selection import Selection
+
+LEVEL = 0.01  # probability of any false alarm in a run without a shift
+TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
+FEWEST = 100  # rows of a target
+UNSEEN = 2000  # rows that the model has not been trained on yet, for a test with its features
+
+
+@dataclass(frozen=True)
+class Aimed:
+    """How training rows are to be drawn.
+
+    Attributes:
+        weights: float64 ``[N]``, mean 1; ``None`` if all rows are to be trained on.
+        forecast: what this is expected to gain.
+        shifted: whether the training data and the target differ.
+        flops: spent on it.
+    """
+
+    weights: Tensor | None
+    forecast: Forecast
+    shifted: bool
+    flops: float
+
+
+class Aim(Policy):
+    """Draws as many rows as dense training, in proportion to how much the target needs them.
+
+    The target is the validation data. Weights p_target(x, y) / p_training(x, y), see
+    `astkit.gating.ratio`, to the power 0, 0.5 or 1 that a proxy found best, see
+    `astkit.gating.forecast`. Where a test does not tell the training data from the target, or where
+    the proxy does not gain, all rows are trained on, as in dense training.
+
+    The test takes place before the first step, with features that need no training. For images it
+    is repeated once in the first epoch, with the model's last hidden layer, loss and entropy, on
+    rows that the model has not been trained on yet; only if it finds something are all rows scored.
+
+    Rows are drawn systematically: over an epoch a row comes its expected number of times, rounded
+    up or down. The loss is their plain mean: the draw itself moves the distribution.
+
+    Args:
+        features: computes features ``[n, d]`` of the inputs of n rows, for data other than images,
+            texts and tables.
+        seed: random seed.
+
+    Raises ``ValueError`` during training without a target, or with one of fewer than `FEWEST` rows.
+    Source: importance of rows by a classifier of features, as in Xie et al. (DSIR, NeurIPS 2023)
+    and Fang et al. (dynamic importance weighting, NeurIPS 2020); test, power and abstention: this
+    package.
+    """
+
+    card = PolicyCard(
+        law="as many rows as in dense training, p proportional to (p_target / p_training)**a with a"
+        " of 0, 0.5 or 1; all rows where the target does not differ",
+        source="Xie et al., DSIR, NeurIPS 2023, and Fang et al., dynamic importance weighting,"
+        " NeurIPS 2020; the test, the power and abstention are from this package",
+        cost="none for skipped rows; a test before training, and for images a pass over 2,000 rows"
+        " and, where the model sees a difference, over all",
+        bias="towards the target; intended, not corrected",
+        avoid="if the validation data are not like the data that count",
+    )
+    rounds = 4
+    state: ClassVar[tuple[str, ...]] = ("drawn_by", "stage")
+    drawn_by: Tensor | None = None  # float64 [N]; None: all rows
+    stage: int = 0  # tests so far: none, the early one, all
+
+    def __init__(self, features: FeaturesOf | None = None, seed: int = 0) -> None:
+        self.features, self.seed = features, seed
+
+    def expected_rows(self, samples: int) -> int:
+        return samples
+
+    def plan(self, run: RunInfo) -> Selection | None:
+        if self.stage == 0:
+            self._ask_early(run)
+        elif self.stage == 1 and run.round == self.rounds - 1:
+            self._ask_the_model(run)
+        if self.drawn_by is None:
+            return None
+        check_samples(self, self.drawn_by, run)
+        epoch = draw(self.drawn_by, run.samples, rng.generator(run.seed, "aim", run.epoch))
+        first = run.samples * run.round // self.rounds
+        return Selection(epoch[first : first + len(run.rows)], candidates=len(run.rows), rate=1.0)
+
+    def _ask_early(self, run: RunInfo) -> None:
+        """Compare the data with the target before the first step."""
+        target, self.stage = checked_target(run), 2
+        known = self.features is not None or run.features is None or has_features(run.data)
+        if known:
+            train, wanted = Rows(run.data, self.features), Rows(target, self.features)
+            self._settle(aimed(Pair(train, wanted, run.seed)))
+        images = not known or train.kind == IMAGES
+        if self.drawn_by is None and run.features is not None and images:
+            self.stage = 1
+
+    def _ask_the_model(self, run: RunInfo) -> None:
+        """Compare rows not trained on yet with the target, as the model sees them."""
+        assert run.features is not None
+        self.stage, features = 2, run.features
+        if run.progress > 0.5:  # too late for a pass over all rows
+            return
+        train = Rows(run.data, by_row=lambda rows: features(rows, "data"))
+        target = Rows(run.target, by_row=lambda rows: features(rows, "target"))
+        self._settle(aimed(Pair(train, target, run.seed), run.rows[:UNSEEN]))
+
+    def _settle(self, found: Aimed) -> None:
+        self.drawn_by = found.weights
+        self.flops += found.flops
+
+
+def aimed(pair: Pair, rows: Tensor | None = None) -> Aimed:
+    """Weights and forecast for a pair of training data and target.
+
+    ``rows``: int64, the training rows of the test, in random order; by default any.
+    """
+    start = time.perf_counter()
+    whole = torch.ones(len(pair.train), dtype=torch.float64)
+    classes = pair.has_classes and class_test(pair) <= LEVEL / TESTS
+
+    def factor_of(of_target: Tensor) -> Tensor:
+        if not classes:
+            return whole
+        assert pair.train.labels is not None
+        assert pair.target.labels is not None
+        return class_factor(pair.train.labels, pair.target.labels[of_target])
+
+    def weights_of(of_target: Tensor) -> Tensor:
+        factor = factor_of(of_target)
+        if inputs:
+            factor = factor * input_ratio(pair, factor, of_target)
+        return factor / factor.mean()
+
+    everything = torch.arange(len(pair.target))
+    test = input_test(pair, factor_of(everything), rows)
+    inputs = test.p <= LEVEL / TESTS
+
+    def result(weights: Tensor | None, *found: Any, reason: str = "") -> Aimed:
+        gain, error, unit, power = found
+        seconds = time.perf_counter() - start
+        forecast = Forecast(gain, error, unit, power, seconds, reason)
+        return Aimed(weights, forecast, classes or inputs, pair.booked())
+
+    if not (classes or inputs):
+        alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
+        return result(None, 0.0, 0.0, "", 0.0, reason=alike)
+    power, gain, error, unit = judge(pair, weights_of)
+    weights = weights_of(everything) ** power if power else None
+    weights = None if weights is None else weights / weights.mean()
+    reason = "" if unit else "cannot tell, the data have no targets to judge a proxy by"
+    return result(weights, gain, error, unit, power, reason=reason)
+
+
+def weights(
+    train: Any, target: Any, *, features: FeaturesOf | None = None, seed: int = 0
+) -> Tensor:
+    """How often each training row should be drawn: float64 ``[N]``, mean 1.
+
+    All 1 where the target does not differ, or where choosing by it is not expected to gain; see
+    `Aim` for the arguments. Nothing is trained but classifiers on features.
+    """
+    found = aimed(_pair(train, target, features, seed)).weights
+    return torch.ones(len(train), dtype=torch.float64) if found is None else found
+
+
+def forecast(
+    train: Any, target: Any, *, features: FeaturesOf | None = None, seed: int = 0
+) -> Forecast:
+    """What choosing by the target is expected to gain; arguments as of `weights`."""
+    return aimed(_pair(train, target, features, seed)).forecast
+
+
+def _pair(train: Any, target: Any, features: FeaturesOf | None, seed: int) -> Pair:
+    pair = Pair(Rows(train, features), Rows(target, features), seed)
+    _check_size(len(pair.target))
+    return pair
+
+
+def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:
+    """``count`` rows in random order, in proportion to ``weights [N]``: int64 ``[count]``.
+
+    Systematic sampling: a row comes its expected number of times, rounded up or down. Source:
+    Madow, "On the theory of systematic sampling, II", 1949.
+    """
+    order = torch.randperm(len(weights), generator=random)
+    ends = weights.double()[order].cumsum(0)
+    ends *= count / float(ends[-1])
+    start = torch.rand(1, dtype=torch.float64, generator=random)
+    places = torch.searchsorted(ends, start + torch.arange(count), right=True)
+    drawn = order[places.clamp_max(len(order) - 1)]
+    return drawn[torch.randperm(count, generator=random)]
+
+
+def checked_target(run: RunInfo) -> Any:
+    """The target of a run; ``ValueError`` without one, or with too few rows."""
+    if run.target is None:
+        raise ValueError(
+            "aim draws what the target needs, but there is no target: pass validation data like"
+            " those that the model is meant for, validation=..."
+        )
+    if hasattr(run.target, "__len__"):
+        _check_size(len(Rows(run.target, by_row=lambda rows: rows[:, None])))
+    return run.target
+
+
+def has_features(data: Any) -> bool:
+    """Whether `Rows` knows features of the inputs of ``data``."""
+    try:
+        kind_of(Rows(data, by_row=lambda rows: rows[:, None]).inputs(torch.arange(1)))
+    except ValueError:
+        return False
+    return True
+
+
+def _check_size(rows: int) -> None:
+    if rows < FEWEST:
+        raise ValueError(
+            f"the target has {rows} rows, too few to compare the training data with: pass at least"
+            f" {FEWEST}"
+        )

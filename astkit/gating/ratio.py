@@ -1,0 +1,397 @@
+"""How much more frequent each training row is in the target: p_target(x, y) / p_training(x, y).
+
+The ratio is a product: p_target(y) / p_training(y), counted where the targets are classes, times
+p_target(x | y) / p_training(x | y), estimated by a classifier that tells training rows, weighted by
+the first factor, from rows of the target. A test comes before either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from astkit import rng
+from astkit.gating.features import TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
+
+Array = np.ndarray[Any, Any]
+
+FITTED = 20_000  # training rows to which an estimator is fitted, at most
+TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
+FOLDS = 3
+DRAWS = 2000  # permutations of a test
+BLOCK = 50  # consecutive rows of a series that are kept together
+OUTPUTS = 4  # of a target, at most, that experts and proxies look at
+TREES: dict[str, Any] = {
+    "max_iter": 60,
+    "learning_rate": 0.15,
+    "max_leaf_nodes": 15,
+    "max_bins": 64,
+    "early_stopping": False,
+    "random_state": 0,
+}
+FLOOR = 0.01  # smallest ratio, as a share of the largest
+LOWEST = 0.01  # smallest share of target-like rows that is believed
+
+
+class Test(NamedTuple):
+    """``auc``: of telling the two kinds apart on rows that were not fitted; ``p``: its p-value."""
+
+    __test__ = False  # for pytest
+    auc: float
+    p: float
+
+
+@dataclass
+class Pair:
+    """Training rows and target; ``flops`` counts the estimators fitted to them."""
+
+    train: Rows
+    target: Rows
+    seed: int = 0
+    flops: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.train.kind != self.target.kind:
+            raise ValueError(
+                f"the training data hold {self.train.kind} and the target {self.target.kind}: pass"
+                " a target of the kind of the training data"
+            )
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the targets of both are classes."""
+        return self.train.labels is not None and self.target.labels is not None
+
+    def some(self, purpose: str, count: int) -> Tensor:
+        """``count`` training rows, or all, in random order; of a series, in whole blocks."""
+        size = BLOCK if self.train.series else 1
+        blocks = -(-len(self.train) // size)
+        kept = rng.permutation(blocks, self.seed, "aim", purpose)[: -(-count // size)]
+        rows = (kept[:, None] * size + torch.arange(size)).flatten()
+        return rows[rows < len(self.train)]
+
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """Two random halves of the rows of the target, each sorted; of a series, of its blocks."""
+        fold = folds(self.target, 2, self.seed, "halves")
+        return (fold == 0).nonzero().squeeze(1), (fold == 1).nonzero().squeeze(1)
+
+    def booked(self) -> float:
+        """FLOPs of everything so far."""
+        return self.flops + self.train.flops + self.target.flops
+
+
+def folds(rows: Rows, count: int, *key: int | str) -> Tensor:
+    """A random number below ``count`` for each row, int64 ``[N]``; one for each block of a series.
+
+    Each number has the same share, to the nearest row or block.
+    """
+    size = BLOCK if rows.series else 1
+    drawn = rng.permutation(-(-len(rows) // size), *key) % count
+    return drawn.repeat_interleave(size)[: len(rows)]
+
+
+# --- classes -----------------------------------------------------------------------------------
+
+
+def class_test(pair: Pair) -> float:
+    """P-value of equal class shares: Pearson's statistic, by permutation of rows."""
+    assert pair.train.labels is not None
+    assert pair.target.labels is not None
+    size = 1 + max(int(pair.train.labels.max()), int(pair.target.labels.max()))
+    of_target = pair.target.labels.bincount(minlength=size).numpy()
+    both = of_target + pair.train.labels.bincount(minlength=size).numpy()
+    of_target, both = of_target[both > 0], both[both > 0]
+    random = np.random.default_rng(rng.derive(pair.seed, "aim", "classes"))
+    expected = both * (of_target.sum() / both.sum())
+    drawn = random.multivariate_hypergeometric(
+        both, int(of_target.sum()), DRAWS, method="marginals"
+    )
+    found = ((of_target - expected) ** 2 / expected).sum()
+    as_far = ((drawn - expected) ** 2 / expected).sum(1) >= found * (1 - 1e-9)
+    return float((1 + as_far.sum()) / (1 + DRAWS))
+
+
+def class_factor(train_labels: Tensor, target_labels: Tensor) -> Tensor:
+    """p_target(y) / p_training(y) of each training row, float64 ``[N]``."""
+    size = 1 + max(int(train_labels.max()), int(target_labels.max()))
+    in_train = train_labels.bincount(minlength=size).double() / len(train_labels)
+    in_target = target_labels.bincount(minlength=size).double() / len(target_labels)
+    return (in_target / in_train.clamp_min(1e-30))[train_labels]
+
+
+# --- inputs, given the class ---------------------------------------------------------------------
+
+
+def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Test:
+    """Whether training rows, weighted by ``factor [N]``, differ from the target given their class.
+
+    A classifier is fitted to a half of the target and other training rows, and judged on the rest,
+    at most `TESTED` rows; its AUC is compared with those of permuted kinds, within classes, of
+    blocks in a series. ``rows``: int64, the training rows to use, in random order; by default any.
+    """
+    fit, judge = pair.halves()
+    judge = judge[: TESTED // 2]
+    if rows is None:
+        rows = pair.some("test", FITTED + TESTED - len(judge))
+    count = min(TESTED - len(judge), len(rows) // 2)
+    held, fitted = rows[:count], rows[count:][:FITTED]
+    classifier = Classifier(pair, fitted, fit, factor)
+    scores = np.concatenate(
+        [classifier.scores(pair.train, held), classifier.scores(pair.target, judge)]
+    )
+    kinds = np.repeat([False, True], [len(held), len(judge)])
+    weights, strata = np.ones(len(kinds)), np.zeros(len(kinds), np.int64)
+    if pair.has_classes:
+        assert pair.train.labels is not None
+        assert pair.target.labels is not None
+        strata = torch.cat([pair.train.labels[held], pair.target.labels[judge]]).numpy()
+        of_class = np.ones(strata.max() + 1)
+        of_class[pair.train.labels[held].numpy()] = factor[held].numpy()
+        weights = of_class[strata]
+    blocks = np.arange(len(kinds))
+    if pair.train.series:
+        blocks = np.concatenate([held.numpy() // BLOCK, -1 - judge.numpy() // BLOCK])
+    random = np.random.default_rng(rng.derive(pair.seed, "aim", "permutations"))
+    return permutation_test(scores, kinds, weights, strata, blocks, random)
+
+
+def permutation_test(
+    scores: Array,
+    kinds: Array,
+    weights: Array,
+    strata: Array,
+    blocks: Array,
+    random: np.random.Generator,
+) -> Test:
+    """AUC of ``scores [n]`` for bool ``kinds [n]``, and the share of permutations that reach it.
+
+    A row of the kind False counts with its ``weights``. Permuted are the kinds of whole ``blocks``,
+    rows of equal number, within ``strata``, those of a block's first row.
+    """
+    _, first, unit = np.unique(blocks, return_index=True, return_inverse=True)
+    grouped = np.lexsort((np.arange(len(first)), strata[first]))
+    kind = kinds[first][grouped]
+    found, reached = auc(scores, kinds, weights), 0
+    _, place = np.unique(scores, return_inverse=True)  # ranks once, not in every permutation
+    for _ in range(DRAWS):
+        permuted = np.empty_like(kind)
+        permuted[np.lexsort((random.random(len(first)), strata[first]))] = kind
+        reached += _auc(place, permuted[unit], weights) >= found - 1e-12
+    return Test(found, (1 + reached) / (1 + DRAWS))
+
+
+def auc(scores: Array, kinds: Array, weights: Array) -> float:
+    """Share of pairs of kinds (True, False) in which the former has the higher score, ties half.
+
+    A row of the kind False counts with its ``weights [n]``, one of the kind True with 1.
+    """
+    return _auc(np.unique(scores, return_inverse=True)[1], kinds, weights)
+
+
+def _auc(place: Array, kinds: Array, weights: Array) -> float:
+    size = int(place.max()) + 1
+    ones = np.bincount(place[kinds], minlength=size)
+    others = np.bincount(place[~kinds], weights[~kinds], minlength=size)
+    below = np.cumsum(others) - 0.5 * others
+    return float((ones * below).sum() / max(ones.sum() * others.sum(), 1e-300))
+
+
+def input_ratio(pair: Pair, factor: Tensor, of_target: Tensor) -> Tensor:
+    """p_target(x | y) / p_training(x | y) of each training row, float64 ``[N]``.
+
+    By classifiers fitted to two of `FOLDS` parts of the rows ``of_target`` and of at most `FITTED`
+    training rows, weighted by ``factor [N]``; each scores the third part of all. The scores are
+    calibrated together; the ratio is at most 1 / the share of target-like rows, and at least
+    `FLOOR` of that.
+    """
+    seed = pair.seed
+    in_train = folds(pair.train, FOLDS, seed, "aim", "folds of training rows")
+    in_target = folds(pair.target, FOLDS, seed, "aim", "folds of the target")[of_target]
+    fitted = torch.zeros(len(pair.train), dtype=torch.bool)
+    fitted[pair.some("fit", FITTED)] = True
+    of_train = torch.empty(len(pair.train), dtype=torch.float64)
+    wanted = torch.empty(len(of_target), dtype=torch.float64)
+    for fold in range(FOLDS):
+        rows = (fitted & (in_train != fold)).nonzero().squeeze(1)
+        classifier = Classifier(pair, rows, of_target[in_target != fold], factor)
+        rest = (in_train == fold).nonzero().squeeze(1)
+        scores = [classifier.scores(pair.train, part) for part in rest.split(FITTED)]
+        of_train[rest] = torch.from_numpy(np.concatenate(scores))
+        held = in_target == fold
+        found = classifier.scores(pair.target, of_target[held])
+        wanted[held] = torch.from_numpy(found)
+    return torch.from_numpy(calibrated(of_train.numpy(), wanted.numpy(), factor.numpy()))
+
+
+def calibrated(scores: Array, of_target: Array, weights: Array) -> Array:
+    """Ratios of two densities of scores, float64 ``[n]``, at those of the training rows.
+
+    ``scores [n]`` of training rows count with their ``weights``, scores ``of_target [m]`` with n/m
+    each: isotonic regression gives the probability of the target at each score. Ratios are at most
+    1 / `target_share`, and at least `FLOOR` of that.
+    """
+    from sklearn.isotonic import IsotonicRegression
+
+    both = np.concatenate([scores, of_target])
+    kinds = np.repeat([0.0, 1.0], [len(scores), len(of_target)])
+    weight = np.concatenate(
+        [weights, np.full(len(of_target), weights.sum() / max(1, len(of_target)))]
+    )
+    used = weight > 0
+    curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip")
+    curve.fit(both[used], kinds[used], weight[used])
+    odds = curve.predict(scores)
+    most = 1 / target_share(scores, of_target, weights)
+    return np.clip(odds / np.maximum(1 - odds, 1e-12), FLOOR * most, most)
+
+
+def target_share(scores: Array, of_target: Array, weights: Array) -> float:
+    """Share of the training rows that are like the target, in [`LOWEST`, 1]: best-bin estimation.
+
+    The smallest ratio of both kinds' shares above a score, where a bound on its error is best.
+    Source: Garg et al., "Mixture proportion estimation and PU learning", NeurIPS 2021, algorithm 1,
+    with their gamma = 0.01 and delta = 0.1; ``weights [n]`` count the training rows.
+    """
+    order = np.argsort(-scores, kind="stable")
+    above = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
+    cuts = np.sort(of_target)[::-1]
+    wanted = np.arange(1, len(cuts) + 1) / len(cuts)
+    share = above[np.searchsorted(-scores[order], -cuts, side="right")]
+    rows = weights.sum() ** 2 / (weights**2).sum()  # of equal weight that are as uncertain
+    error = sum(np.sqrt(np.log(4 / 0.1) / (2 * n)) for n in (rows, len(cuts)))
+    best = np.argmin((share + 1.01 * error) / wanted)
+    return float(np.clip(share[best] / wanted[best], LOWEST, 1.0))
+
+
+# --- estimators ----------------------------------------------------------------------------------
+
+
+class Classifier:
+    """Tells training rows from rows of the target; each kind has half of the weight.
+
+    Logistic regression on features. For tables boosted trees on columns, targets, and how far each
+    target is from what a model of the target data expects, so that another law is seen: there are
+    two such `Expert`, one for each half of the rows of the target, which judges the other half.
+
+    Args:
+        train, target: int64, the rows to fit.
+        factor: float64 ``[N]``, weights of all training rows.
+    """
+
+    def __init__(self, pair: Pair, train: Tensor, target: Tensor, factor: Tensor) -> None:
+        self.experts: list[Expert | None] = [None]
+        if pair.train.kind == TABLE and pair.target.targets(target[:1]) is not None:
+            self.experts = [Expert(pair, half) for half in (target[1::2], target[::2])]
+        count = len(self.experts)
+        parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
+        parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]
+        x = stacked([_view(*part) for part in parts])
+        kinds = np.repeat([0, 1], [len(train), len(target)])
+        of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
+        weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
+        used = weight > 0
+        self.model = classifier_for(pair.train.kind)
+        last = self.model.steps[-1][0]
+        self.model.fit(x[used], kinds[used], **{f"{last}__sample_weight": weight[used]})
+        pair.flops += fit_flops(self.model.steps[-1][1], x)
+
+    def scores(self, rows: Rows, which: Tensor) -> Array:
+        """Probability that each of the rows ``which``, int64 ``[n]``, is of the target."""
+        if not len(which):
+            return np.empty(0)
+        views = [_view(rows, which, expert) for expert in self.experts]
+        found: Array = np.mean([self.model.predict_proba(view)[:, 1] for view in views], 0)
+        return found
+
+
+class Expert:
+    """A model of the law of some ``rows`` of the target, int64: boosted trees, see `surprise`."""
+
+    def __init__(self, pair: Pair, rows: Tensor) -> None:
+        x, y = pair.target.features(rows), _columns(pair.target, rows)
+        self.classes = pair.has_classes
+        made = [table_classifier() if self.classes else LinearThenTrees() for _ in y.T[:OUTPUTS]]
+        self.models = [model.fit(x, each) for model, each in zip(made, y.T, strict=False)]
+        pair.flops += sum(fit_flops(model, x) for model in self.models)
+
+    def surprise(self, x: Array, y: Array) -> Array:
+        """Errors of the outputs, or the probability of the class: float32 ``[n, outputs]``."""
+        if not self.classes:
+            return np.stack([y[:, n] - model.predict(x) for n, model in enumerate(self.models)], 1)
+        (model,) = self.models
+        known = np.searchsorted(model.classes_, y[:, 0]).clip(0, len(model.classes_) - 1)
+        found = model.predict_proba(x)[np.arange(len(x)), known]
+        return np.where(model.classes_[known] == y[:, 0], found, 0.0)[:, None]
+
+
+def _view(rows: Rows, which: Tensor, expert: Expert | None) -> Matrix:
+    """Columns that a classifier sees of the rows ``which``."""
+    x = rows.features(which)
+    if expert is None:
+        return x
+    y = _columns(rows, which)
+    return np.hstack([x, y, expert.surprise(x, y)]).astype(np.float32)
+
+
+def _columns(rows: Rows, which: Tensor) -> Array:
+    """Targets as numbers, ``[n, outputs]``."""
+    targets = rows.targets(which)
+    assert targets is not None
+    return targets.reshape(len(which), -1).double().numpy()
+
+
+def classifier_for(kind: str) -> Any:
+    """Boosted trees for tables, else logistic regression: a scikit-learn pipeline."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if kind == TABLE:
+        return make_pipeline(table_classifier())
+    if kind in (TEXTS, TOKENS):
+        return make_pipeline(LogisticRegression(C=10.0, max_iter=200))
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=200))
+
+
+def table_classifier() -> Any:
+    """Boosted trees."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(**TREES)
+
+
+class LinearThenTrees:
+    """A regression: ridge regression, and boosted trees on what it leaves."""
+
+    def fit(self, x: Array, y: Array, sample_weight: Array | None = None) -> LinearThenTrees:
+        """Fit to ``x [n, d]`` and ``y [n]``."""
+        from sklearn.ensemble import HistGradientBoostingRegressor
+        from sklearn.linear_model import Ridge
+
+        self.linear = Ridge(1e-3 * len(x)).fit(x, y, sample_weight)
+        self.trees = HistGradientBoostingRegressor(**TREES)
+        self.trees.fit(x, y - self.linear.predict(x), sample_weight)
+        self.n_iter_, self.max_leaf_nodes = self.trees.n_iter_, self.trees.max_leaf_nodes
+        return self
+
+    def predict(self, x: Array) -> Array:
+        """Values ``[n]``."""
+        found: Array = self.linear.predict(x) + self.trees.predict(x)
+        return found
+
+
+def fit_flops(estimator: Any, x: Matrix) -> float:
+    """FLOPs of fitting a scikit-learn ``estimator`` to ``x [n, d]``, by its main loop.
+
+    Of trees one addition for each value, level and iteration; of a linear model two products of
+    ``x`` with a vector for each iteration; else the normal equations.
+    """
+    entries = x.nnz if hasattr(x, "nnz") else x.size
+    iterations = float(np.max(getattr(estimator, "n_iter_", None) or 0))
+    if hasattr(estimator, "max_leaf_nodes"):
+        return entries * iterations * float(np.log2(estimator.max_leaf_nodes))
+    return 4 * entries * iterations if iterations else 2 * entries * x.shape[1]
