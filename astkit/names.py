@@ -56,6 +56,7 @@ REGISTRIES: dict[str, dict[str, str]] = {
     "policy": {
         "gate": "astkit.gating.gate:Gate",
         "random": "astkit.gating.policies.random_subset:RandomSubset",
+        "aim": "astkit.gating.policies.aim:Aim",
         "auto": "astkit.gating.policies.auto:Auto",
         "bls": "astkit.gating.policies.bls:BatchLossScore",
         "cached_loss": "astkit.gating.policies.cached_loss:CachedLoss",

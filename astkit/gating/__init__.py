@@ -14,6 +14,7 @@ from astkit.gating.losses import check_labels as check_labels
 from astkit.gating.losses import cross_entropy_rows as cross_entropy_rows
 from astkit.gating.losses import row_losses as row_losses
 from astkit.gating.losses import token_losses as token_losses
+from astkit.gating.policies.aim import Aim as Aim
 from astkit.gating.policies.bls import BatchLossScore as BatchLossScore
 from astkit.gating.policies.cached_loss import CachedLoss as CachedLoss
 from astkit.gating.policies.class_balanced import ClassBalanced as ClassBalanced

@@ -22,9 +22,10 @@ FeaturesOf = Callable[[Any], Any]
 """Features of the inputs of n rows, ``[n, d]``, from a user."""
 
 CHUNK = 2048  # rows that are read at once
+FEW = 64  # images that the filters see at once, which stay in the processor's cache
 BUCKETS = 2**16  # of hashed n-grams
 SIDE = 32  # pixels to which the longer side of an image is reduced before the convolution
-FILTERS, WINDOW, CELLS = 48, 5, 3  # untrained filters, their side, and cells a side of their means
+FILTERS, WINDOW, CELLS = 32, 5, 3  # untrained filters, their side, and cells a side of their means
 IMAGES, TEXTS, TOKENS, TABLE, GIVEN = "images", "texts", "tokens", "table", "features"
 
 
@@ -68,6 +69,8 @@ class Rows:
         self._features, self._by_row = features, by_row
         self.labels = class_labels(data, len(self))
         self.flops = 0.0
+        self._place: Tensor | None = None
+        self._kept: Matrix = None
         first = self.inputs(torch.zeros(1, dtype=torch.int64))
         own = features is not None or by_row is not None
         self.kind = GIVEN if own else kind_of(first)
@@ -101,7 +104,15 @@ class Rows:
 
     def features(self, rows: Tensor) -> Matrix:
         """Features of the inputs of ``rows``, ``[n, d]``."""
+        if self._place is not None and bool((self._place[rows] >= 0).all()):
+            return self._kept[self._place[rows].numpy()]
         return stacked([self._of(part) for part in rows.split(CHUNK)])
+
+    def keep(self, rows: Tensor) -> None:
+        """Compute the features of ``rows`` once, for all later calls."""
+        self._kept = self.features(rows)
+        self._place = torch.full((len(self),), -1)
+        self._place[rows] = torch.arange(len(rows))
 
     def _of(self, rows: Tensor) -> Matrix:
         if self._by_row is not None:
@@ -160,10 +171,13 @@ def image_features(images: Tensor) -> tuple[Tensor, float]:
     filters = torch.randn(FILTERS, channels, WINDOW, WINDOW, generator=random)
     filters -= filters.mean((1, 2, 3), keepdim=True)
     filters /= filters.flatten(1).norm(dim=1)[:, None, None, None]
-    seen = F.conv2d(x, filters, padding=WINDOW // 2)
-    parts = (F.adaptive_avg_pool2d(part.clamp_min(0), CELLS) for part in (seen, -seen))
-    found += [part.flatten(1) for part in parts]
-    return torch.cat(found, 1).nan_to_num(), 2.0 * seen.numel() * filters[0].numel()
+    cells = []
+    for part in x.split(FEW):
+        seen = F.conv2d(part, filters, stride=2, padding=WINDOW // 2)
+        both = torch.cat([seen.clamp_min(0), (-seen).clamp_min(0)], 1)
+        cells.append(F.adaptive_avg_pool2d(both, CELLS).flatten(1))
+    flops = 2.0 * seen[0].numel() * filters[0].numel() * len(x)
+    return torch.cat([*found, torch.cat(cells)], 1).nan_to_num(), flops
 
 
 def token_features(tokens: np.ndarray[Any, Any], longest: int = 3) -> Matrix:

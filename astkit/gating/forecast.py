@@ -16,7 +16,6 @@ from torch import Tensor
 
 from astkit.gating.features import TABLE, TOKENS, mixed
 from astkit.gating.ratio import (
-    FITTED,
     OUTPUTS,
     Array,
     LinearThenTrees,
@@ -64,16 +63,16 @@ class Forecast(NamedTuple):
         return f"forecast: {said} from choosing by the target; {took}"
 
 
-def judge(pair: Pair, weights_of: Callable[[Tensor], Tensor]) -> tuple[float, float, float, str]:
+def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[float, float, float, str]:
     """Power of the weights, gain, two standard errors of it, and unit, by proxies.
 
-    ``weights_of(rows)``: weights of all training rows, float64 ``[N]``, shaped by these rows of the
-    target. Each half of the target shapes the weights of proxies that are judged on the other. The
+    ``weights_of(of_target, rows)``: weights of training rows, float64 ``[n]``, shaped by these rows
+    of the target. Each half of the target shapes the weights of proxies that are judged on the other. The
     power is 0 unless another one is better by `ERRORS` paired standard errors; where none is, the
     gain is that of the best other power. Without targets, or with targets of several parts, the
     power is 1 and the unit is empty.
     """
-    fitted = pair.some("proxy", FITTED)
+    fitted = pair.sample
     proxy = _proxy(pair, fitted)
     if proxy is None:
         return 1.0, 0.0, 0.0, ""
@@ -82,7 +81,7 @@ def judge(pair: Pair, weights_of: Callable[[Tensor], Tensor]) -> tuple[float, fl
     plain = fit(np.ones(len(fitted)))
     halves = pair.halves()
     for shaping, judged in (halves, halves[::-1]):
-        weights = weights_of(shaping)[fitted]
+        weights = weights_of(shaping, fitted)
         for power in POWERS:
             found = fit((weights**power).numpy()) if power else plain
             losses[power].append(found[judged.numpy()])

@@ -8,6 +8,7 @@ the first factor, from rows of the target. A test comes before either.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,15 +16,16 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.features import TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
+from astkit.gating.features import CHUNK, TABLE, TEXTS, TOKENS, Matrix, Rows, stacked
 
 Array = np.ndarray[Any, Any]
 
-FITTED = 20_000  # training rows to which an estimator is fitted, at most
+FITTED = 12_000  # training rows to which an estimator is fitted, at most
 TESTED = 4000  # rows of a test, at most; half of them of the target, where it has as many
 FOLDS = 3
 DRAWS = 2000  # permutations of a test
 BLOCK = 50  # consecutive rows of a series that are kept together
+SHRINK = 0.1  # ridge penalty of standardised features, for each unit of weight
 OUTPUTS = 4  # of a target, at most, that experts and proxies look at
 TREES: dict[str, Any] = {
     "max_iter": 60,
@@ -66,13 +68,16 @@ class Pair:
         """Whether the targets of both are classes."""
         return self.train.labels is not None and self.target.labels is not None
 
-    def some(self, purpose: str, count: int) -> Tensor:
-        """``count`` training rows, or all, in random order; of a series, in whole blocks."""
+    @cached_property
+    def sample(self) -> Tensor:
+        """At most `FITTED` training rows in random order; of a series, in whole blocks."""
         size = BLOCK if self.train.series else 1
-        blocks = -(-len(self.train) // size)
-        kept = rng.permutation(blocks, self.seed, "aim", purpose)[: -(-count // size)]
-        rows = (kept[:, None] * size + torch.arange(size)).flatten()
-        return rows[rows < len(self.train)]
+        blocks = rng.permutation(-(-len(self.train) // size), self.seed, "aim", "sample")
+        rows = (blocks[:, None] * size + torch.arange(size)).flatten()
+        rows = rows[rows < len(self.train)][:FITTED]
+        self.train.keep(rows)
+        self.target.keep(torch.arange(len(self.target)))
+        return rows
 
     def halves(self) -> tuple[Tensor, Tensor]:
         """Two random halves of the rows of the target, each sorted; of a series, of its blocks."""
@@ -135,10 +140,9 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Test:
     """
     fit, judge = pair.halves()
     judge = judge[: TESTED // 2]
-    if rows is None:
-        rows = pair.some("test", FITTED + TESTED - len(judge))
+    rows = pair.sample if rows is None else rows
     count = min(TESTED - len(judge), len(rows) // 2)
-    held, fitted = rows[:count], rows[count:][:FITTED]
+    held, fitted = rows[:count], rows[count:]
     classifier = Classifier(pair, fitted, fit, factor)
     scores = np.concatenate(
         [classifier.scores(pair.train, held), classifier.scores(pair.target, judge)]
@@ -200,31 +204,27 @@ def _auc(place: Array, kinds: Array, weights: Array) -> float:
     return float((ones * below).sum() / max(ones.sum() * others.sum(), 1e-300))
 
 
-def input_ratio(pair: Pair, factor: Tensor, of_target: Tensor) -> Tensor:
-    """p_target(x | y) / p_training(x | y) of each training row, float64 ``[N]``.
+def input_ratio(pair: Pair, factor: Tensor, of_target: Tensor, rows: Tensor) -> Tensor:
+    """p_target(x | y) / p_training(x | y) of the training ``rows``, int64: float64 ``[n]``.
 
-    By classifiers fitted to two of `FOLDS` parts of the rows ``of_target`` and of at most `FITTED`
-    training rows, weighted by ``factor [N]``; each scores the third part of all. The scores are
-    calibrated together; the ratio is at most 1 / the share of target-like rows, and at least
+    By classifiers fitted to two of `FOLDS` parts of the rows ``of_target`` and of the sample of
+    training rows, weighted by ``factor [N]``; each scores the third part of ``rows``. The scores
+    are calibrated together; the ratio is at most 1 / the share of target-like rows, and at least
     `FLOOR` of that.
     """
     seed = pair.seed
     in_train = folds(pair.train, FOLDS, seed, "aim", "folds of training rows")
     in_target = folds(pair.target, FOLDS, seed, "aim", "folds of the target")[of_target]
-    fitted = torch.zeros(len(pair.train), dtype=torch.bool)
-    fitted[pair.some("fit", FITTED)] = True
-    of_train = torch.empty(len(pair.train), dtype=torch.float64)
-    wanted = torch.empty(len(of_target), dtype=torch.float64)
+    scores = np.empty(len(rows))
+    scores_of_target = np.empty(len(of_target))
     for fold in range(FOLDS):
-        rows = (fitted & (in_train != fold)).nonzero().squeeze(1)
-        classifier = Classifier(pair, rows, of_target[in_target != fold], factor)
-        rest = (in_train == fold).nonzero().squeeze(1)
-        scores = [classifier.scores(pair.train, part) for part in rest.split(FITTED)]
-        of_train[rest] = torch.from_numpy(np.concatenate(scores))
+        fitted = pair.sample[in_train[pair.sample] != fold]
+        classifier = Classifier(pair, fitted, of_target[in_target != fold], factor)
+        for part in (in_train[rows] == fold).nonzero().squeeze(1).split(CHUNK):
+            scores[part] = classifier.scores(pair.train, rows[part])
         held = in_target == fold
-        found = classifier.scores(pair.target, of_target[held])
-        wanted[held] = torch.from_numpy(found)
-    return torch.from_numpy(calibrated(of_train.numpy(), wanted.numpy(), factor.numpy()))
+        scores_of_target[held] = classifier.scores(pair.target, of_target[held])
+    return torch.from_numpy(calibrated(scores, scores_of_target, factor[rows].numpy()))
 
 
 def calibrated(scores: Array, of_target: Array, weights: Array) -> Array:
@@ -273,9 +273,9 @@ def target_share(scores: Array, of_target: Array, weights: Array) -> float:
 class Classifier:
     """Tells training rows from rows of the target; each kind has half of the weight.
 
-    Logistic regression on features. For tables boosted trees on columns, targets, and how far each
-    target is from what a model of the target data expects, so that another law is seen: there are
-    two such `Expert`, one for each half of the rows of the target, which judges the other half.
+    Linear models of features. For tables boosted trees on columns, targets, and how far each
+    target is from what models of either kind expect, so that another law is seen: `Experts` of one
+    half of the rows judge the other half.
 
     Args:
         train, target: int64, the rows to fit.
@@ -283,9 +283,10 @@ class Classifier:
     """
 
     def __init__(self, pair: Pair, train: Tensor, target: Tensor, factor: Tensor) -> None:
-        self.experts: list[Expert | None] = [None]
+        self.experts: list[Experts | None] = [None]
         if pair.train.kind == TABLE and pair.target.targets(target[:1]) is not None:
-            self.experts = [Expert(pair, half) for half in (target[1::2], target[::2])]
+            halves = (slice(1, None, 2), slice(0, None, 2))
+            self.experts = [Experts(pair, train[half], target[half]) for half in halves]
         count = len(self.experts)
         parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
         parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]
@@ -294,47 +295,61 @@ class Classifier:
         of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
         used = weight > 0
-        self.model = classifier_for(pair.train.kind)
+        self.model = classifier_for(pair.train.kind, weight.sum())
         last = self.model.steps[-1][0]
         self.model.fit(x[used], kinds[used], **{f"{last}__sample_weight": weight[used]})
         pair.flops += fit_flops(self.model.steps[-1][1], x)
 
     def scores(self, rows: Rows, which: Tensor) -> Array:
-        """Probability that each of the rows ``which``, int64 ``[n]``, is of the target."""
+        """A number for each of the rows ``which``, int64 ``[n]``: higher, more like the target."""
         if not len(which):
             return np.empty(0)
-        views = [_view(rows, which, expert) for expert in self.experts]
-        found: Array = np.mean([self.model.predict_proba(view)[:, 1] for view in views], 0)
-        return found
+        views = [_view(rows, which, experts) for experts in self.experts]
+        found = [
+            self.model.predict_proba(view)[:, 1]
+            if hasattr(self.model, "predict_proba")
+            else self.model.predict(view)
+            for view in views
+        ]
+        return np.mean(np.asarray(found, np.float64), 0)
 
 
-class Expert:
-    """A model of the law of some ``rows`` of the target, int64: boosted trees, see `surprise`."""
+class Experts:
+    """Models of the law of some rows of the training data and of the target, int64 each.
 
-    def __init__(self, pair: Pair, rows: Tensor) -> None:
-        x, y = pair.target.features(rows), _columns(pair.target, rows)
-        self.classes = pair.has_classes
-        made = [table_classifier() if self.classes else LinearThenTrees() for _ in y.T[:OUTPUTS]]
-        self.models = [model.fit(x, each) for model, each in zip(made, y.T, strict=False)]
-        pair.flops += sum(fit_flops(model, x) for model in self.models)
+    Boosted trees: classifiers, or a regression for each of at most `OUTPUTS` outputs.
+    """
+
+    def __init__(self, pair: Pair, train: Tensor, target: Tensor) -> None:
+        self.classes, self.models = pair.has_classes, []
+        for rows, which in ((pair.train, train), (pair.target, target)):
+            x, y = rows.features(which), _columns(rows, which)
+            for each in y.T[:OUTPUTS]:
+                model = table_classifier() if self.classes else LinearThenTrees()
+                self.models.append(model.fit(x, each))
+                pair.flops += fit_flops(model, x)
 
     def surprise(self, x: Array, y: Array) -> Array:
-        """Errors of the outputs, or the probability of the class: float32 ``[n, outputs]``."""
-        if not self.classes:
-            return np.stack([y[:, n] - model.predict(x) for n, model in enumerate(self.models)], 1)
-        (model,) = self.models
-        known = np.searchsorted(model.classes_, y[:, 0]).clip(0, len(model.classes_) - 1)
-        found = model.predict_proba(x)[np.arange(len(x)), known]
-        return np.where(model.classes_[known] == y[:, 0], found, 0.0)[:, None]
+        """Errors of each model, or its probability of the class: float32 ``[n, models]``."""
+        columns = []
+        for place, model in enumerate(self.models):
+            own = y[:, place % min(y.shape[1], OUTPUTS)]
+            if self.classes:
+                known = np.searchsorted(model.classes_, own).clip(0, len(model.classes_) - 1)
+                found = model.predict_proba(x)[np.arange(len(x)), known]
+                columns.append(np.where(model.classes_[known] == own, found, 0.0))
+            else:
+                columns.append(np.abs(own - model.predict(x)))
+        return np.stack(columns, 1)
 
 
-def _view(rows: Rows, which: Tensor, expert: Expert | None) -> Matrix:
+def _view(rows: Rows, which: Tensor, experts: Experts | None) -> Matrix:
     """Columns that a classifier sees of the rows ``which``."""
     x = rows.features(which)
-    if expert is None:
+    if experts is None:
         return x
     y = _columns(rows, which)
-    return np.hstack([x, y, expert.surprise(x, y)]).astype(np.float32)
+    return np.hstack([x, y, experts.surprise(x, y)]).astype(np.float32)
 
 
 def _columns(rows: Rows, which: Tensor) -> Array:
@@ -344,9 +359,13 @@ def _columns(rows: Rows, which: Tensor) -> Array:
     return targets.reshape(len(which), -1).double().numpy()
 
 
-def classifier_for(kind: str) -> Any:
-    """Boosted trees for tables, else logistic regression: a scikit-learn pipeline."""
-    from sklearn.linear_model import LogisticRegression
+def classifier_for(kind: str, weight: float) -> Any:
+    """A scikit-learn pipeline for rows of a total ``weight``.
+
+    Boosted trees for tables, logistic regression for texts; for dense features, of which there are
+    many, ridge regression of the kind, which has a closed form.
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -354,7 +373,7 @@ def classifier_for(kind: str) -> Any:
         return make_pipeline(table_classifier())
     if kind in (TEXTS, TOKENS):
         return make_pipeline(LogisticRegression(C=10.0, max_iter=200))
-    return make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=200))
+    return make_pipeline(StandardScaler(), Ridge(SHRINK * weight))
 
 
 def table_classifier() -> Any:

@@ -126,10 +126,10 @@ class Aim(Policy):
         self.flops += found.flops
 
 
-def aimed(pair: Pair, rows: Tensor | None = None) -> Aimed:
+def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
     """Weights and forecast for a pair of training data and target.
 
-    ``rows``: int64, the training rows of the test, in random order; by default any.
+    ``unseen``: int64, the training rows of the test, in random order; by default any.
     """
     start = time.perf_counter()
     whole = torch.ones(len(pair.train), dtype=torch.float64)
@@ -142,14 +142,15 @@ def aimed(pair: Pair, rows: Tensor | None = None) -> Aimed:
         assert pair.target.labels is not None
         return class_factor(pair.train.labels, pair.target.labels[of_target])
 
-    def weights_of(of_target: Tensor) -> Tensor:
+    def weights_of(of_target: Tensor, rows: Tensor) -> Tensor:
         factor = factor_of(of_target)
+        weights = factor[rows]
         if inputs:
-            factor = factor * input_ratio(pair, factor, of_target)
-        return factor / factor.mean()
+            weights = weights * input_ratio(pair, factor, of_target, rows)
+        return weights / weights.mean()
 
     everything = torch.arange(len(pair.target))
-    test = input_test(pair, factor_of(everything), rows)
+    test = input_test(pair, factor_of(everything), unseen)
     inputs = test.p <= LEVEL / TESTS
 
     def result(weights: Tensor | None, *found: Any, reason: str = "") -> Aimed:
@@ -162,8 +163,10 @@ def aimed(pair: Pair, rows: Tensor | None = None) -> Aimed:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
         return result(None, 0.0, 0.0, "", 0.0, reason=alike)
     power, gain, error, unit = judge(pair, weights_of)
-    weights = weights_of(everything) ** power if power else None
-    weights = None if weights is None else weights / weights.mean()
+    weights = None
+    if power:
+        weights = weights_of(everything, torch.arange(len(pair.train))) ** power
+        weights /= weights.mean()
     reason = "" if unit else "cannot tell, the data have no targets to judge a proxy by"
     return result(weights, gain, error, unit, power, reason=reason)
 
