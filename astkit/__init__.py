@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from astkit.datasets.loader import Loader as Loader
     from astkit.gating.epoch import RunInfo as RunInfo
     from astkit.gating.gate import Gate as Gate
+    from astkit.gating.policies.aim import Aim as Aim
     from astkit.gating.policies.auto import Auto as Auto
     from astkit.gating.policies.bls import BatchLossScore as BatchLossScore
     from astkit.gating.policies.cached_loss import CachedLoss as CachedLoss

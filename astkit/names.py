@@ -11,6 +11,7 @@ from typing import Any
 
 PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
+    "Aim": "astkit.gating.policies.aim",
     "Auto": "astkit.gating.policies.auto",
     "BatchLossScore": "astkit.gating.policies.bls",
     "Budget": "astkit.trainers.config",

@@ -66,6 +66,7 @@ class Rows:
                 f"the data are a {type(self._data).__name__}, of which no rows can be selected:"
                 " pass a map-style data set with at least one row"
             )
+        self._in_memory = isinstance(self._data, Images | TensorDataset)
         self._features, self._by_row = features, by_row
         self.labels = class_labels(data, len(self))
         self.flops = 0.0
@@ -85,7 +86,7 @@ class Rows:
         Strings come as a list, other parts stacked.
         """
         rows = rows if self._numbers is None else self._numbers[rows]
-        if isinstance(self._data, Images | TensorDataset):
+        if self._in_memory:
             return _divided(self._data[rows])
         with rng.restored():
             items = fetch_rows(self._data, rows.tolist())

@@ -25,7 +25,7 @@ from astkit.gating.ratio import (
 )
 
 POWERS = (0.0, 0.5, 1.0)
-ERRORS = 2.0  # standard errors by which a power other than 0 has to be better
+ERRORS = 2.0  # standard errors of a gain that is believed
 CONTEXTS = 2**22  # buckets of the n-gram model
 MOST_TOKENS = 4_000_000  # to which it is fitted
 PRIOR = 2.0  # observations that the shorter context of the n-gram model counts as
@@ -36,7 +36,7 @@ class Forecast(NamedTuple):
 
     Attributes:
         gain: expected gain, in ``unit``; 0 where the training data and the target are alike.
-        error: two paired standard errors of it over rows of the target.
+        error: paired standard error of it over rows of the target.
         unit: "points" of accuracy, "% of the RMSE", "bits a token"; empty without targets.
         power: of the weights, one of `POWERS`; 0 is training on all rows.
         seconds: how long it took.
@@ -57,20 +57,22 @@ class Forecast(NamedTuple):
         if self.reason:
             return f"forecast: {self.reason}; {took}"
         digits = 2 if self.unit.startswith("bits") else 1
-        said = f"{self.gain:+.{digits}f} +- {self.error:.{digits}f} {self.unit}"
+        said = f"{self.gain:+.{digits}f} +- {ERRORS * self.error:.{digits}f} {self.unit}"
         if not self.power:
             return f"forecast: cannot tell, {said}; {took}"
         return f"forecast: {said} from choosing by the target; {took}"
 
 
-def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[float, float, float, str]:
-    """Power of the weights, gain, two standard errors of it, and unit, by proxies.
+def judge(
+    pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[float, float, float, str]:
+    """Power of the weights, gain, its standard error, and unit, by proxies.
 
     ``weights_of(of_target, rows)``: weights of training rows, float64 ``[n]``, shaped by these rows
-    of the target. Each half of the target shapes the weights of proxies that are judged on the other. The
-    power is 0 unless another one is better by `ERRORS` paired standard errors; where none is, the
-    gain is that of the best other power. Without targets, or with targets of several parts, the
-    power is 1 and the unit is empty.
+    of the target. Each half of the target shapes the weights of proxies that are judged on the
+    other. The gain is that of the power 1, or of 0.5 if this is better by a paired standard error;
+    if it is less than `ERRORS` of its errors, the power is 0. Without targets, or with targets of
+    several parts, the power is 1 and the unit is empty.
     """
     fitted = pair.sample
     proxy = _proxy(pair, fitted)
@@ -86,11 +88,10 @@ def judge(pair: Pair, weights_of: Callable[[Tensor, Tensor], Tensor]) -> tuple[f
             found = fit((weights**power).numpy()) if power else plain
             losses[power].append(found[judged.numpy()])
     together = {power: np.concatenate(parts) for power, parts in losses.items()}
-    gains = {power: gain(together[0.0], together[power], unit) for power in POWERS if power}
-    best = max(gains, key=lambda power: gains[power][0])
-    expected, error = gains[best]
-    sure = expected > ERRORS * error
-    return best if sure else 0.0, expected, ERRORS * error, unit
+    less, error = gain(together[1.0], together[0.5], unit)
+    best = 0.5 if less > error else 1.0
+    expected, error = gain(together[0.0], together[best], unit)
+    return best if expected > ERRORS * error else 0.0, expected, error, unit
 
 
 def gain(dense: Array, chosen: Array, unit: str) -> tuple[float, float]:

@@ -28,8 +28,8 @@ BLOCK = 50  # consecutive rows of a series that are kept together
 SHRINK = 0.1  # ridge penalty of standardised features, for each unit of weight
 OUTPUTS = 4  # of a target, at most, that experts and proxies look at
 TREES: dict[str, Any] = {
-    "max_iter": 60,
-    "learning_rate": 0.15,
+    "max_iter": 40,
+    "learning_rate": 0.2,
     "max_leaf_nodes": 15,
     "max_bins": 64,
     "early_stopping": False,
@@ -39,10 +39,9 @@ FLOOR = 0.01  # smallest ratio, as a share of the largest
 LOWEST = 0.01  # smallest share of target-like rows that is believed
 
 
-class Test(NamedTuple):
-    """``auc``: of telling the two kinds apart on rows that were not fitted; ``p``: its p-value."""
+class Difference(NamedTuple):
+    """``auc`` of telling two kinds of rows apart, on rows that were not fitted; its p-value."""
 
-    __test__ = False  # for pytest
     auc: float
     p: float
 
@@ -131,7 +130,7 @@ def class_factor(train_labels: Tensor, target_labels: Tensor) -> Tensor:
 # --- inputs, given the class ---------------------------------------------------------------------
 
 
-def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Test:
+def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Difference:
     """Whether training rows, weighted by ``factor [N]``, differ from the target given their class.
 
     A classifier is fitted to a half of the target and other training rows, and judged on the rest,
@@ -170,7 +169,7 @@ def permutation_test(
     strata: Array,
     blocks: Array,
     random: np.random.Generator,
-) -> Test:
+) -> Difference:
     """AUC of ``scores [n]`` for bool ``kinds [n]``, and the share of permutations that reach it.
 
     A row of the kind False counts with its ``weights``. Permuted are the kinds of whole ``blocks``,
@@ -185,7 +184,7 @@ def permutation_test(
         permuted = np.empty_like(kind)
         permuted[np.lexsort((random.random(len(first)), strata[first]))] = kind
         reached += _auc(place, permuted[unit], weights) >= found - 1e-12
-    return Test(found, (1 + reached) / (1 + DRAWS))
+    return Difference(found, (1 + reached) / (1 + DRAWS))
 
 
 def auc(scores: Array, kinds: Array, weights: Array) -> float:
@@ -321,11 +320,12 @@ class Experts:
     """
 
     def __init__(self, pair: Pair, train: Tensor, target: Tensor) -> None:
-        self.classes, self.models = pair.has_classes, []
+        self.classes = pair.has_classes
+        self.models: list[Any] = []
         for rows, which in ((pair.train, train), (pair.target, target)):
             x, y = rows.features(which), _columns(rows, which)
             for each in y.T[:OUTPUTS]:
-                model = table_classifier() if self.classes else LinearThenTrees()
+                model: Any = table_classifier() if self.classes else LinearThenTrees()
                 self.models.append(model.fit(x, each))
                 pair.flops += fit_flops(model, x)
 

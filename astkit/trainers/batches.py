@@ -188,10 +188,13 @@ class Batches:
     @property
     def of_epoch(self) -> float:
         """Completed fraction of the current epoch, in [0, 1]; 0 if unknown."""
-        if not self.epoch.planned:
+        epoch = self.epoch
+        if not epoch.planned:
             return 0.0
+        if epoch.planner and len(epoch.rows) == epoch.samples * epoch.planned // epoch.rounds:
+            return min(1.0, self.batch / len(self.source))  # as if planned in one round
         share = min(1.0, self.taken / self._in_round) if self._in_round else 1.0
-        return (self.epoch.planned - 1 + share) / self.epoch.rounds
+        return (epoch.planned - 1 + share) / epoch.rounds
 
     def end_epoch(self, whole: bool) -> None:
         """Release the iterator; after a ``whole`` epoch the next one follows."""

@@ -1,0 +1,236 @@
+"""`aim`: what it draws, when it abstains, and that it resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from astkit import RunInfo, TrainConfig, Trainer, rng
+from astkit.datasets import Images
+from astkit.gating import as_policy
+from astkit.gating.features import Rows
+from astkit.gating.policies import aim
+from astkit.gating.policies.aim import Aim
+from astkit.gating.ratio import Pair
+
+N, M = 900, 240
+
+
+def table(rows: int, seed: int, flipped: float = 0.0) -> TensorDataset:
+    """Four columns and their sum; in the first share ``flipped`` of the rows its opposite."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 4, generator=random)
+    y = x.sum(1, keepdim=True) + 0.1 * torch.randn(rows, 1, generator=random)
+    y[: round(flipped * rows)] *= -1
+    return TensorDataset(x, y)
+
+
+def classes(counts: list[int], seed: int) -> TensorDataset:
+    """Rows of overlapping classes, at places of their own."""
+    random = torch.Generator().manual_seed(seed)
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    y = y[torch.randperm(len(y), generator=random)]
+    return TensorDataset(1.3 * y[:, None] + torch.randn(len(y), 3, generator=random), y)
+
+
+TAIL = classes([600, 200, 60, 40], 0)
+BALANCED = classes([60] * 4, 1)
+
+
+def run_info(train: Any, target: Any, epoch: int, part: int = 0, **options: Any) -> RunInfo:
+    """The start of a quarter of one of four epochs."""
+    n = len(train)
+    rows = torch.arange(n)[n * part // 4 : n * (part + 1) // 4]
+    return RunInfo(n, rows, epoch, part, epoch / 4, data=train, target=target, **options)
+
+
+def literal_draw(weights: list[float], count: int, random: torch.Generator) -> list[int]:
+    """Systematic sampling, row by row."""
+    order = torch.randperm(len(weights), generator=random).tolist()
+    scale, ends, total = count / sum(weights), [], 0.0
+    for row in order:
+        total += weights[row]
+        ends.append(total)
+    scale = count / total
+    start = float(torch.rand(1, dtype=torch.float64, generator=random))
+    drawn, place = [], 0
+    for step in range(count):
+        while place < len(order) - 1 and ends[place] * scale <= start + step:
+            place += 1
+        drawn.append(order[place])
+    return [drawn[each] for each in torch.randperm(count, generator=random).tolist()]
+
+
+def test_a_draw_equals_a_literal_one() -> None:
+    for seed in range(20):
+        weights = torch.rand(50, dtype=torch.float64) ** 3
+        random = torch.Generator().manual_seed(seed)
+        found = aim.draw(weights, 50, random)
+        random.manual_seed(seed)
+        assert found.tolist() == literal_draw(weights.tolist(), 50, random)
+
+
+def test_a_row_comes_its_expected_number_of_times() -> None:
+    weights = torch.tensor([0.0, 0.2, 1.0, 2.5, 1.3, 0.5, 0.5], dtype=torch.float64)
+    total = torch.zeros(7)
+    for seed in range(2000):
+        counts = aim.draw(weights, 6, torch.Generator().manual_seed(seed)).bincount(minlength=7)
+        assert bool((counts >= weights.floor()).all())
+        assert bool((counts <= weights.ceil()).all())
+        total += counts
+    assert torch.allclose(total / 2000, weights.float(), atol=0.05)
+
+
+def test_an_epoch_is_one_draw_in_four_parts() -> None:
+    policy = Aim(seed=3)
+    expected = aim.weights(TAIL, BALANCED, seed=3)
+    for epoch in (0, 1):
+        parts = []
+        for part in range(4):
+            chosen = policy.plan(run_info(TAIL, BALANCED, epoch, part, seed=3))
+            assert chosen is not None
+            parts.append(chosen.index)
+        whole = aim.draw(expected, N, rng.generator(3, "aim", epoch))
+        assert torch.cat(parts).equal(whole)
+
+
+def test_rows_of_another_law_are_left_out() -> None:
+    result = aim.aimed(Pair(Rows(table(N, 0, 0.6)), Rows(table(M, 1))))
+    assert result.forecast.gain > 40
+    assert result.forecast.gain > 5 * result.forecast.error
+    found = result.weights
+    assert found is not None
+    assert found.mean() == pytest.approx(1)
+    like_target = torch.arange(N) >= 0.6 * N
+    assert float(found[like_target].sum() / found.sum()) > 0.75  # of 0.4 in the data
+    assert float(found.min()) > 0
+
+
+def test_a_long_tail_is_drawn_in_the_shares_of_a_balanced_target() -> None:
+    found = aim.weights(TAIL, BALANCED)
+    of_class = found.new_zeros(4).index_add(0, TAIL.tensors[1], found) / found.sum()
+    assert of_class.tolist() == pytest.approx([0.25] * 4)
+    assert len(found.unique()) == 4  # no more is found than the classes
+
+
+def nothing(draw: int) -> bool:
+    """Whether aim abstains on data without a shift, with classes or without."""
+    if draw % 2:
+        pair = table(N, 2 * draw), table(M, 2 * draw + 1)
+    else:
+        pair = classes([N // 3] * 3, 2 * draw), classes([M // 3] * 3, 2 * draw + 1)
+    policy = Aim(seed=draw)
+    return policy.plan(run_info(*pair, 0, seed=draw)) is None
+
+
+def test_aim_abstains_without_a_shift() -> None:
+    assert all(nothing(draw) for draw in (100, 101))
+
+
+@pytest.mark.full
+def test_aim_abstains_in_19_of_20_draws_without_a_shift() -> None:
+    assert sum(nothing(draw) for draw in range(20)) >= 19
+
+
+def trained(policy: Any, train: Any, target: Any, **options: Any) -> Trainer:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Linear(3, 4)
+    return Trainer(
+        model,
+        train,
+        target,
+        policy=policy,
+        epochs=3,
+        batch_size=64,
+        config=TrainConfig(lr=0.01),
+        device="cpu",
+        **options,
+    )
+
+
+def weights_of(trainer: Trainer) -> Tensor:
+    return torch.cat([each.detach().flatten() for each in trainer.model.parameters()])
+
+
+def test_without_a_shift_training_is_dense_to_the_bit_and_the_test_is_booked() -> None:
+    train, target = classes([300] * 3, 5), classes([80] * 3, 6)
+    runs = [trained(policy, train, target) for policy in ("aim", None)]
+    for each in runs:
+        each.run()
+    assert weights_of(runs[0]).equal(weights_of(runs[1]))
+    assert runs[0].ledger.flops.helper > 0
+    assert runs[0].ledger.counts.scored == 0
+
+
+def test_a_run_that_was_stopped_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    train, target = TAIL, BALANCED
+    whole = trained("aim", train, target)
+    steps = sum(1 for _ in whole.steps())
+    records = trained("aim", train, target, checkpoints=tmp_path).steps()
+    for _ in range(steps // 2):
+        next(records)
+    records.close()
+    resumed = trained("aim", train, target, checkpoints=tmp_path, resume=True)
+    resumed.run()
+    assert weights_of(resumed).equal(weights_of(whole))
+    assert whole.policy is not None
+    assert whole.policy.state_dict()["drawn_by"] is not None
+
+
+def pictures(rows: int, seed: int) -> Images:
+    random = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (rows, 1, 8, 8), generator=random).to(torch.uint8)
+    return Images(pixels, torch.arange(rows) % 2, ("a", "b"), "noise")
+
+
+def test_images_are_asked_about_again_with_the_features_of_the_model() -> None:
+    train, target = pictures(N, 0), pictures(M, 1)
+    seen: list[tuple[str, int]] = []
+
+    def features(rows: Tensor, of: str) -> Tensor:
+        """A model whose first feature tells half of the training rows from all others."""
+        seen.append((of, len(rows)))
+        noise = rng.uniform(rows, 0, of)
+        other = (rows % 4 > 1).float() * (of == "data")
+        labels = (train if of == "data" else target).labels[rows]
+        return torch.stack([3 * other + noise, labels * (1 - 2 * other), noise], 1)
+
+    policy = Aim()
+    for part in range(3):
+        assert policy.plan(run_info(train, target, 0, part, features=features)) is None
+        assert not seen
+    chosen = policy.plan(run_info(train, target, 0, 3, features=features))
+    assert seen[0][0] == "data"
+    assert seen[0][1] < N / 4  # the rows that are left of the epoch
+    assert chosen is not None
+    assert float((chosen.index % 4 < 2).float().mean()) > 0.85
+    count = len(seen)
+    policy.plan(run_info(train, target, 1, 0, features=features))
+    assert len(seen) == count  # settled
+
+
+def test_a_custom_loop_asks_once_before_training() -> None:
+    policy = as_policy("aim")
+    assert policy is not None
+    rows = torch.tensor(list(policy.sampler(TAIL, epochs=2, validation=BALANCED)))
+    assert TAIL.tensors[1][rows].bincount().tolist() == pytest.approx([N / 4] * 4, abs=9)
+
+
+def test_what_is_missing_is_said() -> None:
+    train = table(N, 0)
+    with pytest.raises(ValueError, match="there is no target: pass validation data"):
+        Aim().plan(run_info(train, None, 0))
+    with pytest.raises(ValueError, match=r"the target has 20 rows, too few .* at least 100"):
+        Aim().plan(run_info(train, table(20, 1), 0))
+    with pytest.raises(ValueError, match="the target has 99 rows"):
+        aim.weights(train, table(99, 1))
+    unknown = TensorDataset(torch.zeros(N, 2, 2, 2, 2), torch.zeros(N))
+    with pytest.raises(ValueError, match=r"no features are known .* pass features="):
+        aim.weights(unknown, unknown)
+    assert aim.weights(unknown, unknown, features=lambda x: x.flatten(1)).eq(1).all()
