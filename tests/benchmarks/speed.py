@@ -2,8 +2,9 @@
 
 All ways of training do the same work on the digits: batches of 128, cross-entropy, gradients
 clipped to norm 1, fused AdamW. The raw loops are the least code that does so. Each call takes
-`STEPS` steps, and calls take turns; a ratio is taken within a round. With ``--peers``, which needs
-the environment of ``make peers``, other libraries take turns too. Writes speed.json.
+`STEPS` steps, and calls take turns; a ratio is taken within a round. On the CPU these are CPU
+seconds of one thread, which other processes disturb less than elapsed ones. With ``--peers``, which
+needs the environment of ``make peers``, other libraries take turns too. Writes speed.json.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import os
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -143,7 +145,8 @@ def compared(
     """Seconds of each way of training over those of a raw loop."""
     device = device or torch.device("cpu")
     every = {**ways(name, device), **peers}
-    times = interleaved(every, rounds=rounds, synchronize=synchronizer(device))
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    times = interleaved(every, rounds=rounds, clock=clock, synchronize=synchronizer(device))
     for way, raw in (*RATIOS, *((peer, "raw") for peer in peers)):
         ratios = [a / b for a, b in zip(times.seconds[way], times.seconds[raw], strict=True)]
         bound = BOUNDS[name] if way == "dense" and device.type == "cpu" else None
@@ -152,7 +155,7 @@ def compared(
             ratios,
             "at most",
             bound,
-            f"wall seconds of {STEPS} steps of {BATCH} digits, {device.type}",
+            f"seconds of {STEPS} steps of {BATCH} digits, {device.type}",
             milliseconds={each: 1e3 * times.median(each) / STEPS for each in (way, raw)},
         )
 
