@@ -22,6 +22,7 @@ from astkit.comparison.statistics import DENSE
 from astkit.names import PUBLIC, REGISTRIES, resolve
 from tests.benchmarks import policies_plan, policies_table
 from tests.benchmarks.figures import markdown
+from tests.benchmarks.gain import read
 from tests.benchmarks.surface import PACKAGES, alias, exported, summary
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -139,7 +140,7 @@ def toctree(*entries: str) -> str:
 
 def policies() -> dict[str, str]:
     """A page for each policy: its card, what was measured, its class."""
-    entries = list(policies_plan.read(policies_plan.RESULTS).values())
+    entries = list(read(policies_plan.RESULTS).values())
     claims = policies_table.claims(entries)
     pages = {}
     for name, path, kind in names()["by name: policy"]:

@@ -30,6 +30,7 @@ from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
 from astkit.widgets import gate_plots
 from tests.benchmarks import policies_plan, policies_table, surface
+from tests.benchmarks.gain import read
 from tests.test_readme import surroundings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,7 +107,7 @@ def test_every_public_name_is_documented_once(generated: dict[str, str]) -> None
 
 
 def test_a_policy_page_has_its_card_and_its_rows_of_the_table(generated: dict[str, str]) -> None:
-    results = policies_plan.read(policies_plan.RESULTS)
+    results = read(policies_plan.RESULTS)
     tables = policies_table.page(results).partition("## Accuracy at equal cost")[2]
     for name, card in policies_table.cards().T.to_dict().items():
         page = generated[f"policies/{name}.md"]

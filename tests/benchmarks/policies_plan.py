@@ -28,14 +28,10 @@ were run again and gave the same numbers.
 from __future__ import annotations
 
 import ast
-import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
-from astkit.files import write_atomic
 from astkit.names import REGISTRIES
 
 RESULTS = Path(__file__).parents[2] / "notebooks" / "results" / "06_policies.json"
@@ -56,8 +52,6 @@ OWN = {"gate": (3e-4, 64)}
 The gate was tried with 3e-4 to 1.2e-2, and with batches of 640, of which it trains on 64 rows.
 """
 WITHOUT_POLICY = ("dense", "class_weights")
-EPOCH_SECONDS, START_SECONDS = 25.0, 20.0  # of 50,000 rows on one core, and of a process
-ROWS = {"long_tail": 12_406, "natural_tail": 12_406, "small": 8000}
 ALIASES = {"natural_tail": REGISTRIES["condition"]["long_tail"]}
 """A long tail whose validation data have its class shares: all that a policy may use of them, and
 no news to it, so the run has none."""
@@ -68,7 +62,7 @@ Entries = dict[str, Entry]
 
 @dataclass(frozen=True)
 class Run:
-    """One training; `key` names its entry.
+    """One training; `name` is that of its entry.
 
     ``condition`` and ``policy`` hold a name and options, as in "wrong_labels:share=0.2". Beside the
     registered policies there are "dense", "class_weights" (dense, each class weighted by the
@@ -86,7 +80,8 @@ class Run:
     tuned: bool = False
     data: str = "cifar10"
 
-    def key(self) -> str:
+    @property
+    def name(self) -> str:
         """All fields."""
         return ", ".join(f"{name}={value}" for name, value in asdict(self).items())
 
@@ -95,12 +90,6 @@ class Run:
         """The policy whose rate a random control takes over."""
         name, at, policy = self.policy.partition("@")
         return policy if at and name == "random" else None
-
-    def seconds(self) -> float:
-        """About how long it takes, on one core."""
-        name, options = parsed(self.condition)
-        rows = options.get("rows", ROWS.get(name, 50_000))
-        return START_SECONDS + EPOCH_SECONDS * self.epochs * self.fraction * rows / 50_000
 
 
 def parsed(text: str) -> tuple[str, dict[str, Any]]:
@@ -114,25 +103,6 @@ def parsed(text: str) -> tuple[str, dict[str, Any]]:
         except (ValueError, SyntaxError):
             options[option] = value
     return name, options
-
-
-def read(path: Path) -> Entries:
-    """The entries in ``path`` by key; none where there is no such file."""
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
-def add(path: Path, key: str, entry: Entry) -> None:
-    """Write one more entry to ``path``, which several processes may do."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_name(f".{path.name}.lock")):
-        entries = {**read(path), key: entry}
-        text = json.dumps(dict(sorted(entries.items())), indent=1, allow_nan=False)
-        write_atomic(path, text + "\n")
-
-
-def done(entries: Entries) -> dict[Run, Entry]:
-    """The entries by their runs."""
-    return {run_of(entry): entry for entry in entries.values()}
 
 
 def rate_for(run: Run, entries: Entries) -> float | None:

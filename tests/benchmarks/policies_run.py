@@ -1,12 +1,11 @@
 """One training of a comparison of policies: data, network, budget, and what is recorded.
 
-Everything that a run trains with is in this file; `python -m tests.benchmarks.policies` runs it.
+`python -m tests.benchmarks.policies` runs it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from dataclasses import asdict
 from functools import partial
@@ -19,65 +18,30 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.comparison.training import Record
-from astkit.datasets import Images, Loader, load, open_mapped, stratified, write_mapped
+from astkit.datasets import Loader, stratified
 from astkit.datasets.conditions import Condition, condition
 from astkit.gating import Policy, as_policy, cross_entropy_rows
 from astkit.profiling import count_flops
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Checkpoints, Observer, TrainConfig, Trainer
+from tests.benchmarks.gain import AUGMENT, WIDTHS, images, network
 from tests.benchmarks.policies_plan import WITHOUT_POLICY, Run, parsed
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 STAMPED = ("commit", "dirty", "source", "torch", "cpu", "threads", "time")
 
 
 class Data(NamedTuple):
-    """How a data set is trained on.
+    """How a data set is trained on; ``lr`` and ``batch_size`` apply without ``--tuned``."""
 
-    ``widths``: channels of the convolutions; ``lr`` and ``batch_size`` apply without ``--tuned``.
-    """
-
-    widths: tuple[int, ...]
-    augment: tuple[str, ...]
     lr: float = 3e-3
     batch_size: int = 128
     precision: str = "bf16"
 
 
 DATA = {
-    "cifar10": Data((32, 64, 128, 128), ("crop", "flip")),
-    "digits": Data((8, 16), (), batch_size=64, precision="fp32"),  # tries the runner out
+    "cifar10": Data(),
+    "digits": Data(batch_size=64, precision="fp32"),  # tries the runner out
 }
-
-
-def network(data: Data, shape: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
-    """Convolutions 3x3 with BatchNorm, with poolings between them, then the mean over pixels."""
-    layers: list[nn.Module] = []
-    with rng.isolated("cpu", seed, "model"):
-        channels = shape[0]
-        for place, width in enumerate(data.widths):
-            layers += [nn.MaxPool2d(2)] if place else []
-            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
-            layers += [nn.BatchNorm2d(width), nn.ReLU()]
-            channels = width
-        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
-        return nn.Sequential(*layers, *head)
-
-
-def images(name: str, cache: Path) -> tuple[Images, Images]:
-    """Training and test part; decoded once into ``cache``. Call it once before several use it."""
-    if name == "digits":
-        whole = load("digits")[0]
-        held, rest = stratified(whole.labels, 0.2, 0, "test")
-        return whole.subset(rest), whole.subset(held)
-    folders = [cache / f"{name}-{part}" for part in ("train", "test")]
-    if not all(folder.exists() for folder in folders):
-        shared = Path(os.environ.get("ASTKIT_SHARED_DATA", SHARED))
-        for folder, part in zip(folders, load(name, shared / "cifar10-jpeg"), strict=True):
-            if not folder.exists() and part is not None:
-                write_mapped(folder, part, part.classes)
-    train, test = map(open_mapped, folders)
-    return train, test
 
 
 def audit(record: Record, made: Condition, classes: int) -> dict[str, Any]:
@@ -108,7 +72,7 @@ def execute(
     Raises ``ValueError`` where a policy's helper models alone cost more than the budget.
     """
     environment, data = stamp(), DATA[run.data]
-    train, test = images(run.data, cache)
+    train, test = images(run.data)
     name, options = parsed(run.condition)
     made = condition(name, train, test, run.seed, target=0, **options)
     assert made.rows is not None
@@ -121,13 +85,13 @@ def execute(
     criterion = cross_entropy_rows
     if run.policy == "class_weights":
         criterion = partial(weighted, class_weights(made.labels, train.num_classes))
-    model = network(data, train.shape, train.num_classes, run.seed)
-    loader = Loader(
-        made.train, run.batch_size, augment=data.augment, seed=run.seed, normalize=normalize
-    )
+    with rng.isolated("cpu", run.seed, "model"):
+        model = network(WIDTHS[run.data], train.shape[0], train.num_classes)
+    options = {"augment": AUGMENT[run.data], "seed": run.seed, "normalize": normalize}
+    loader = Loader(made.train, run.batch_size, **options)
     a_row = dense_flops(model, loader)
     flops = run.fraction * run.epochs * len(made.rows) * a_row
-    folder = cache / hashlib.sha256(run.key().encode()).hexdigest()[:16]
+    folder = cache / hashlib.sha256(run.name.encode()).hexdigest()[:16]
     record = Record(len(made.train), lambda: trainer.progress, torch.device("cpu"))
     trainer = Trainer(
         model,
@@ -161,6 +125,7 @@ def execute(
     recalls = hits / test.labels.bincount(minlength=train.num_classes)
     entry = {
         **asdict(run),
+        "value": float(right.double().mean()),
         "accuracy": float(right.double().mean()),
         **class_scores(recalls, made.true_labels),
         "test_rows": len(test),

@@ -24,7 +24,7 @@ from astkit.comparison.verdict import amount
 from astkit.runs import export
 from astkit.stamp import describe
 from tests.benchmarks import distributed as bytes_added
-from tests.benchmarks import figures, optimal_rate, policies_plan, policies_table, tasks
+from tests.benchmarks import figures, gain, optimal_rate, policies_plan, policies_table, tasks
 from tests.benchmarks.figures import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def _stamps(content: Report) -> Iterator[Report]:
 
 def pays() -> str:
     """The policies against dense training at equal FLOPs, from `HEADLINE` seeds on."""
-    found = policies_plan.read(policies_plan.RESULTS).values()
+    found = gain.read(policies_plan.RESULTS).values()
     entries = [entry for entry in found if entry["fraction"] == 1 and not entry["stamp"]["dirty"]]
     table = policies_table.overview(entries, HEADLINE)
     if table.empty:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from statistics import mean
 
 import pytest
 
@@ -58,55 +56,6 @@ def test_without_entries_everything_is_not_run(lay, tmp_path):
     assert set(figures.table(tmp_path)["measured"]) == {NOT_RUN, NEEDS_GPU}
 
 
-def test_the_committed_digits(table):
-    report = json.loads((ROOT / figures.DIGITS).read_text())
-    results = report["results"]
-    by = {(run["arm"], run["seed"]): run for run in results}
-    seeds = sorted({run["seed"] for run in results})
-    gap = mean(
-        by["batched gate", seed]["test_accuracy"]
-        - by["sample by sample, per sample", seed]["test_accuracy"]
-        for seed in seeds
-    )
-    shown = row(table, "batched minus sample by sample, accuracy")
-    assert shown["measured"].startswith(f"{gap:+.2%} [")
-    assert shown["n"] == str(len(seeds))
-    seconds = mean(by["sample by sample, per sample", seed]["seconds"] for seed in seeds)
-    epoch = row(table, "sample by sample, an epoch, CNN")["measured"]
-    epochs = report["settings"]["epochs"]
-    assert epoch.startswith(f"{seconds / epochs:.3g} s, DigitsCNN, digits, ")
-
-
-def test_the_committed_run_with_the_originals_settings(table):
-    report = json.loads((ROOT / figures.CIFAR10).read_text())
-    (gate,) = [run for run in report["results"] if run["arm"] == "batched gate"]
-    rates = [step["rate"] for step in gate["steps"]]
-    span = f"{min(rates):.1%} to {max(rates):.1%}"
-    assert row(table, "activation rate, target 10 %")["measured"].startswith(span)
-    assert row(table, "validation accuracy")["measured"] == f"{gate['val_accuracy']:.1%}"
-    assert row(table, "an epoch")["measured"].startswith(
-        f"{gate['seconds'] / 40:.3g} s, simple_cnn"
-    )
-    (batches,) = [each for each in report["batches"] if each["arm"] == "batched gate"]
-    speed = row(table, "speed over dense")
-    assert speed["measured"].startswith(f"{batches['speedup']:.2f} x [")
-    assert speed["n"] == str(batches["rounds"])
-    assert "joules not measured" in row(table, "energy saved")["measured"]
-
-
-def test_the_committed_ratios(table):
-    found = json.loads((ROOT / figures.RATIOS).read_text())["figures"]
-    (rows,) = [each for each in found if "(per_sample) / batched" in each["name"]]
-    shown = row(table, "batched over sample by sample, CNN")
-    assert shown["measured"].startswith(f"{rows['median']:.3g} x [{rows['low']:.3g}, ")
-    assert "digits_cnn" in shown["measured"]
-    (loaded,) = [each for each in found if each["name"].startswith("DataLoader over")]
-    workers = loaded["seconds"]["DataLoader, 0 workers"] / loaded["seconds"][loaded["best"]]
-    loading = row(table, "loader settings, loading")["measured"]
-    assert f"resident {loaded['median']:.3g} x [{loaded['low']:.3g}, " in loading
-    assert f"workers {workers:.2f} x" in loading
-
-
 def test_what_notebook_03_writes_is_found(lay):
     arms = (
         "plain",
@@ -155,28 +104,3 @@ def test_decisions_are_compared_seed_by_seed():
     runs += [run(readings.BY_SAMPLE, 0, 7), run(readings.BY_SAMPLE, 1, 8)]
     text, _ = readings.same_decisions({"results": runs})
     assert text.startswith("as many trained in 1 of 2 runs with a step a batch, 0 with")
-
-
-def test_the_committed_lattice_and_automaton(table):
-    report = json.loads((ROOT / figures.LATTICE).read_text())
-    over = report["at_once"]["ratios"]["loop / at once"]
-    text = f"{over['median']:.3g} x [{over['low']:.3g}, {over['high']:.3g}] over a loop over flows"
-    assert row(table, "lattice, all together, throughput")["measured"].startswith(text)
-    assert row(table, "lattice, a batch before")["n"] == "5"
-    error = f"{report['early_stop']['surface_error']:.2%}"
-    assert f"with the surface off by {error}" in row(table, "adaptive stopping")["measured"]
-    life = json.loads((ROOT / figures.LOGIC).read_text())
-    (pair,) = [each for each in life["checkerboard"] if each["batch"] == 2]
-    shown = row(table, "samples in parallel, batch of 2")
-    assert shown["measured"].startswith(f"{pair['ratios']['batch']['median']:.3g} x")
-    shown = row(table, "parallel and sequential logits agree to")["measured"]
-    assert shown.startswith(f"{life['updates_apart']:.0e}")
-
-
-def test_the_page_links_each_run():
-    text = (ROOT / "docs" / "measured.md").read_text()
-    block = re.search("<!-- claims -->(.*?)<!-- end -->", text, re.DOTALL)
-    assert block is not None
-    links = re.findall(r"\]\((\S+?\.json)\)", block[1])
-    assert links
-    assert all((ROOT / "docs" / link).is_file() for link in links)

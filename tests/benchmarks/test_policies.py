@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from astkit.datasets.conditions import Condition
 from astkit.names import REGISTRIES
 from tests.benchmarks import policies, policies_run
 from tests.benchmarks import policies_plan as plans
+from tests.benchmarks.gain import read
 from tests.benchmarks.policies_plan import Run
 from tests.benchmarks.policies_table import overview, page
 
@@ -51,7 +51,7 @@ def test_runs_cost_the_same_and_resume_exactly(tmp_path: Path) -> None:
         run = replace(RUN, policy=policy)
         rate = plans.rate_for(run, entries)
         entry = policies_run.execute(run, tmp_path / "whole", rate)
-        entries[run.key()] = entry
+        entries[run.name] = entry
         if policy.startswith("cached_loss"):
             with pytest.raises(KeyboardInterrupt):
                 policies_run.execute(run, tmp_path / "killed", rate, (Seen(15),), pause=0)
@@ -80,7 +80,6 @@ def test_class_weights_change_the_result_at_the_same_cost(tmp_path: Path) -> Non
     )
     assert dense["flops"] == weights["flops"]
     assert dense["accuracy"] != weights["accuracy"]
-    assert dense["test_rows"] == 359
 
 
 def test_helper_models_that_cost_more_than_the_budget_are_refused(tmp_path: Path) -> None:
@@ -112,74 +111,20 @@ def test_the_audit_gives_shares_of_the_rows_trained_on() -> None:
     assert found["class_share"] == [[0.25, 0.75], *[[0.0, 0.0]] * 7]
 
 
-class Process:
-    """A run that takes two polls to write its entry, or fails."""
-
-    running = most = 0
-    begun: list[str]
-
-    def __init__(self, run: Run, out: Path, fails: bool) -> None:
-        self.run, self.out, self.fails, self.polls = run, out, fails, 0
-        Process.begun.append(run.policy)
-        Process.running += 1
-        Process.most = max(Process.most, Process.running)
-
-    def poll(self) -> int | None:
-        self.polls += 1
-        if self.polls < 2:
-            return None
-        Process.running -= 1
-        if not self.fails:
-            entry = {**asdict(self.run), "rate": 0.3}
-            plans.add(self.out, self.run.key(), entry)
-        return int(self.fails)
-
-
-def test_runs_go_two_at_a_time_and_only_missing_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Process.begun, fails = [], {"infobatch"}
-    start: Callable[..., Any] = lambda run, out, *_: Process(run, out, run.policy in fails)  # noqa: E731
-    monkeypatch.setattr(policies, "_start", start)
-    monkeypatch.setattr(policies, "POLL", 0.0)
-    names = ["random@cached_loss", "dense", "infobatch", "cached_loss", "random@seta"]
-    plan = [replace(RUN, policy=name) for name in names]
+def test_a_control_waits_for_the_rate_of_its_policy(tmp_path: Path) -> None:
     out = tmp_path / "results.json"
-    failed = policies.run_all(plan, out, tmp_path, 2, 30.0)
-    assert [run.policy for run in failed] == ["infobatch", "random@seta"]
-    assert Process.begun == ["dense", "infobatch", "cached_loss", "random@cached_loss"]
-    assert Process.most == 2
-    fails.clear()
-    assert policies.run_all(plan[:4], out, tmp_path, 2, 30.0) == []
-    assert Process.begun[4:] == ["infobatch"]
-    assert len(plans.read(out)) == 4
-
-
-def test_the_plan_is_listed_with_its_cost(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    common = [
-        "--only-list",
-        "--out",
-        str(tmp_path / "none.json"),
-        "--policies",
-        "dense",
-        "seta:r=0.2",
-    ]
-    policies.main([*common, "--condition", "clean", "small:rows=4000", "--seeds", "0", "1"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("clean, dense, seed 0, lr 0.003, batch 128, 8 epochs: about")
-    assert lines[-2].startswith(
-        "small:rows=4000, seta:r=0.2, seed 1, lr 0.003, batch 128, 40 epochs"
-    )
-    seconds = 4 * (20 + 25 * 8) + 4 * (20 + 25 * 40 * 0.08)
-    assert lines[-1] == f"8 runs; about {seconds / 3600:.2f} core-hours are left"
+    run = replace(RUN, policy="random@seta")
+    with pytest.raises(ValueError, match="the rate of seta is not known: train it first"):
+        policies.train(run, out, tmp_path)
+    entries = {"seta": {**asdict(replace(RUN, policy="seta")), "rate": 0.3}}
+    assert plans.rate_for(run, entries) == 0.3
+    assert plans.rate_for(replace(run, seed=1), entries) is None
 
 
 @pytest.mark.parametrize("condition", sorted(plans.SETTINGS.keys() - plans.ALIASES))
 def test_the_settings_of_the_table_are_the_best_of_the_search(condition: str) -> None:
     scores: dict[tuple[float, int], dict[int, float]] = {trial: {} for trial in plans.TRIALS}
-    for found in plans.read(plans.SEARCH).values():
+    for found in read(plans.SEARCH).values():
         name, epochs = plans.parsed(found["condition"])[0], policies.EPOCHS.get(condition, 8.0)
         if (found["policy"], name, found["epochs"]) == ("dense", condition, epochs):
             trial = (found["lr"], found["batch_size"])
@@ -193,7 +138,7 @@ def test_the_settings_of_the_table_are_the_best_of_the_search(condition: str) ->
 
 
 def test_all_arms_of_the_table_have_its_settings() -> None:
-    for found in plans.read(plans.RESULTS).values():
+    for found in read(plans.RESULTS).values():
         run = plans.run_of(found)
         assert run == plans.tuned(run)
 
@@ -214,7 +159,7 @@ def entry(run: Run, accuracy: float, **values: Any) -> plans.Entry:
     }
 
 
-def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
+def test_the_page_holds_verdicts_at_equal_cost() -> None:
     runs = [
         (replace(RUN, condition=condition, policy=policy, seed=seed, fraction=fraction), score)
         for condition in ("clean", "long_tail")
@@ -226,12 +171,10 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
         )
         for seed, score in enumerate(scores)
     ]
-    out = tmp_path / "results.json"
-    for run, score in runs:
-        plans.add(out, run.key(), entry(run, score))
+    entries = {run.name: entry(run, score) for run, score in runs}
     alone = replace(RUN, condition="small", policy="seta")
-    plans.add(out, alone.key(), entry(alone, 0.1))
-    text, rules = page(plans.read(out)), page({})
+    entries[alone.name] = entry(alone, 0.1)
+    text, rules = page(entries), page({})
     assert text.startswith(rules.rstrip())
     assert all(f"| {name} |" in rules for name in REGISTRIES["policy"])
     tail = "long tail, 1 epochs, balanced validation"
@@ -250,7 +193,7 @@ def test_the_page_holds_verdicts_at_equal_cost(tmp_path: Path) -> None:
     assert "| clean, 1 epochs: +1.0 points" in claimed
     assert claimed.count("not measured") == 7
     assert "Commits: 01234567; 0 of 21 runs" in text
-    rows = overview(list(plans.read(out).values()), 3)
+    rows = overview(list(entries.values()), 3)
     assert rows.loc["clean, 1 epochs", "dense"] == "72.00%"
     assert rows.loc["clean, 1 epochs", "seta, not tuned"].endswith("; higher")
     assert "infobatch, not tuned" not in rows
