@@ -1,0 +1,239 @@
+"""Settings: known, in range, and refused by name otherwise; budgets end where they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from astkit import rng
+from astkit.gating import Gate
+from astkit.profiling.ledger import Ledger
+from astkit.trainers import Budget, TrainConfig, Trainer, fast_rules
+from astkit.trainers.config import cosine
+
+WHOLE = "give a whole number, 1 or more"
+REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
+    ("lr", (0, -1e-3, math.nan, math.inf, "0.1"), "give a learning rate above 0"),
+    ("weight_decay", (-0.1, math.nan, math.inf, None), "give 0 or more"),
+    ("clip_norm", (0, -1, math.nan, "1"), "give a norm above 0, or None"),
+    ("schedule", ("linear", 0.5), "choose one of cosine, constant, or give a function"),
+    ("warmup", (-0.1, 1, math.nan, None), r"give a share of the budget in \[0, 1\)"),
+    ("precision", ("fp8", None, ["bf16"]), "choose one of fp32, bf16, fp16"),
+    ("channels_last", ("yes", 1), "choose one of True, False"),
+    ("compile", ("auto",), "choose one of True, False"),
+    ("keep_memory", (None,), "choose one of True, False"),
+    ("batch_size", (0, "auto", 32.0), f"{WHOLE}, or None"),
+    ("micro_batch", (0, "auto"), f"{WHOLE}, or None"),
+    ("accumulation_steps", (0, True, None, 1.5), f"{WHOLE}$"),
+    ("threads", (-1, "auto"), f"{WHOLE}, or None"),
+    ("report_every", (0,), f"{WHOLE}$"),
+    ("validation_fraction", (0, 1.1, math.nan, "1"), r"give a share in \(0, 1\]"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "remedy"), REFUSED)
+def test_a_value_out_of_range_is_refused(name: str, values: Any, remedy: str) -> None:
+    for value in values:
+        sentence = f"{name} is {re.escape(repr(value))}: {remedy}"
+        with pytest.raises(ValueError, match=sentence):
+            TrainConfig(**{name: value})
+        with pytest.raises(ValueError, match=sentence):
+            TrainConfig.from_dict({name: value})
+
+
+def test_the_edges_are_allowed() -> None:
+    TrainConfig(lr=1e-12, weight_decay=0, clip_norm=None, schedule="constant", precision="bf16")
+    TrainConfig(batch_size=1, micro_batch=1, accumulation_steps=1, threads=1, report_every=1)
+    TrainConfig(validation_fraction=1e-9, clip_norm=1e-9, lr=None, warmup=0.999)
+
+
+def test_unknown_keys_are_all_named_with_what_may_be_chosen() -> None:
+    names = ", ".join(sorted(field.name for field in dataclasses.fields(TrainConfig)))
+    sentence = f"unknown setting learning_rate, momentum: choose from {names}$"
+    with pytest.raises(ValueError, match=sentence):
+        TrainConfig.from_dict({"lr": 0.1, "momentum": 0.9, "learning_rate": 1})
+    with pytest.raises(ValueError, match=r"choose from accumulation_steps, another, batch_size"):
+        TrainConfig.from_dict({"unknown": 1}, also=["another"])
+
+
+def test_it_goes_through_json_and_back() -> None:
+    config = TrainConfig(lr=0.3, clip_norm=None, channels_last=True, batch_size=7, seed=4)
+    plain = json.loads(json.dumps(config.to_dict()))
+    assert TrainConfig.from_dict(plain) == config
+    assert plain.keys() == {field.name for field in dataclasses.fields(TrainConfig)}
+    assert TrainConfig(schedule=cosine).to_dict()["schedule"] == "cosine"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.lr = 1.0
+
+
+def test_fast_changes_nothing_that_is_learned() -> None:
+    rules = fast_rules("cpu")
+    fast, plain = TrainConfig.fast(device="cpu", lr=0.3).to_dict(), TrainConfig(lr=0.3).to_dict()
+    assert {name for name in plain if fast[name] != plain[name]} <= {rule.name for rule in rules}
+    assert all(fast[rule.name] == rule.value and rule.reason for rule in rules)
+    assert TrainConfig.fast(device="cpu", channels_last=False).channels_last is False
+    with pytest.raises(TypeError, match="momentum"):
+        TrainConfig.fast(momentum=0.9)
+
+
+@given(st.floats(0, 1), st.floats(0, 0.99))
+def test_the_factor_is_the_schedule_after_a_ramp(progress: float, warmup: float) -> None:
+    config = TrainConfig(warmup=warmup, schedule=lambda progress: 2 - progress)
+    ramp = 1.0 if progress >= warmup else progress / warmup
+    assert config.lr_factor(progress) == pytest.approx(ramp * (2 - progress))
+    assert TrainConfig().lr_factor(progress) == pytest.approx(
+        (1 + math.cos(math.pi * progress)) / 2
+    )
+
+
+# --- budgets
+
+
+ROWS, SIZE, LR = 80, 8, 0.5
+BATCHES = ROWS // SIZE
+
+
+class Ticking(nn.Module):
+    """A linear model whose training forward takes exactly ``seconds`` on a clock of its own."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        super().__init__()
+        self.linear, self.seconds, self.now = nn.Linear(4, 3), seconds, 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and len(x) > 3:  # not the rows whose FLOPs are counted
+            self.now += self.seconds
+        return self.linear(x)
+
+
+def trainer(budget: Budget, model: nn.Module | None = None, policy: Any = None) -> Trainer:
+    with rng.isolated("cpu", 0):
+        data = TensorDataset(torch.randn(ROWS, 4), torch.randint(0, 3, (ROWS,)))
+        model = model or Ticking()
+    config = TrainConfig(lr=LR, report_every=1)
+    options: dict[str, Any] = {"budget": budget, "policy": policy, "config": config}
+    return Trainer(model, data, data, batch_size=SIZE, device="cpu", **options)
+
+
+def finish(run: Trainer) -> list[dict[str, Any]]:
+    records = [record.metrics for record in run.steps() if record.phase == "train"]
+    assert run.done
+    return records
+
+
+def expected_lr(progress: float) -> float:
+    return LR * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+@pytest.mark.parametrize("epochs", [0.3, 1, 2.95])
+def test_epochs_may_be_fractional(epochs: float) -> None:
+    run = trainer(Budget(epochs=epochs))
+    records = finish(run)
+    count = math.ceil(epochs * BATCHES - 1e-9)
+    assert len(records) == count
+    assert records[-1]["progress"] == 1.0
+    # each epoch, whole or not, ends with one validation
+    assert len(run.history.epochs) == math.ceil(epochs)
+    assert run.ledger.samples.evaluated == ROWS * math.ceil(epochs)
+    spent = [number / (epochs * BATCHES) for number in range(count)]
+    assert [record["lr"] for record in records] == pytest.approx(list(map(expected_lr, spent)))
+
+
+def test_a_budget_of_steps_ends_after_so_many_batches() -> None:
+    records = finish(trainer(Budget(steps=13)))
+    lrs = [expected_lr(number / 13) for number in range(13)]
+    assert [record["lr"] for record in records] == pytest.approx(lrs)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@settings(max_examples=5, deadline=None)
+@given(batches=st.floats(0.1, 25))
+def test_flops_end_within_one_batch_of_the_limit(gated: bool, batches: float) -> None:
+    dense_batch = 3 * 2 * 4 * 3 * SIZE  # at most: forward and backward, or scoring as well
+    limit = batches * dense_batch
+    run = trainer(Budget(flops=limit), policy=Gate(0.3) if gated else None)
+    records = finish(run)
+    spent = [record["flops"] for record in records]
+    assert spent[-1] == run.ledger.flops.total >= limit
+    assert all(flops < limit for flops in spent[:-1])  # it stopped as soon as it could
+    assert spent[-1] - limit < 1.01 * dense_batch
+    before = [0.0, *spent[:-1]]
+    assert [record["lr"] for record in records] == pytest.approx(
+        [expected_lr(flops / limit) for flops in before]
+    )
+    assert run.ledger.flops.evaluation > 0  # and evaluation was not charged
+
+
+@pytest.mark.parametrize("limit", [7.5, 100.0])
+def test_seconds_are_those_of_training_alone(
+    monkeypatch: pytest.MonkeyPatch, limit: float
+) -> None:
+    model = Ticking(seconds=1.0)
+    clock = SimpleNamespace(perf_counter=lambda: model.now)
+    monkeypatch.setattr("astkit.profiling.ledger.time", clock)
+    run, records = trainer(Budget(seconds=limit), model), []
+    for record in run.steps():
+        model.now += 100.0  # the reader's time is not the run's
+        if record.phase == "train":
+            records.append(record.metrics)
+    assert run.ledger.seconds["training"] == len(records) == math.ceil(limit)
+    lrs = [expected_lr(number / limit) for number in range(len(records))]
+    assert [record["lr"] for record in records] == pytest.approx(lrs)
+
+
+def test_exactly_one_positive_finite_limit_is_wanted() -> None:
+    for limits in ({}, {"epochs": 1, "flops": 1}, {"epochs": 1, "steps": 1, "seconds": 1}):
+        with pytest.raises(ValueError, match="give exactly one of epochs, steps, flops and sec"):
+            Budget(**limits)
+    for name in ("epochs", "steps", "flops", "seconds"):
+        for limit in (0, -0.5, math.nan, math.inf, -math.inf, "3"):
+            with pytest.raises(ValueError, match=f"budget {name} is .*: give a positive, finite"):
+                Budget(**{name: limit})
+
+
+@given(
+    name=st.sampled_from(["epochs", "flops", "seconds"]),
+    limit=st.floats(1e-3, 1e12),
+    share=st.floats(0, 3),
+)
+def test_the_share_spent_is_in_its_range(name: str, limit: float, share: float) -> None:
+    ledger = Ledger()
+    ledger.flops.evaluation = ledger.seconds["evaluation"] = 1e15  # never charged
+    ledger.flops.scoring = ledger.flops.forward = 0.25 * share * limit
+    ledger.flops.backward = 0.5 * share * limit
+    ledger.seconds["training"] = share * limit
+    spent = Budget(**{name: limit}).spent(share * limit, ledger)
+    assert spent == pytest.approx(min(1.0, share))
+    assert spent <= 1.0
+
+
+class Spectral(nn.Linear):
+    """Its Fourier transform does multiply-adds that have no formula."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.fft.rfft(x).abs())
+
+
+@pytest.mark.parametrize("policy", [None, "gate"])
+def test_a_budget_of_flops_that_cannot_be_counted_is_refused_first(
+    policy: str | None, unchanged: Any
+) -> None:
+    run = trainer(Budget(flops=1e6), Spectral(3, 3), policy)
+    sentence = r"budget flops is 1e\+06, but the FLOPs of _fft_r2c cannot be counted: give epochs"
+    with (
+        unchanged(run.model),
+        pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted"),
+        pytest.raises(ValueError, match=sentence),
+    ):
+        run.run()
