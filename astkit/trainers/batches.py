@@ -208,8 +208,10 @@ class Batches:
         self._loading = None
 
     def peek(self) -> Batch:
-        """The first batch of epoch 0 in the data's own order; changes nothing."""
+        """A first batch, the same at any time in a run; changes nothing between epochs."""
         states = [generator.get_state() for generator in self._generators]
+        for generator in self._generators:
+            generator.manual_seed(0)
         with rng.isolated(self.device, self.seed, "load", 0, 0, *distributed.key()):
             first: Batch | None = next(iter(self.source.batches(0)), None)
         for generator, state in zip(self._generators, states, strict=True):

@@ -1,7 +1,7 @@
 """Checkpoints: the state of a run in two files, written atomically, checked when they are read.
 
 A checkpoint is ``<name>.safetensors`` (all tensors; ``.gz`` if compressed) and ``<name>.json``
-(everything else, and the SHA-256 of the tensors), written in this order. No pickle is involved.
+(everything else, and the SHA-256 of both), written in this order. No pickle is involved.
 On deterministic devices a resumed run ends with bitwise the same weights, thresholds, metrics and
 counts as an uninterrupted one.
 """
@@ -209,9 +209,14 @@ def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:
         if len(content) <= _limit(len(small)):
             content, name = small, f"{name}.gz"
     write_atomic(stem.with_name(name), content)
-    head = {"format": FORMAT, "file": name, "sha256": hashlib.sha256(content).hexdigest()}
-    text = json.dumps({**head, "state": tree}, allow_nan=False)
+    head = {"format": FORMAT, "file": name, "state": tree}
+    text = json.dumps({**head, "sha256": _digest(content, head)}, allow_nan=False)
     return write_atomic(stem.with_name(f"{stem.name}.json"), text)
+
+
+def _digest(content: bytes, head: Mapping[str, Any]) -> str:
+    text = json.dumps(head, allow_nan=False)
+    return hashlib.sha256(content + text.encode()).hexdigest()
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -228,8 +233,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         if path.with_name(name).exists() and not path.with_name(name).is_file():
             raise DamagedError(f"{path.with_name(name)} is not a regular file")
         content = path.with_name(name).read_bytes()
-        if hashlib.sha256(content).hexdigest() != head["sha256"]:
-            raise DamagedError(f"{name} in {path.parent} does not have the SHA-256 in {path.name}")
+        if head.pop("sha256") != _digest(content, head):
+            raise DamagedError(f"{path.name} and {name} do not have the SHA-256 that was stored")
         if name.endswith(".gz"):
             content = _expanded(content)
         state = _unpack(head["state"], load(content))

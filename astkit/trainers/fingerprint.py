@@ -16,7 +16,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -41,12 +41,20 @@ from astkit.trainers.optimisation import Optimisation
 Part = list[float] | None
 """Numbers of one part of a run; ``None`` if they differ from one evaluation to the next."""
 
+FIRST = 32  # rows that the model is evaluated on
 SAMPLED = 64  # rows of each split in its checksum
 ROWS = 256  # rows of the policy's rounds
 ROUNDS, CLASSES, BATCH = 4, 10, 64
 FREE = ("threads", "keep_memory", "report_every")  # settings that a resumed run may change
 TOLERANCE = 1e-4  # relative; float32 sums differ by less between processors
 HALF_TOLERANCE = 3e-2  # in bf16 and fp16
+
+
+class FirstBatches(NamedTuple):
+    """At most `FIRST` rows of each split; ``None`` where they differ from one load to the next."""
+
+    train: Batch | None
+    validation: Batch | None
 
 
 class Run(Protocol):
@@ -61,6 +69,7 @@ class Run(Protocol):
     optimisation: Optimisation
     metrics: tuple[Metric, ...]
     device: torch.device
+    first_batches: FirstBatches
 
     def forward(self, model: nn.Module, batch: Batch) -> Any: ...
 
@@ -100,33 +109,47 @@ def describe(run: Run) -> dict[str, Any]:
 def describe_weights(run: Run) -> dict[str, Any]:
     """What the model computes now: losses and gradient on a first batch, and the metrics."""
     model, criterion = run.optimisation.model, run.optimisation.criterion
-    validation = run.validation
+    train, held = run.first_batches
     parameters = [p for p in model.parameters() if p.requires_grad]
 
-    def learning() -> Iterable[float]:
-        train = first_batch([run.batches.peek()])
-        with evaluating(model, run.device), torch.enable_grad():
-            loss = row_losses(criterion, run.forward(model, train), train.y).mean()
-            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        norms = [float(g.double().square().sum()) for g in gradients if g is not None]
-        found = [float(loss.detach()), math.sqrt(sum(norms))]
-        if validation is not None:
-            held = first_batch(validation.batches(0))
-            with evaluating(model, run.device):
-                found.append(float(row_losses(criterion, run.forward(model, held), held.y).mean()))
-        return found
+    def mean_loss(batch: Batch) -> Tensor:
+        return row_losses(criterion, run.forward(model, batch), batch.y).mean()
 
-    def measured() -> Iterable[float]:
-        assert validation is not None
-        held = first_batch(validation.batches(0))
+    def learning(batch: Batch) -> Iterable[float]:
+        with evaluating(model, run.device), torch.enable_grad():
+            loss = mean_loss(batch)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            norms = [float(g.double().square().sum()) for g in gradients if g is not None]
+            losses = [loss] if held is None else [loss, mean_loss(held)]
+        return [math.sqrt(sum(norms)), *(float(each.detach()) for each in losses)]
+
+    def measured(batch: Batch) -> Iterable[float]:
         evaluation = Evaluation(criterion, run.metrics, classes=False)
         with evaluating(model, run.device):
-            evaluation.add(held, run.forward(model, held))
+            evaluation.add(batch, run.forward(model, batch))
         values = evaluation.result().values()
         return [values[each.name] for each in run.metrics]
 
-    metrics = None if validation is None else repeated(measured)
-    return {"model and criterion": repeated(learning), "metrics": metrics}
+    return {
+        "model and criterion": None if train is None else repeated(lambda: learning(train)),
+        "metrics": None if held is None else repeated(lambda: measured(held)),
+    }
+
+
+def first_batches(batches: Batches, validation: BatchSource | None) -> FirstBatches:
+    """The first rows of both splits; to be called while no epoch is under way."""
+
+    def steady(load: Callable[[], Batch]) -> Batch | None:
+        loaded: list[Batch] = []
+
+        def compute() -> Iterable[float]:
+            loaded.append(load().take(slice(0, FIRST)))
+            return checksum(tensors((loaded[-1].x, loaded[-1].y)))
+
+        return None if repeated(compute) is None else loaded[-1]
+
+    held = None if validation is None else steady(lambda: next(iter(validation.batches(0))))
+    return FirstBatches(steady(batches.peek), held)
 
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], where: object) -> None:
@@ -355,11 +378,6 @@ def code_hash(*objects: Any) -> str:
         except (OSError, TypeError):  # typed in a session, or built in
             continue
     return digest.hexdigest()[:16]
-
-
-def first_batch(batches: Iterable[Batch], rows: int = 32) -> Batch:
-    """The first ``rows`` rows of the first batch; raises ``StopIteration`` without one."""
-    return next(iter(batches)).take(slice(0, rows))
 
 
 def plain(value: Any) -> Any:

@@ -405,10 +405,13 @@ class Optimisation:
             number: {name: like(value, trained[number]) for name, value in entry.items()}
             for number, entry in then["state"].items()
         }
-        kinds: dict[bool, object] = {}  # the same for all matrices, and for all vectors
+        # the same for all matrices of a group, and for all its vectors
+        kinds: dict[tuple[int, bool], object] = {}
+        groups = enumerate(self.optimizer.param_groups)
+        group_of = [place for place, group in groups for _ in group["params"]]
         for number, entry in entries.items():
             kind = {name: type(value) for name, value in entry.items()}
-            if kinds.setdefault(trained[number].dim() > 1, kind) != kind:
+            if kinds.setdefault((group_of[number], trained[number].dim() > 1), kind) != kind:
                 raise ValueError("the optimizer's entries differ between parameters")
         self.optimizer.load_state_dict({**then, "state": entries})
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,13 @@ from astkit.trainers.evaluation import (
     as_metrics,
     check_undivided,
 )
-from astkit.trainers.fingerprint import check_same, describe, describe_weights
+from astkit.trainers.fingerprint import (
+    FirstBatches,
+    check_same,
+    describe,
+    describe_weights,
+    first_batches,
+)
 from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
@@ -739,6 +745,7 @@ class Trainer:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
         self._described = describe(self)
+        _ = self.first_batches  # loaded before an epoch is under way
         found = self.checkpoints.open(resume)
         settings = str(self._described["settings"])
         distributed.agree("" if found is None else found[0].name, settings)
@@ -761,6 +768,11 @@ class Trainer:
         now = {**self._described, **describe_weights(self)}
         distributed.agree_to(partial(check_same, state["run"], now, path))
         self._saved = (self.step, self.epoch, self.done)
+
+    @cached_property
+    def first_batches(self) -> FirstBatches:
+        """The rows that `describe_weights` evaluates the model on."""
+        return first_batches(self.batches, self.validation)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the run without weights and optimizer.

@@ -176,9 +176,7 @@ def test_flops_end_within_one_batch_of_the_limit(gated: bool, batches: float) ->
 
 
 @pytest.mark.parametrize("limit", [7.5, 100.0])
-def test_seconds_are_those_of_training_alone(
-    monkeypatch: pytest.MonkeyPatch, limit: float
-) -> None:
+def test_seconds_are_those_of_training_alone(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
     model = Ticking(seconds=1.0)
     clock = SimpleNamespace(perf_counter=lambda: model.now)
     monkeypatch.setattr("astkit.profiling.ledger.time", clock)

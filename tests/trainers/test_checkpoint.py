@@ -1,0 +1,448 @@
+"""Checkpoints: what is resumed is the same run, whatever happened to its files."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tracemalloc
+import warnings
+from collections import deque
+from functools import reduce
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from astkit import Gate, Loader
+from astkit.datasets import load
+from astkit.trainers import Checkpoints, MetricsFile, TrainConfig, Trainer, checkpoint
+from astkit.trainers.checkpoint import DamagedError
+from tests.trainers.states import leave_after, same, timeless
+
+DIGITS = load("digits")[0]
+TRAIN, TEST = (DIGITS.subset(torch.arange(*rows)) for rows in ((160,), (160, 220)))
+PAIRS = TensorDataset(TRAIN.images.float(), TRAIN.labels)
+
+
+def network(width: int = 8) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(64, width), nn.Dropout(), nn.ReLU(), nn.Linear(width, 10)
+        )
+
+
+def build(folder: Path, resume: bool = False, **options: Any) -> Any:
+    keeping = {"every": 3, **options.pop("keeping", {})}
+    model = options.pop("model", None) or network()
+    if "optimizer" in options:
+        options["optimizer"] = options["optimizer"](model)
+    defaults = {
+        "train": Loader(TRAIN, 16, seed=4),
+        "validation": Loader(TEST, 30, shuffle=False),
+        "epochs": 3,
+        "policy": Gate(0.4),
+        "config": TrainConfig(lr=1e-2),
+        "observers": [MetricsFile(folder / "metrics.jsonl")],
+        "checkpoints": Checkpoints(folder / "ckpt", **keeping),
+    }
+    return Trainer(model, resume=resume, device="cpu", **{**defaults, **options})
+
+
+def left(trainer: Trainer) -> dict[str, Any]:
+    state = trainer.state_dict()
+    ledger = {key: state["ledger"][key] for key in ("samples", "flops", "flops_dense")}
+    weights = {name: value.tolist() for name, value in trainer.model.state_dict().items()}
+    steps = timeless(trainer.history.steps)
+    return {"weights": weights, "ledger": ledger, "policy": state["policy"], "steps": steps}
+
+
+def names(folder: Path) -> list[str]:
+    return [path.stem for path in checkpoint.listed(folder / "ckpt")]
+
+
+@pytest.mark.parametrize("batches", [1, 12, 25])
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, batches: int) -> None:
+    whole = build(tmp_path / "whole")
+    whole.run()
+    leave_after(build(tmp_path / "parts"), batches)
+    resumed = build(tmp_path / "parts", resume=True)
+    resumed.run()
+    assert left(resumed) == left(whole)
+    assert timeless(resumed.history.epochs) == timeless(whole.history.epochs)
+    again = build(tmp_path / "parts", resume=True)  # a run that is done is done when resumed
+    again.run()
+    assert left(again) == left(resumed)
+    assert again.history.epochs == resumed.history.epochs
+
+
+SAMPLERS: dict[str, Any] = {
+    "of the loader": lambda drawn: {"batch_size": 16, "shuffle": True, "generator": drawn},
+    "of the sampler": lambda drawn: {
+        "batch_size": 16,
+        "sampler": WeightedRandomSampler(TRAIN.labels + 1.0, 160, generator=drawn),
+    },
+    "of two": lambda drawn: {
+        "batch_sampler": BatchSampler(RandomSampler(PAIRS, generator=drawn), 16, False),
+        "generator": torch.Generator().manual_seed(8),
+    },
+    "of persistent workers": lambda drawn: {
+        "batch_size": 16,
+        "shuffle": True,
+        "generator": drawn,
+        "num_workers": 1,
+        "persistent_workers": True,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_a_loader_with_a_generator_of_its_own_is_resumed(tmp_path: Path, kind: str) -> None:
+    def make(name: str, resume: bool = False) -> Trainer:
+        loader = DataLoader(PAIRS, **SAMPLERS[kind](torch.Generator().manual_seed(7)))
+        return build(tmp_path / name, resume, train=loader, validation=None, policy=None)
+
+    whole = make("whole")
+    whole.run()
+    for batches in (2, 11, 25):
+        leave_after(make(f"parts {batches}"), batches)
+        resumed = make(f"parts {batches}", resume=True)
+        resumed.run()
+        assert left(resumed)["weights"] == left(whole)["weights"]
+    twice = leave_after(make("in one process"), 13)
+    twice.run()
+    assert left(twice)["weights"] == left(whole)["weights"]
+
+
+def parted(model: Any) -> torch.optim.Optimizer:
+    first, second = model[1].parameters(), model[4].parameters()
+    return torch.optim.Adam([{"params": first, "amsgrad": True}, {"params": second}])
+
+
+@pytest.mark.parametrize("optimizer", [lambda m: torch.optim.Adafactor(m.parameters()), parted])
+def test_parameters_of_one_optimizer_may_have_different_state(
+    tmp_path: Path, optimizer: Any
+) -> None:
+    whole = build(tmp_path / "whole", optimizer=optimizer)
+    whole.run()
+    leave_after(build(tmp_path / "parts", optimizer=optimizer), 12)
+    resumed = build(tmp_path / "parts", resume=True, optimizer=optimizer)
+    resumed.run()
+    assert left(resumed) == left(whole)
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    MetricsFile(tmp_path / "metrics.jsonl").log(1, phase="epoch", loss=2.0)
+    again = build(tmp_path, resume=True)
+    assert again.step == 0
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+# --- when, how many, whose
+
+
+def test_the_newest_are_kept(tmp_path: Path) -> None:
+    build(tmp_path, keeping={"every": 2, "keep": 3}).run()
+    assert [int(name.split("step")[1]) for name in names(tmp_path)] == [30, 30, 28]
+
+
+def test_between_two_is_a_pause_but_not_before_the_end(tmp_path: Path) -> None:
+    trainer = build(tmp_path, keeping={"every": 1, "pause": 1e6})
+    trainer.run()
+    assert names(tmp_path) == [f"000001_step{trainer.step:08}"]
+    again = leave_after(build(tmp_path / "left", keeping={"every": 1, "pause": 1e6}), 4)
+    assert names(tmp_path / "left") == [f"000001_step{again.step:08}"]
+
+
+def test_checkpoints_of_an_earlier_run_are_not_mixed_with_a_new_one(tmp_path: Path) -> None:
+    leave_after(build(tmp_path), 5)
+    with pytest.raises(ValueError, match="pass resume=True to continue"):
+        build(tmp_path)
+    with pytest.raises(ValueError, match="pass the folder"):
+        build(tmp_path, resume=True, checkpoints=None)
+    for name in ("keep", "every"):
+        with pytest.raises(ValueError, match=f"{name} is 0: give 1 or more"):
+            Checkpoints(tmp_path, **{name: 0})
+
+
+def test_checkpoints_of_an_earlier_version_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "000001_step00000005_0123456789abcdef.safetensors").write_bytes(b"old")
+    for resume in (False, True):
+        with pytest.raises(ValueError, match=r"checkpoints of astkit 0\.2.*another folder"):
+            build(tmp_path, resume)
+
+
+def test_two_trainers_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "PATIENCE", 0.0)
+    first, second = build(tmp_path), build(tmp_path)
+    steps = first.steps()
+    next(steps)
+    for attempt in (lambda: build(tmp_path, resume=True), lambda: next(second.steps())):
+        with pytest.raises(ValueError, match=r"another trainer is using .*/ckpt: stop it"):
+            attempt()
+    deque(steps, 0)
+    with pytest.raises(ValueError, match=r"has written to .* since this one was built: build it"):
+        second.run()
+    again = build(tmp_path, resume=True)
+    assert (again.step, again.done) == (first.step, True)
+
+
+def test_a_dead_process_blocks_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "PATIENCE", 0.0)
+    leave_after(build(tmp_path), 2)
+    code = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(1)"
+    command = [sys.executable, "-uc", f"{code}; input()", str(tmp_path / "ckpt" / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(ValueError, match="another trainer is using"):
+            build(tmp_path, resume=True)
+        process.kill()
+        process.wait()
+        assert build(tmp_path, resume=True).step == 2
+
+
+def test_files_have_the_permissions_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        leave_after(build(tmp_path), 5)
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert not [path.name for path in files if path.stat().st_mode & 0o077]
+
+
+@pytest.mark.parametrize("small_disk", ["400k"], indirect=True)
+def test_a_full_disk_is_said_and_nothing_that_is_there_is_lost(small_disk: Path) -> None:
+    steps = build(small_disk, model=network(64)).steps()
+    for _ in range(5):
+        next(steps)
+    before = {path: path.read_bytes() for path in (small_disk / "ckpt").iterdir()}
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space"):
+        ballast.write_bytes(bytes(10**6))
+    with pytest.raises(OSError, match="No space left on device"):
+        deque(steps, 0)
+    assert before
+    assert {path: path.read_bytes() for path in before} == before
+    ballast.unlink()
+    resumed = build(small_disk, True, model=network(64))
+    resumed.run()
+    whole = build(small_disk.parent / "whole", model=network(64))
+    whole.run()
+    assert left(resumed)["weights"] == left(whole)["weights"]
+
+
+# --- damage
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    """The two newest checkpoints of a run that was stopped."""
+    leave_after(build(tmp_path), 20)
+    return checkpoint.listed(tmp_path / "ckpt")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_used(
+    two: list[Path], tmp_path: Path, suffix: str
+) -> None:
+    newest, chance = two[0].with_suffix(suffix), random.Random(1)
+    content = newest.read_bytes()
+    torn = newest.with_name(f".{newest.name}.abc")
+    torn.write_bytes(b"half")
+    for _ in range(40):
+        spoilt = bytearray(content)
+        spoilt[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        newest.write_bytes(spoilt)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            path, state = checkpoint.newest(tmp_path / "ckpt")
+        assert path == two[1]
+        assert any("the previous checkpoint is used" in str(each.message) for each in said)
+    with pytest.warns(UserWarning, match="the previous checkpoint is used"):
+        resumed = build(tmp_path, resume=True)
+    assert resumed.step == int(two[1].stem.split("step")[1])
+    whole = build(tmp_path / "whole")
+    whole.run()
+    resumed.run()
+    assert left(resumed) == left(whole)
+
+
+def test_without_a_whole_one_nothing_is_resumed(two: list[Path], tmp_path: Path) -> None:
+    for path in two:
+        path.write_bytes(b"")
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(ValueError, match=r"none of the 2 checkpoints in .* is valid"),
+    ):
+        build(tmp_path, resume=True)
+
+
+def test_other_content_in_a_checkpoint_is_refused_with_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    leave_after(build(tmp_path, keeping={"keep": 1}), 5)
+    (path,) = checkpoint.listed(folder)
+    whole = checkpoint.read(path)
+    places = [(name,) for name in whole]
+    places += [("trainer", name) for name in whole["trainer"]]
+    places += [("run", "settings"), ("trainer", "reports", "MetricsFile 1")]
+    accepted = []
+    for *parents, last in places:
+        for value in (None, [1], {"a": 1}):
+            state = copy.deepcopy(whole)
+            reduce(getitem, parents, state)[last] = value
+            checkpoint.remove(path)
+            path = checkpoint.write(folder / "000009_step00000005", state)
+            with warnings.catch_warnings(record=True) as said:
+                try:
+                    build(tmp_path, resume=True)
+                    accepted.append((last, value))
+                except ValueError as error:
+                    sentence = f"{error} {[str(each.message) for each in said]}"
+                    assert path.name in sentence
+    assert len(accepted) < 10, accepted  # such as "prepared", which may be anything
+
+
+# --- the files
+
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8]
+plain = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats() | st.text(max_size=8)
+tensors = st.builds(
+    lambda shape, dtype, seed: torch.randint(
+        0, 2, shape, generator=torch.Generator().manual_seed(seed)
+    ).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from(DTYPES),
+    st.integers(0, 99),
+)
+keys = st.text(max_size=4) | st.integers(0, 9)
+states = st.recursive(
+    plain | tensors,
+    lambda parts: (
+        st.lists(parts, max_size=3)
+        | st.lists(parts, max_size=3).map(tuple)
+        | st.dictionaries(keys, parts, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.dictionaries(st.text(max_size=6), states, max_size=4), st.booleans())
+def test_a_state_comes_back_as_it_was(
+    tmp_path_factory: Any, state: dict[str, Any], compress: bool
+) -> None:
+    path = checkpoint.write(tmp_path_factory.mktemp("state") / "some", state, compress)
+    assert same(checkpoint.read(path), state)
+
+
+def test_tied_weights_are_stored_once(tmp_path: Path) -> None:
+    weight = torch.randn(64, 64)
+    path = checkpoint.write(tmp_path / "some", {"a": weight, "b": weight, "part": weight[:2]})
+    state = checkpoint.read(path)
+    assert state["a"].data_ptr() == state["b"].data_ptr()
+    assert torch.equal(state["part"], weight[:2])
+    assert path.with_suffix(".safetensors").stat().st_size < 1.3 * weight.nbytes
+
+
+def test_what_a_file_cannot_hold_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="gate/score is a set, which a checkpoint cannot hold"):
+        checkpoint.write(tmp_path / "some", {"gate": {"score": {1}}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def named(folder: Path, content: bytes, ending: str = "", tree: Any = None) -> Path:
+    """A checkpoint whose digest fits the ``content`` of its tensors."""
+    tensors = folder / f"some.safetensors{ending}"
+    tensors.write_bytes(content)
+    head = {"format": 3, "file": tensors.name, "state": {} if tree is None else tree}
+    path = folder / "some.json"
+    path.write_text(json.dumps({**head, "sha256": checkpoint._digest(content, head)}))
+    return path
+
+
+class Malice:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)
+
+
+def test_a_pickle_is_not_executed_even_with_a_fitting_digest(tmp_path: Path) -> None:
+    target = tmp_path / "harm"
+    torch.save({"model": Malice(target)}, tmp_path / "content")
+    for content in (pickle.dumps(Malice(target)), (tmp_path / "content").read_bytes()):
+        with pytest.raises(DamagedError, match="holds no training state"):
+            checkpoint.read(named(tmp_path, content))
+    assert not target.exists()
+    pickle.loads(pickle.dumps(Malice(target)))  # it would have done harm
+    assert target.exists()
+
+
+def test_a_compressed_file_that_expands_without_bound_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "ALWAYS", 1 << 20)
+    bomb = named(tmp_path, gzip.compress(bytes(1 << 26), 9, mtime=0), ".gz")
+    tracemalloc.start()
+    with pytest.raises(DamagedError, match=r"some.json .* expand to more than 1,"):
+        checkpoint.read(bomb)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    tracemalloc.stop()
+    state = {"zeros": torch.zeros(1 << 20)}  # an honest state of that kind is not compressed
+    path = checkpoint.write(tmp_path / "honest", state, compress=True)
+    assert path.with_suffix(".safetensors").exists()
+    assert torch.equal(checkpoint.read(path)["zeros"], state["zeros"])
+    state = {"numbers": torch.arange(1000.0)}
+    path = checkpoint.write(tmp_path / "small", state, compress=True)
+    assert path.with_suffix(".safetensors.gz").exists()
+    assert torch.equal(checkpoint.read(path)["numbers"], state["numbers"])
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [[1, 2], {"$": "tensor", "name": "absent"}, {"$": "tensor"}, {"$": "tuple", "items": 3},
+     {"$": "mapping", "items": [1]}, {"a": {"$": "float", "value": "x"}}],
+    ids=str,
+)  # fmt: skip
+def test_other_content_in_valid_json_is_refused_with_the_files_name(
+    tmp_path: Path, tree: Any
+) -> None:
+    from safetensors.torch import save
+
+    path = named(tmp_path, save({"w": torch.zeros(2, 2)}), tree=tree)
+    with pytest.raises(DamagedError, match=r"some\.json holds"):
+        checkpoint.read(path)
+
+
+def test_a_device_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    path = named(tmp_path, b"")
+    path.with_suffix(".safetensors").unlink()
+    path.with_suffix(".safetensors").symlink_to("/dev/zero")
+    with pytest.raises(DamagedError, match="some.safetensors is not a regular file"):
+        checkpoint.read(path)

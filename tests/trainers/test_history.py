@@ -1,0 +1,316 @@
+"""Records in memory and on disk, at the levels that were asked for; and changes during a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from astkit import rng
+from astkit.gating import Gate, OriginPI, TopK
+from astkit.trainers import Event, MetricsFile, TrainConfig, Trainer
+from astkit.trainers.history import History, Steering, encode, read
+from tests.trainers.states import hand_over, leave_after, timeless
+
+DATA = TensorDataset(torch.randn(96, 4), torch.arange(96) % 3)
+
+
+def trainer(observers: Any = (), epochs: float = 2, **options: Any) -> Trainer:
+    with rng.isolated("cpu", 0):
+        model = nn.Linear(4, 3)
+    options = {"epochs": epochs, "batch_size": 8, "observers": observers, **options}
+    return Trainer(model, DATA, DATA, device="cpu", **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "metrics.jsonl"
+
+
+# --- history
+
+
+def test_batches_epochs_and_events_are_kept_apart() -> None:
+    history = History()
+    history.log(1, phase="train", loss=2.0, epoch=0)
+    history.close()  # it continues after that
+    history.log(2, phase="train", loss=None, epoch=0)
+    history.log(2, phase="epoch", val_accuracy=0.5, epoch=1)
+    history.log(2, phase="event", name="rate", value=0.5)
+    assert history.steps == [{"step": 1, "loss": 2.0, "epoch": 0},
+                             {"step": 2, "loss": None, "epoch": 0}]  # fmt: skip
+    assert history.epochs == [{"step": 2, "val_accuracy": 0.5, "epoch": 1}]
+    assert history.events == [{"step": 2, "name": "rate", "value": 0.5}]
+    assert (history.steps_to(0.5), history.steps_to(0.6)) == (2, None)
+
+
+def test_the_history_stays_bounded_over_50_000_steps() -> None:
+    history = History(limit=1000)
+    for step in range(1, 50_001):
+        history.log(step, phase="train", loss=0.0)
+        assert len(history.steps) <= 1000
+    kept = [entry["step"] for entry in history.steps]
+    assert len(kept) > 400
+    assert kept == list(range(1, 50_001, history.every))  # evenly, from the first on
+
+
+@pytest.mark.parametrize(("every", "latest"), [(1, 0), (7, 6), (1000, 11)])
+def test_every_batch_is_reported_in_groups(every: int, latest: int) -> None:
+    class Heard(History):
+        """Knows how many batches were trained when a record came."""
+
+        def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+            super().log(step, phase=phase, **metrics)
+            late.append(run.step - step)
+
+    late: list[int] = []
+    heard = Heard()
+    run = trainer([heard], config=TrainConfig(report_every=every))
+    run.run()
+    assert [entry["step"] for entry in heard.steps] == [*range(1, 25)]
+    assert all(isinstance(entry["loss"], float) for entry in heard.steps)
+    # the first at once, the others with the next report or the end of the epoch
+    assert max(late) == latest
+    assert run.history.steps == heard.steps
+
+
+# --- the metrics file
+
+
+def test_the_file_holds_what_the_history_holds(path: Path) -> None:
+    file = MetricsFile(path)
+    run = trainer([file])
+    run.run()
+    records = read(path)
+    assert [record["phase"] for record in records] == (["train"] * 12 + ["epoch"]) * 2
+    assert file.lines == len(records) == 26
+    for phase, kept in (("train", run.history.steps), ("epoch", run.history.epochs)):
+        mine = [record for record in records if record["phase"] == phase]
+        assert mine == [{"phase": phase, **metrics} for metrics in kept]
+
+
+def strict(text: str) -> Any:
+    """JSON by its standard: Python's reader alone takes NaN."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+def test_what_is_not_finite_is_null_with_a_reason() -> None:
+    for value, name in ((math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")):
+        for kind in (float, torch.tensor, np.float32):
+            assert strict(encode({"loss": kind(value)})) == {"loss": None, "loss_reason": name}
+        line = strict(encode({"loss": {"a": [value]}}))
+        assert line == {"loss": {"a": [None]}, "loss_reason": name}
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.dictionaries(st.text(), plain, max_size=5))
+def test_plain_values_come_back_as_they_were_and_on_one_line(record: dict[str, Any]) -> None:
+    line = encode(record)
+    assert line.count("\n") == 1
+    assert line.endswith("\n")
+    assert strict(line) == record
+
+
+def test_tensors_become_numbers_and_what_json_cannot_hold_is_named(path: Path) -> None:
+    record = {"rate": torch.tensor(0.25), "rows": np.int64(3), "scores": torch.arange(2)}
+    assert strict(encode(record)) == {"rate": 0.25, "rows": 3, "scores": [0, 1]}
+    with pytest.raises(ValueError, match=r"'model' is a Linear, which JSON cannot hold"):
+        MetricsFile(path).log(1, phase="event", model=nn.Linear(1, 1))
+
+
+def test_a_full_disk_ends_the_run_with_its_sentence(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, safe: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MetricsFile, "_write", full)
+    run = trainer([MetricsFile(path)])
+    run.model.eval()
+    with pytest.raises(OSError, match="No space left on device"):
+        run.run()
+    assert not run.model.training
+
+
+def test_close_reaches_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    file = MetricsFile(path)
+    synced.clear()
+    file.log(1, phase="train", loss=0.5)
+    assert not synced
+    file.close()
+    assert synced == [path.stat().st_size] != [0]
+
+
+def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
+    file = MetricsFile(path)
+    file.log(1, phase="train")
+    file.close()
+    with path.open("a") as torn:
+        torn.write('{"step": 2, "pha')
+    assert [record["step"] for record in read(path)] == [1]
+    again = MetricsFile(path)
+    assert again.lines == 1
+    again.log(2, phase="train", loss=0.1)
+    again.close()
+    assert [record["step"] for record in read(path)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", "3", "[1]", '"step"', "null", "[" * 100_000, '{"phase": "train"}',
+     '{"step": "1", "phase": "train"}', '{"step": 1}', '{"step": 1, "phase": []}', "\0\0"],
+    ids=lambda line: line[:9],
+)  # fmt: skip
+def test_a_damaged_line_is_named(path: Path, line: str) -> None:
+    file = MetricsFile(path)
+    path.write_text('{"step": 1, "phase": "train"}\n' + line + '\n{"step": 3}\n')
+    for act in (lambda: read(path), lambda: file.load_state_dict({"lines": 5})):
+        with pytest.raises(ValueError, match=r"line 2 of .*jsonl is damaged .*delete that"):
+            act()
+
+
+def test_a_resumed_file_is_cut_to_the_lines_of_its_checkpoint(path: Path) -> None:
+    file = MetricsFile(path)
+    file.log(1, phase="train")
+    state = file.state_dict()
+    file.log(1, phase="epoch")
+    file.log(2, phase="train")
+    file.close()
+    with path.open("a") as torn:
+        torn.write('{"step"')
+    with pytest.warns(UserWarning, match=r"holds 3 lines, but 5 were written"):
+        file.load_state_dict({"lines": 5})
+    assert (file.lines, len(read(path))) == (3, 3)
+    file.load_state_dict(state)
+    assert (file.lines, [record["phase"] for record in read(path)]) == (1, ["train"])
+
+
+@pytest.mark.parametrize("stop", [1, 13, 16])
+def test_a_resumed_run_writes_the_file_of_an_uninterrupted_one(tmp_path: Path, stop: int) -> None:
+    whole, broken = tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    trainer([MetricsFile(whole)]).run()
+    leave_after(trainer([MetricsFile(broken)], checkpoints=tmp_path / "ckpt"), stop)
+    resumed = trainer([MetricsFile(broken)], checkpoints=tmp_path / "ckpt", resume=True)
+    assert len(resumed.history.steps) == resumed.step  # from the file
+    resumed.run()
+    assert timeless(read(broken)) == timeless(read(whole))
+
+
+def test_a_link_or_a_pipe_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe")  # which would wait for a reader
+    for name in ("link", "pipe"):
+        with pytest.raises(ValueError, match=f"{name} is .*not a regular file"):
+            MetricsFile(tmp_path / name)
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+
+
+# --- steering
+
+
+CHANGES = [(3, "target_rate", 0.5), (7, "gain", 2.0), (11, "controller", "top_k")]
+
+
+def steered(run: Trainer, changes: Any = CHANGES) -> Trainer:
+    """Run to the end, making each (step, name, value) of ``changes`` after that many batches."""
+    wanted = list(changes)
+    for record in run.steps():
+        while wanted and wanted[0][0] == record.step:
+            run.steer(*wanted.pop(0)[1:])
+    return run
+
+
+def gated(gate: Gate | None = None, **options: Any) -> Trainer:
+    return trainer(epochs=1.5, policy=gate or Gate(0.2), **options)
+
+
+def test_a_change_takes_effect_before_the_next_batch_and_can_be_replayed(difference: Any) -> None:
+    run = steered(gated())
+    rates = [step["target_rate"] for step in run.history.steps]
+    assert rates == [0.2] * 3 + [0.5] * 15
+    assert isinstance(run.policy, Gate)
+    assert isinstance(run.policy.controller, TopK)
+    assert [step["rate"] for step in run.history.steps][11:] == [0.5] * 7
+    assert [tuple(vars(event).values()) for event in run.steering.events] == CHANGES
+    assert [(e["step"], e["name"], e["value"]) for e in run.history.events] == CHANGES
+
+    events = json.loads(json.dumps(run.state_dict()["events"]))
+    again, plain = steered(gated(replay=events), []), steered(gated(), [])
+    assert difference(run.model, again.model) == 0
+    assert again.steering.events == run.steering.events
+    assert plain.history.events == []
+    assert difference(run.model, plain.model) > 1e-4
+    for cut in (3, 12):  # a resumed run makes the changes that are left
+        first = leave_after(gated(replay=events), cut)
+        second = steered(hand_over(first, gated(replay=events)), [])
+        assert difference(second.model, run.model) == 0
+        assert second.steering.events == run.steering.events
+
+
+def test_the_last_of_several_values_counts_and_gains_can_be_turned() -> None:
+    run = gated(Gate(controller=OriginPI(0.2)))
+    for rate in (0.3, 0.4, 0.6):
+        run.steer("target_rate", rate)
+    run.steer("kp", 0.25)
+    run.run()
+    assert run.steering.events == [Event(0, "target_rate", 0.6), Event(0, "kp", 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("target_rate", 1.5, "target_rate is 1.5"),
+        ("target_rate", "high", "the setting was not changed"),
+        ("target_rate", None, "the setting was not changed"),
+        ("momentum", 1.0, "no setting 'momentum' to steer: choose one of target_rate, controller"),
+        ("controller", "pid", "unknown controller 'pid'"),
+    ],
+)
+def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence: str) -> None:
+    run = gated()
+    run.steer(name, value)
+    with pytest.warns(UserWarning, match=sentence):
+        run.run()
+    assert run.done
+    assert run.steering.events == []
+
+
+def test_a_run_without_such_a_policy_cannot_be_steered() -> None:
+    for policy in (None, "infobatch"):
+        with pytest.raises(ValueError, match="has no setting 'target_rate' to steer: give the"):
+            trainer(policy=policy).steer("target_rate", 0.3)
+
+
+def test_changes_come_from_any_thread() -> None:
+    steering, taken = Steering(), dict[str, int]()
+    threads = [threading.Thread(target=steering.put, args=(f"gain{i}", i)) for i in range(50)]
+    for thread in threads:
+        thread.start()
+    while len(taken) < 50:
+        taken |= dict(steering.due(0))
+    for thread in threads:
+        thread.join()
+    assert taken == {f"gain{i}": i for i in range(50)}
+    assert steering.due(1) == []
