@@ -16,13 +16,8 @@ from astkit.names import REGISTRIES, resolve
 
 
 class Card(NamedTuple):
-    """Description of a controller.
-
-    Attributes:
-        law: update rule of the threshold, one line.
-        good_for: when to use it, and when not to.
-        stability: stability condition and its assumptions.
-        source: reference of the update rule.
+    """Description of a controller: the ``law`` of its threshold, what it is ``good_for``, the
+    condition of its ``stability`` with the assumptions, and the ``source`` of the law.
     """
 
     law: str
@@ -48,55 +43,44 @@ _RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
 }
 
 
-class _Checked:
-    """A numeric attribute; raises ``ValueError`` for values that violate ``rule``."""
-
-    def __init__(self, rule: str, advice: str) -> None:
-        self.rule, self.advice = rule, advice
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __set__(self, instance: Any, value: float) -> None:
-        if not isinstance(value, int | float) or not _RULES[self.rule](value):
-            name = self.name.lstrip("_")
-            raise ValueError(f"{name} is {value}, but it must be {self.rule}: {self.advice}")
-        vars(instance)[self.name] = float(value)
-
-
-checked: Any = _Checked  # for the type checker, such an attribute is a float
+def check_number(name: str, value: float, rule: str, advice: str) -> float:
+    """``value`` as a float; ``ValueError`` with the ``advice`` unless it follows the ``rule``."""
+    if not isinstance(value, int | float) or not _RULES[rule](value):
+        raise ValueError(f"{name} is {value}, but it must be {rule}: {advice}")
+    return float(value)
 
 
 class Controller(ABC):
     """Base class of threshold controllers.
 
-    With several processes (`astkit.distributed`), each calls ``threshold`` and ``update`` with the
-    scores of its own rows; use `pooled_rate` in ``update`` to keep the thresholds equal.
+    With several processes, each calls ``threshold`` and ``update`` with the scores of its own rows;
+    `pooled_rate` in ``update`` keeps the thresholds equal.
 
     Attributes:
-        held: whether the threshold is known before the batch is scored, which sample-by-sample
+        held: whether the threshold is known before the batch is scored, as sample-by-sample
             decisions require.
+        target_rate: set point, the fraction of active samples, in (0, 1].
         gains: attributes, besides the target rate, that may be changed during training.
-        state: further attributes to include in ``state_dict``.
+        limits: rule of each numeric attribute, and advice for a value that breaks it.
+        state: further attributes of ``state_dict``.
         card: description of the controller.
     """
 
     held: ClassVar[bool] = True
     gains: ClassVar[tuple[str, ...]] = ()
     state: ClassVar[tuple[str, ...]] = ()
+    limits: ClassVar[dict[str, tuple[str, str]]] = {}
     card: ClassVar[Card]
 
     def __init__(self, target_rate: float) -> None:
         self.target_rate = target_rate
 
-    @property
-    def target_rate(self) -> float:
-        """Set point: fraction of active samples, in (0, 1]; may be changed during training."""
-        return self._target_rate
-
-    @target_rate.setter
-    def target_rate(self, rate: float) -> None:
-        self._target_rate = check_rate("target_rate", rate)
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "target_rate":
+            value = check_rate(name, value)
+        elif name in self.limits:
+            value = check_number(name, value, *self.limits[name])
+        super().__setattr__(name, value)
 
     @abstractmethod
     def threshold(self, scores: Tensor, quota: int) -> float:
@@ -228,10 +212,9 @@ def least_positive(scores: Tensor) -> float:
 def density(values: Tensor, at: float) -> float:
     """Density estimate at ``at`` from the samples ``values [n]``, per unit.
 
-    ``k / (2 r n)`` with ``r`` the distance of ``at`` to its ``(k + 1)``-th nearest value and ``k =
-    ceil(n ** 0.8 / 3)``. Infinite if that many values coincide; 0 for infinite values. Source:
-    Loftsgaarden and Quesenberry, "A Nonparametric Estimate of a Multivariate Density Function",
-    1965.
+    ``k / (2 r n)`` with ``r`` the distance to the ``(k + 1)``-th nearest value and ``k = ceil(n **
+    0.8 / 3)``; infinite if ``r`` is 0. Source: Loftsgaarden and Quesenberry, "A Nonparametric
+    Estimate of a Multivariate Density Function", 1965.
 
     Raises ``ValueError`` for fewer than two values.
     """
@@ -246,11 +229,9 @@ def density(values: Tensor, at: float) -> float:
 def log_density(scores: Tensor, threshold: float) -> float:
     """Density of the logarithms of ``scores [n]`` at ``log(threshold)``, per unit of log-score.
 
-    This is the slope of the activation rate against the log-threshold: integral control of the
-    log-threshold is stable for gains below ``2 / log_density``. See `density`.
+    Integral control of the log-threshold is stable for gains below ``2 / log_density``.
 
-    Raises ``ValueError`` for a negative score, a threshold that is not above 0, or fewer than two
-    scores.
+    Raises ``ValueError`` unless the threshold is above 0 and there are two scores, none negative.
     """
     if not threshold > 0 or bool((scores < 0).any()):
         raise ValueError(
@@ -266,21 +247,16 @@ class LogIntegral(ScaleFree):
     With ``f`` the density of log-scores at the threshold, it is stable for ``gain * f < 2``. For
     scores that decay as ``exp(-step / tau)``, the rate has an offset of ``-1 / (tau * gain)``.
     After a negative score, ``gain * spread * (rate - target)`` is added to the threshold itself,
-    with ``spread`` a running mean absolute deviation, and ``f`` is the density of
-    ``score / spread``.
-
-    ``gain="auto"`` sets the gain to ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
-    batch's own quantile and averaged over batches (geometrically, 0.1 for the newest); the rate's
-    standard deviation is then 7 % above that of the exact quantile.
+    with ``spread`` a running mean absolute deviation, and ``f`` that of ``score / spread``.
 
     Args:
-        gain: step size, > 0, or "auto"; reading it returns the current value.
+        gain: step size, > 0, or "auto": ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
+            batch's own quantile and averaged over batches (geometrically, 0.1 for the newest).
     """
 
     gains = ("gain",)
     state = ("value", "spread", "additive", "auto", "density")
     damping = 0.25  # gain * f for "auto": standard deviation times sqrt(1 + 0.25 / 1.75) = 1.07
-    _gain: float = checked("above 0", 'use 0.5 for most scores, or "auto"')
     card = Card(
         law="log t += gain * (rate - target)",
         good_for="default: any scores, any scale, no tuning",
@@ -312,7 +288,8 @@ class LogIntegral(ScaleFree):
     @gain.setter
     def gain(self, gain: float | str) -> None:
         if not isinstance(gain, str):
-            self._gain = gain
+            advice = 'use 0.5 for most scores, or "auto"'
+            self._gain = check_number("gain", gain, "above 0", advice)
         elif gain != "auto":
             raise ValueError(f'gain is {gain!r}, but it must be a number above 0 or "auto"')
         self.auto = gain == "auto"
@@ -352,12 +329,9 @@ class QuantileEMA(ScaleFree):
 
     The quantile at ``1 - target`` uses Weibull's plotting position ``(n + 1) (1 - target)``: if
     that is an integer, the next score exceeds it with probability ``target`` for any distribution.
-    For fewer than ``1 / target`` rows it is the maximum, and the rate is about ``1 / (n + 1)``.
-
-    For scores that decay as ``exp(-step / tau)``, the threshold lags by ``1 / alpha`` batches and
-    the rate has an offset of ``-f / (tau * alpha)``, with ``f`` the density of log-scores at the
-    threshold, as `LogIntegral` with ``gain = alpha / f``. With negative scores, the quantiles
-    themselves are averaged.
+    For fewer than ``1 / target`` rows it is the maximum, and the rate is about ``1 / (n + 1)``. For
+    scores that decay as ``exp(-step / tau)``, the threshold lags by ``1 / alpha`` batches. With
+    negative scores, the quantiles themselves are averaged.
 
     Args:
         alpha: weight of the newest batch, in (0, 1].
@@ -365,7 +339,9 @@ class QuantileEMA(ScaleFree):
 
     gains = ("alpha",)
     distribution = True
-    alpha: float = checked("above 0 and at most 1", "0.2 averages over about 10 batches")
+    limits: ClassVar[dict[str, tuple[str, str]]] = {
+        "alpha": ("above 0 and at most 1", "0.2 averages over about 10 batches")
+    }
     card = Card(
         law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
         good_for="fast recovery after a jump; no gain depends on the density",
@@ -403,14 +379,12 @@ class OriginPI(Controller):
 
     ``ema += alpha * (rate - ema)``; ``e = ema - target``; ``t += kp * e + ki * integral``; then
     ``e`` is added to the integral (clamped to +-50) if the unclamped threshold is within (0.01,
-    0.99), else the integral is multiplied by 0.9; finally the threshold is clamped to [0, 1]. Since
-    ``t`` accumulates, ``kp`` acts as an integral gain and ``ki`` as a double integral gain. Update
+    0.99), else the integral is multiplied by 0.9; finally the threshold is clamped to [0, 1]. The
     rule and constants follow the report; the code uses the rate since the start, not the batch's.
 
-    With ``f`` the density of scores at the threshold, a fixed distribution and no active clamp,
-    ``t - quantile`` obeys ``(z - 1)**2 (z - 1 + alpha) + f alpha z (kp (z - 1) + ki) = 0``; Jury's
-    criterion gives the bounds in the card. The damping ratio is about ``kp / 2 * sqrt(f / ki)``:
-    0.11 for the defaults at ``f = 1``, a slow oscillation.
+    With ``f`` the density of scores at the threshold, ``t - quantile`` obeys ``(z - 1)**2 (z - 1 +
+    alpha) + f alpha z (kp (z - 1) + ki) = 0``; Jury's criterion gives the bounds in the card. The
+    damping ratio is about ``kp / 2 * sqrt(f / ki)``: 0.11 for the defaults at ``f = 1``.
 
     Args:
         kp: gain on the smoothed error.
@@ -421,9 +395,11 @@ class OriginPI(Controller):
 
     gains: ClassVar[tuple[str, ...]] = ("kp", "ki", "alpha")
     state: ClassVar[tuple[str, ...]] = ("value", "rate_ema", "integral")
-    kp: float = checked("0 or above", "the original's is 0.0015")
-    ki: float = checked("0 or above", "the original's is 0.00005")
-    alpha: float = checked("above 0 and at most 1", "the original's is 0.3")
+    limits: ClassVar[dict[str, tuple[str, str]]] = {
+        "kp": ("0 or above", "the original's is 0.0015"),
+        "ki": ("0 or above", "the original's is 0.00005"),
+        "alpha": ("above 0 and at most 1", "the original's is 0.3"),
+    }
     card = Card(
         law="t += kp * e + ki * sum(e), e = EMA(rate) - target, t within [0, 1]",
         good_for=(

@@ -86,8 +86,7 @@ class Epoch:
     Args:
         planner: the policy; ``None`` takes all rows in the given order.
         samples: number of rows of the data set.
-        data, target: what the policy may look at, see `RunInfo`.
-        features: see `RunInfo`.
+        data, target, features: see `RunInfo`.
 
     Attributes:
         number: the epoch, counted from 0; ``rounds`` of it are ``planned``.
@@ -198,9 +197,9 @@ class PolicySampler(Sampler[int]):
     """Yields the rows planned by ``policy``; one iteration is an epoch.
 
     Batches prefetched by workers keep the weights of the plan they were drawn from. Resuming is
-    exact between two iterations: save ``policy.state_dict()`` there. Within an iteration, save
-    ``iteration()`` as well and pass it to ``resume``: the next iteration continues after the last
-    row passed to ``mean``.
+    exact between two iterations from ``policy.state_dict()`` alone, and within one if
+    ``iteration()`` is saved as well and passed to ``resume``: the next iteration continues after
+    the last row passed to ``mean``.
 
     With several processes, each plans the same rounds and yields every W-th of their rows; if the
     rows of an iteration do not divide by W, some processes yield one more row, with weight 0.

@@ -30,18 +30,17 @@ class Gate(Policy):
         chosen = gate(model, x, y)
         loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
 
-    A row is active if its score exceeds the controller's threshold. Rows whose score equals the
-    threshold (all rows, if all scores are equal) are drawn at random up to the quota given by the
-    target rate. If fewer than ``min_active`` rows are active, random rows are added up to
-    ``fallback``; they do not count in the rate. A row with a NaN or infinite score is not trained
-    on, excluded from the controller's update, and counted in ``nonfinite``. Decisions are made on
-    the CPU, with one device-to-host copy per batch.
+    A row is active if its score exceeds the controller's threshold. Rows whose score equals it (or
+    all rows, if their scores are equal) are drawn at random up to the quota of the target rate. If
+    fewer than ``min_active`` rows are active, random rows are added up to ``fallback``, which do
+    not count in the rate. A row with a NaN or infinite score is not trained on, does not steer the
+    controller, and is counted in ``nonfinite``. Decisions are made on the CPU, with one copy from
+    the device per batch.
 
-    With ``controller="top_k"`` all shapes depend only on the batch size and nothing is copied to
-    the host: ``rate``, ``threshold`` and ``fallback`` of a selection and the counters of the gate
-    are 0-dim tensors. Ties are then broken by row order, the fallback takes the highest scores, a
-    row with a non-finite score is replaced by the best one with weight 0, and a batch without
-    finite scores gives a NaN loss.
+    With ``controller="top_k"`` nothing is copied: all shapes depend on the batch size alone, and
+    ``rate``, ``threshold``, ``fallback`` and the counters are 0-dim tensors. Ties are then broken
+    by row order, the fallback takes the highest scores, a row with a non-finite score is replaced
+    by the best one with weight 0, and a batch without finite scores gives a NaN loss.
 
     Args:
         target_rate: fraction of active samples, in (0, 1].

@@ -24,14 +24,9 @@ from astkit.names import resolve
 
 
 class PolicyCard(NamedTuple):
-    """Description of a policy.
-
-    Attributes:
-        law: selection rule, one line.
-        source: reference of the rule.
-        cost: cost of a sample that is not trained on.
-        bias: bias of the gradient, and how it is corrected.
-        avoid: when not to use it.
+    """Description of a policy: the ``law`` of its selection in one line, the ``source`` of the law,
+    the ``cost`` of a sample that is not trained on, the ``bias`` of the gradient and how it is
+    corrected, and when to ``avoid`` it.
     """
 
     law: str
@@ -42,11 +37,8 @@ class PolicyCard(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Selection cost per candidate row, in forward passes.
-
-    Attributes:
-        forwards: passes of the model in training.
-        helpers: passes of helper models, each counted with that model's FLOPs.
+    """Selection cost per candidate row: ``forwards`` passes of the model in training, and passes of
+    ``helpers``, each counted with that model's FLOPs.
     """
 
     forwards: float = 0.0
@@ -170,9 +162,8 @@ class Policy:
         """A sampler for ``DataLoader(indexed(data), batch_size=..., sampler=...)``.
 
         Each iteration of the loader is one of ``epochs`` epochs; train with ``policy.mean(losses,
-        index)``. ``data`` is any object with a length; ``validation`` are the data whose
-        distribution a policy such as "aim" prefers. With several processes, each draws its share of
-        the same plan, in equally many batches.
+        index)``. ``data`` is any object with a length; some policies prefer the distribution of
+        ``validation``. With several processes, each draws its share of the same plan.
         """
         if not overrides(self, "plan"):
             raise ValueError(

@@ -85,9 +85,8 @@ def score_rows(score: Score, batch: Scored) -> Tensor:
 
 
 class RelativeScore(ContextScore):
-    """A score that compares features of a row with a reference, by default the mean of the batch.
-
-    Sample-by-sample training uses a running reference, by default the mean of all previous rows.
+    """A score that compares features of a row with a reference, by default the mean of the batch;
+    in sample-by-sample training, with a running one over all previous rows.
     """
 
     @abstractmethod
@@ -160,9 +159,8 @@ class LossAndContrast(RelativeScore):
 class LossContrastConstant(LossAndContrast):
     """The original's older score: ``0.5 loss/max + 0.3 contrast/max + 0.2``.
 
-    Retained as a negative example: the constant raises every score to at least 0.2, and an outlier
-    compresses all other scores, so a threshold below 0.2 selects all rows. Source: the same file at
-    32ff988.
+    A negative example: the constant raises every score to at least 0.2, and an outlier compresses
+    all others, so a threshold below 0.2 selects all rows. Source: the same file at 32ff988.
     """
 
     weights = (0.5, 0.3)
@@ -279,10 +277,9 @@ def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
 class EL2N(ContextScore):
     """Error norm ``||softmax(z) - y||``, averaged over all scorings of a sample so far.
 
-    The first scoring of a sample equals `gradient_norm`. Non-finite values are returned unchanged
-    and excluded from the average. Source: Paul, Ganguli and Dziugaite, "Deep Learning on a Data
-    Diet" (NeurIPS 2021), who average over networks early in training; here the average is over the
-    scorings within one run.
+    Non-finite values are returned unchanged and excluded from the average. Source: Paul, Ganguli
+    and Dziugaite, "Deep Learning on a Data Diet" (NeurIPS 2021), who average over networks early in
+    training instead.
     """
 
     needs_index = True
@@ -344,13 +341,11 @@ def _registered(name: str, criterion: Criterion) -> Score:
 class WeightedSum(RelativeScore):
     """``sum(weight * score / mean(score))``; means are taken over the finite rows of the batch.
 
-    Dividing by the mean makes the weights independent of the scale of each term. If a mean is 0,
-    the normalised score of rows above 0 is 1. Rows with a non-finite term get the score NaN. Unlike
-    the original's rule (`LossAndContrast`), values are not clamped.
+    If a mean is 0, the normalised score of rows above 0 is 1. Rows with a non-finite term get the
+    score NaN. Unlike in the original's rule (`LossAndContrast`), values are not clamped.
 
     Args:
         terms: pairs of a weight (0 or more) and a non-negative score that is not a `RelativeScore`.
-            Terms with weight 0 are dropped.
 
     Raises ``ValueError`` for invalid weights or terms, and for a term with negative values.
     """

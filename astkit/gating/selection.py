@@ -201,8 +201,7 @@ class Scored:
     """A batch whose outputs and losses are evaluated on first access.
 
     Reading ``outputs`` or ``losses`` runs one forward pass of ``model`` in eval mode without
-    gradients, whose cost is counted. `forward` does the same for another model, and `train` trains
-    one.
+    gradients, whose cost is counted.
 
     Args:
         outputs: model outputs, if already known.
