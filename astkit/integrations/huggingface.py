@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
+from astkit import distributed
 from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
@@ -47,7 +48,7 @@ class PolicyTrainer(Trainer):
         criterion: ``(outputs, batch) -> [rows]``, or token losses and their mask. By default the
             one whose mean over the first batch is the loss that the model returns: cross-entropy,
             with or without shifted labels, or else the model's own loss, computed in one call per
-            row. Cross-entropy if the model returns no loss.
+            row (in a single process). Cross-entropy if the model returns no loss.
 
     Raises ``ValueError`` for ``compute_loss_func`` and ``label_smoothing_factor``, for data without
     a length where it is needed, for a model whose loss is no mean over rows, and on resume for a
@@ -138,19 +139,22 @@ class PolicyTrainer(Trainer):
                 return cross_entropy_rows
             names = outputs if isinstance(outputs, Mapping) else ()
             routed = any("aux_loss" in name for name in names)
-            for criterion in () if routed else (causal_losses, cross_entropy_rows, own_losses):
+            own_rows = () if distributed.world() > 1 else (own_losses,)  # passes differ in number
+            for criterion in () if routed else (causal_losses, cross_entropy_rows, *own_rows):
                 with suppress(ValueError):  # labels of another shape or kind
                     if criterion is own_losses:
                         outputs = _row_by_row(model, batch)
                     losses, counts = _rows(criterion, outputs, batch)
                     mean = float((losses * counts).sum() / counts.sum())
-                    if math.isclose(mean, float(own), rel_tol=_rounding(own)):
+                    rounding = max(1e-4, 4 * torch.finfo(own.dtype).eps)
+                    if math.isclose(mean, float(own), rel_tol=rounding):
                         return criterion
         raise ValueError(
             f"{type(model).__name__} returns the loss {float(own):.6g} for the first batch, which"
-            " is no mean over its rows, such as with the router loss of a mixture of experts: leave"
-            " such a term out, for example by output_router_logits=False, or pass"
-            " criterion=(outputs, batch) -> [rows]"
+            " is no mean over rows that is known here, such as with the router loss of a mixture of"
+            " experts, or with several processes a loss other than cross-entropy: leave such a term"
+            " out, for example by output_router_logits=False, or pass criterion=(outputs, batch)"
+            " -> [rows]"
         )
 
     def _outputs(self, model: nn.Module, batch: dict[str, Any]) -> Any:
@@ -232,11 +236,6 @@ def _own_loss(outputs: Any) -> Any:
     else:
         loss = outputs[0] if isinstance(outputs, tuple) else getattr(outputs, "loss", None)
     return loss.mean() if isinstance(loss, Tensor) and loss.ndim < 2 else None
-
-
-def _rounding(loss: Tensor) -> float:
-    """Relative difference that rounding may cause between two computations of ``loss``."""
-    return max(1e-4, 4 * torch.finfo(loss.dtype).eps)
 
 
 def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:

@@ -24,8 +24,13 @@ from tests.integrations.loops import (
 pytestmark = pytest.mark.full
 
 
+@pytest.fixture(autouse=True)
+def lightning_is_installed() -> None:
+    pytest.importorskip("lightning", reason="lightning is not installed")
+
+
 def module(policy: Policy, seen: list[list[int]] | None = None) -> Any:
-    L = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+    import lightning.pytorch as L
 
     class Classifier(L.LightningModule):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

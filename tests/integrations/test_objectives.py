@@ -132,5 +132,17 @@ def test_losses_of_a_models_own_kind_are_known_row_by_row(kind: str, tmp_path: P
 def test_a_loss_that_depends_on_the_other_rows_is_refused(tmp_path: Path) -> None:
     model = made(lambda: mixtral(router=True))
     trainer = trainer_of(RandomSubset(0.5), tmp_path, model, rows_of("experts"), max_steps=1)
-    with pytest.raises(ValueError, match=r"is no mean over its rows.*output_router_logits=False"):
+    with pytest.raises(ValueError, match=r"is no mean over rows.*output_router_logits=False"):
         trainer.train()
+
+
+def test_several_processes_cannot_train_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may select different numbers of rows, and every pass of theirs is synchronised."""
+    model, data = made(MODELS["labels"]), rows_of("labels")
+    trainer = trainer_of(Gate(0.5), tmp_path, model, data, max_steps=1)
+    batch = {name: torch.stack([row[name] for row in data.rows[:BATCH]]) for name in data.rows[0]}
+    monkeypatch.setattr("astkit.distributed.world", lambda: 2)
+    with pytest.raises(ValueError, match="with several processes a loss other than cross-entropy"):
+        trainer.compute_loss(model.train(), batch)
