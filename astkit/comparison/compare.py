@@ -28,6 +28,7 @@ from astkit.comparison.samples import Samples, Suspects, explorer, together
 from astkit.comparison.schedule import Schedule
 from astkit.comparison.training import RECORDS, Chosen, Entry
 from astkit.files import read_json, write_atomic, write_json
+from astkit.gating.forecast import Forecast
 from astkit.gating.losses import Criterion
 from astkit.names import refuse_removed
 from astkit.trainers import Budget, TrainConfig
@@ -54,6 +55,8 @@ class Comparison:
             ``None``), ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it
             was trained, and ``visits``, a file name.
         metric, higher: name of ``value``, and whether a higher one is better.
+        forecast: what choosing by the validation data was expected to gain, before any training;
+            ``None`` if no policy does so.
         baseline: sentences on an untuned or short baseline, shown before the verdicts.
         notes: sentences on what was left out, could not be measured, or has to be known.
         settings: what the runs share; ``stamp``: environment of the latest call.
@@ -66,6 +69,8 @@ class Comparison:
         self.metric, self.higher = contents["metric"], contents["higher"]
         self.notes: list[str] = list(contents["notes"])
         self.baseline: list[str] = list(contents.get("baseline", []))
+        forecast = contents.get("forecast")
+        self.forecast = None if forecast is None else Forecast(**forecast)
         self.settings, self.stamp = dict(contents["settings"]), dict(contents["stamp"])
         self.smallest_gain: float | None = contents.get("smallest_gain")
         self.train = train
@@ -85,9 +90,14 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What has to be known of the baseline, and the sentences of all verdicts; a line each."""
-        sentences = [*self.baseline, *(each.sentence for each in self.verdicts)]
+        """`before`, and the sentences of all verdicts; a line each."""
+        sentences = [*self.before, *(each.sentence for each in self.verdicts)]
         return "\n".join(f"{sentence}." for sentence in sentences)
+
+    @property
+    def before(self) -> list[str]:
+        """The forecast, and what has to be known of the baseline."""
+        return [*([] if self.forecast is None else [self.forecast.sentence]), *self.baseline]
 
     @property
     def resampled(self) -> bool:
@@ -205,7 +215,9 @@ class Comparison:
             "stamp",
             "smallest_gain",
         )
-        return write_json(path, {name: getattr(self, name) for name in names})
+        contents = {name: getattr(self, name) for name in names}
+        forecast = None if self.forecast is None else self.forecast._asdict()
+        return write_json(path, {**contents, "forecast": forecast})
 
     @classmethod
     def load(cls, path: str | Path) -> Comparison:

@@ -38,6 +38,7 @@ from astkit.comparison.statistics import (
     share,
 )
 from astkit.comparison.verdict import Verdict, amount, unequal, unit
+from astkit.gating.forecast import Forecast
 
 if TYPE_CHECKING:
     from astkit.widgets.style import Picture
@@ -74,7 +75,11 @@ class Compared(Protocol):
     metric: str
     higher: bool
     baseline: list[str]
+    forecast: Forecast | None
     notes: list[str]
+
+    @property
+    def before(self) -> list[str]: ...
 
     @property
     def verdicts(self) -> list[Verdict]: ...
@@ -87,7 +92,7 @@ class Compared(Protocol):
 
 def markdown(report: Compared) -> str:
     """Verdicts, tables and notes as Markdown, without figures."""
-    parts = [f"## {TITLE}", *map(_plain, report.baseline)]
+    parts = [f"## {TITLE}", *map(_plain, report.before)]
     parts.append("\n".join(f"- {_plain(each.sentence)}." for each in report.verdicts))
     for title, table in _tables(report).items():
         lines = [list(table.columns), ["---"] * table.shape[1], *table.to_numpy().tolist()]
@@ -100,7 +105,7 @@ def html(report: Compared) -> str:
     """A page that needs no other files, with figures; notebooks can display it in a cell."""
     verdicts = report.verdicts
     said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in verdicts)
-    before = "".join(f"<p>{escape(sentence)}</p>" for sentence in report.baseline)
+    before = "".join(f"<p>{escape(sentence)}</p>" for sentence in report.before)
     parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
     for title, table in _tables(report).items():
         parts += [f"<p>{escape(title)}</p>", table.to_html(index=False)]
@@ -126,8 +131,8 @@ def to_json(report: Compared) -> dict[str, Any]:
     """The report as plain values, for scripts; what is not known is ``None``.
 
     Keys: ``schema`` (`SCHEMA`), ``metric``, ``higher`` (whether a higher value is better),
-    ``unit`` (its ``name``, and the ``factor`` by which differences are shown), ``baseline`` (what
-    has to be known of it), ``legend`` (what intervals and outcomes cover), ``notes``, and two
+    ``unit`` (its ``name``, and the ``factor`` by which differences are shown), ``forecast`` (the
+    fields of `Forecast`, or null), ``baseline`` (what has to be known of it), ``legend`` (what intervals and outcomes cover), ``notes``, and two
     lists:
 
     - ``verdicts``, one for each policy: ``sentence``, ``better`` (true, false or null), and all
@@ -151,6 +156,7 @@ def to_json(report: Compared) -> dict[str, Any]:
             "metric": report.metric,
             "higher": report.higher,
             "unit": {"name": name, "factor": factor},
+            "forecast": None if report.forecast is None else report.forecast._asdict(),
             "baseline": list(report.baseline),
             "legend": legend(verdicts),
             "verdicts": [

@@ -18,6 +18,9 @@ from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, Entry, Method, Task, opened, run, selectable
 from astkit.datasets.facts import class_labels, shared_rows
 from astkit.files import read_json, write_json
+from astkit.gating.forecast import Forecast
+from astkit.gating.policies.aim import Aim, forecast
+from astkit.gating.policies.auto import Auto
 from astkit.gating.policy import Policy, overrides
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Progress, Trainer
@@ -73,6 +76,7 @@ class Schedule:
         seeds: list[int] = []
         self.progress = Together((1 + 2 * len(self.methods)) * max(1, len(self.seeds)))
         first = self.seeds[0] if self.seeds else 0
+        expected = self._forecast(first)
         baseline = self._baseline(first)
         if self.jobs > 1 or (DENSE, first) in self.entries:
             self._check(self.task.trainer(None, first, self.budget))
@@ -104,9 +108,25 @@ class Schedule:
             "higher": _first(entries, "higher"),
             "notes": self.notes,
             "baseline": baseline.notes,
+            "forecast": None if expected is None else expected._asdict(),
             "settings": self.settings,
             "stamp": stamp(),
         }
+
+    def _forecast(self, seed: int) -> Forecast | None:
+        """What choosing by the validation data is expected to gain, if a policy does so."""
+        policies = [method.new_policy(seed) for method in self.methods.values()]
+        chooser = next((each for each in policies if isinstance(each, Aim | Auto)), None)
+        if chooser is None:
+            return None
+        features = getattr(chooser, "features", None)
+        try:
+            found = forecast(self.task.train, self.task.validation, features=features, seed=seed)
+        except ValueError as error:  # "auto" does without, "aim" says it where it cannot
+            print(f"forecast: none, since {error}")
+            return None
+        print(found.sentence, flush=True)
+        return found
 
     def _baseline(self, seed: int) -> Baseline:
         """The baseline as checked now, or by an earlier call in this folder."""

@@ -22,7 +22,16 @@ from astkit.comparison import schedule, training
 from astkit.gating import InfoBatch
 from astkit.trainers import Trainer
 from tests.comparison import small_tasks
-from tests.comparison.small_tasks import CONFIG, HELD, ROWS, TRAIN, make_model, run, timeless
+from tests.comparison.small_tasks import (
+    CONFIG,
+    HELD,
+    ROWS,
+    TRAIN,
+    classes,
+    make_model,
+    run,
+    timeless,
+)
 
 
 class Read(TensorDataset):
@@ -442,3 +451,21 @@ def test_data_that_drop_all_rows_are_refused_before_training() -> None:
 
 
 assert CONFIG.lr == 0.02
+
+
+def test_a_policy_that_chooses_by_the_target_has_a_forecast_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = classes(120)
+    rare = torch.cat([(TRAIN.tensors[1] < 2).nonzero(), (TRAIN.tensors[1] == 2).nonzero()[:2]])
+    train = TensorDataset(*(part[rare.squeeze(1)] for part in TRAIN.tensors))
+    report = run(train=train, validation=held, policies=["aim"], seeds=[0], out=tmp_path)
+    assert report.forecast is not None
+    sentence = report.forecast.sentence
+    assert sentence.startswith("forecast: ")
+    assert capsys.readouterr().out.splitlines()[0] == sentence
+    for text in (report.verdict, Comparison.load(tmp_path).verdict):
+        assert text.splitlines()[0] == f"{sentence}."
+    assert sentence in report.to_html(tmp_path / "page.html").read_text()
+    assert report.to_json()["forecast"]["unit"] == report.forecast.unit
+    assert run(seeds=[0], policies=["cached_loss"]).forecast is None

@@ -37,9 +37,14 @@ class Report:
     entries: Rows
     notes: list[str] = field(default_factory=list)
     baseline: list[str] = field(default_factory=list)
+    forecast: None = None
     metric: str = "accuracy"
     higher: bool = True
     resampled: bool = False
+
+    @property
+    def before(self) -> list[str]:
+        return self.baseline
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -149,7 +154,7 @@ def test_the_json_is_the_whole_report_in_plain_values(rows: Rows) -> None:
     found = json.loads(
         json.dumps(comparison_report.to_json(Report(rows, ["a note"])), allow_nan=False)
     )
-    keys = "schema metric higher unit baseline legend verdicts figures notes"
+    keys = "schema metric higher unit forecast baseline legend verdicts figures notes"
     assert set(found) == {*keys.split()}
     assert found["unit"] == {"name": "points", "factor": 100}
     verdicts = judge(rows)

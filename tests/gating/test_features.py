@@ -1,0 +1,148 @@
+"""Features before the first step, by kind of data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+
+from astkit import Loader, indexed
+from astkit.datasets import Images
+from astkit.gating import features
+from astkit.gating.features import IMAGES, TABLE, TEXTS, TOKENS, Rows
+
+
+class Items(Dataset[Any]):
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.items[row]
+
+
+PIXELS = torch.arange(2 * 3 * 6 * 6).reshape(2, 3, 6, 6).to(torch.uint8)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (Images(PIXELS, torch.tensor([0, 1]), ("a", "b"), "few"), IMAGES),
+        (TensorDataset(PIXELS.float(), torch.tensor([0, 1])), IMAGES),
+        (Items((PIXELS[0], 1), (PIXELS[1], 0)), IMAGES),
+        (["one text", "another"], TEXTS),
+        (Items(("one text", 1), ("another", 0)), TEXTS),
+        (Items({"text": "one text", "label": 1}, {"text": "another", "label": 0}), TEXTS),
+        (TensorDataset(torch.arange(8).reshape(2, 4), torch.arange(8).reshape(2, 4)), TOKENS),
+        (Items(*({"tokens": torch.arange(4), "mask": torch.ones(4) > 0, "label": 1},) * 2), TOKENS),
+        (TensorDataset(torch.rand(2, 4), torch.rand(2, 1)), TABLE),
+        (TensorDataset(torch.rand(2, 4, 3), torch.rand(2)), TABLE),
+    ],
+)
+def test_the_kind_follows_from_type_and_shape(data: Any, kind: str) -> None:
+    for given in (data, indexed(data), Subset(data, [0, 1]), DataLoader(data, 2)):
+        rows = Rows(given)
+        assert rows.kind == kind
+        found = rows.features(torch.tensor([1, 0, 1]))
+        dense = found if isinstance(found, np.ndarray) else found.toarray()
+        assert dense.shape[0] == 3
+        assert dense.dtype == np.float32
+        assert (dense[0] == dense[2]).all()
+        rows.keep(torch.tensor([1, 0]))
+        kept = rows.features(torch.tensor([1, 0, 1]))
+        assert (kept != found).sum() == 0
+
+
+def test_rows_of_a_subset_are_its_own() -> None:
+    x, y = torch.rand(5, 2), torch.rand(5, 1)
+    rows = Rows(Subset(TensorDataset(x, y), [3, 1]))
+    assert len(rows) == 2
+    inputs, targets = rows.read(torch.tensor([1, 0]))
+    assert inputs.equal(x[[1, 3]])
+    assert targets.equal(y[[1, 3]])
+    assert len(Rows(Loader(TensorDataset(x, y), 2))) == 5
+
+
+def test_images_are_described_by_statistics_and_filters() -> None:
+    images = torch.randint(0, 256, (3, 2, 9, 9), generator=torch.Generator().manual_seed(0))
+    found, flops = features.image_features(images.to(torch.uint8))
+    x = images / 255
+    assert found[:, :2].allclose(x.mean((2, 3)))
+    assert found[:, 2:4].allclose(x.std((2, 3), correction=0))
+    rows, columns = (x[:, :, 1:] - x[:, :, :-1]).abs(), (x[..., 1:] - x[..., :-1]).abs()
+    assert found[:, 4:8].allclose(torch.cat([rows.mean((2, 3)), columns.mean((2, 3))], 1))
+    filtered = found[:, 12:].reshape(3, 2, features.FILTERS, features.CELLS, features.CELLS)
+    assert bool((filtered >= 0).all())
+    flat, _ = features.image_features(torch.full((1, 2, 9, 9), 7, dtype=torch.uint8))
+    inner = flat[:, 12:].reshape(2, features.FILTERS, 3, 3)[:, :, 1, 1]
+    assert float(inner.abs().max()) < 1e-5  # filters without a mean see no edge in the middle
+    assert flops == 3 * features.FILTERS * 2 * 2 * features.WINDOW**2 * 5 * 5
+    again, _ = features.image_features(images.to(torch.uint8)[1:])
+    assert again.allclose(found[1:], atol=1e-6)
+    large, _ = features.image_features(torch.zeros(1, 2, 300, 200))
+    assert large.shape[1] == found.shape[1]
+
+
+def test_tokens_are_counted_in_runs() -> None:
+    tokens = np.array([[5, 6, 5, 6], [1, 1, 1, 1], [5, 6, 7, 8]])
+    found = features.token_features(tokens, longest=2).toarray()
+    assert np.allclose((found**2).sum(1), 1)
+    counts = sorted(found[0][found[0] > 0].tolist())  # 5 and 6 twice, 5 6 twice, 6 5 once
+    assert counts == pytest.approx([each / 13**0.5 for each in (1, 2, 2, 2)])
+    counts = sorted(found[1][found[1] > 0].tolist())
+    assert counts == pytest.approx([each / 5 for each in (3, 4)])
+    shared = float(found[0] @ found[2])  # 5, 6 and 5 6
+    assert shared == pytest.approx((2 + 2 + 2) / (13 * 7) ** 0.5)
+
+
+def test_what_has_no_features_needs_a_function() -> None:
+    graphs = TensorDataset(torch.rand(4, 2, 2, 2, 2))
+    with pytest.raises(ValueError, match=r"no features are known .* \[2, 2, 2, 2\] a row: pass"):
+        Rows(graphs)
+    own = Rows(graphs, features=lambda x: x.flatten(1).sum(1))
+    assert own.features(torch.arange(4)).shape == (4, 1)
+    for data in (iter([1]), []):
+        with pytest.raises(ValueError, match="of which no rows can be selected: pass a map-style"):
+            Rows(data)
+
+
+def test_a_model_may_describe_rows() -> None:
+    model = nn.Linear(2, 3)
+    data = TensorDataset(torch.rand(6, 2), torch.arange(6) % 2)
+    rows = Rows(data, by_row=lambda which: model(data.tensors[0][which]).detach())
+    assert torch.from_numpy(rows.features(torch.arange(6))).equal(model(data.tensors[0]).detach())
+
+
+MEMORY = """
+import random, resource
+from astkit.gating.policies import aim
+
+words = [f"w{number}" for number in range(5000)]
+draw = random.Random(0)
+
+def text(first):
+    return " ".join(draw.choices(words[first : first + 4000], k=36))
+
+pool = [text(1000 * (row % 5 > 0)) for row in range(1_000_000)]
+target = [text(0) for _ in range(1000)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+weights = aim.weights(pool, target)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert weights[::5].mean() > 3, weights[::5].mean()
+print((after - before) / 2**20)
+"""
+
+
+@pytest.mark.full
+def test_a_million_texts_need_less_than_a_gibibyte_beside_the_data() -> None:
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    assert float(done.stdout) < 1.0

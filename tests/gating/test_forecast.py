@@ -1,0 +1,125 @@
+"""Forecasts: their proxies, their errors, and when they say that they cannot tell."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from astkit.gating import forecast
+from astkit.gating.features import Rows
+from astkit.gating.forecast import PRIOR, Forecast
+from astkit.gating.ratio import Pair
+
+
+def pair(train: TensorDataset, target: TensorDataset) -> Pair:
+    return Pair(Rows(train), Rows(target))
+
+
+def test_a_forecast_is_one_sentence() -> None:
+    said = Forecast(9.04, 0.75, "points", 1.0, 14.2).sentence
+    assert said == "forecast: +9.0 +- 1.5 points from choosing by the target; 14 s"
+    unsure = Forecast(0.4, 0.9, "points", 0.0, 2.0).sentence
+    assert unsure == "forecast: cannot tell, +0.4 +- 1.8 points; 2 s"
+    bits = Forecast(0.363, 0.01, "bits a token", 1.0, 9.0).sentence
+    assert bits == "forecast: +0.36 +- 0.02 bits a token from choosing by the target; 9 s"
+    assert Forecast(0, 0, "", 0.0, 2.0, "nothing").sentence == "forecast: nothing; 2 s"
+
+
+def test_a_gain_is_paired_and_that_of_an_rmse_relative() -> None:
+    random = np.random.default_rng(0)
+    dense, noise = 100.0 * (random.random(400) < 0.4), random.random(400)
+    chosen = np.where(noise < 0.1, 0.0, dense)
+    found, error = forecast.gain(dense, chosen, "points")
+    assert found == pytest.approx((dense - chosen).mean())
+    assert error == pytest.approx((dense - chosen).std(ddof=1) / 20)
+    squares = random.random((2, 300)) * [[4.0], [1.0]]
+    found, error = forecast.gain(*squares, "% of the RMSE")
+    assert found == pytest.approx(100 * (1 - (squares[1].mean() / squares[0].mean()) ** 0.5))
+    draws = []
+    for _ in range(2000):  # bootstrap
+        rows = random.integers(0, 300, 300)
+        draws.append(forecast.gain(*squares[:, rows], "% of the RMSE")[0])
+    assert error == pytest.approx(np.std(draws), rel=0.1)
+
+
+def regression(rows: int, seed: int, wrong: float) -> TensorDataset:
+    """A law, and for a share of the rows another one."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 2, generator=random)
+    sign = 1 - 2 * (torch.arange(rows) < wrong * rows).float()
+    return TensorDataset(x, (x.sum(1) * sign + 0.3 * torch.randn(rows, generator=random))[:, None])
+
+
+def test_weights_that_help_are_taken_and_others_are_not() -> None:
+    """The half of the target that shapes weights is never the one that judges them."""
+    two = pair(regression(400, 0, 0.5), regression(200, 1, 0.0))
+    asked: list[Tensor] = []
+
+    def right(of_target: Tensor, rows: Tensor) -> Tensor:
+        asked.append(of_target)
+        return (rows >= 200).double() + 1e-3
+
+    power, gain, error, unit = forecast.judge(two, right)
+    assert (power, unit) == (1.0, "% of the RMSE")
+    assert gain > 50
+    assert gain > 10 * error
+    assert torch.cat(asked).sort().values.equal(torch.arange(200))
+
+    def useless(of_target: Tensor, rows: Tensor) -> Tensor:
+        random = torch.Generator().manual_seed(len(rows))
+        return torch.rand(len(rows), generator=random, dtype=torch.float64) + 0.5
+
+    power, gain, error, _ = forecast.judge(two, useless)
+    assert power == 0
+    assert abs(gain) < 3 * error + 2
+
+
+def test_classes_are_judged_by_accuracy_and_other_targets_not() -> None:
+    random = torch.Generator().manual_seed(0)
+    y = torch.arange(300) % 3
+    data = TensorDataset(y[:, None] + 0.1 * torch.randn(300, 2, generator=random), y)
+
+    def flat(of_target: Tensor, rows: Tensor) -> Tensor:
+        return torch.ones(len(rows), dtype=torch.float64)
+
+    assert forecast.judge(pair(data, data), flat) == (0.0, 0.0, 0.0, "points")
+    bare = TensorDataset(torch.rand(60, 2))
+    assert forecast.judge(pair(bare, bare), flat) == (1.0, 0.0, 0.0, "")
+
+
+def test_the_model_of_tokens_equals_a_literal_one() -> None:
+    random = torch.Generator().manual_seed(0)
+    train, held = (torch.randint(0, 5, (n, 7), generator=random) for n in (40, 15))
+    weights = torch.rand(40, generator=random, dtype=torch.float64).numpy()
+    data, target = (TensorDataset(part[:, :-1], part[:, 1:]) for part in (train, held))
+    fit = forecast._language_model(pair(data, target), torch.arange(40), train[:, 1:])
+    seen: list[Counter[tuple[int, ...]]] = [Counter(), Counter(), Counter()]
+    followed: list[Counter[tuple[int, ...]]] = [Counter(), Counter(), Counter()]
+
+    def contexts(row: list[int], place: int) -> list[tuple[int, ...]]:
+        """The tokens before the next one; before the first there is token 0."""
+        padded = [0, *row]
+        return [(), (padded[place + 1],), (padded[place + 1], padded[place])]
+
+    for row, weight in zip(train.tolist(), weights / weights.mean(), strict=True):
+        for place in range(6):
+            for order, context in enumerate(contexts(row, place)):
+                seen[order][context] += weight
+                followed[order][(*context, row[place + 1])] += weight
+    expected = []
+    for row in held.tolist():
+        bits = 0.0
+        for place in range(6):
+            p = 1 / 5
+            for order, context in enumerate(contexts(row, place)):
+                count = followed[order][(*context, row[place + 1])]
+                p = (count + PRIOR * p) / (seen[order][context] + PRIOR)
+            bits -= math.log2(p) / 6
+        expected.append(bits)
+    assert fit(weights).tolist() == pytest.approx(expected)

@@ -1,0 +1,169 @@
+"""The ratio of two distributions, against literal references and known values."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from astkit.gating import ratio
+from astkit.gating.features import Rows
+from astkit.gating.ratio import Array, Pair
+
+
+def pair(train: torch.Tensor, target: torch.Tensor, *labels: torch.Tensor) -> Pair:
+    parts = ((train, *labels[:1]), (target, *labels[1:]))
+    return Pair(*(Rows(TensorDataset(*part)) for part in parts))
+
+
+def test_the_auc_is_the_share_of_pairs_in_order() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(10):
+        scores = random.integers(0, 8, 40).astype(float)  # with ties
+        kinds, weights = random.random(40) < 0.4, random.random(40)
+        won = whole = 0.0
+        for i, j in itertools.product(range(40), repeat=2):
+            if kinds[i] and not kinds[j]:
+                whole += weights[j]
+                won += weights[j] * ((scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]))
+        assert ratio.auc(scores, kinds, weights) == pytest.approx(won / whole)
+
+
+def p_values(strata: Array, blocks: Array, scores_of: Array) -> list[float]:
+    """P-values of 60 random assignments of kinds to blocks, within strata."""
+    found, random = [], np.random.default_rng(1)
+    _, first, unit = np.unique(blocks, return_index=True, return_inverse=True)
+    for _ in range(60):
+        kinds = np.zeros(len(first), bool)
+        for stratum in np.unique(strata):
+            own = (strata[first] == stratum).nonzero()[0]
+            share = 0.7 if stratum else 0.3
+            kinds[random.permutation(own)[: round(share * len(own))]] = True
+        noise = random.normal(size=len(first))[unit]
+        weights = np.where(strata > 0, 3 / 7 / (7 / 3), 1.0)
+        tested = ratio.permutation_test(
+            scores_of + noise, kinds[unit], weights, strata, blocks, np.random.default_rng(2)
+        )
+        found.append(tested.p)
+    return found
+
+
+def test_a_test_without_a_difference_gives_uniform_p_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ratio, "DRAWS", 200)
+    strata = np.arange(120) % 2
+    cases = [
+        (strata, np.arange(120), 5.0 * strata),  # the classes differ, and how frequent they are
+        (np.zeros(120, int), np.arange(120) // 6, np.zeros(120)),  # rows of a block are alike
+    ]
+    for case in cases:
+        found = p_values(*case)
+        for level in (0.1, 0.5, 0.9):
+            spread = 4.5 * math.sqrt(level * (1 - level) / len(found))
+            assert abs(np.mean(np.array(found) <= level) - level) < spread + 0.01
+
+
+def test_classes_are_counted() -> None:
+    train, target = torch.tensor([0, 0, 0, 1, 2, 2]), torch.tensor([0, 2, 2, 2, 3])
+    expected = [0.2 / 0.5] * 3 + [0.0] + [0.6 / (2 / 6)] * 2
+    assert ratio.class_factor(train, target).tolist() == pytest.approx(expected)
+
+
+def test_other_class_shares_are_found_and_equal_ones_are_not() -> None:
+    x = torch.zeros(400, 2)
+    even, tail = torch.arange(400) % 4, (torch.arange(400) % 10 - 5).clamp_min(0)
+    assert ratio.class_test(pair(x, x, tail, even)) < 0.001
+    assert ratio.class_test(pair(x, x, even, even)) == 1.0
+    rare = even.clone()
+    rare[:12] = 0  # as chance does: 106 or so of 400 instead of 100
+    assert ratio.class_test(pair(x, x, even, rare)) > 0.1
+
+
+def test_the_share_of_like_rows_equals_a_literal_reference() -> None:
+    random = np.random.default_rng(0)
+    for seed in range(5):
+        scores, target = random.random(60) ** (1 + seed), random.random(25)
+        weights = random.random(60)
+        rows = weights.sum() ** 2 / (weights**2).sum()
+        error = math.sqrt(math.log(40) / (2 * rows)) + math.sqrt(math.log(40) / (2 * 25))
+        best = (math.inf, 0.0)
+        for cut in target:
+            wanted = np.mean(target >= cut)
+            share = weights[scores >= cut].sum() / weights.sum()
+            best = min(best, ((share + 1.01 * error) / wanted, share / wanted))
+        expected = min(1.0, max(ratio.LOWEST, best[1]))
+        assert ratio.target_share(scores, target, weights) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
+def test_the_share_and_the_ratio_of_a_mixture_are_found(share: float) -> None:
+    random = np.random.default_rng(0)
+    n, m = 20_000, 2000
+    like = random.random(n) < share
+    scores = np.where(like, random.beta(5, 2, n), random.beta(2, 5, n))
+    target = random.beta(5, 2, m)
+    assert ratio.target_share(scores, target, np.ones(n)) == pytest.approx(share, abs=0.06)
+    found = ratio.calibrated(scores, target, np.ones(n))
+    densities = 30 * scores**4 * (1 - scores), 30 * scores * (1 - scores) ** 4
+    true = densities[0] / (share * densities[0] + (1 - share) * densities[1])
+    assert np.abs(found - true).mean() < 0.15  # the floor is 0.01 of 1 / share
+    assert found.mean() == pytest.approx(1, abs=0.05)
+    assert found.min() >= ratio.FLOOR * found.max() * (1 - 1e-12)
+
+
+def test_a_calibrated_ratio_equals_a_literal_one() -> None:
+    """Pool adjacent violators, on distinct scores."""
+    random = np.random.default_rng(3)
+    scores, target, weights = random.random(30), random.random(12) ** 0.5, random.random(30)
+    both = [(s, 0.0, w) for s, w in zip(scores, weights, strict=True)]
+    both += [(s, 1.0, weights.sum() / 12) for s in target]
+    pools: list[list[tuple[float, float, float]]] = []
+    for row in sorted(both):
+        pools.append([row])
+        while len(pools) > 1 and mean(pools[-2]) >= mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] = pools[-1] + last
+    fitted = {score: mean(pool) for pool in pools for score, _, _ in pool}
+    most = 1 / ratio.target_share(scores, target, weights)
+    odds = [fitted[s] / max(1 - fitted[s], 1e-12) for s in scores]
+    expected = [min(most, max(ratio.FLOOR * most, each)) for each in odds]
+    assert ratio.calibrated(scores, target, weights).tolist() == pytest.approx(expected)
+
+
+def mean(pool: list[tuple[float, float, float]]) -> float:
+    return sum(value * weight for _, value, weight in pool) / sum(weight for *_, weight in pool)
+
+
+def test_consecutive_rows_of_a_series_stay_together() -> None:
+    series = pair(torch.zeros(1030, 2, 5), torch.zeros(130, 2, 5), torch.zeros(1030, 1))
+    assert series.train.series
+    drawn = ratio.folds(series.train, 3, 0)
+    blocks = [part.unique() for part in drawn.split(ratio.BLOCK)]
+    assert all(len(block) == 1 for block in blocks)
+    counts = torch.cat(blocks).bincount()
+    assert counts.max() - counts.min() <= 1
+    sample = series.sample
+    assert sample.sort().values.equal(torch.arange(1030))
+    assert bool((sample[:50].diff() == 1).all())
+
+
+def test_another_law_with_the_same_inputs_is_found() -> None:
+    """The classifier sees how far each target is from what either kind expects."""
+    random = torch.Generator().manual_seed(0)
+    x, held = torch.randn(600, 3, generator=random), torch.randn(200, 3, generator=random)
+    y, y_held = x.sum(1, keepdim=True), held.sum(1, keepdim=True)
+    whole = torch.ones(600, dtype=torch.float64)
+    assert ratio.input_test(pair(x, held, y, y_held), whole).p > 0.01
+    found = ratio.input_test(pair(x, held, -y, y_held), whole)
+    assert found.auc > 0.9
+    assert found.p < 0.001
+
+
+def test_kinds_that_differ_are_refused() -> None:
+    with pytest.raises(ValueError, match="the training data hold table and the target tokens"):
+        pair(torch.zeros(9, 2), torch.zeros(9, 2, dtype=torch.int64))
