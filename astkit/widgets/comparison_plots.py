@@ -141,7 +141,7 @@ def forecasts(table: Table) -> Picture:
 
     Args:
         table: columns ``condition``, ``gain``, ``gain_low``, ``gain_high``, ``forecast`` and
-            ``forecast_error``, its standard error; in points of accuracy, or in percent.
+            ``forecast_error``, two standard errors of it; in points of accuracy, or in percent.
     """
     needed = ["condition", "gain", "gain_low", "gain_high", "forecast", "forecast_error"]
     rows = frames.read(table, "forecasts", needed)
@@ -153,11 +153,9 @@ def forecasts(table: Table) -> Picture:
     for place, row in enumerate(rows.to_dict("records")):
         look: dict[str, Any] = {**line(place), "linestyle": "none", "ms": 6, "lw": 1.4}
         low, high = row["gain"] - row["gain_low"], row["gain_high"] - row["gain"]
-        x_error = 2 * row["forecast_error"]
+        look |= {"capsize": 2, "label": fill(row["condition"], 34)}
         point = [row["forecast"]], [row["gain"]]
-        axis.errorbar(
-            *point, [[low], [high]], x_error, capsize=2, label=fill(row["condition"], 34), **look
-        )
+        axis.errorbar(*point, [[low], [high]], row["forecast_error"], **look)
     axis.set_title("gain from choosing by the target: foretold and measured")
     axis.set_xlabel("forecast (points of accuracy, or percent of an error), ± 2 standard errors")
     axis.set_ylabel("measured, 95 % interval")

@@ -2,8 +2,8 @@
 
 ``python -m tests.benchmarks.gain --processes 2`` trains the runs of `plan` that have no entry in
 notebooks/results/06_gain.json, in this order, and resumes those that were interrupted;
-``--only TEXT`` those whose name holds TEXT, ``--search`` the trials of learning rates, which are
-kept elsewhere. Seeds 0 to 4 were not looked at before; searches use seeds from 100.
+``--only TEXT`` those whose name holds TEXT, ``--forecasts`` what `aim` foretells for each of them,
+``--search`` the trials of learning rates, which are kept elsewhere. Seeds 0 to 4 were not looked at before; searches use seeds from 100.
 
 All methods of a condition spend the FLOPs of dense training, scoring and helper models included.
 The learning rate is the one of `RATES` with which dense training is best on validation data in a
@@ -36,6 +36,7 @@ from astkit.datasets.batch import Batch
 from astkit.datasets.conditions import Condition, condition
 from astkit.files import write_atomic
 from astkit.gating.losses import cross_entropy_rows
+from astkit.gating.policies import aim
 from astkit.stamp import stamp
 from astkit.tasks.language import GPT
 from astkit.tasks.parts import mlp
@@ -43,6 +44,7 @@ from astkit.tasks.parts import mlp
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results" / "06_gain.json"
 ROWS = RESULTS.with_name("06_gain_rows.npz")
+FORECASTS = RESULTS.with_name("06_forecasts.json")
 SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", ROOT.parent / "shared" / "data"))
 CACHE = ROOT / "out" / "gain"
 SEEDS = range(5)
@@ -365,6 +367,14 @@ def execute(spec: Run) -> dict[str, Any]:
     return {**asdict(spec), **found, **metric, "budget": budget.flops, "stamp": stamped}
 
 
+def foretell(spec: Run) -> dict[str, Any]:
+    """What `aim` foretells before training."""
+    torch.set_num_threads(1)
+    here = made(spec)
+    found = aim.forecast(here.train, here.validation, seed=spec.seed)
+    return {**found._asdict(), "value": found.gain, "stamp": {"commit": stamp()["commit"]}}
+
+
 def read(path: Path) -> dict[str, Any]:
     """Entries by name; none where there is no such file."""
     return json.loads(path.read_text()) if path.exists() else {}
@@ -406,7 +416,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT")
-    parser.add_argument("--search", action="store_true")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--search", action="store_true")
+    kinds.add_argument("--forecasts", action="store_true")
     options = parser.parse_args()
     path = CACHE / "search.json" if options.search else RESULTS
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -417,6 +429,10 @@ def main() -> None:
     ]
     if any(each.data == "cifar10" for each in runs):
         images("cifar10")
+    if options.forecasts:
+        aimed = [each for each in runs if each.policy == "aim"]
+        train_all(aimed, FORECASTS, options.processes, foretell)
+        return
     train_all(runs, path, options.processes, execute)
     if not options.search:
         collect(path)

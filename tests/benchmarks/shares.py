@@ -19,7 +19,7 @@ from astkit.comparison.statistics import DENSE, by_arm, gaps, share_of_gain
 from astkit.files import write_atomic
 from astkit.stamp import stamp
 from astkit.widgets import comparison_plots
-from tests.benchmarks.gain import RESULTS, ROWS, plan, read
+from tests.benchmarks.gain import FORECASTS, RESULTS, ROWS, SEEDS, Run, plan, read
 
 SHARES = RESULTS.with_name("06_shares.json")
 PICTURE = RESULTS.with_name("06_shares.png")
@@ -61,7 +61,8 @@ def shares() -> list[dict[str, Any]]:
     A gain is positive if the method is better: in points of accuracy, else in percent of the value
     of dense training. The share is missing where the oracle's own gain does not exclude 0.
     """
-    entries, rows = read(RESULTS), dict(np.load(ROWS)) if ROWS.exists() else {}
+    entries, forecasts = read(RESULTS), read(FORECASTS)
+    rows = dict(np.load(ROWS)) if ROWS.exists() else {}
     conditions = defaultdict(list)
     for spec in plan():
         if spec.name in entries:
@@ -100,9 +101,33 @@ def shares() -> list[dict[str, Any]]:
                     "share": part.mean if known else None,
                     "share_low": part.low if known else None,
                     "share_high": part.high if known else None,
+                    **foretold(key, value, forecasts if policy == "aim" else {}),
                 }
             )
     return table
+
+
+def foretold(
+    key: tuple[str, str, float], value: float, forecasts: dict[str, Any]
+) -> dict[str, float | None]:
+    """Mean forecast for a condition over its seeds, and two standard errors, in units of the gain.
+
+    Reductions of a root mean squared error are those of the squared error, bits percent of
+    ``value``, that of dense training.
+    """
+    names = [Run(*key, "aim", seed).name for seed in SEEDS]
+    found = [forecasts[name] for name in names if name in forecasts]
+    if not found:
+        return {"forecast": None, "forecast_error": None}
+    gain = float(np.mean([each["gain"] for each in found]))
+    error = float(np.mean([each["error"] for each in found]))
+    unit = next((each["unit"] for each in found if each["unit"]), "")
+    if unit == "% of the RMSE":
+        error *= 2 * (1 - gain / 100)
+        gain = 100 * (1 - (1 - gain / 100) ** 2)
+    elif unit.startswith("bits"):
+        gain, error = 100 * gain / value, 100 * error / value
+    return {"forecast": gain, "forecast_error": error}
 
 
 def main() -> None:

@@ -159,7 +159,7 @@ def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():
 
 def test_a_forecast_that_came_true_lies_on_the_diagonal():
     gains = {"gain": 4.0, "gain_low": 3.0, "gain_high": 6.0}
-    table = [{"condition": "drift", "forecast": 4.0, "forecast_error": 0.5, **gains}]
+    table = [{"condition": "drift", "forecast": 4.0, "forecast_error": 1.0, **gains}]
     axis = plots.forecasts(table).axes[0]
     point, (horizontal, vertical) = axis.containers[0].lines[0], axis.containers[0].lines[2]
     assert point.get_xydata().tolist() == [[4.0, 4.0]]
