@@ -28,16 +28,16 @@ RESULTS = """
 Test accuracy on {data}, with a network of four convolutions with BatchNorm (32, 64, 128 and 128
 channels). All runs of a table may spend the FLOPs of dense training at that length, or the stated
 share of them, scoring and helper models included; the learning rate is fully decayed when they are
-spent. All arms of a table have the learning rate and batch size with which dense training is best,
+spent. All methods of a table have the learning rate and batch size with which dense training is best,
 in a search with other seeds ([policies_search.json](../tests/benchmarks/policies_search.json)):
 {settings}.
 Differences are paired by seed, with single 95 % intervals over seeds only: no results by test row
 were kept, so they hold for these test images alone. Outcomes are Holm-corrected: at most a 5 %
 chance of any wrong sign per table.
 
-An earlier edition of these tables gave each arm the best rate of a search of its own with one seed:
+An earlier edition of these tables gave each method the best rate of a search of its own with one seed:
 0.006 for dense training and 0.012 for policies. Most of what `auto` gained on clean data came from
-that difference; arms with another rate than today's were trained again, or are left out.
+that difference; runs with another rate than today's were trained again, or are left out.
 
 `auto` was changed twice after results with these seeds had been seen, and measured again with them:
 the exponent of its trust for wrong labels, and that it counts distinct samples for duplicates. So
