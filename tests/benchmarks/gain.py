@@ -3,7 +3,8 @@
 ``python -m tests.benchmarks.gain --processes 2`` trains the runs of `plan` that have no entry in
 notebooks/results/06_gain.json, in this order, and resumes those that were interrupted;
 ``--only TEXT`` those whose name holds TEXT, ``--forecasts`` what `aim` foretells for each of them,
-``--search`` the trials of learning rates, which are kept elsewhere. Seeds 0 to 4 were not looked at before; searches use seeds from 100.
+``--search`` the trials of learning rates, which are kept elsewhere. Seeds 0 to 4 were not looked at
+before; searches use seeds from 100.
 
 All methods of a condition spend the FLOPs of dense training, scoring and helper models included.
 The learning rate is the one of `RATES` with which dense training is best on validation data in a

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 
 import pandas as pd
@@ -28,20 +30,33 @@ RESULTS = """
 Test accuracy on {data}, with a network of four convolutions with BatchNorm (32, 64, 128 and 128
 channels). All runs of a table may spend the FLOPs of dense training at that length, or the stated
 share of them, scoring and helper models included; the learning rate is fully decayed when they are
-spent. All methods of a table have the learning rate and batch size with which dense training is best,
-in a search with other seeds ([policies_search.json](../tests/benchmarks/policies_search.json)):
-{settings}.
+spent. All methods of a table have the learning rate and batch size with which dense training is
+best, in a search with other seeds
+([policies_search.json](../tests/benchmarks/policies_search.json)): {settings}.
 Differences are paired by seed, with single 95 % intervals over seeds only: no results by test row
 were kept, so they hold for these test images alone. Outcomes are Holm-corrected: at most a 5 %
 chance of any wrong sign per table.
 
-An earlier edition of these tables gave each method the best rate of a search of its own with one seed:
+An earlier edition of these tables gave each method the best rate of its own search with one seed:
 0.006 for dense training and 0.012 for policies. Most of what `auto` gained on clean data came from
-that difference; runs with another rate than today's were trained again, or are left out.
+that difference; runs with another rate than today's were trained again, or are left out. These
+tables are of policies that choose by difficulty, and of an earlier `auto`.
 
 `auto` was changed twice after results with these seeds had been seen, and measured again with them:
 the exponent of its trust for wrong labels, and that it counts distinct samples for duplicates. So
 its rows on these two are no independent test.
+"""
+GAINS = """
+## Gains by kind of data
+
+Gain over dense training at equal FLOPs, with single 95 % intervals over seeds and test rows, n =
+{seeds}: in points of accuracy, else the percentage by which the squared error or the bits fall. Behind
+a slash the share of the possible gain, that of an oracle which knows which rows are
+right and relevant, where the oracle's own gain excludes 0. *dense+target* also trains on the
+validation rows. Empty: not measured. Measured at {commits}
+(`python -m tests.benchmarks.gain`, then `python -m tests.benchmarks.shares`).
+
+![share of the possible gain](../notebooks/results/06_shares.png)
 """
 PUBLISHED = {
     "infobatch": (
@@ -67,6 +82,7 @@ TESTS = {
     "natural_tail": {"natural": ", imbalanced validation and test"},
 }
 """Metrics of conditions that have other ones than the accuracy."""
+SHARED = Path(__file__).parents[2] / "notebooks" / "results" / "06_shares.json"
 Tasks = dict[str, list[Entry]]
 
 
@@ -76,6 +92,7 @@ def page(entries: Entries) -> str:
     parts = [HEAD + markdown(cards())]
     if not found:
         return f"{parts[0]}\n"
+    parts += gained()
     data = ", ".join(sorted({entry["data"] for entry in found}))
     parts += [RESULTS.format(data=data, settings=_settings())]
     for task, runs in tasks(found).items():
@@ -91,6 +108,24 @@ def page(entries: Entries) -> str:
     commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in found})
     parts += [f"\nCommits: {', '.join(commits)}; {dirty} of {len(found)} runs had local changes."]
     return "\n".join(parts) + "\n"
+
+
+def gained() -> list[str]:
+    """What each method gains under each condition; empty before anything is measured."""
+    if not SHARED.exists():
+        return []
+    content = json.loads(SHARED.read_text())
+    rows = pd.DataFrame(content["rows"])
+    rows["said"] = [
+        f"{row.gain:+.1f} {row.unit} [{row.gain_low:+.1f}, {row.gain_high:+.1f}]"
+        + ("" if pd.isna(row.share) else f" / {row.share:.2f}")
+        for row in rows.itertuples()
+    ]
+    table = rows.pivot(index="condition", columns="policy", values="said").fillna("")
+    table = table.loc[rows["condition"].unique(), [*rows["policy"].unique()]]
+    seeds = "to".join(f" {count} " for count in sorted({*rows["n"]})).strip()
+    said = GAINS.format(seeds=seeds, commits=", ".join(content["measured_at"]))
+    return [said, markdown(table)]
 
 
 def _settings() -> str:
@@ -172,24 +207,6 @@ def claims(entries: Sequence[Entry]) -> pd.DataFrame:
         for policy, (claim, where) in PUBLISHED.items()
     }
     return pd.DataFrame(rows).T.rename_axis("policy")
-
-
-def overview(entries: Sequence[Entry], seeds: int) -> pd.DataFrame:
-    """Tasks by policies: differences to dense training, of arms with at least ``seeds`` seeds."""
-    rows: dict[str, dict[str, str]] = {}
-    for task, runs in tasks(entries).items():
-        dense = [run["value"] for run in runs if run["policy"] == DENSE]
-        kept = [each for each in verdict.judge(runs) if each.n >= seeds]
-        if kept:
-            gaps = {
-                each.policy: f"{verdict.amount(each.difference, 'accuracy')}; {each.words}"
-                for each in kept
-            }
-            rows[task] = {
-                "n": str(min(each.n for each in kept)),
-                DENSE: f"{mean(dense):.2%}",
-            } | gaps
-    return pd.DataFrame(rows).T.fillna("").rename_axis("training data and length")
 
 
 def wrong_shares(runs: Sequence[Entry]) -> pd.DataFrame:

@@ -6,17 +6,19 @@ checkout with local changes is refused, unless it is one of `CHANGED`.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import nbformat
 import pandas as pd
+from PIL import Image
 
 from astkit import files
 from astkit.comparison.statistics import by_arm, differences, mean_interval, split_error
@@ -24,7 +26,7 @@ from astkit.comparison.verdict import amount
 from astkit.runs import export
 from astkit.stamp import describe
 from tests.benchmarks import distributed as bytes_added
-from tests.benchmarks import figures, gain, optimal_rate, policies_plan, policies_table, tasks
+from tests.benchmarks import figures, optimal_rate, tasks
 from tests.benchmarks.figures import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,30 @@ RESULTS = ROOT / "notebooks" / "results"
 BENCHMARKS = ROOT / "tests" / "benchmarks"
 LARGE = ("large lattice, contrast", "large bypass, contrast")
 SHOWN = ("lattice", "bypass", *LARGE, "negative control")
-HEADLINE = 5  # seeds, at least, of what README shows
+SHARES = RESULTS / "06_shares.json"
+SHOWN_POLICIES = ("aim", "auto", "class_balanced", "infobatch")
+README_ROWS = {
+    "table: older rows follow another law": "a table whose older rows follow another law",
+    "table: older rows have two columns swapped": "older rows were recorded otherwise",
+    "four of five texts are irrelevant": "texts of which most are irrelevant",
+    "half of the images are of another domain (Fashion-MNIST, 8 epochs)": (
+        "images, half of them of another domain"
+    ),
+    "images as from the web (Fashion-MNIST, 8 epochs)": "images as from the web",
+    "table: older rows differ in inputs only": "older rows have other inputs, same law",
+}
+"""Conditions in README, in its words."""
+NOTEBOOKS = {
+    "00": "How is a gate built, and which samples does it pick?",
+    "01": "What does a gate cost and save against dense training?",
+    "02": "Which controller holds the rate, and does it matter?",
+    "03": "What does each speed switch buy on this machine?",
+    "04": "Does an energy-flow lattice learn?",
+    "05": "Does a batch of a logic automaton equal its loop?",
+    "06": "Where does choosing samples pay?",
+    "07": "Does it gain anything on your model and data?",
+}
+THUMBNAIL = 180  # pixels
 CHANGED = ("01_cifar10_simple_cnn.json", "lattice_learning.json")
 """Results measured with local changes, which the stamps below their tables say."""
 
@@ -60,41 +85,48 @@ def _stamps(content: Report) -> Iterator[Report]:
                 yield from _stamps(value)
 
 
-def pays() -> str:
-    """The policies against dense training at equal FLOPs, from `HEADLINE` seeds on."""
-    found = gain.read(policies_plan.RESULTS).values()
-    entries = [entry for entry in found if entry["fraction"] == 1 and not entry["stamp"]["dirty"]]
-    table = policies_table.overview(entries, HEADLINE)
-    if table.empty:
-        return "Not measured yet."
-    commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in entries})
-    cells = table.drop(columns=["n", "dense"]).stack()
-    outcomes = Counter(str(cell).rsplit("; ")[-1] for cell in cells if cell)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
-    return (
-        "Test accuracy minus that of dense training at equal FLOPs, on CIFAR-10 with a small"
-        f" convolutional network: {counts}. Intervals are single 95 % ones over seeds only: no"
-        " results by test row were kept. Outcomes are Holm-corrected: at most a 5 % chance of any"
-        " wrong sign per row."
-        " Empty: not measured. `auto` was changed twice after results with these seeds had been"
-        " seen, so its rows on duplicates and wrong labels are no independent test."
-        f"\n\n{markdown(table)}\n\nMeasured at {', '.join(commits)}."
-    )
+def gains() -> str:
+    """What to use for which data, and what it gained over dense training at equal FLOPs."""
+    rows = pd.DataFrame(read(SHARES)["rows"])
+    table = {}
+    for condition in [name for name in README_ROWS if name in set(rows["condition"])]:
+        found = rows[(rows["condition"] == condition) & rows["policy"].isin(SHOWN_POLICIES)]
+        better = found[found["gain_low"] > 0].nlargest(1, "gain")
+        use, gained = "dense training", "cannot tell yet"
+        for row in better.to_dict("records"):
+            use = f"`{row['policy']}`"
+            gained = f"{row['gain']:+.1f} {row['unit']}, {row['share']:.2f} of the possible gain"
+        table[README_ROWS[condition]] = {"use": use, "it gained": gained}
+    return markdown(pd.DataFrame(table).T.rename_axis("your data"))
 
 
-def answers() -> str:
-    """The notebooks: title, and the answer that the committed run computed."""
-    rows = {}
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        cells = json.loads(path.read_text())["cells"]
-        shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", []))
-        texts = ("".join(data.get("text/markdown", "")) for data in shown)
-        answer = next(text for text in texts if text.lstrip().startswith("**"))
-        title = cells[0]["source"][0].strip("# \n")
-        rows[f"[{path.name[:2]}](notebooks/{path.name}) {title}"] = {
-            "its answer": " ".join(answer.strip().strip("*").split())
+def notebooks() -> str:
+    """A sentence and a picture of each notebook."""
+    rows = {
+        f"[{number}]({_notebook(number).relative_to(ROOT)})": {
+            "picture": f"![{number}](docs/static/{number}.png)",
+            "its question": sentence,
         }
+        for number, sentence in NOTEBOOKS.items()
+    }
     return markdown(pd.DataFrame(rows).T.rename_axis("notebook"))
+
+
+def _notebook(number: str) -> Path:
+    (path,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
+    return path
+
+
+def thumbnail(number: str) -> bytes:
+    """The largest picture of a notebook, `THUMBNAIL` pixels wide, as a PNG."""
+    cells = json.loads(_notebook(number).read_text())["cells"]
+    shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", []))
+    pictures = ["".join(data["image/png"]) for data in shown if "image/png" in data]
+    image = Image.open(BytesIO(base64.b64decode(max(pictures, key=len)))).convert("RGB")
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    target = BytesIO()
+    image.quantize(64, dither=Image.Dither.NONE).save(target, "png", optimize=True)
+    return target.getvalue()
 
 
 @cache
@@ -341,7 +373,7 @@ def _commits(parts: Report) -> str:
 
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (pays, answers),
+    "README.md": (gains, notebooks),
     "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
@@ -366,6 +398,8 @@ def fill(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
+    for number in NOTEBOOKS:
+        files.write_atomic(ROOT / "docs" / "static" / f"{number}.png", thumbnail(number))
     for name in FILES:
         try:
             files.write_atomic(ROOT / name, fill(name, (ROOT / name).read_text()))
