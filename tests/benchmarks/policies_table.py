@@ -50,10 +50,10 @@ GAINS = """
 ## Gains by kind of data
 
 Gain over dense training at equal FLOPs, with single 95 % intervals over seeds and test rows, n =
-{seeds}: in points of accuracy, else the percentage by which the squared error or the bits fall. Behind
-a slash the share of the possible gain, that of an oracle which knows which rows are
-right and relevant, where the oracle's own gain excludes 0. *dense+target* also trains on the
-validation rows. Empty: not measured. Measured at {commits}
+{seeds}: in points of accuracy, else the percentage by which the squared error or the bits fall.
+Behind a slash the share of the possible gain, that of an oracle which knows which rows are right
+and relevant, where the gain of the oracle excludes 0. *dense+target* also trains on the validation
+rows. Empty: not measured. Measured at {commits}
 (`python -m tests.benchmarks.gain`, then `python -m tests.benchmarks.shares`).
 
 ![share of the possible gain](../notebooks/results/06_shares.png)
