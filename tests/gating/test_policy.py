@@ -102,7 +102,15 @@ class Watching(Policy):
 
 def choose(*index: int) -> Any:
     """A policy that chooses these rows, called on a batch."""
-    return Choosing(Selection(torch.tensor(index)))(nn.Linear(6, 3), X, Y)
+    return Choosing(Selection(torch.tensor(index, dtype=torch.int64)))(nn.Linear(6, 3), X, Y)
+
+
+def test_a_process_that_selects_no_row_passes_one_with_weight_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert len(choose()) == 0
+    monkeypatch.setattr("astkit.distributed.world", lambda: 2)
+    assert (choose().index.tolist(), choose().weight.tolist()) == ([0], [0.0])
 
 
 def watching(**outputs: Any) -> Any:
