@@ -16,8 +16,10 @@ from astkit.names import REGISTRIES, resolve
 
 
 class Card(NamedTuple):
-    """Description of a controller: the ``law`` of its threshold, what it is ``good_for``, the
-    condition of its ``stability`` with the assumptions, and the ``source`` of the law.
+    """Description of a controller.
+
+    Its ``law``, what it is ``good_for``, when it is stable under which assumptions (``stability``),
+    and the ``source`` of the law.
     """
 
     law: str

@@ -24,9 +24,10 @@ from astkit.names import resolve
 
 
 class PolicyCard(NamedTuple):
-    """Description of a policy: the ``law`` of its selection in one line, the ``source`` of the law,
-    the ``cost`` of a sample that is not trained on, the ``bias`` of the gradient and how it is
-    corrected, and when to ``avoid`` it.
+    """Description of a policy.
+
+    Its rule (``law``) in one line and the ``source`` of it, the ``cost`` of a sample that is not
+    trained on, the ``bias`` of the gradient and how it is corrected, and when to ``avoid`` it.
     """
 
     law: str
@@ -37,8 +38,9 @@ class PolicyCard(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """Selection cost per candidate row: ``forwards`` passes of the model in training, and passes of
-    ``helpers``, each counted with that model's FLOPs.
+    """Selection cost per candidate row, in forward passes.
+
+    ``forwards`` of the model in training, and of ``helpers``, each counted with its own FLOPs.
     """
 
     forwards: float = 0.0

@@ -85,8 +85,9 @@ def score_rows(score: Score, batch: Scored) -> Tensor:
 
 
 class RelativeScore(ContextScore):
-    """A score that compares features of a row with a reference, by default the mean of the batch;
-    in sample-by-sample training, with a running one over all previous rows.
+    """A score that compares features of a row with a reference, by default the mean of the batch.
+
+    Sample-by-sample training uses a running reference, by default the mean of all previous rows.
     """
 
     @abstractmethod
