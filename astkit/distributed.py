@@ -64,16 +64,6 @@ def least(*values: float) -> list[float]:
     return _reduced(values, dist.ReduceOp.MIN)
 
 
-def summed(values: Tensor) -> Tensor:
-    """Sum of a tensor over the processes."""
-    if world() == 1:
-        return values
-    values = values.clone()
-    with explained():
-        dist.all_reduce(values)
-    return values
-
-
 def gather(*columns: Tensor) -> list[list[Tensor]]:
     """The 1-D ``columns`` of each process, in the order of the processes, on the CPU.
 

@@ -25,12 +25,13 @@ Layer = tuple[Tensor, Tensor]
 """Where each gate reads ``a``, then ``b``, int64 ``[2 gates]``; coefficients ``[4, gates, 1]``."""
 
 
-def _basis(op: int) -> tuple[int, int, int, int]:
-    f00, f01, f10, f11 = (op >> shift & 1 for shift in (3, 2, 1, 0))
-    return f00, f10 - f00, f01 - f00, f11 - f10 - f01 + f00
-
-
-BASIS = tuple(map(_basis, range(16)))
+BASIS = tuple(
+    (f00, f10 - f00, f01 - f00, f11 - f10 - f01 + f00)
+    for f00 in (0, 1)
+    for f01 in (0, 1)
+    for f10 in (0, 1)
+    for f11 in (0, 1)
+)
 """Coefficients of 1, a, b and ab of each gate.
 
 A gate's index, its op, is its outputs for (a, b) = 00, 01, 10, 11 read as a 4-bit number."""

@@ -46,25 +46,21 @@ class LatticeConfig:
             None: ``max(384, 2 * width * height)``.
         max_flows: maximum number of flows alive at a time **per sample**; None:
             ``2 * width * height``. Children without a free slot are counted in ``dropped``.
-        max_steps: maximum number of steps; None: ``ceil((depth - 1) / z_min)``, which the slowest
-            flow needs.
+        max_steps: maximum number of steps; None: what the slowest flow needs.
         z_min, z_max: minimum and maximum advance along z per step, in planes.
         reach: maximum move along x and y per step, in cells.
         spawn_threshold: a flow spawns when its gate exceeds this, in (0, 1]; 1 disables spawning.
         max_children: maximum number of children per flow and step, 1 to 4.
-        theta_e: a flow dies when the magnitude of its energy falls below this; 0 disables death.
-        tau: a sample stops once this share of its flows has arrived or died.
-        patience: ... or after this many steps without an arrival, counted from the first arrival;
-            ``math.inf`` disables the rule. Remaining flows are deposited where they are.
+        theta_e: a flow dies when the magnitude of its energy falls below this.
+        tau: a sample stops once this share of its flows has arrived or died,
+        patience: or after this many steps without an arrival, counted from the first arrival;
+            remaining flows are deposited where they are.
         min_steps: neither rule stops a sample before this many steps.
         energy_rule: "residual" adds to a flow's energy; "original" replaces it.
-        input_scale: embeddings are multiplied by this; None: ``sqrt(dim)``, which scales the
-            elements of unit vectors to about 1.
+        input_scale: embeddings are multiplied by this; None: ``sqrt(dim)``.
         lattice: False omits the flows: mapper and collector only (the bypass).
-        seed: seed of the weights.
 
-    Raises:
-        ValueError: for a setting out of range.
+    Raises ``ValueError`` for a setting out of range.
     """
 
     dim: int = 768
@@ -238,10 +234,9 @@ class Flows(NamedTuple):
 
 
 class FlowStats(NamedTuple):
-    """Per-sample counters, int64 ``[batch]`` on the model's device.
+    """Counters of samples, int64 ``[batch]``; ``created = completed + died + left``.
 
-    ``created = completed + died + left``; ``left`` flows were alive when their sample stopped.
-    ``dropped`` children found no slot and were never created.
+    ``left`` flows were alive when their sample stopped; ``dropped`` children found no slot.
     """
 
     created: Tensor
@@ -400,9 +395,8 @@ def fold(value: Tensor, extent: Tensor) -> Tensor:
 def deposit(landings: list[Flows], batch: int, config: LatticeConfig) -> Tensor:
     """The surface ``[batch, height * width]``: per cell, the weighted mean energy of landings.
 
-    A flow is distributed bilinearly to the four nearest cells, so the surface is
-    differentiable in the landing position. Weights are the original's, ``(|energy| + 1e-6)
-    (1 + 0.1 age)``, detached. Empty cells are 0.
+    A flow is distributed bilinearly to the four nearest cells. Weights are the original's,
+    ``(|energy| + 1e-6) (1 + 0.1 age)``, detached. Empty cells are 0.
     """
     width, height = config.width, config.height
     slot, place, age, _ = map(torch.cat, zip(*landings, strict=True))
@@ -436,9 +430,8 @@ class EnergyFlowLattice(nn.Module):
     """Flows that carry energy from a surface at z = 0 to one at z = depth - 1.
 
     The mapper maps an embedding to a surface; a flow starts in each of its cells. In a step, one
-    neuron and one GRU, shared by all flows of all samples, predict each flow's move, its energy and
-    its children. Flows deposit their energy where they land, and the collector, the mapper
-    mirrored, maps that surface to an embedding::
+    neuron and one GRU, shared by all flows, predict each flow's move, its energy and its children.
+    Flows deposit their energy where they land, and the collector maps that surface to an embedding::
 
         model = EnergyFlowLattice(LatticeConfig(dim=768, width=12, height=12, depth=6))
         y, surface, stats = model(x)
