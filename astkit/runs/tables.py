@@ -35,28 +35,33 @@ def collect(root: str | Path) -> Runs:
 
     Raises ``FileNotFoundError`` if the folder contains no runs.
     """
-    records: list[tuple[Record, dict[str, Any], list[dict[str, Any]], str]] = []
-    damaged: list[dict[str, Any]] = []
-    for path in sorted(Path(root).glob("*/config.json")):
-        try:
-            record = Record(path.parent)
-            config = record.config
-            rows = record.result.get("rows", []) if record.status == "complete" else []
-            records.append((record, config, flat(rows), record.reason))
-        except ValueError as error:
-            damaged.append({"run": path.parent.name, "status": "damaged", "why": str(error)})
-    if not records and not damaged:
-        raise FileNotFoundError(f"{root} contains no runs: create some with astkit sweep")
-    varied = _varied([config for _, config, _, _ in records])
     lines: list[dict[str, Any]] = []
-    measured: list[dict[str, Any]] = []
-    for record, config, rows, why in records:
-        values = {**config["parameters"], "name": config["name"]}
-        settings = {key: _short(values.get(key, NONE)) for key in varied}
-        line = {"run": record.folder.name, "name": config["name"], "seed": config["seed"]}
-        lines.append({**line, **settings, "status": record.status, "why": why})
-        measured += [{**settings, **row} for row in rows]
-    return Runs(pd.DataFrame(lines + damaged), pd.DataFrame(measured), varied)
+    complete: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    for path in sorted(Path(root).glob("*/config.json")):
+        record = Record(path.parent)
+        line: dict[str, Any] = {"run": path.parent.name}
+        try:
+            config, status = record.config, record.status
+            rows = flat(record.result.get("rows", [])) if status == "complete" else []
+            values = {key: _short(value) for key, value in config["parameters"].items()}
+            line |= {"name": config["name"], **values, "seed": config["seed"]}
+            line |= {"status": status, "why": record.reason}
+            complete.append((line, rows))
+        except ValueError as error:
+            line |= {"status": "damaged", "why": str(error)}
+        lines.append(line)
+    if not lines:
+        raise FileNotFoundError(f"{root} contains no runs: create some with astkit sweep")
+    every = pd.DataFrame([line for line, _ in complete], dtype=object).fillna(NONE)
+    names = [name for name in every if name not in ("run", "status", "why", *SEEDS)]
+    varied = [str(name) for name in names if every[name].nunique() > 1]
+    columns = dict.fromkeys(["run", "name", "seed", *varied, "status", "why"])
+    measured = [
+        {**{key: line.get(key, NONE) for key in varied}, **row}
+        for line, rows in complete
+        for row in rows
+    ]
+    return Runs(pd.DataFrame(lines).reindex(columns=list(columns)), pd.DataFrame(measured), varied)
 
 
 def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
@@ -90,14 +95,6 @@ def table(runs: Runs, metric: str | None = None) -> pd.DataFrame:
             line |= {f"minus {CONTROL}": gap.mean, "from": gap.low, "to": gap.high}
         lines.append(line)
     return pd.DataFrame(lines).set_index(columns)
-
-
-def _varied(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """Names of the parameters that differ between runs, and "name" if that does."""
-    parameters = [config["parameters"] for config in configs]
-    names = dict.fromkeys(key for each in parameters for key in each if key not in SEEDS)
-    varied = [key for key in names if len({_short(each.get(key, NONE)) for each in parameters}) > 1]
-    return ["name", *varied] if len({config["name"] for config in configs}) > 1 else varied
 
 
 def _metric(rows: pd.DataFrame, varied: Sequence[str], metric: str | None) -> str:
