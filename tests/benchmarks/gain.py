@@ -1,7 +1,9 @@
 """What choosing gains under stated conditions, against fair controls and an oracle.
 
 ``python -m tests.benchmarks.gain --processes 2`` trains the runs of `plan` that have no entry in
-notebooks/results/06_gain.json, in this order, and resumes those that were interrupted;
+notebooks/results/06_gain.json, in this order, and resumes those that were interrupted. New entries
+are kept in out/gain, which git ignores, so that they do not change the checkout that they stamp;
+`tests.benchmarks.shares` moves them.
 ``--only TEXT`` those whose name holds TEXT, ``--forecasts`` what `aim` foretells for each of them,
 ``--search`` the trials of learning rates, which are kept elsewhere. Seeds 0 to 4 were not looked at
 before; searches use seeds from 100.
@@ -25,13 +27,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset
 
 from astkit import Budget, Metric, Policy, RunInfo, Selection, TrainConfig, Trainer, rng
-from astkit.comparison.training import RECORDS, Method, Task, run
+from astkit.comparison.training import Method, Task, run
 from astkit.datasets import Images, Loader, load, open_mapped, write_mapped
 from astkit.datasets.batch import Batch
 from astkit.datasets.conditions import Condition, condition
@@ -377,21 +378,13 @@ def foretell(spec: Run) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Entries by name; none where there is no such file."""
-    return json.loads(path.read_text()) if path.exists() else {}
+    """Entries by name: those committed as ``path``, and those trained since."""
+    both = [each for each in (path, CACHE / path.name) if each.exists()]
+    return {name: entry for each in both for name, entry in json.loads(each.read_text()).items()}
 
 
-def collect(path: Path) -> None:
-    """Write the test results of all rows beside the entries: bool for accuracies, else float16."""
-    arrays = dict(np.load(ROWS)) if ROWS.exists() else {}
-    for name in read(path):
-        folder = CACHE / "runs" / name.replace("/", "_") / RECORDS
-        for file in folder.glob("*.safetensors") if name not in arrays else ():
-            rows = load_file(file).get("test")
-            if rows is not None:
-                exact = bool(((rows == 0) | (rows == 1)).all())
-                arrays[name] = rows.numpy().astype(bool if exact else np.float16)
-    np.savez_compressed(ROWS, **arrays)
+def dumped(entries: dict[str, Any]) -> str:
+    return json.dumps(entries, indent=0) + "\n"
 
 
 def train_all(runs: list[Run], path: Path, processes: int, job: Callable[[Run], Any]) -> None:
@@ -408,8 +401,7 @@ def train_all(runs: list[Run], path: Path, processes: int, job: Callable[[Run], 
             except Exception as error:
                 print(f"{each.name}: {type(error).__name__}: {error}", flush=True)
                 continue
-            entries = {**read(path), each.name: entry}
-            write_atomic(path, json.dumps(entries, indent=0, sort_keys=False) + "\n")
+            write_atomic(CACHE / path.name, dumped({**read(path), each.name: entry}))
             print(f"{each.name}: {entry['value']:.4f}, {entry['seconds']:.0f} s", flush=True)
 
 
@@ -421,8 +413,7 @@ def main() -> None:
     kinds.add_argument("--search", action="store_true")
     kinds.add_argument("--forecasts", action="store_true")
     options = parser.parse_args()
-    path = CACHE / "search.json" if options.search else RESULTS
-    path.parent.mkdir(parents=True, exist_ok=True)
+    CACHE.mkdir(parents=True, exist_ok=True)
     runs = [
         each
         for each in (search() if options.search else plan())
@@ -434,9 +425,8 @@ def main() -> None:
         aimed = [each for each in runs if each.policy == "aim"]
         train_all(aimed, FORECASTS, options.processes, foretell)
         return
+    path = CACHE / "search.json" if options.search else RESULTS
     train_all(runs, path, options.processes, execute)
-    if not options.search:
-        collect(path)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What choosing gains, as a share of what is possible: ``python -m tests.benchmarks.shares``.
 
-Reads the runs of `tests.benchmarks.gain` and writes notebooks/results/06_shares.json, the table
+Collects the runs of `tests.benchmarks.gain` and writes notebooks/results/06_shares.json, the table
 that README, docs/policies.md and notebook 06 show, and the picture of README.
 """
 
@@ -13,13 +13,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from astkit.comparison.statistics import DENSE, by_arm, gaps, share_of_gain
+from astkit.comparison.training import RECORDS
 from astkit.files import write_atomic
 from astkit.stamp import stamp
 from astkit.widgets import comparison_plots
-from tests.benchmarks.gain import FORECASTS, RESULTS, ROWS, SEEDS, Run, plan, read
+from tests.benchmarks.gain import (
+    CACHE,
+    FORECASTS,
+    RESULTS,
+    ROWS,
+    SEEDS,
+    Run,
+    dumped,
+    plan,
+    read,
+)
 
 SHARES = RESULTS.with_name("06_shares.json")
 PICTURE = RESULTS.with_name("06_shares.png")
@@ -130,7 +142,22 @@ def foretold(
     return {"forecast": gain, "forecast_error": error}
 
 
+def collect() -> None:
+    """Move new entries and the test results of their rows to notebooks/results."""
+    for path in (RESULTS, FORECASTS):
+        write_atomic(path, dumped(read(path)))
+    arrays = dict(np.load(ROWS)) if ROWS.exists() else {}
+    for name in read(RESULTS).keys() - arrays.keys():
+        folder = CACHE / "runs" / name.replace("/", "_") / RECORDS
+        for file in folder.glob("*.safetensors"):
+            rows = load_file(file)["test"]
+            exact = bool(((rows == 0) | (rows == 1)).all())
+            arrays[name] = rows.numpy().astype(bool if exact else np.float16)
+    np.savez_compressed(ROWS, **arrays)
+
+
 def main() -> None:
+    collect()
     table = shares()
     commits = sorted({entry["stamp"]["commit"][:8] for entry in read(RESULTS).values()})
     content = {"measured_at": commits, "stamp": stamp(), "rows": table}
