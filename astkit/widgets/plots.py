@@ -19,6 +19,7 @@ from astkit.widgets.frames import Table
 from astkit.widgets.style import (
     COLOURS,
     HATCHES,
+    INK,
     PAPER,
     SOFT,
     Picture,
@@ -87,8 +88,9 @@ def cost_breakdown(results: Table) -> Picture:
         rest = (total - spent).clip(lower=0).rename("not spent, up to dense")
         axis.barh(range(len(means)), rest, left=spent, label=rest.name, **_REST)
         for place, flops in enumerate(spent):
-            axis.text(max(flops, total), place, f" {flops / total:.2f} ×", va="center", size=9)
-    axis.set(title="FLOPs of training, by part", xlim=(0, 1.12 * most))
+            words = f" {flops / total:.2f} × dense"
+            axis.text(max(flops, total), place, words, va="center", size=9)
+    axis.set(title="FLOPs of training, by part", xlim=(0, 1.2 * most))
     axis.set_xlabel("FLOPs, 2 per multiply-add")
     axis.xaxis.set_major_formatter(EngFormatter())
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
@@ -118,6 +120,8 @@ def _name_rows(axis: Axes, names: Any) -> None:
 def phase_breakdown(results: Table) -> Picture:
     """Time per training batch by phase: one stacked bar per arm; means over seeds.
 
+    Phases below 1 % of the longest bar are part of "other".
+
     Args:
         results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
             clock, of which ``other`` is outside all phases; ``training_steps``; ``arm`` and
@@ -128,9 +132,11 @@ def phase_breakdown(results: Table) -> Picture:
     phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
     per_batch = 1e3 * phases.div(table["training_steps"], axis=0)
     parts = per_batch.groupby(table["arm"], sort=False).mean()
+    small = (parts < 0.01 * parts.sum(axis=1).max()).all() & (parts.columns != "other")
+    parts["other"] += parts.loc[:, small].sum(axis=1)
+    parts = parts.loc[:, ~small]
     own = [phase for phase in parts if phase not in (*PHASES, "other")]
     parts = parts[[phase for phase in (*PHASES, *own, "other") if phase in parts]]
-    parts = parts.loc[:, parts.max() > 0]
     figure = picture(width=8.6, height=1.7 + 0.42 * len(parts))
     axis = figure.axes[0]
     ends = _stacked(axis, parts)
@@ -145,22 +151,25 @@ def phase_breakdown(results: Table) -> Picture:
 
 @styled
 def speed_bars(table: Table) -> Picture:
-    """Speed of each row relative to the first row: bars with 95 % intervals.
+    """Speed of each row relative to the first row: bars with 95 % intervals, the fastest on top.
 
     A row is labelled faster or slower only if its interval excludes 1.
 
     Args:
-        table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``, one row per bar.
+        table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``; the first row is the
+            reference, which is drawn as a line.
     """
     needed = ["arm", "speed", "low", "high", "n"]
     rows = frames.read(table, "speed_bars", needed)
+    first = rows["arm"].iloc[0]
+    rows = rows[1:].sort_values("speed", ascending=False)
     speed, low, high = (rows[name].astype(float) for name in needed[1:4])
     figure = picture(width=8.6, height=1.6 + 0.32 * len(rows))
-    axis, first = figure.axes[0], rows["arm"].iloc[0]
+    axis = figure.axes[0]
     looks = {
         "faster": (low > 1, COLOURS[0], HATCHES[0]),
         "slower": (high < 1, PAPER, HATCHES[5]),
-        "undecided: the interval contains 1": ((low <= 1) & (high >= 1), "#d0d0d0", HATCHES[0]),
+        "cannot tell: the interval contains 1": ((low <= 1) & (high >= 1), "#d0d0d0", HATCHES[0]),
     }
     for label, (those, colour, hatch) in looks.items():
         if those.any():
@@ -168,9 +177,9 @@ def speed_bars(table: Table) -> Picture:
             axis.barh(np.flatnonzero(those), speed[those], label=label, **bars)
     ends = [speed - low, high - speed]
     axis.errorbar(speed, range(len(rows)), xerr=ends, fmt="none", ecolor=SOFT, capsize=3)
-    axis.axvline(1, color=SOFT, ls=(0, (5, 3)), lw=1.0)
+    axis.axvline(1, color=INK, ls=(0, (5, 3)), lw=1.2, label=str(first))
     _name_rows(axis, rows["arm"])
     axis.set(title=f"speed relative to {first}, with 95 % intervals")
     axis.set_xlabel(f"times as fast as {first} (n = {rows['n'].min():g})")
-    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure

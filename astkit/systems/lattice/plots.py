@@ -1,24 +1,18 @@
-"""Figures of a lattice: paths of flows, steps until samples stop, times, learning curves."""
+"""Figures of a lattice: paths of flows, times, learning curves."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Normalize
 from torch import Tensor
 
-from astkit.systems.lattice.model import EnergyFlowLattice, LatticeOutput, Rollout
+from astkit.systems.lattice.model import EnergyFlowLattice, Flows, LatticeOutput, Rollout
 from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
-
-_SLIDE_DPI = 72  # a notebook contains many slides
-_COLOURS = "cividis"  # colour-blind safe
 
 
 @torch.no_grad()
@@ -26,47 +20,47 @@ def flow_table(model: EnergyFlowLattice, x: Tensor) -> tuple[LatticeOutput, pd.D
     """Run ``x [batch, dim]`` without gradients; returns the output, and a row per step and flow.
 
     Columns: ``step`` from 0 on, ``sample``, ``slot`` within the sample, ``x``, ``y``, ``z`` in
-    lattice units, ``energy``, and ``age``, the steps that the flow has taken.
+    lattice units, ``energy``, and ``age``, the steps that the flow has taken. Its last row is
+    where a flow landed.
     """
     each, rollout = model.config.flows_per_sample, Rollout(model, model.mapper(x))
     tables: list[pd.DataFrame] = []
-    while len(rollout.flows.slot):
-        slot, place, age, _ = (part.cpu().numpy() for part in rollout.flows)
+
+    def keep(flows: Flows) -> None:
+        slot, place, age, _ = (part.cpu().numpy() for part in flows)
         table = pd.DataFrame(place, columns=["x", "y", "z", "energy"])
         step, sample = rollout.number, slot // each
         tables.append(table.assign(step=step, sample=sample, slot=slot % each, age=age))
+
+    keep(rollout.flows)
+    while len(rollout.flows.slot):
         rollout.step()
+        for flows in (rollout.flows, *rollout.landings[-2:]):
+            keep(flows)
     return rollout.output(), pd.concat(tables, ignore_index=True)
 
 
 @styled
-def flow_paths(flows: pd.DataFrame, depth: int, upto: int | None = None) -> Picture:
-    """Flows of one sample: energy by depth, and positions on the surface.
-
-    A flow that has arrived remains at its position before the last step.
+def flow_paths(tables: Mapping[str, pd.DataFrame], depth: int) -> Picture:
+    """Energy of each flow by depth until it lands, a panel per table with the same limits.
 
     Args:
-        flows: rows of one sample, from `flow_table`.
-        depth: planes of the lattice.
-        upto: last step to plot; all by default.
+        tables: rows of one sample, from `flow_table`, by title.
+        depth: planes of the lattice; flows land on the last one, which is marked.
     """
-    largest = max(float(flows["energy"].abs().max()), 1e-12)
-    colour = ScalarMappable(Normalize(-largest, largest), _COLOURS)
-    shown = flows if upto is None else flows[flows["step"] <= upto]
-    figure = picture(2, width=4.8, height=3.6)
-    along, front = figure.axes
-    now = shown.sort_values("step").groupby("slot").last()
-    inks = colour.to_rgba(now["energy"].to_numpy())
-    along.add_collection(LineCollection(list(_moves(shown)), colors=SOFT, lw=0.7, alpha=0.6))
-    along.scatter(now["z"], now["energy"], c=inks, s=14, edgecolors=INK, linewidths=0.4, zorder=2)
-    along.axvline(depth - 1, color=INK, ls=":", lw=1.2)
-    along.set(xlim=(-0.2, depth - 0.7), ylim=(-1.1 * largest, 1.1 * largest))
-    along.set(xlabel="plane (z)", ylabel="energy", title="energy of each flow along the depth")
-    front.scatter(now["x"], now["y"], c=inks, s=90, marker="s", edgecolors="none")
-    front.set(xlabel="x", ylabel="y", aspect="equal", title="where the flows are on the surface")
-    front.set(xlim=(-0.7, flows["x"].max() + 0.7), ylim=(-0.7, flows["y"].max() + 0.7))
-    figure.colorbar(colour, ax=front, label="energy", shrink=0.8)
-    figure.suptitle(f"after {int(shown['step'].max())} steps", size=10)
+    rows = pd.concat(tables.values())
+    largest = max(float(rows["energy"].abs().max()), 1e-12)
+    figure = picture(len(tables), width=4.8, height=3.6)
+    for axis, (title, flows) in zip(figure.axes, tables.items(), strict=True):
+        axis.add_collection(LineCollection(list(_moves(flows)), colors=SOFT, lw=0.7, alpha=0.6))
+        last = flows.sort_values("step").groupby("slot").last()
+        for label, ends in (("start", flows[flows["step"] == 0]), ("end", last)):
+            style = {**line(label), "linestyle": "none", "ms": 4}
+            axis.plot(ends["z"], ends["energy"], label=label, **style)
+        axis.axvline(depth - 1, color=INK, ls=":", lw=1.2, label="last plane")
+        axis.set(xlim=(-0.2, rows["z"].max() + 0.2), ylim=(-1.1 * largest, 1.1 * largest))
+        axis.set(xlabel="plane (z)", ylabel="energy", title=title)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
     return figure
 
 
@@ -78,48 +72,6 @@ def _moves(flows: pd.DataFrame) -> np.ndarray:
     same &= ordered["step"] - before["step"] == 1
     axes = ["z", "energy"]
     return np.stack([before.loc[same, axes], ordered.loc[same, axes]], axis=1)
-
-
-class Slides:
-    """Figures with a slider, as plain HTML without widgets."""
-
-    def __init__(self, pictures: Sequence[Picture], name: str = "step") -> None:
-        self.images = [base64.b64encode(each.png(_SLIDE_DPI)).decode() for each in pictures]
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"<Slides {self.name}>"
-
-    def _repr_html_(self) -> str:
-        last = len(self.images) - 1
-        images = "".join(
-            f'<img src="data:image/png;base64,{image}" style="max-width:100%;display:'
-            f'{"block" if number == last else "none"}">'
-            for number, image in enumerate(self.images)
-        )
-        show = (
-            "for(let i of [...this.parentNode.parentNode.querySelectorAll('img')].entries())"
-            "i[1].style.display=i[0]==this.value?'block':'none'"
-        )
-        return (
-            f'<div>{images}<label>{self.name} <input type="range" min="0" max="{last}" '
-            f'value="{last}" oninput="{show}"></label></div>'
-        )
-
-
-@styled
-def steps_until_done(steps: Sequence[int], allowed: int, arrivals: Sequence[int]) -> Picture:
-    """Histograms of the ``steps`` of each sample, at most ``allowed``, and of ``arrivals``.
-
-    ``arrivals``: flows that arrived in step 1, 2, ...
-    """
-    figure = picture(2, width=4.4, height=3.0)
-    samples, flows = figure.axes
-    samples.hist(list(steps), bins=[i + 0.5 for i in range(allowed + 1)], color=line(0)["color"])
-    samples.set(xlabel="steps", ylabel="samples", title=f"steps of a sample, {allowed} allowed")
-    flows.bar(range(1, len(arrivals) + 1), list(arrivals), color=line(1)["color"])
-    flows.set(xlabel="step", ylabel="flows", title="flows that arrive")
-    return figure
 
 
 @styled
@@ -159,6 +111,7 @@ def learning(curves: pd.DataFrame, marks: Mapping[str, float], metric: str, labe
         axis.annotate(name, **at, fontsize=8, color=SOFT)
     axis.set(xlabel="training step", ylabel=label, ylim=(0, None))
     count = curves["seed"].nunique()
-    axis.set_title(f"mean of {count} seeds and their range" if count > 1 else "one seed")
+    over = f"mean of {count} seeds and their range" if count > 1 else "one seed"
+    axis.set_title(f"{metric.removeprefix('val_').upper()} on validation data: {over}")
     figure.legend(loc="outside lower center", ncols=3)
     return figure

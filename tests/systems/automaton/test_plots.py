@@ -1,77 +1,47 @@
-"""The diagram holds each gate and wire once, the histogram its counts, frames the states."""
+"""The histogram holds the counts of gates, curves every seed, frames the states."""
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
-from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgb
 from PIL import Image
 
-from astkit.systems.automaton.circuit import TRUE
 from astkit.systems.automaton.plots import (
     OPS,
-    circuit_diagram,
     gate_histogram,
     rollout_frames,
     save_rollouts,
+    soft_and_hard,
 )
 from astkit.widgets.style import COLOURS, INK, PAPER
-from tests.systems.automaton.circuits import Builder
 
 
-def gates_of(axis):
-    """Places of gates by their label in the legend."""
-    marks = [c for c in axis.collections if not isinstance(c, LineCollection)]
-    named = [c for c in marks if not c.get_label().startswith("_")]
-    return {c.get_label(): np.asarray(c.get_offsets()) for c in named}
-
-
-def wires_of(axis):
-    """Solid and dashed segments."""
-    return [c.get_segments() for c in axis.collections if isinstance(c, LineCollection)]
-
-
-def test_each_gate_is_in_its_family_at_its_depth_and_each_wire_is_drawn():
-    make = Builder(2)
-    only_4 = make.op(2, 4, 13)
-    nand = make.op(14, only_4, 1)
-    nor = make.op(8, 0, 10)
-    turned = make.op(12, nor, nor)
-    figure = circuit_diagram(make.done([make.op(9, nand, turned), TRUE]))
-    (axis,) = figure.axes
-    places = gates_of(axis)
-    columns = np.unique(np.concatenate([*places.values()])[:, 0])
-    depths = {k: (np.searchsorted(columns, v[:, 0]) + 1).tolist() for k, v in places.items()}
-    assert depths == {"and, 2": [1, 2], "or, 1": [1], "xor, 1": [3], "not, 1": [2]}
-    assert axis.get_title() == "circuit of one cell: 5 gates, depth 3"
-    solid, dashed = wires_of(axis)
-    assert (len(solid), len(dashed)) == (4 * 2 + 1 + 1, 1)
-    assert dashed[0][1].tolist() == places["and, 2"][0].tolist()
-    texts = [t.get_text() for t in axis.texts]
-    assert texts.count("1 = 1") == 1
-    assert sorted(t for t in texts if t in "∧⊼⊽≡¬") == sorted("∧⊼⊽≡¬")
-
-
-def test_a_circuit_without_gates_is_drawn():
-    figure = circuit_diagram(Builder(1).done([4]))
-    assert [len(segments) for segments in wires_of(figure.axes[0])] == [1]
-    assert figure.legends == []
-    assert figure._repr_png_().startswith(b"\x89PNG")
-
-
-def test_bars_are_shares_and_say_their_counts():
+def test_bars_are_numbers_of_gates_without_plain_wires():
     before, after = np.zeros(16, int), np.zeros(16, int)
-    before[3], after[[1, 3, 7]] = 40, [10, 25, 5]
+    before[[3, 5]], after[[1, 3, 7]] = [40, 2], [10, 25, 5]
     figure = gate_histogram({"before": before, "after": after})
     (axis,) = figure.axes
     heights = [[bar.get_height() for bar in bars] for bars in axis.containers]
-    np.testing.assert_allclose(heights, [before / 40, after / 40])
-    assert [t.get_text() for t in axis.texts if t.get_text()] == ["40", "10", "25", "5"]
-    assert [t.get_text() for t in axis.get_xticklabels()] == list(OPS)
-    assert axis.get_ylim()[0] < 1 / 40
+    np.testing.assert_array_equal(heights, [np.delete(before, 3), np.delete(after, 3)])
+    assert [t.get_text() for t in axis.texts if t.get_text()] == ["2", "10", "5"]
+    assert [t.get_text() for t in axis.get_xticklabels()] == [*OPS[:3], *OPS[4:]]
     texts = [t.get_text() for t in figure.legends[0].get_texts()]
-    assert texts == ["before, 40 gates", "after, 40 gates"]
+    assert texts == ["before: 2 of 42 gates", "after: 15 of 40 gates"]
+
+
+def test_every_seed_has_a_line_and_no_wrong_cells_are_at_zero():
+    rows = [
+        {"seed": seed, "step": step, "val_loss": 0.1 / step, "val_wrong": 250 * (step < 3)}
+        for seed in (0, 1)
+        for step in (1, 2, 3)
+    ]
+    figure = soft_and_hard(pd.DataFrame(rows))
+    losses, wrong = figure.axes
+    assert [line.get_label() for line in losses.lines] == ["seed 0", "seed 1"]
+    assert wrong.lines[1].get_ydata().tolist() == [250, 250, 0]
+    assert wrong.get_yticks().tolist() == [0, 1, 10, 100]
 
 
 @pytest.fixture
@@ -95,6 +65,15 @@ def test_cells_are_ink_or_paper_and_wrong_ones_coloured(two):
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == ["true", "learnt: 0 of 24 differ", "true", "learnt: 2 of 24 differ"]
     assert [figure.axes[i].get_ylabel() for i in (0, 2)] == ["step 0", "step 2"]
+
+
+def test_a_single_rollout_is_a_row_of_steps_beside_a_truth_that_is_not_drawn(two):
+    figure = rollout_frames(
+        {"learnt": two["learnt"]}, [0, 2], truth=two["true"], outline=np.eye(4, 6) > 0
+    )
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == ["step 0: 0 of 24 differ", "step 2: 2 of 24 differ"]
+    assert all(axis.collections for axis in figure.axes)
 
 
 def test_a_gif_moves_through_all_states_and_only_they_change(two, tmp_path):

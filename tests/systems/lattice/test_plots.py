@@ -28,24 +28,16 @@ def test_moves_are_those_of_one_flow(flows: pd.DataFrame) -> None:
     assert before[:, 1].tolist() == [0.5, 0.5, -0.2, -0.2]
 
 
-def test_flows_are_drawn_up_to_a_step(flows: pd.DataFrame) -> None:
-    figure = plots.flow_paths(flows, depth=3, upto=1)
-    along, front = figure.axes[:2]
-    assert figure.get_suptitle() == "after 1 steps"
-    lines, ends = along.collections
-    assert len(lines.get_segments()) == 2
-    assert np.allclose(ends.get_offsets(), [[0.9, 0.5], [0.9, -0.2]])
-    assert np.allclose(front.collections[0].get_offsets(), [[0.1, 1.0], [1.1, 1.0]])
-    assert figure._repr_png_().startswith(b"\x89PNG")
-
-
-def test_slides_show_one_picture_and_hold_all(flows: pd.DataFrame) -> None:
-    slides = plots.Slides([plots.flow_paths(flows, 3, step) for step in (0, 1, 2)])
-    html = slides._repr_html_()
-    assert html.count("<img") == 3
-    assert html.count("display:block") == 1
-    assert 'max="2"' in html
-    assert repr(slides) == "<Slides step>"
+def test_flows_are_drawn_until_they_land_with_the_same_limits(flows: pd.DataFrame) -> None:
+    figure = plots.flow_paths({"before": flows, "after": flows.assign(energy=1.0)}, depth=3)
+    before, after = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["before", "after"]
+    assert (before.get_xlim(), before.get_ylim()) == (after.get_xlim(), after.get_ylim())
+    assert len(before.collections[0].get_segments()) == 4
+    start, end, plane = before.lines
+    assert np.allclose(start.get_xydata(), [[0, 0.5], [0, -0.2]])
+    assert np.allclose(end.get_xydata(), [[1.8, 0.5], [2.3, 0.1]])
+    assert plane.get_xdata() == [2, 2]
 
 
 def test_times_are_those_of_a_flow() -> None:
@@ -67,4 +59,5 @@ def test_learning_shows_the_mean_over_seeds_and_the_marks() -> None:
     assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.3])
     assert axis.lines[1].get_ydata() == [0.39, 0.39]
     assert [text.get_text() for text in axis.texts] == ["ridge"]
-    assert (axis.get_title(), axis.get_ylabel()) == ("mean of 2 seeds and their range", "MRR")
+    assert axis.get_title() == "MRR on validation data: mean of 2 seeds and their range"
+    assert axis.get_ylabel() == "MRR"
