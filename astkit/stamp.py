@@ -17,20 +17,18 @@ from pathlib import Path
 
 import torch
 
-from astkit.system import text_of
+from astkit.system import allowed_cpus, text_of
 
 _PACKAGES = ("torch", "torchvision", "numpy")
 _CPU_INFO = Path("/proc/cpuinfo")
-_CPUS = Path("/sys/devices/system/cpu")
 _GIT_SECONDS = 2.0
 
 
 def stamp() -> dict[str, object]:
     """The environment as JSON-compatible values; ``None`` if unknown.
 
-    ``cpus``: logical processors available to this process; ``cores``: physical ones
-    among them; ``bf16_native``: whether the processor has bfloat16 instructions
-    (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty``: state of the
+    ``cpus``: logical processors available to this process; ``bf16_native``: whether the processor
+    has bfloat16 instructions (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty``: state of the
     checkout that contains the package, if any; ``source``: `source_hash` of the package; ``cuda``:
     the version torch was built for; ``time``: UTC.
     """
@@ -127,12 +125,9 @@ def _cpu() -> dict[str, object]:
     fields = [line.partition(":") for line in text_of(_CPU_INFO).splitlines()]
     facts = {name.strip().lower(): value.strip() for name, _, value in fields}
     flags = set((facts.get("flags") or facts.get("features") or "").split())
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
-    cores = {text_of(_CPUS / f"cpu{cpu}/topology/thread_siblings_list") for cpu in allowed}
     return {
         "cpu": facts.get("model name") or platform.processor() or platform.machine(),
-        "cpus": len(allowed) or os.cpu_count(),
-        "cores": None if "" in cores else len(cores) or None,
+        "cpus": allowed_cpus(),
         "threads": torch.get_num_threads(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
         "bf16_native": bool(flags & {"avx512_bf16", "amx_bf16", "bf16"}) if flags else None,
