@@ -28,9 +28,9 @@ def stamp() -> dict[str, object]:
     """The environment as JSON-compatible values; ``None`` if unknown.
 
     ``cpus``: logical processors available to this process; ``bf16_native``: whether the processor
-    has bfloat16 instructions (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and ``dirty``: state of the
-    checkout that contains the package, if any; ``source``: `source_hash` of the package; ``cuda``:
-    the version torch was built for; ``time``: UTC.
+    has bfloat16 instructions (``avx512_bf16`` or ``amx_bf16``, on ARM ``bf16``); ``commit`` and
+    ``dirty``: state of the checkout that contains the package, if any; ``source``: `source_hash` of
+    the package; ``cuda``: the version torch was built for; ``time``: UTC.
     """
     folder = Path(__file__).parent
     commit, dirty = _checkout(folder.parent)

@@ -431,7 +431,7 @@ class EnergyFlowLattice(nn.Module):
 
     The mapper maps an embedding to a surface; a flow starts in each of its cells. In a step, one
     neuron and one GRU, shared by all flows, predict each flow's move, its energy and its children.
-    Flows deposit their energy where they land, and the collector maps that surface to an embedding::
+    Flows deposit their energy where they land; the collector maps that surface to an embedding::
 
         model = EnergyFlowLattice(LatticeConfig(dim=768, width=12, height=12, depth=6))
         y, surface, stats = model(x)

@@ -91,8 +91,6 @@ class LatticeTrainer(Trainer):
         trainer = LatticeTrainer(LatticeConfig(), docs_task(2000), steps=300)
         trainer.run().epochs[-1]["val_mrr"]
 
-    ``LatticeConfig(lattice=False)`` trains the bypass: mapper and collector without flows.
-
     FLOPs are counted at the first batch. The cost of a sample changes with the weights, since flows
     spawn, die and stop early: compare seconds too.
 
@@ -105,11 +103,9 @@ class LatticeTrainer(Trainer):
         contrast: weight of the contrastive loss, see `LatticeLoss`; the other targets are those
             of training pairs, the same for every batch.
         temperature: divisor of cosines in the contrastive loss.
-        fade: decrease the contrast's weight linearly to 0 during training. It improves the
-            ranks early, but lowers the cosine, which recovers without it. ``val_loss`` has the full
-            weight, so that passes are comparable.
-        text: weight of the text loss; above 0, a `TextBridge` becomes a part of the lattice and
-            is trained with it, see `examples`.
+        fade: decrease the contrast's weight linearly to 0 during training; ``val_loss`` has the
+            full weight.
+        text: weight of the text loss; above 0, a `TextBridge` is trained with the lattice.
         options: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
     Raises ``ValueError`` for different dims, less than one step, or text without texts.
