@@ -17,7 +17,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from astkit.datasets import indexed
 from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
 from astkit.gating.policies.infobatch import InfoBatch
-from astkit.gating.policies.repb import RePB
 from astkit.trainers import TrainConfig, Trainer
 
 N = 50
@@ -164,19 +163,6 @@ def test_every_kind_of_loader_trains_as_the_plain_one(name: str) -> None:
     assert rows[0] == rows[1]
     assert losses[0] == losses[1]
     assert len(rows[0]) < 4 * -(-N // 8)  # something was dropped
-
-
-@pytest.mark.parametrize(("kind", "options"), [(InfoBatch, {}), (RePB, {}), (Rounds, WORKERS)])
-def test_ten_rounds_an_epoch(kind: Any, options: dict[str, Any]) -> None:
-    policy, seen = kind(), []
-    policy.rounds = 10
-    loader = loader_of(policy, epochs=2, **options)
-    losses = loop(policy, loader, 2, each=lambda index: seen.extend(index.tolist()))
-    assert torch.tensor(losses).isfinite().all()
-    if kind is Rounds:
-        assert sorted(seen) == sorted(4 * list(range(N)))
-    if kind is InfoBatch:  # each row was a candidate once an epoch
-        assert set(seen[:N]) == set(range(N))
 
 
 def test_weights_belong_to_visits() -> None:

@@ -111,15 +111,6 @@ def test_the_origins_rules_equal_a_loop_over_rows(
     assert bool(((LossAndContrast()(*batch) >= 0) & (LossAndContrast()(*batch) <= 1)).all())
 
 
-def test_the_loss_is_that_of_each_row() -> None:
-    batch = make_batch(5)
-    losses = Loss()(*batch)
-    assert losses.dtype == torch.float64
-    assert losses.tolist() == pytest.approx([loss for loss, _ in slow_features(*batch)])
-    half = batch[0].bfloat16(), batch[1], batch[2].bfloat16()
-    assert LossAndContrast()(*half).dtype == torch.float32
-
-
 def learned_batch(seed: int, rows: int = 64) -> Parts:
     """Rows that are learned but for the last four: loss about 0 on images of any contrast."""
     _, targets, inputs = make_batch(seed, rows, dtype=torch.float32)
@@ -374,18 +365,6 @@ def test_the_sum_worked_out_by_hand() -> None:
     assert scores.tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_ways_to_write_the_same_sum() -> None:
-    batch = model_batch(0)
-    for text, same in (
-        ("loss+contrast", "1*loss + 1*contrast"),
-        ("  2*loss+ .5 *contrast", "2.0*loss + 0.50*contrast"),
-        ("2.*loss + contrast", "contrast + 2*loss"),
-        ("loss + 0*contrast", "1*loss"),
-        ("loss + loss", "2*loss"),
-    ):
-        torch.testing.assert_close(named_score(text).score(batch), named_score(same).score(batch))
-
-
 def test_a_single_name_is_that_score_and_no_sum() -> None:
     assert isinstance(named_score("loss"), Loss)
     assert isinstance(named_score("loss_and_contrast"), LossAndContrast)  # clamped, as the origin's
@@ -519,22 +498,6 @@ def test_a_visit_that_is_not_finite_gives_no_score_and_is_forgotten() -> None:
         else:
             assert scores.equal(expected)
     assert score.sums.equal(clean.sums)
-
-
-def test_without_an_index_it_says_what_to_pass() -> None:
-    model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.randint(4, (5,))
-    sentence = r"EL2N keeps per-sample state, .*indexed\(data\).*index=\.\.\. to"
-    for name in REMEMBERING:
-        gate = Gate(0.5, name)
-        for call in (gate, gate.score):
-            with pytest.raises(
-                ValueError, match=r"Gate keeps per-sample state, but .* index: .*ind"
-            ):
-                call(model, x, y)
-        with pytest.raises(ValueError, match=sentence):
-            gate.significance(model(x), y, x)
-        assert gate.score(model, x, y, torch.arange(5)).shape == (5,)
-        assert 0 < len(gate(model, x, y, torch.arange(5))) < 5
 
 
 def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() -> None:
