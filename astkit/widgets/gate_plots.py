@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -87,38 +86,6 @@ def threshold_and_rate(
     shaded = "median of {} seeds, shaded from 5 % to 95 %"
     name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", [])[:1])
     legend_beside(figure, rate)
-    return figure
-
-
-@styled
-def stability_bound(noise: Table) -> Picture:
-    """Noise of the activation rate by loop gain, with the theoretical curve and bound.
-
-    Args:
-        noise: columns ``family``, ``batch``, ``gain x f``, ``RMSE / floor``, ``predicted``; one
-            marker per row, hollow for batches smaller than the largest.
-    """
-    needed = ["family", "batch", "gain x f", "RMSE / floor", "predicted"]
-    table = frames.read(noise, "stability_bound", needed)
-    figure = picture(width=7.0, height=4.2)
-    axis, end = figure.axes[0], table["gain x f"].max()
-    for (family, batch), runs in table.groupby(["family", "batch"], sort=False):
-        style = {**line(str(family)), "linestyle": "none", "ms": 5}
-        largest = batch == table["batch"].max()
-        look = {"label": family} if largest else {"markerfacecolor": PAPER}
-        axis.plot(runs["gain x f"], runs["RMSE / floor"], **style, **look)
-    ends = table[table["gain x f"] == end].groupby("batch")["RMSE / floor"].median()
-    for batch, height in ends.items():
-        axis.text(1.02 * end, height, f"{batch} a batch", va="center", size=9)
-    theory = table[table["predicted"] < math.inf].groupby("gain x f")["predicted"].first()
-    axis.plot(theory.index, theory, color=INK, lw=1.2, label="theory, linear loop")
-    axis.axvline(2, color=SOFT, ls=(0, (9, 4)), lw=1.2, label="bound: gain x f = 2")
-    axis.set(title="noise of the activation rate, by loop gain", xlabel="gain x f (no unit)")
-    axis.set(ylabel="RMSE of the rate / binomial floor", yscale="log", xlim=(0, 1.22 * end))
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.legend(loc="upper left")
     return figure
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -23,8 +23,6 @@ from astkit.widgets.style import (
     PAPER,
     SOFT,
     Picture,
-    legend_beside,
-    line,
     name_seeds,
     picture,
     styled,
@@ -33,37 +31,6 @@ from astkit.widgets.style import (
 PHASES = ("load", "score", "gate", "forward", "backward", "optimizer", "log")
 """Parts of a bar in their order, each with a colour of its own."""
 _REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT, "lw": 0.8}
-
-
-@styled
-def training_curves(epochs: Table) -> Picture:
-    """Validation loss and accuracy per epoch: mean over seeds, shaded from minimum to maximum.
-
-    Args:
-        epochs: columns ``val_loss`` and ``val_accuracy``; ``arm`` and ``seed`` if there are
-            several. A final partial epoch counts as one; if seeds end at different epochs, the last
-            points are means over the remaining seeds.
-    """
-    units = {"val_loss": "mean loss", "val_accuracy": "share of the samples"}
-    table = frames.read(epochs, "training_curves", list(units))
-    table = table.assign(epoch=table.groupby(["arm", "seed"]).cumcount() + 1)
-    figure = picture(2, width=5.4, height=3.6)
-    for axis, (column, unit) in zip(figure.axes, units.items(), strict=True):
-        for place, (arm, rows) in enumerate(table.groupby("arm", sort=False)):
-            passes = rows.groupby("epoch")[column]
-            # later lines are thinner, so that coinciding curves are both visible
-            look = {"lw": max(1.0, 2.6 - 0.25 * place), "ms": max(3.0, 6.5 - 0.5 * place)}
-            style = {**line(str(arm)), **look, "markevery": max(1, passes.ngroups // 5)}
-            axis.plot(passes.mean(), label=arm, **style)
-            ends = passes.min(), passes.max()
-            axis.fill_between(ends[0].index, *ends, color=style["color"], alpha=0.15, lw=0)
-        title = "validation " + column.removeprefix("val_")
-        axis.set(title=title, xlabel="epoch", ylabel=unit)
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    shaded = "mean of {} seeds, shaded from the lowest to the highest"
-    name_seeds(figure, table["seed"].nunique(), shaded)
-    legend_beside(figure, figure.axes[1])
-    return figure
 
 
 @styled

@@ -115,24 +115,6 @@ def test_responses_hold_medians_bands_set_point_and_shock(responses):
     assert named.get_suptitle() == "a jump: " + picture.get_suptitle()
 
 
-def test_a_loops_noise_is_drawn_beside_theory_and_bound():
-    rows = [
-        {"family": f, "batch": b, "gain x f": g, "RMSE / floor": g + i, "predicted": predicted}
-        for i, f in enumerate(("gamma", "normal"))
-        for b in (8, 64)
-        for g, predicted in ((1.0, 1.5), (2.5, np.inf))
-    ]
-    picture = gate_plots.stability_bound(rows)
-    (axis,) = picture.axes
-    assert [list(line.get_ydata()) for line in axis.lines[:4:2]] == [[1.0, 2.5], [2.0, 3.5]]
-    assert list(axis.lines[4].get_ydata()) == [1.5]  # where the theory is finite
-    assert set(axis.lines[5].get_xdata()) == {2}
-    names = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert names == ["gamma", "normal", "theory, linear loop", "bound: gain x f = 2"]
-    assert [text.get_text() for text in axis.texts] == ["8 a batch", "64 a batch"]
-    assert not any(axis.yaxis.get_minor_formatter().format_ticks([3.0, 4.0]))
-
-
 LEVELS = tuple(np.linspace(0, 1, 5))
 
 

@@ -7,21 +7,9 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 
-from astkit.widgets import frames, gate_plots, plots, style
+from astkit.widgets import frames, gate_plots, plots
 
 ARMS = ("dense", "batched gate", "random")
-
-
-@pytest.fixture
-def epochs():
-    passes = [(arm, s, e) for arm in ARMS[:2] for s in (0, 1) for e in (1, 2, 3)]
-    table = pd.DataFrame(passes, columns=["arm", "seed", "epoch"])
-    return table.assign(
-        seconds=table["epoch"] + table["seed"],
-        flops=10.0 * table["epoch"],
-        val_accuracy=table["epoch"] / 10 + 0.02 * table["seed"],
-        val_loss=1.0 / table["epoch"] + table["seed"],
-    )
 
 
 @pytest.fixture
@@ -38,46 +26,6 @@ def legend(picture):
 
 def rows_of(axis):
     return [tick.get_text() for tick in axis.get_yticklabels()]
-
-
-def bands(axis):
-    """Lowest and highest y of each shaded band by x."""
-    found = []
-    for shade in axis.collections:
-        points = pd.DataFrame(shade.get_paths()[0].vertices).groupby(0)[1]
-        found.append([(x, y.min(), y.max()) for x, y in points])
-    return found
-
-
-def test_curves_hold_the_mean_of_the_seeds_and_the_band_all_of_them(epochs):
-    picture = plots.training_curves(epochs)
-    loss, accuracy = picture.axes
-    for line in loss.lines:
-        assert list(line.get_xdata()) == [1, 2, 3]
-        assert list(line.get_ydata()) == pytest.approx([1.5, 1.0, 1 / 3 + 0.5])
-    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([0.11, 0.21, 0.31])
-    assert np.allclose(bands(loss), [[(1, 1, 2), (2, 0.5, 1.5), (3, 1 / 3, 4 / 3)]] * 2)
-    assert np.allclose(bands(accuracy)[1], [(e, e / 10, e / 10 + 0.02) for e in (1, 2, 3)])
-    assert [axis.get_title() for axis in picture.axes] == ["validation loss", "validation accuracy"]
-    assert legend(picture) == ["dense", "batched gate"]
-    assert all(float(tick).is_integer() for tick in loss.get_xticks())
-    words = "mean of 2 seeds, shaded from the lowest to the highest"
-    assert picture.get_suptitle() == words
-    one = epochs[epochs["seed"] == 0]
-    assert plots.training_curves(one).get_suptitle() == ""
-
-
-def test_arms_differ_without_colour_and_keep_their_style_in_every_figure(epochs):
-    one = epochs[epochs["arm"] == "batched gate"]
-    first, second = plots.training_curves(epochs).axes[-1].lines
-    assert list(first.get_ydata()) == list(second.get_ydata())
-    assert first.get_linestyle() != second.get_linestyle()
-    assert first.get_marker() != second.get_marker()
-    assert first.get_linewidth() > second.get_linewidth()
-    assert first.get_markersize() > second.get_markersize()
-    (line,) = plots.training_curves(one).axes[0].lines
-    assert line.get_color() == second.get_color()
-    assert line.get_linestyle() == style.line("batched gate")["linestyle"]
 
 
 def stacks(picture):
@@ -189,15 +137,10 @@ def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():
 # --- tables
 
 STEPS = [{"step": s, "threshold": 1.0, "rate": 0.1, "target_rate": 0.1} for s in (1, 2, 3)]
-EPOCHS = [{"epoch": 1, "val_loss": 1.0, "val_accuracy": 0.5, "seconds": 1.0, "flops": 1.0}]
 SCORES = [{"step": 1, "level": q, "score": 1 + q, "threshold": 1.5} for q in (0.0, 0.5, 1.0)]
-NOISE = {"family": "gamma", "batch": 8, "gain x f": 1.0, "RMSE / floor": 1.0, "predicted": 1.0}
-
 FIGURES = {**vars(plots), **vars(gate_plots)}
 PICTURES = {
-    "training_curves": (EPOCHS, ["val_loss", "val_accuracy"]),
     "threshold_and_rate": (STEPS, ["step", "threshold", "rate"]),
-    "stability_bound": ([NOISE], list(NOISE)),
     "score_heatmap": (SCORES, ["step", "level", "score", "threshold"]),
     "class_activation": ([{"class": 0, "seen": 4, "active": 1}], ["class", "seen", "active"]),
     "cost_breakdown": (

@@ -36,9 +36,6 @@ PATCH = 9
 FALSE, TRUE = -1, -2
 """Wire of a constant output: constant v is ~v."""
 
-PASSIVE = (0, 3, 5, 15)
-"""Ops that return a constant or one of their inputs: FALSE, A, B, TRUE."""
-
 FORMAT = "astkit.systems.automaton.circuit 2"
 
 Gate = tuple[int, int, int]
@@ -116,21 +113,9 @@ class Circuit:
         """Number of gates."""
         return len(self.ops)
 
-    @property
-    def active(self) -> int:
-        """Number of gates other than FALSE, A, B and TRUE."""
-        return int((~np.isin(self.ops, PASSIVE)).sum())
-
     def by_op(self) -> Ints:
         """Number of gates of each op: [16]."""
         return np.bincount(self.ops, minlength=16)
-
-    def depths(self) -> Ints:
-        """Gates on the longest path from an input to each wire: [inputs + gates], inputs 0."""
-        depths = np.zeros(self.inputs + self.gates, np.int64)
-        for gate, (a, b) in enumerate(zip(self.a, self.b, strict=True)):
-            depths[self.inputs + gate] = 1 + max(depths[a], depths[b])
-        return depths
 
     def to_json(self) -> str:
         """The circuit as one JSON object."""

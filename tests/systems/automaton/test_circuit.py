@@ -31,9 +31,8 @@ def test_counts_and_depths():
     make.op(0, 0, 0)
     last = make.op(6, passed, first)
     circuit = make.done([last])
-    assert (circuit.inputs, circuit.gates, circuit.active) == (9, 4, 2)
+    assert (circuit.inputs, circuit.gates) == (9, 4)
     assert circuit.by_op().tolist() == [1, 1, 0, 1, 0, 0, 1, *[0] * 9]
-    assert circuit.depths().tolist() == [0] * 9 + [1, 2, 1, 3]
 
 
 @given(circuits.circuits())
@@ -99,6 +98,5 @@ def test_the_exported_circuit_is_the_hard_automaton(config):
 
 def test_a_fresh_automaton_passes_one_wire_on():
     circuit = from_automaton(LogicCA(game_of_life().config))
-    assert circuit.active == 0
     assert circuit.by_op()[3] == circuit.gates == 2543
     assert FALSE not in circuit.outputs
