@@ -52,7 +52,7 @@ def printable(text: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from astkit.cli import compare, export, runs
+    from astkit.cli import compare, export, runs, select
 
     parser = argparse.ArgumentParser(
         prog="astkit",
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="astkit COMMAND --help shows a command's options, with examples.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (compare, runs, export):
+    for module in (compare, select, runs, export):
         module.add_commands(commands)
     return parser
 

@@ -132,7 +132,8 @@ def to_json(report: Compared) -> dict[str, Any]:
 
     Keys: ``schema`` (`SCHEMA`), ``metric``, ``higher`` (whether a higher value is better),
     ``unit`` (its ``name``, and the ``factor`` by which differences are shown), ``forecast`` (the
-    fields of `Forecast`, or null), ``baseline`` (what has to be known of it), ``legend`` (what intervals and outcomes cover), ``notes``, and two
+    fields of `Forecast`, or null), ``baseline`` (what has to be known of it), ``legend`` (what
+    intervals and outcomes cover), ``notes``, and two
     lists:
 
     - ``verdicts``, one for each policy: ``sentence``, ``better`` (true, false or null), and all

@@ -25,7 +25,7 @@ TESTED = 4000  # rows of a test, at most; half of them of the target, where it h
 FOLDS = 3
 DRAWS = 2000  # permutations of a test
 BLOCK = 50  # consecutive rows of a series that are kept together
-SHRINK = 0.1  # ridge penalty of standardised features, for each unit of weight
+SHRINK = 0.06  # ridge penalty for each unit of weight, times features / rows of the target
 OUTPUTS = 4  # of a target, at most, that experts and proxies look at
 TREES: dict[str, Any] = {
     "max_iter": 40,
@@ -294,7 +294,8 @@ class Classifier:
         of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
         used = weight > 0
-        self.model = classifier_for(pair.train.kind, weight.sum())
+        penalty = SHRINK * weight.sum() * x.shape[1] / len(target)
+        self.model = classifier_for(pair.train.kind, penalty)
         last = self.model.steps[-1][0]
         self.model.fit(x[used], kinds[used], **{f"{last}__sample_weight": weight[used]})
         pair.flops += fit_flops(self.model.steps[-1][1], x)
@@ -359,11 +360,11 @@ def _columns(rows: Rows, which: Tensor) -> Array:
     return targets.reshape(len(which), -1).double().numpy()
 
 
-def classifier_for(kind: str, weight: float) -> Any:
-    """A scikit-learn pipeline for rows of a total ``weight``.
+def classifier_for(kind: str, penalty: float) -> Any:
+    """A scikit-learn pipeline: boosted trees for tables, logistic regression for texts.
 
-    Boosted trees for tables, logistic regression for texts; for dense features, of which there are
-    many, ridge regression of the kind, which has a closed form.
+    For dense features, of which there are many, ridge regression of the kind, which has a closed
+    form, with a ``penalty`` on standardised features.
     """
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
@@ -373,7 +374,7 @@ def classifier_for(kind: str, weight: float) -> Any:
         return make_pipeline(table_classifier())
     if kind in (TEXTS, TOKENS):
         return make_pipeline(LogisticRegression(C=10.0, max_iter=200))
-    return make_pipeline(StandardScaler(), Ridge(SHRINK * weight))
+    return make_pipeline(StandardScaler(), Ridge(penalty))
 
 
 def table_classifier() -> Any:
@@ -391,15 +392,16 @@ class LinearThenTrees:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from sklearn.linear_model import Ridge
 
-        self.linear = Ridge(1e-3 * len(x)).fit(x, y, sample_weight)
+        filled = np.nan_to_num(x)  # of missing values, which trees know
+        self.linear = Ridge(1e-3 * len(x)).fit(filled, y, sample_weight)
         self.trees = HistGradientBoostingRegressor(**TREES)
-        self.trees.fit(x, y - self.linear.predict(x), sample_weight)
+        self.trees.fit(x, y - self.linear.predict(filled), sample_weight)
         self.n_iter_, self.max_leaf_nodes = self.trees.n_iter_, self.trees.max_leaf_nodes
         return self
 
     def predict(self, x: Array) -> Array:
         """Values ``[n]``."""
-        found: Array = self.linear.predict(x) + self.trees.predict(x)
+        found: Array = self.linear.predict(np.nan_to_num(x)) + self.trees.predict(x)
         return found
 
 

@@ -179,7 +179,7 @@ def weights(
     All 1 where the target does not differ, or where choosing by it is not expected to gain; see
     `Aim` for the arguments. Nothing is trained but classifiers on features.
     """
-    found = aimed(_pair(train, target, features, seed)).weights
+    found = aimed(pair(train, target, features, seed)).weights
     return torch.ones(len(train), dtype=torch.float64) if found is None else found
 
 
@@ -187,13 +187,14 @@ def forecast(
     train: Any, target: Any, *, features: FeaturesOf | None = None, seed: int = 0
 ) -> Forecast:
     """What choosing by the target is expected to gain; arguments as of `weights`."""
-    return aimed(_pair(train, target, features, seed)).forecast
+    return aimed(pair(train, target, features, seed)).forecast
 
 
-def _pair(train: Any, target: Any, features: FeaturesOf | None, seed: int) -> Pair:
-    pair = Pair(Rows(train, features), Rows(target, features), seed)
-    _check_size(len(pair.target))
-    return pair
+def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int = 0) -> Pair:
+    """A pair for `aimed`; ``ValueError`` for a target of fewer than `FEWEST` rows."""
+    made = Pair(Rows(train, features), Rows(target, features), seed)
+    _check_size(len(made.target))
+    return made
 
 
 def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:

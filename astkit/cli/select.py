@@ -1,0 +1,56 @@
+"""`astkit select`: choose the rows of a pool of data that a target needs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from astkit.cli import add_command, say
+
+MORE = """\
+Draws rows in proportion to how much more frequent their kind is in the target,
+by default as many as can be drawn without a repeat. Nothing is trained but
+classifiers on simple features. The pool and the target are both .csv, .jsonl
+(objects with a text), .txt (a text a line), or folders of images, for which the
+paths of the chosen images are written.
+
+examples:
+  astkit select pool.csv --target recent.csv --label price --out chosen.csv
+  astkit select crawl.jsonl --target mine.jsonl --out chosen.jsonl
+  astkit select photos/ --target mine/ --out chosen.txt
+"""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the command and its options."""
+    text = "choose the rows of a pool of data that a target needs"
+    command = add_command(commands, "select", run, text, MORE)
+    command.add_argument("pool", type=Path, help="file or folder to choose from")
+    command.add_argument("--target", type=Path, required=True, help="rows like those that count")
+    command.add_argument("--out", type=Path, required=True, help="file of the chosen rows")
+    label = "column to be predicted, which a forecast needs: decimals, else classes"
+    command.add_argument("--label", help=label)
+    command.add_argument("--rows", type=int, help="number of rows to draw; they may repeat")
+    command.add_argument("--seed", type=int, default=0, help="seed of the draw (0)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the forecast, and write the chosen rows in the order of the pool."""
+    import torch
+
+    from astkit import rng
+    from astkit.datasets.pools import read
+    from astkit.files import write_atomic
+    from astkit.gating.policies import aim
+
+    if options.rows is not None and options.rows < 1:
+        raise ValueError(f"--rows is {options.rows}: give 1 or more")
+    pool, target, lines = read(options.pool, options.target, options.label)
+    found = aim.aimed(aim.pair(pool, target, seed=options.seed))
+    weights = torch.ones(len(pool)) if found.weights is None else found.weights
+    most = max(1, int(len(pool) / float(weights.max())))
+    drawn = aim.draw(weights, options.rows or most, rng.generator(options.seed, "select"))
+    say(found.forecast.sentence)
+    write_atomic(options.out, lines(drawn.sort().values))
+    say(f"{len(drawn):,} of {len(pool):,} rows in {options.out}")

@@ -1,0 +1,119 @@
+"""A pool of data in a file or folder, a target of the same kind, and what writes chosen rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from astkit.datasets.images import decode, regular, resized
+from astkit.datasets.sources import SUFFIXES
+from astkit.datasets.texts import read_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIDE = 32  # pixels to which images are resized
+Lines = Callable[[Tensor], str]
+"""The text of the chosen rows, int64 ``[n]``."""
+
+
+def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
+    """Rows of the pool and of the target, and what writes rows of the pool.
+
+    Raises ``ValueError`` for kinds that differ or are not known, ``FileNotFoundError``.
+    """
+    for path in (pool, target):
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist: give a file or a folder of images")
+    kinds = {"folder" if path.is_dir() else path.suffix.lower() for path in (pool, target)}
+    kind = kinds.pop()
+    if kinds or kind not in (".csv", ".jsonl", ".txt", "folder"):
+        raise ValueError(
+            f"{pool} and {target} are not both .csv, .jsonl or .txt files, or folders of images:"
+            " convert one of them"
+        )
+    if kind != ".csv" and label is not None:
+        raise ValueError(f"--label is {label!r}, but only a .csv has columns: leave it out")
+    if kind == ".csv":
+        return tables(pool, target, label)
+    if kind == "folder":
+        images, names = pictures(pool)
+        return images, pictures(target)[0], lambda rows: _joined(names, rows)
+    lines, others = _lines(pool), _lines(target)
+    texts, wanted = lines, others
+    if kind == ".jsonl":
+        texts = [_text(line, pool) for line in lines]
+        wanted = [_text(line, target) for line in others]
+    return texts, wanted, lambda rows: _joined(lines, rows)
+
+
+def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
+    """Tables with the columns of both; words become numbers, in both the same."""
+    import pandas as pd
+
+    frames = [pd.read_csv(path) for path in (pool, target)]
+    if set(frames[0]) != set(frames[1]):
+        differ = ", ".join(sorted(map(str, set(frames[0]) ^ set(frames[1]))))
+        raise ValueError(f"{pool} and {target} differ in the columns {differ}: give both the same")
+    both = pd.concat(frames, ignore_index=True)
+    if label is not None and label not in both:
+        raise ValueError(f"--label is {label!r}: choose one of {', '.join(map(str, both))}")
+    parts = [] if label is None else [_label(both.pop(label), label)]
+    for name in both.columns:
+        if not pd.api.types.is_numeric_dtype(both[name]):
+            both[name] = pd.factorize(both[name], sort=True)[0]
+    parts.insert(0, torch.tensor(both.to_numpy("float32")))
+    count = len(frames[0])
+    train, wanted = (
+        TensorDataset(*(part[rows] for part in parts))
+        for rows in (slice(count), slice(count, None))
+    )
+    plain = pd.read_csv(pool, dtype=str, keep_default_na=False)
+    return train, wanted, lambda rows: plain.iloc[rows.numpy()].to_csv(index=False)
+
+
+def _label(values: pd.Series[Any], name: str) -> Tensor:
+    import pandas as pd
+
+    if values.isna().any():
+        raise ValueError(f"column {name!r} has missing values: fill them in, or drop the rows")
+    if pd.api.types.is_float_dtype(values):
+        return torch.tensor(values.to_numpy("float32"))[:, None]
+    return torch.tensor(pd.factorize(values, sort=True)[0]).long()
+
+
+def pictures(folder: Path) -> tuple[TensorDataset, list[str]]:
+    """All images in and below ``folder``, uint8 ``[n, 3, SIDE, SIDE]``, and their paths."""
+    remedy = "replace it or take it out of the folder"
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise ValueError(f"{folder} has no images ({', '.join(SUFFIXES)}): give another folder")
+    images = [
+        resized(decode(regular(path, remedy).read_bytes(), str(path), remedy), SIDE)
+        for path in paths
+    ]
+    return TensorDataset(torch.stack(images)), [str(path) for path in paths]
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in read_text(path).splitlines() if line.strip()]
+
+
+def _text(line: str, path: Path) -> str:
+    try:
+        entry = json.loads(line)
+        return str(entry if isinstance(entry, str) else entry["text"])
+    except (ValueError, KeyError, TypeError):
+        form = '{"text": "..."}'
+        raise ValueError(f"{path} has the line {line[:60]!r}: give objects {form}") from None
+
+
+def _joined(lines: list[str], rows: Tensor) -> str:
+    return "".join(f"{line}\n" for line in np.array(lines, object)[rows.numpy()])

@@ -1,0 +1,105 @@
+"""`astkit select`: what it chooses from files of each kind, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from astkit.cli import main
+from tests.cli.refusals import refused
+
+POOL, TARGET = 600, 150
+
+
+def selected(capsys, pool: Path, target: Path, out: Path, *more: str) -> list[str]:
+    """What the command prints."""
+    assert main(["select", str(pool), "--target", str(target), "--out", str(out), *more]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def table(rows: int, seed: int, other: float) -> pd.DataFrame:
+    """Rows whose price follows another law in the first share ``other``."""
+    draw = np.random.default_rng(seed)
+    size, sign = draw.normal(size=rows), np.where(np.arange(rows) < other * rows, -1, 1)
+    place = draw.choice(["town", "field, wide"], rows)
+    price = sign * size + (place == "town") + 0.1 * draw.normal(size=rows)
+    return pd.DataFrame({"size": size.round(4), "place": place, "price": price.round(4)})
+
+
+def test_rows_of_a_table_are_chosen_by_the_law_of_the_target(tmp_path: Path, capsys) -> None:
+    pool, target, out = (tmp_path / name for name in ("pool.csv", "target.csv", "chosen.csv"))
+    table(POOL, 0, 0.5).to_csv(pool, index=False)
+    table(TARGET, 1, 0.0).to_csv(target, index=False)
+    said = selected(capsys, pool, target, out, "--label", "price")
+    assert said[0].startswith("forecast: +")
+    assert "% of the RMSE" in said[0]
+    lines = pool.read_text().splitlines()
+    chosen = out.read_text().splitlines()
+    assert said[1] == f"{len(chosen) - 1:,} of {POOL:,} rows in {out}"
+    assert chosen[0] == lines[0]
+    places = [lines.index(line) for line in chosen[1:]]  # rows are written as they were
+    assert places == sorted(set(places))  # in order, and none twice
+    assert np.mean(np.array(places) > POOL / 2) > 0.85
+    selected(capsys, pool, target, out, "--label", "price", "--rows", "1000")
+    assert len(out.read_text().splitlines()) == 1001
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_lines_of_text_are_chosen_by_their_words(suffix: str, tmp_path: Path, capsys) -> None:
+    draw = random.Random(0)
+
+    def text(kind: str) -> str:
+        words = " ".join(f"{kind}{draw.randrange(50)}" for _ in range(8))
+        return words if suffix == ".txt" else json.dumps({"text": words, "from": "here"})
+
+    pool, target, out = (tmp_path / f"{name}{suffix}" for name in ("pool", "target", "chosen"))
+    pool.write_text("\n".join(text("a" if row % 3 else "b") for row in range(POOL)))
+    target.write_text("\n".join(text("b") for _ in range(TARGET)))
+    said = selected(capsys, pool, target, out)
+    assert "no targets to judge" in said[0]
+    chosen = out.read_text().splitlines()
+    assert set(chosen) <= set(pool.read_text().splitlines())
+    assert 0.7 * POOL / 3 < len(chosen) < 1.3 * POOL / 3
+    assert np.mean(["b1" in line or "b2" in line for line in chosen]) > 0.9
+
+
+def test_a_folder_of_images_gives_paths(tmp_path: Path, capsys) -> None:
+    draw = np.random.default_rng(0)
+    for name, count in (("pool", 240), ("target", 110)):
+        for number in range(count):
+            dark = name == "target" or number % 2
+            pixels = draw.integers(0, 60, (8, 8, 3)) + (0 if dark else 150)
+            path = tmp_path / name / ("dark" if dark else "light") / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(path)
+    out = tmp_path / "chosen.txt"
+    selected(capsys, tmp_path / "pool", tmp_path / "target", out)
+    paths = [Path(line) for line in out.read_text().splitlines()]
+    assert 90 < len(paths) < 190
+    assert np.mean([path.parent.name == "dark" for path in paths]) > 0.8
+
+
+def test_it_refuses_in_one_sentence(tmp_path: Path, capsys) -> None:
+    pool, small, other = (tmp_path / name for name in ("pool.csv", "small.csv", "other.csv"))
+    table(POOL, 0, 0.5).to_csv(pool, index=False)
+    table(20, 1, 0.0).to_csv(small, index=False)
+    other.write_text("size,colour\n1,2\n")
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"words": 1}\n')
+    for arguments, sentence in (
+        ((pool, "--target", "nowhere.csv"), "nowhere.csv does not exist"),
+        ((pool, "--target", tmp_path), "are not both .csv, .jsonl or .txt files, or folders"),
+        ((pool, "--target", small), "the target has 20 rows, too few"),
+        ((pool, "--target", other), "differ in the columns colour, place, price"),
+        ((pool, "--target", small, "--label", "cost"), "--label is 'cost': choose one of size"),
+        ((lines, "--target", lines), "has the line '{\"words\": 1}': give objects"),
+        ((lines, "--target", lines, "--label", "text"), "only a .csv has columns"),
+        ((pool, "--target", small, "--rows", "0"), "--rows is 0: give 1 or more"),
+    ):
+        assert sentence in refused(capsys, "select", *arguments, "--out", tmp_path / "out.csv")
