@@ -26,7 +26,7 @@ from astkit.comparison.verdict import amount
 from astkit.runs import export
 from astkit.stamp import describe
 from tests.benchmarks import distributed as bytes_added
-from tests.benchmarks import figures, optimal_rate, tasks
+from tests.benchmarks import figures, optimal_rate, origin, tasks
 from tests.benchmarks.figures import markdown
 
 ROOT = Path(__file__).parents[2]
@@ -190,6 +190,12 @@ def _arms(results: list[Report], test_rows: int) -> pd.DataFrame:
 
 def _percent(share: float) -> str:
     return "–" if pd.isna(share) else f"{share:.2%}"
+
+
+def package() -> str:
+    """The original's package beside the kit."""
+    report = read(BENCHMARKS / "origin.json")
+    return f"{markdown(origin.table(report['rows']))}\n\n{describe(report['stamp'])}"
 
 
 def benchmarks() -> str:
@@ -374,7 +380,7 @@ def _commits(parts: Report) -> str:
 
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (gains, notebooks),
-    "docs/measured.md": (digits, cifar10, benchmarks, speed, scores, claims),
+    "docs/measured.md": (digits, cifar10, package, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
     "docs/kaggle.md": (exports,),
