@@ -205,7 +205,9 @@ def benchmarks() -> str:
 
 def speed() -> str:
     """Seconds of a step over those of raw loops."""
-    return _ratios(read(BENCHMARKS / "speed.json"))
+    report = read(BENCHMARKS / "speed.json")
+    libraries = ", ".join(f"{name} {version}" for name, version in report["peers"].items())
+    return f"{_ratios(report)} · {libraries}"
 
 
 def _ratios(report: Report) -> str:
