@@ -2,8 +2,8 @@
 
 Each figure is one function of its number of rounds and returns a plain dict. All arms of a figure
 run in one process, interleaved, on the CPU; a ratio is taken within a round, so what slows a whole
-round cancels. Where no worker takes part, CPU seconds are counted. ``test_ratios.py`` holds the same
-figures to the same bounds with fewer rounds.
+round cancels. Where no worker takes part, CPU seconds are counted. ``test_ratios.py`` holds the
+same figures to the same bounds with fewer rounds.
 """
 
 from __future__ import annotations
