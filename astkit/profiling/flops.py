@@ -3,7 +3,7 @@
 Counting slows a pass (up to 14 times for small layers), so count once per model and input shape
 (`FlopCache`), outside timed windows. Source of the counts: torch's ``FlopCounterMode`` and the
 formulas at the end of this file. Elementwise operations, normalisation and the optimizer count as
-zero, as they do there; work outside of torch's operators, such as NumPy's, is not seen.
+zero, as they do there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import inspect
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -266,7 +267,7 @@ def _run(
     if mode is None:
         return _Pass(0, 0, set(), False)
     decided = mode.decided or _python_draws() != drawn
-    return _Pass(forward, total() - forward, mode.uncounted(), decided)
+    return _Pass(forward, total() - forward, mode.uncounted(loss), decided)
 
 
 def _python_draws() -> tuple[Any, ...]:
@@ -331,10 +332,15 @@ class FlopCounter(FlopCounterMode):
         """Whether a value of a tensor was read, on which control flow may depend."""
         return self._watch.decided
 
-    def uncounted(self) -> set[str]:
-        """Names of multiply-add operations that were counted as zero."""
+    def uncounted(self, loss: Tensor | None = None) -> set[str]:
+        """Names of multiply-add operations that were counted as zero.
+
+        With ``loss``, also those of ``autograd.Function`` in its graph whose work torch cannot see,
+        such as that of NumPy or of a Triton kernel.
+        """
         unsupported: Mapping[str, int] = getattr(self, "get_unsupported_ops", dict)()
-        return self._watch.unknown | set(unsupported)
+        opaque = set() if loss is None else self._watch.opaque(loss)
+        return self._watch.unknown | set(unsupported) | opaque
 
 
 class _WholeModel(nullcontext[None]):
@@ -350,10 +356,11 @@ _c10d_functional_autograd _dtensor fsdp
 _LIBRARIES = frozenset(_NAMESPACES.split())
 """Namespaces of torch's own operators, which are known or perform no multiply-adds."""
 _READING = frozenset(("_local_scalar_dense", "nonzero"))
+_COPYING = frozenset(("detach", "alias", "lift_fresh", "_to_copy", "clone"))
 
 
 class _Watch(TorchDispatchMode):
-    """Records multiply-add operations without a formula, and whether a value was read."""
+    """Records multiply-add operations without a formula, and what ``autograd.Function``s call."""
 
     supports_higher_order_operators = True
 
@@ -361,6 +368,7 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.unknown: set[str] = set()
         self.decided = False
+        self._called: dict[CodeType, set[str]] = {}  # operations by the function that calls them
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -373,7 +381,36 @@ class _Watch(TorchDispatchMode):
         if not known and isinstance(func, torch._ops.OpOverload):
             self.unknown.add(f"{library}::{name}")
         self.decided = self.decided or name in _READING
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name not in ("forward", "backward"):
+            frame = frame.f_back
+        if frame is not None:
+            self._called.setdefault(frame.f_code, set()).add(name)
         return func(*args, **(kwargs or {}))
+
+    def opaque(self, loss: Tensor) -> set[str]:
+        """Functions in the graph of ``loss`` that only copy tensors, or that fill empty ones."""
+        unseen = set()
+        for function in _functions(loss):
+            both = inspect.unwrap(function.forward), inspect.unwrap(function.backward)
+            called = set().union(*(self._called.get(each.__code__, ()) for each in both))
+            if called <= _COPYING or any("empty" in name for name in called):
+                unseen.add(f"{function.__name__} (autograd.Function)")
+        return unseen
+
+
+def _functions(loss: Tensor) -> Iterator[Any]:
+    """The ``autograd.Function``s in the graph of ``loss`` that are not torch's own."""
+    nodes, seen = [loss.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [parent for parent, _ in node.next_functions]
+        function = getattr(type(node), "_forward_cls", None)
+        if function is not None and not function.__module__.startswith("torch."):
+            yield function
 
 
 Formula = Callable[..., int]

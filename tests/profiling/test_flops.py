@@ -525,14 +525,68 @@ flop_counter.register_flop_formula(torch.ops.astkit_tests.known)(
 )
 
 
+class SeenProduct(torch.autograd.Function):
+    """Runs torch's operations, whatever else it may be."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        return gradient @ b.T, a.T @ gradient
+
+
+class NumpyProduct(SeenProduct):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return torch.from_numpy(a.detach().numpy() @ b.detach().numpy())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        a, b = (each.detach().numpy() for each in ctx.saved_tensors)
+        return tuple(map(torch.from_numpy, (gradient.numpy() @ b.T, a.T @ gradient.numpy())))
+
+
+class KernelProduct(SeenProduct):
+    """Writes into an empty tensor, as a kernel of CUDA or Triton does."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        out = torch.empty(len(a), b.shape[1])
+        out.numpy()[:] = a.detach().numpy() @ b.detach().numpy()
+        return out
+
+
+class Reversed(torch.autograd.Function):
+    """The identity, whose gradient changes its sign."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        return a.view_as(a)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient, None
+
+
 @pytest.mark.parametrize(
     ("call", "uncounted"),
     [
         (unknown, ("astkit_tests::unknown",)),
         (known, ()),
+        (SeenProduct.apply, ()),
+        (NumpyProduct.apply, ("NumpyProduct (autograd.Function)",)),
+        (KernelProduct.apply, ("KernelProduct (autograd.Function)",)),
+        (Reversed.apply, ()),
     ],
 )
-def test_custom_operators_without_a_formula_are_named(call, uncounted) -> None:
+def test_work_that_torch_cannot_see_is_named(call, uncounted) -> None:
     class Custom(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return call(super().forward(x), self.weight.clone())
@@ -540,7 +594,8 @@ def test_custom_operators_without_a_formula_are_named(call, uncounted) -> None:
     x = torch.randn(4, 8)
     flops = count_flops(Custom(8, 8), x, x, lambda outputs, _: outputs.sum(1))
     assert flops.uncounted == uncounted
-    assert flops.forward == PassFlops(2 * 8 * 8 * (1 + (call is known)))
+    seen = call in (known, SeenProduct.apply)
+    assert flops.forward == PassFlops(2 * 8 * 8 * (1 + seen))
 
 
 # --- one count for each input shape, or a prediction
