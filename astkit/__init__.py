@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from astkit.trainers.trainer import Trainer as Trainer
     from astkit.widgets.dashboard import Dashboard as Dashboard
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:

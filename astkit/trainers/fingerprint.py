@@ -69,7 +69,9 @@ class Run(Protocol):
     optimisation: Optimisation
     metrics: tuple[Metric, ...]
     device: torch.device
-    first_batches: FirstBatches
+
+    @property
+    def first_batches(self) -> FirstBatches: ...
 
     def forward(self, model: nn.Module, batch: Batch) -> Any: ...
 

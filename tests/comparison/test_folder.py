@@ -264,9 +264,8 @@ def test_changed_code_with_the_same_numbers_only_warns(
 ) -> None:
     def written(comment: str) -> Any:
         path = tmp_path / "mine.py"
-        path.write_text(
-            f"def right(outputs, targets):{comment}\n    return (outputs.argmax(1) == targets).float()\n"
-        )
+        body = "    return (outputs.argmax(1) == targets).float()\n"
+        path.write_text(f"def right(outputs, targets):{comment}\n{body}")
         scope: dict[str, Any] = {"__name__": "mine"}
         exec(compile(path.read_text(), str(path), "exec"), scope)
         return scope["right"]
