@@ -57,7 +57,8 @@ class Progress:
         if phase == "epoch":
             self._epoch(progress, metrics)
         elif phase == "train":
-            self.loss = metrics["loss"]
+            if metrics["loss"] is not None:  # a batch may have trained on no row
+                self.loss = metrics["loss"]
             parts = int(metrics["of_epoch"] * PER_EPOCH)
             if self.bar is not None and self.shown < parts < PER_EPOCH:
                 self.shown = parts

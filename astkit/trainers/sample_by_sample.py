@@ -115,7 +115,8 @@ class SampleBySampleTrainer(Trainer):
 
         def train(number: int) -> None:
             own = weights[number : number + 1]
-            losses[number] = self.train_rows(rows[number], own, 1.0)
+            losses[number] = self.optimisation.accumulate(rows[number], own, 1.0, self.ledger)
+            self.optimisation.end_batch(self.ledger)
 
         while len(scores) < len(rows):
             with self.ledger.phase("score"), self._scoring():  # once up to an update
@@ -150,7 +151,8 @@ class SampleBySampleTrainer(Trainer):
 
     def _seen(self, batch: Batch, outputs: Any) -> Scored:
         known = (outputs, batch.y, batch.x, batch.index, self.model)
-        return Scored(*known, criterion=self.criterion, forward=self.forward)
+        options = {"criterion": self.criterion, "forward": self.forward, "count": self._count_pass}
+        return Scored(*known, **options)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}

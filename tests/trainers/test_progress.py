@@ -156,6 +156,16 @@ def test_lines_go_to_standard_output_and_omit_what_was_not_measured(capsys: Any)
     assert captured.err == ""
 
 
+def test_a_batch_without_a_loss_keeps_the_last_one() -> None:
+    text = io.StringIO()
+    observer = Progress(bar=False, stream=text)
+    told = {"epoch": 0, "of_epoch": 0.5, "progress": 0.5}
+    observer.log(1, phase="train", loss=0.25, **told)
+    observer.log(2, phase="train", loss=None, **told)
+    observer.log(2, phase="epoch", epoch=1, progress=0.5)
+    assert "loss 0.2500" in text.getvalue()
+
+
 def test_a_notebook_keeps_the_last_line_of_the_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -1,0 +1,174 @@
+"""The origin's constructor with ordinary DataLoaders: only the class name differs."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from astkit import rng
+from astkit.datasets import load
+from astkit.trainers import AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer
+
+DIGITS = load("digits")[0]
+KINDS = [AdaptiveSparseTrainer, SampleAdaptiveSparseTrainer]
+
+
+def data(first, last, batch_size=16, **options):
+    images = DIGITS.images[first:last] / 255
+    return DataLoader(TensorDataset(images, DIGITS.labels[first:last]), batch_size, **options)
+
+
+def network():
+    with rng.isolated("cpu", 0):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_class_name_differs(kind):
+    model = network()
+    trainer = kind(
+        model,
+        data(0, 240, shuffle=True),
+        data(320, 400),
+        modality="vision",
+        device="cpu",
+        config={"target_activation_rate": 0.4, "lr": 3e-3},
+    )
+    results = trainer.train(epochs=6)
+    with torch.no_grad():
+        right = model(DIGITS.images[320:400] / 255).argmax(1) == DIGITS.labels[320:400]
+    assert results["final_val_accuracy"] == float(right.double().mean())
+    assert results["final_val_accuracy"] > 0.6  # it learned: chance is 0.1
+    assert results["samples_trained"] + results["samples_skipped"] == 6 * 240
+    assert 0.2 < results["avg_activation_rate"] < 0.7
+    assert results["training_seconds"] > 0
+    assert results["flops"] > 0
+    assert len(results["epochs"]) == 6
+    assert results["epochs"][-1]["val_accuracy"] == results["final_val_accuracy"]
+
+
+DOCUMENTED = {
+    "final_val_accuracy",
+    "avg_activation_rate",
+    "samples_trained",
+    "samples_skipped",
+    "training_seconds",
+    "flops",
+    "epochs",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_documented_keys_come_back_also_without_validation(kind):
+    results = kind(network(), data(0, 32), device="cpu").train(epochs=1)
+    assert results.keys() == DOCUMENTED
+    assert all(f"``{key}``" in AdaptiveSparseTrainer.train.__doc__ for key in DOCUMENTED)
+    assert results["final_val_accuracy"] is None
+
+
+def test_the_origins_defaults():
+    trainer = AdaptiveSparseTrainer(network(), data(0, 32))
+    assert trainer.config.lr == 1e-4
+    assert trainer.gate.target_rate == 0.1
+    assert type(trainer.gate.significance).__name__ == "LossAndContrast"
+    other = AdaptiveSparseTrainer(network(), data(0, 32), modality="text")
+    assert type(other.gate.significance).__name__ == "Loss"
+    named = AdaptiveSparseTrainer(network(), data(0, 32), config={"score": "loss"})
+    assert type(named.gate.significance).__name__ == "Loss"
+
+
+def test_settings_reach_the_gate_and_the_run():
+    kind = SampleAdaptiveSparseTrainer
+    config = {
+        "target_activation_rate": 0.25,
+        "controller": "origin_pi",
+        "score": "loss_contrast_constant",
+        "fallback": 3,
+        "min_active": 2,
+        "seed": 7,
+        "weight_decay": 0.5,
+        "schedule": "constant",
+    }
+    trainer = kind(network(), data(0, 32), device="cpu", config=config)
+    gate = trainer.gate
+    assert (gate.target_rate, gate.fallback, gate.min_active, gate.seed) == (0.25, 3, 2, 7)
+    assert type(gate.controller).__name__ == "OriginPI"
+    assert type(gate.significance).__name__ == "LossContrastConstant"
+    trainer.train(epochs=1)
+    assert trainer.trainer.optimizer.param_groups[0]["weight_decay"] == 0.5
+    assert config["target_activation_rate"] == 0.25  # the caller's settings are his own
+
+
+def test_settings_that_it_does_not_know_are_refused(unchanged):
+    refused = [
+        ({"learning_rate": 1e-3}, "unknown setting learning_rate: choose from .*lr"),
+        ({"target_activation_rat": 0.1}, "choose from .*target_activation_rate"),
+        ({"target_activation_rate": 1.5}, "target_rate is 1.5, but a rate is a share"),
+        ({"score": "perplexity"}, "unknown score 'perplexity': choose one of confidence"),
+        ({"controller": "pid"}, "unknown controller 'pid': choose one of log_integral"),
+        ({"precision": "half"}, "precision is 'half': choose one of fp32, bf16"),
+    ]
+    for kind in KINDS:
+        for config, sentence in refused:
+            with pytest.raises(ValueError, match=sentence):
+                kind(network(), data(0, 32), config=config)
+        model = network()
+        with unchanged(model), pytest.raises(ValueError, match="budget epochs is 0"):
+            kind(model, data(0, 32), device="cpu").train(0)
+    model = network()
+    config = {"controller": "top_k"}
+    trainer = SampleAdaptiveSparseTrainer(model, data(0, 32), device="cpu", config=config)
+    with unchanged(model), pytest.raises(ValueError, match="TopK needs a whole batch"):
+        trainer.train(epochs=1)
+
+
+def test_batches_of_one_row_warn_once_and_work():
+    model, kind = network(), SampleAdaptiveSparseTrainer
+    config = {"target_activation_rate": 0.3, "lr": 3e-3}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results = kind(model, data(0, 40, 1), data(40, 60), device="cpu", config=config).train(2)
+    told = [str(warning.message) for warning in caught if "batch of 1 row" in str(warning.message)]
+    assert len(told) == 1
+    assert "use larger batches or fallback=0" in told[0]
+    assert results["samples_trained"] == 80  # the fallback takes every row that is not active
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def test_batches_of_one_row_choose_without_a_fallback():
+    kind = AdaptiveSparseTrainer
+    config = {"target_activation_rate": 0.3, "fallback": 0, "score": "loss"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        results = kind(network(), data(0, 200, 1), device="cpu", config=config).train(2)
+    assert 0.15 < results["samples_trained"] / 400 < 0.45
+
+
+def test_a_criterion_of_ones_own_trains_and_scores(unchanged):
+    kind, calls = AdaptiveSparseTrainer, []
+
+    def smoothed(outputs, targets):
+        calls.append(len(targets))
+        return F.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.3)
+
+    model = network()
+    config = {"criterion": smoothed, "score": "loss"}
+    trainer = kind(model, data(0, 64), data(64, 80), device="cpu", config=config)
+    results = trainer.train(epochs=1)
+    assert calls
+    with torch.no_grad():
+        outputs = model(DIGITS.images[64:80] / 255)
+    expected = smoothed(outputs, DIGITS.labels[64:80]).mean()
+    assert results["epochs"][-1]["val_loss"] == pytest.approx(float(expected), rel=1e-5)
+    scores = trainer.gate.score(model, DIGITS.images[64:80] / 255, DIGITS.labels[64:80])
+    torch.testing.assert_close(scores, smoothed(outputs, DIGITS.labels[64:80]))
+
+    model = network()
+    config = {"criterion": nn.CrossEntropyLoss()}
+    with unchanged(model), pytest.raises(ValueError, match="reduction='none'"):
+        kind(model, data(0, 64), device="cpu", config=config).train(epochs=1)

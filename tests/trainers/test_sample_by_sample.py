@@ -1,0 +1,421 @@
+"""Row by row: the exact twin of the batched gate, and the origin's loop, against plain loops."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from astkit.datasets import Loader
+from astkit.gating import ContextScore, Gate, LogIntegral, Loss, OriginPI, Policy, Selection
+from astkit.profiling.flops import FlopCounter
+from astkit.trainers import SampleBySampleTrainer, TrainConfig
+from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer, hand_over, leave_after
+
+STEPS, EPOCHS = 20, 4  # 160 rows in batches of 32
+CONFIG = TrainConfig(lr=1e-2)
+TOLERANCE = 1e-10
+EVERYTHING = "loss + 0.5*el2n + 0.3*contrast"
+pytestmark = pytest.mark.filterwarnings("ignore:all scores of a batch are equal")
+
+
+def gate(score: Any, controller: Any = "log_integral", kind: Any = Gate, **options: Any) -> Any:
+    if controller == "origin_pi":  # its own start admits every row for as long as losses are high
+        start = 1.0 if score == "loss" else 0.5
+        controller = OriginPI(0.3, kp=0.05, ki=0.001, start=start)
+    return kind(target_rate=0.3, score=score, controller=controller, **options)
+
+
+@pytest.fixture
+def train(cnn: Any, double_loader: Any) -> Any:
+    """One run of 20 float64 steps, batched or row by row."""
+
+    def run(policy: Any, update: str | None = None, batch_norm: bool = False, seed: int = 0) -> Any:
+        data, options = double_loader(seed=seed), {"policy": policy, "config": CONFIG}
+        made: Any = RecordedTrainer
+        if update is not None:
+            made, options = RecordedSampleTrainer, {**options, "update": update}
+        trainer = made(cnn(seed, batch_norm=batch_norm), data, epochs=EPOCHS, **options)
+        trainer.run()
+        assert len(trainer.rows) == STEPS
+        return trainer
+
+    return run
+
+
+def assert_twins(batched: Any, rowwise: Any, difference: Any) -> None:
+    """The same rows in every step and, to 1e-10, the same parameters at the end."""
+    pairs = zip(batched.rows, rowwise.rows, strict=True)
+    for number, (ours, theirs) in enumerate(pairs):
+        assert ours == theirs, f"step {number} trained on different rows"
+    distance = difference(batched.model, rowwise.model)
+    assert distance <= TOLERANCE, f"parameters differ by {distance}"
+
+
+class Flipped(Gate):
+    """A gate whose eighth batch has one decision turned round."""
+
+    def select(self, scores: Tensor) -> Selection:
+        number, chosen = self.batches, super().select(scores)
+        if number != 7:
+            return chosen
+        return dataclasses.replace(chosen, index=chosen.index[1:], weight=chosen.weight[1:])
+
+
+@pytest.mark.parametrize(
+    ("score", "controller"),
+    [("loss", "log_integral"), ("loss_and_contrast", "origin_pi"), (EVERYTHING, "top_k")],
+)
+def test_batched_gate_and_its_twin_agree(
+    train: Any, difference: Any, score: str, controller: str
+) -> None:
+    batched = train(gate(score, controller))
+    rowwise = train(gate(score, controller), "per_batch")
+    assert_twins(batched, rowwise, difference)
+    assert batched.ledger.flops == rowwise.ledger.flops
+    # the gate must have had something to decide, or equal decisions would prove nothing
+    assert sum(0 < len(rows) < 32 for rows in batched.rows) >= 5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("controller", ["log_integral", "origin_pi", "top_k"])
+@pytest.mark.parametrize("score", ["loss", "loss_and_contrast"])
+def test_they_agree_for_other_weights_and_orders(
+    train: Any, difference: Any, score: str, controller: str, seed: int
+) -> None:
+    batched = train(gate(score, controller), seed=seed)
+    assert_twins(batched, train(gate(score, controller), "per_batch", seed=seed), difference)
+
+
+def test_one_flipped_decision_or_a_millionth_in_one_parameter_is_noticed(
+    train: Any, difference: Any
+) -> None:
+    rowwise = train(gate("loss"), "per_batch")
+    flipped = train(gate("loss", kind=Flipped))
+    with pytest.raises(AssertionError, match="step 7 trained on different rows"):
+        assert_twins(flipped, rowwise, difference)
+    assert difference(flipped.model, rowwise.model) > 1e-6  # and the weights alone would tell
+    batched = train(gate("loss"))
+    assert difference(batched.model, train(None).model) > 1e-3
+    with torch.no_grad():
+        next(rowwise.model.parameters()).view(-1)[3] += 1e-6
+    with pytest.raises(AssertionError, match="parameters differ"):
+        assert_twins(batched, rowwise, difference)
+
+
+def test_batch_norm_makes_them_two_algorithms(train: Any, difference: Any) -> None:
+    batched = train(gate("loss"), batch_norm=True)
+    rowwise = train(gate("loss"), "per_batch", batch_norm=True)
+    assert batched.rows[0] == rowwise.rows[0]  # scored in eval mode from equal weights
+    assert difference(batched.model, rowwise.model) > 1e-3
+
+
+class Weighted(Gate):
+    """Loads every row in order, each with its own weight."""
+
+    def plan(self, run: Any) -> Selection:
+        rows = torch.arange(run.samples)
+        return Selection(rows, 0.5 + rows % 5)
+
+
+def test_twins_agree_on_weighted_rows(train: Any, difference: Any) -> None:
+    batched = train(gate("loss", kind=Weighted))
+    assert_twins(batched, train(gate("loss", kind=Weighted), "per_batch"), difference)
+    assert difference(batched.model, train(gate("loss")).model) > 1e-6
+
+
+def running(features, reference, count):
+    return [r + (f - r) / (count + 1) for f, r in zip(features, reference, strict=True)]
+
+
+class PlainOrigin:
+    """The origin's loop for loss and contrast, in Python numbers; nothing of astkit.gating.
+
+    Each row is held against the running means of all rows that were scored before it (itself, if
+    it is the first), the first batch being scored once beforehand to set the threshold.
+    """
+
+    def __init__(self, model, controller, target, lr):
+        self.model, self.controller, self.target, self.lr = model, controller, target, lr
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+        self.reference, self.count = None, 0
+        self.threshold, self.ema, self.integral = None, target, 0.0
+
+    def score(self, x, y):
+        self.model.eval()
+        with torch.no_grad():
+            loss = F.cross_entropy(self.model(x[None]), y[None]).item()
+        self.model.train()
+        pixels = x.flatten().tolist()
+        mean = sum(pixels) / len(pixels)
+        contrast = math.sqrt(sum((p - mean) ** 2 for p in pixels) / (len(pixels) - 1))
+        features = [loss, contrast]
+        reference = features if self.reference is None else self.reference
+        halves = [min(f / (r + 1e-6), 2) / 2 for f, r in zip(features, reference, strict=True)]
+        self.reference = running(features, reference, self.count)
+        self.count += 1
+        return 0.7 * halves[0] + 0.3 * halves[1]
+
+    def train_row(self, x, y):
+        self.optimizer.zero_grad()
+        F.cross_entropy(self.model(x[None]), y[None]).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+
+    def batch(self, x, y, progress):
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        if self.threshold is None:
+            scores = sorted(self.score(*row) for row in zip(x, y, strict=True))
+            place = (1 - self.target) * (len(scores) - 1)
+            low = scores[int(place)]
+            quantile = low + (scores[int(place) + 1] - low) * (place - int(place))
+            self.threshold = quantile if self.controller == "log_integral" else 0.5
+        active = []
+        for i, row in enumerate(zip(x, y, strict=True)):
+            if self.score(*row) > self.threshold:
+                active.append(i)
+                self.train_row(*row)
+        self.adapt(len(active) / len(y))
+        return active
+
+    def adapt(self, rate):
+        if self.controller == "log_integral":
+            self.threshold *= math.exp(0.5 * (rate - self.target))
+            return
+        self.ema = 0.3 * rate + 0.7 * self.ema
+        error = self.ema - self.target
+        moved = self.threshold + 0.05 * error + 0.001 * self.integral
+        self.integral = self.integral + error if 0.01 < moved < 0.99 else 0.9 * self.integral
+        self.threshold = min(max(moved, 0.0), 1.0)
+
+
+@pytest.mark.parametrize("controller", ["log_integral", "origin_pi"])
+def test_per_sample_is_the_plain_loop(
+    cnn: Any, double_loader: Any, difference: Any, controller: str
+) -> None:
+    built = gate("loss_and_contrast", controller, fallback=0)
+    loader = double_loader(rows=90, batch_size=30)
+    model, plain = cnn(), PlainOrigin(cnn(), controller, 0.3, lr=1e-3)
+    config = TrainConfig(lr=1e-3)
+    trainer = RecordedSampleTrainer(model, loader, epochs=1, policy=built, config=config)
+    trainer.run()
+    for number, batch in enumerate(loader.batches(0)):
+        active = plain.batch(batch.x, batch.y, number / 3)
+        assert trainer.rows[number] == batch.index[active].tolist()
+        assert trainer.results[number].selection.rate == len(active) / 30
+    assert difference(model, plain.model) <= TOLERANCE
+    assert any(0 < len(rows) < 30 for rows in trainer.rows)
+    assert difference(model, cnn()) > 1e-3
+    assert built.controller.value == pytest.approx(plain.threshold, rel=1e-12)
+    assert trainer.results[0].selection.threshold != built.controller.value  # it did adapt
+
+
+class Held(LogIntegral):
+    """A threshold that never moves."""
+
+    def __init__(self, target_rate: float, value: float) -> None:
+        super().__init__(target_rate)
+        self.value = value
+
+    def update(self, rate: float, scores: Tensor) -> None: ...
+
+
+@pytest.mark.parametrize(("update", "steps"), [("per_sample", 20), ("per_batch", 1)])
+def test_per_sample_steps_once_a_row(
+    cnn: Any, double_loader: Any, update: Any, steps: int
+) -> None:
+    loader, policy = double_loader(rows=20, batch_size=20), Gate(1.0, controller=Held(1.0, -1.0))
+    trainer = SampleBySampleTrainer(cnn(), loader, epochs=1, policy=policy, update=update)
+    trainer.run()
+    taken = next(iter(trainer.optimizer.state.values()))["step"]
+    assert int(taken) == trainer.optimisation.steps == steps
+
+
+@pytest.mark.parametrize("fallback", [0, 3])
+def test_per_sample_falls_back_when_nothing_is_active(
+    cnn: Any, double_loader: Any, difference: Any, fallback: int
+) -> None:
+    policy = Gate(score="loss", controller=Held(0.1, 1e9), fallback=fallback)
+    loader, config = double_loader(rows=60, batch_size=20), TrainConfig(1e-2, schedule="constant")
+    trainer = RecordedSampleTrainer(cnn(), loader, epochs=1, policy=policy, config=config)
+    trainer.run()
+    assert [len(set(rows)) for rows in trainer.rows] == [fallback] * 3
+    assert policy.rate == 0.0
+    assert policy.fallback_rows == trainer.ledger.samples.trained == 3 * fallback
+    assert trainer.ledger.samples.skipped == 60 - 3 * fallback
+
+    model = cnn()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    for rows, batch in zip(trainer.rows, loader.batches(0), strict=True):
+        assert set(rows) <= set(batch.index.tolist())
+        for row in rows:
+            place = batch.index.tolist().index(row)
+            optimizer.zero_grad()
+            x, y = batch.x[place : place + 1], batch.y[place : place + 1]
+            F.cross_entropy(model(x), y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    assert difference(trainer.model, model) <= TOLERANCE
+    assert (difference(trainer.model, cnn()) > 0) == (fallback > 0)
+
+
+def test_per_sample_leaves_out_rows_without_a_score(cnn: Any, digits: Any) -> None:
+    x, y = digits.images[:60].double() / 255, digits.labels[:60]
+    x[[3, 25], 0, 4, 4] = math.nan
+    data = Loader(TensorDataset(x, y), 20, shuffle=False)
+    policy = Gate(1.0, "loss_and_contrast", Held(1.0, 1e-6), fallback=20)
+    trainer = RecordedSampleTrainer(cnn(), data, epochs=1, policy=policy)
+    trainer.run()
+    assert [sorted(rows) for rows in trainer.rows] == [
+        [row for row in range(first, first + 20) if row not in (3, 25)] for first in (0, 20, 40)
+    ]
+    assert policy.nonfinite == 2
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+
+
+def test_per_sample_state_survives_json_in_full_precision(
+    cnn: Any, double_loader: Any, difference: Any
+) -> None:
+    """Left between two batches and taken up by a new trainer, with a float64 running reference."""
+
+    def make() -> Any:
+        loader, policy = double_loader(rows=60, batch_size=20), gate("loss_and_contrast")
+        return SampleBySampleTrainer(cnn(), loader, epochs=1, policy=policy, config=CONFIG)
+
+    whole, first = make(), leave_after(make(), 1)
+    whole.run()
+    second = hand_over(first, make())
+    state = json.loads(json.dumps(first.score.state_dict()))
+    second.score.load_state_dict(state)
+    assert second.score.state_dict() == first.score.state_dict() == state
+    second.run()
+    assert difference(whole.model, second.model) == 0.0
+    assert second.score.state_dict() == whole.score.state_dict()
+
+
+class PlainRunning:
+    """Per-sample scores of ``0.7*loss + 0.3*contrast`` in Python numbers, by running means."""
+
+    def __init__(self) -> None:
+        self.means: Any = None
+        self.count = 0
+
+    def __call__(self, loss: float, image: Tensor) -> float:
+        values = (loss, float(image.std()))
+        before = values if self.means is None else self.means
+        self.count += 1
+        self.means = [m + (v - m) / self.count for v, m in zip(values, before, strict=True)]
+        return 0.7 * values[0] / before[0] + 0.3 * values[1] / before[1]
+
+
+def test_row_by_row_a_sum_is_held_against_the_rows_before(cnn: Any, double_loader: Any) -> None:
+    model, loader = cnn(), double_loader(rows=40, batch_size=20)
+    config = TrainConfig(lr=1e-30, weight_decay=0.0)  # so that losses stay what they are
+    policy = Gate(0.3, "0.7*loss + 0.3*contrast")
+    trainer = RecordedSampleTrainer(model, loader, epochs=1, policy=policy, config=config)
+    trainer.run()
+    plain, frozen = PlainRunning(), cnn().eval()
+    for number, (batch, result) in enumerate(zip(loader.batches(0), trainer.results, strict=True)):
+        with torch.no_grad():
+            losses = F.cross_entropy(frozen(batch.x), batch.y, reduction="none").tolist()
+        for _ in range(2 if number == 0 else 1):  # the first batch sets the threshold beforehand
+            expected = [plain(*pair) for pair in zip(losses, batch.x, strict=True)]
+        assert result.scores.tolist() == pytest.approx(expected, abs=1e-9)
+
+
+class Witness(ContextScore):
+    """The loss; writes down what it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def score(self, batch: Any) -> Tensor:
+        assert not batch.model.training
+        assert not torch.is_grad_enabled()
+        self.seen.append((batch.index.tolist(), batch.inputs, batch.targets))
+        return Loss()(batch.outputs, batch.targets, batch.inputs)
+
+
+@pytest.mark.parametrize("update", ["per_batch", "per_sample"])
+def test_a_score_is_given_the_rows_with_their_index(
+    cnn: Any, double_loader: Any, update: Any
+) -> None:
+    witness, loader = Witness(), double_loader(rows=60, batch_size=20)
+    SampleBySampleTrainer(cnn(), loader, epochs=1, policy=Gate(0.3, witness), update=update).run()
+    expected = []
+    for number, batch in enumerate(loader.batches(0)):
+        rows = [[row] for row in batch.index.tolist()]
+        again = 2 if number == 0 else 1  # the first batch sets the threshold beforehand
+        expected += rows * again if update == "per_sample" else [batch.index.tolist()]
+    assert [index for index, _, _ in witness.seen] == expected
+    data = {int(i): (x, y) for b in loader.batches(0) for i, x, y in zip(*b, strict=True)}
+    for index, inputs, targets in witness.seen:
+        for row, x, y in zip(index, inputs, targets, strict=True):
+            assert x.equal(data[row][0])
+            assert y == data[row][1]
+
+
+class Doubt(ContextScore):
+    """The loss of a second model."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def score(self, batch: Any) -> Tensor:
+        return batch.losses_of(self.model)
+
+
+@pytest.mark.parametrize("update", [None, "per_batch", "per_sample"])
+def test_the_ledger_counts_what_was_run(cnn: Any, double_loader: Any, update: Any) -> None:
+    other, options = cnn(), {} if update is None else {"update": update}
+    made: Any = RecordedTrainer if update is None else RecordedSampleTrainer
+    data, policy = double_loader(rows=48, batch_size=16), Gate(0.3, Doubt(other))
+    trainer = made(cnn(), data, epochs=1, policy=policy, **options)
+    batch = next(trainer.train_data.batches(0))  # what is counted here is not part of the run
+    cost, second = trainer.cost(batch), trainer.cost(batch, other)
+    with FlopCounter() as counted:
+        trainer.run()
+    booked, scored = trainer.ledger.flops, trainer.ledger.samples.scored
+    assert counted.get_total_flops() == pytest.approx(booked.total, rel=0.01)
+    assert booked.helper == second.scoring((64 if update == "per_sample" else 48))
+    assert booked.scoring == cost.scoring(scored)
+    assert scored == {None: 0, "per_batch": 48, "per_sample": 64}[update]
+
+
+DATA = [(torch.randn(8, 4), torch.randint(3, (8,)))]
+
+
+def small(policy: Any, model: nn.Module | None = None, **options: Any) -> SampleBySampleTrainer:
+    model = model or nn.Linear(4, 3)
+    return SampleBySampleTrainer(model, DATA, epochs=1, policy=policy, device="cpu", **options)
+
+
+def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"TopK needs a whole batch of scores.*'log_integral'"):
+        small(Gate(controller="top_k")).run()
+    small(Gate(controller="top_k"), update="per_batch").run()
+    with pytest.raises(ValueError, match="update is 'per_row': choose 'per_sample' or 'per_batch'"):
+        small(Gate(), update="per_row")
+    for policy in (None, Policy()):
+        with pytest.raises(ValueError, match=r"policy is a .*: pass policy=Gate"):
+            small(policy).run()
+    steered = small(Gate(0.5))
+    steered.steer("controller", "top_k")
+    with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
+        steered.run()
+
+
+@pytest.mark.parametrize("update", ["per_batch", "per_sample"])
+def test_batch_norm_on_vectors_is_refused_with_the_remedy(update: Any) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3))
+    with pytest.raises(ValueError, match=r"BatchNorm cannot .* use LayerNorm, or"):
+        small(Gate(0.5), model, update=update).run()
