@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,9 +29,12 @@ def takes_classes(
     """Whether ``criterion`` takes integer targets as classes, from ``outputs`` of a ``few`` rows.
 
     Raises ``ValueError`` for labels out of range, in ``batch`` or in all of ``source`` where they
-    are known, and for a criterion that does not give one loss per row.
+    are known, float targets of cross-entropy that are no class probabilities, and for a criterion
+    that does not give one loss per row.
     """
     classes = False
+    if criterion is cross_entropy_rows and getattr(outputs, "loss", None) is None:
+        _check_probabilities(batch.y)
     found = class_outputs(outputs, few.y)
     if found is not None:
         count = found[0].shape[1]
@@ -41,6 +44,21 @@ def takes_classes(
             source.check_labels(count)
     row_losses(criterion, outputs, few.y)
     return classes
+
+
+def _check_probabilities(targets: Any) -> None:
+    """Raise ``ValueError`` for float labels of which cross-entropy would learn no classes."""
+    labels = targets.get("labels") if isinstance(targets, Mapping) else targets
+    if not isinstance(labels, Tensor) or not labels.is_floating_point() or labels.ndim < 2:
+        return
+    sums = labels.float().sum(1)
+    if bool((labels < 0).any()) or not torch.allclose(sums, torch.ones_like(sums), atol=1e-2):
+        raise ValueError(
+            f"the targets are floats of shape {list(labels.shape)} whose rows are no class"
+            " probabilities (0 or more, with the sum 1), from which cross-entropy learns nothing:"
+            " pass criterion=nn.MSELoss(reduction='none') for numbers, or"
+            " criterion=nn.BCEWithLogitsLoss(reduction='none') for several labels a row"
+        )
 
 
 def _fails_beyond(criterion: Criterion, outputs: Any, targets: Any, classes: int) -> bool:
@@ -111,6 +129,8 @@ def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:
             seen.clear()
             losses = batch.losses
             hidden = seen[-1] if seen else batch.outputs
+            if len(hidden) < batch.rows:  # evaluated in micro-batches
+                hidden = torch.cat(seen)
             hidden = hidden.reshape(batch.rows, -1, hidden.shape[-1]).mean(1)  # over tokens
             classes = class_outputs(batch.outputs, batch.targets)
             unsure = torch.zeros_like(losses)

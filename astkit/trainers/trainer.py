@@ -569,6 +569,7 @@ class Trainer:
             outputs = self.forward(self.model, few)
         source = self.batches.source
         self.classes = takes_classes(self.criterion, outputs, few, batch, source)
+        self.optimisation.watching &= self.classes
 
     def _spent(self) -> float:
         """Fraction of the budget spent."""
@@ -808,8 +809,14 @@ class Trainer:
         """See `RunInfo.features`."""
         source = self.batches.source if of == "data" else self.validation
         assert source is not None
+
+        def scored(batch: Batch) -> Scored:
+            found = self._prepared(batch)
+            self.cost(found.batch)  # before the pass, whose hidden layer is looked at
+            return found
+
         with evaluating(self.model, self.device):
-            return features_of(self.model, map(self._prepared, source.batches(self.epoch, rows)))
+            return features_of(self.model, map(scored, source.batches(self.epoch, rows)))
 
 
 KINDS: dict[str, tuple[Any, str]] = {

@@ -1,0 +1,234 @@
+"""What is looked at before the first step: targets, labels, rows to validate, features."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from astkit import rng
+from astkit.datasets import Loader
+from astkit.gating import Gate, Policy
+from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers.first_batch import ScoredData
+
+DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
+
+
+def trainer(data: Any = DATA, model: nn.Module | None = None, **options: Any) -> Trainer:
+    options = {"epochs": 1, "batch_size": 8, "device": "cpu", **options}
+    if isinstance(data, list):
+        del options["batch_size"]
+    return Trainer(model or nn.Linear(8, 3), data, data, **options)
+
+
+# --- float targets
+
+
+def soft(rows: int = 24) -> Tensor:
+    return torch.randn(rows, 3).softmax(1)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [torch.randn(24, 3), soft() - 0.01, torch.rand(24, 3).round(), 2 * soft()],
+    ids=["regression", "sum below 1", "several labels", "sum 2"],
+)
+@pytest.mark.parametrize("policy", [None, "gate"])
+def test_float_targets_that_are_no_probabilities_are_refused(
+    targets: Tensor, policy: Any, unchanged: Any
+) -> None:
+    run = trainer(TensorDataset(DATA.tensors[0], targets), policy=policy)
+    sentence = r"no class probabilities .* pass criterion=nn.MSELoss\(reduction='none'\)"
+    with unchanged(run.model), pytest.raises(ValueError, match=sentence):
+        run.run()
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
+def test_class_probabilities_are_trained_on(kind: torch.dtype) -> None:
+    targets = soft().to(kind)
+    run = trainer(TensorDataset(DATA.tensors[0], targets), epochs=20, config=TrainConfig(lr=0.1))
+    losses = [epoch["val_loss"] for epoch in run.run().epochs]
+    entropy = float(-(targets.float() * targets.float().log()).sum(1).mean())
+    assert entropy * 0.99 < losses[-1] < losses[0]
+
+
+# --- which integers are classes
+
+
+def binary(outputs: Tensor, targets: Tensor) -> Tensor:
+    losses = nn.BCEWithLogitsLoss(reduction="none")
+    return losses(outputs.squeeze(1), targets.float())
+
+
+def counts(outputs: Tensor, targets: Tensor) -> Tensor:
+    return nn.PoissonNLLLoss(reduction="none")(outputs.mean(1), targets.float())
+
+
+def pairs(outputs: Tensor, targets: Tensor) -> Tensor:
+    equal = targets[:, None] == targets
+    distance = (outputs[:, None] - outputs).abs().sum(2)
+    return torch.where(equal, distance, (1 - distance).relu()).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "width", "labels"), [(binary, 1, 2), (counts, 2, 9), (pairs, 4, 24)]
+)
+def test_integer_targets_are_no_classes_unless_the_criterion_says_so(
+    criterion: Any, width: int, labels: int
+) -> None:
+    data = TensorDataset(DATA.tensors[0], torch.arange(24) % labels)
+    run = trainer(data, nn.Linear(8, width), criterion=criterion)
+    (epoch,) = run.run().epochs
+    assert "val_loss" in epoch
+    assert "val_accuracy" not in epoch
+    with pytest.raises(ValueError, match=r"Kakurenbo .* has no class outputs"):
+        trainer(data, nn.Linear(8, width), criterion=criterion, policy="kakurenbo").run()
+
+
+def weighted(outputs: Tensor, targets: Tensor) -> Tensor:
+    return -outputs.log_softmax(1)[torch.arange(len(targets)), targets] * torch.ones(3)[targets]
+
+
+@pytest.mark.parametrize("criterion", [nn.CrossEntropyLoss(reduction="none"), weighted])
+def test_labels_of_a_criterion_over_classes_are_checked(criterion: Any) -> None:
+    run = trainer(criterion=criterion)
+    assert "val_accuracy" in run.run().epochs[-1]
+    last = TensorDataset(DATA.tensors[0], torch.tensor([*[0] * 23, 3]))  # in the last batch alone
+    with pytest.raises(ValueError, match="Label 3 occurs 1 time in batch 1"):
+        trainer([last[:23], last[23:]], criterion=criterion).run()
+
+
+class Half(nn.Module):
+    """A model that accepts no float32 but in autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("float32 is refused")
+        return self.head(x).squeeze(1).float().sigmoid()
+
+
+def certain(outputs: Tensor, targets: Tensor) -> Tensor:
+    assert not torch.is_autocast_enabled("cpu")  # as in training: some losses refuse it
+    return F.binary_cross_entropy(outputs, targets, reduction="none")
+
+
+def test_a_model_is_tried_and_counted_in_the_precision_of_its_training() -> None:
+    data = TensorDataset(DATA.tensors[0], torch.ones(24))
+    run = trainer(data, Half(), criterion=certain, config=TrainConfig(precision="bf16"))
+    run.run()
+    assert run.ledger.flops.forward == 24 * 2 * 8
+
+
+# --- costs
+
+
+class Spectral(nn.Linear):
+    """Its Fourier transform does multiply-adds that have no formula."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(torch.fft.rfft(x).abs())
+
+
+@pytest.mark.parametrize("policy", [None, Gate(0.5)])
+def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(policy: Any) -> None:
+    run = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
+    with pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted") as caught:
+        run.run()
+    assert len(caught) == 1
+    assert run.ledger.uncounted == {"_fft_r2c"}
+    assert run.ledger.flops.total > 0  # a lower bound
+    again = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
+    again.load_state_dict(run.state_dict())
+    assert again.ledger.uncounted == {"_fft_r2c"}
+    with warnings.catch_warnings(action="error"):
+        counted = trainer()
+        counted.run()
+    assert counted.ledger.uncounted == set()
+
+
+def test_queued_work_is_training_before_a_new_shape_is_run() -> None:
+    run = trainer()
+    waited: list[int] = []
+    run.ledger.synchronize = lambda: waited.append(1)
+    batch = next(run.train_data.batches(0))
+    for expected in (1, 1):  # a known shape waits for nothing
+        with run.ledger.clock("training"):
+            pass
+        run.cost(batch)
+        assert len(waited) == expected
+
+
+# --- data and features for policies
+
+
+def test_training_data_for_a_helper_come_in_another_order_each_time_and_are_paid_for() -> None:
+    class Helped(Policy):
+        def prepare(self, make_model: Any, data: Any) -> None:
+            self.models = [make_model(), make_model()]
+            optimizer = torch.optim.SGD(self.models[0].parameters(), lr=0.1)
+            assert isinstance(data, ScoredData)
+            assert data.samples == 24
+            self.orders: list[list[int]] = []
+            for _ in range(2):
+                self.orders.append([])
+                for batch in data:
+                    self.orders[-1] += batch.index.tolist()
+                    batch.train(self.models[0], optimizer)
+            self.losses = torch.cat([batch.losses_of(self.models[0]) for batch in data])
+
+    with rng.isolated("cpu", 1):
+        start, model = nn.Linear(8, 3), nn.Linear(8, 3)
+    model.load_state_dict(start.state_dict())
+    policy = Helped()
+    run = trainer(model=model, policy=policy)
+    run.run()
+    assert sorted(policy.orders[0]) == sorted(policy.orders[1]) == list(range(24))
+    assert policy.orders[0] != policy.orders[1]
+    assert torch.equal(policy.models[1].weight, start.weight)  # as the run began
+    assert not torch.equal(policy.models[0].weight, start.weight)
+    one = run.cost(next(run.train_data.batches(0)))
+    assert run.ledger.flops.helper == 2 * one.training(24, 3) + one.scoring(24, 3)
+    assert run.ledger.samples.trained == 24
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch: Any) -> None:
+    class Looking(Policy):
+        def plan(self, run: Any) -> None:
+            assert run.features is not None
+            self.found = [run.features(torch.tensor([3, 20, 1]), of) for of in ("data", "target")]
+
+    with rng.isolated("cpu", 1):
+        model = nn.Sequential(nn.Linear(8, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    policy = Looking()
+    run = trainer(model=model, policy=policy, config=TrainConfig(micro_batch=micro_batch))
+    next(run.steps())
+    model.load_state_dict(before)
+    x, y = DATA[torch.tensor([3, 20, 1])]
+    with torch.no_grad():
+        hidden = model[:3].eval()(x)
+        logs = model[3](hidden).log_softmax(1)
+    expected = [hidden, F.nll_loss(logs, y, reduction="none")[:, None]]
+    expected += [-(logs.exp() * logs).sum(1, keepdim=True)]
+    for found in policy.found:
+        torch.testing.assert_close(found, torch.cat(expected, 1))
+
+
+def test_policies_with_a_memory_need_the_index() -> None:
+    shuffled = DataLoader(DATA, 8, shuffle=True)
+    for policy in (Gate(0.3, "el2n"), "infobatch", "kakurenbo"):
+        options: dict[str, Any] = {"epochs": 1, "policy": policy, "device": "cpu"}
+        Trainer(nn.Linear(8, 3), Loader(DATA, 8), **options).run()
+        with pytest.raises(ValueError, match=r"indexed\(data\)|pass the data set"):
+            Trainer(nn.Linear(8, 3), shuffled, **options).run()
