@@ -97,9 +97,11 @@ def describe(run: Run) -> dict[str, Any]:
         **{f"data.{name}": value for name, value in _layout(run.train_data).items()},
     }
     functions = [each.function for each in run.metrics]
+    first = run.first_batches.train  # shuffled and augmented
     return {
         "settings": settings,
         "training data": data_part(run.train_data),
+        "first training batch": None if first is None else checksum(tensors((first.x, first.y))),
         "validation data": data_part(run.validation),
         "optimizer": optimizer_part(model, optimizer),
         "policy": None if policy is None else policy_part(run, policy),
@@ -404,7 +406,7 @@ def _name(value: Any) -> str:
 
 
 def _layout(source: BatchSource) -> dict[str, Any]:
-    names = ("num_samples", "batch_size", "seed", "shuffle", "drop_last", "transforms")
+    names = ("num_samples", "batch_size", "seed", "shuffle", "drop_last")
     return {name: plain(getattr(source, name, None)) for name in names}
 
 

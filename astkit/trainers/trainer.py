@@ -746,7 +746,6 @@ class Trainer:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
         self._described = describe(self)
-        _ = self.first_batches  # loaded before an epoch is under way
         found = self.checkpoints.open(resume)
         settings = str(self._described["settings"])
         distributed.agree("" if found is None else found[0].name, settings)
@@ -772,7 +771,7 @@ class Trainer:
 
     @cached_property
     def first_batches(self) -> FirstBatches:
-        """The rows that `describe_weights` evaluates the model on."""
+        """The rows that describe the run; loaded by `_open`, before an epoch is under way."""
         return first_batches(self.batches, self.validation)
 
     def state_dict(self) -> dict[str, Any]:

@@ -230,9 +230,7 @@ class Held(LogIntegral):
 
 
 @pytest.mark.parametrize(("update", "steps"), [("per_sample", 20), ("per_batch", 1)])
-def test_per_sample_steps_once_a_row(
-    cnn: Any, double_loader: Any, update: Any, steps: int
-) -> None:
+def test_per_sample_steps_once_a_row(cnn: Any, double_loader: Any, update: Any, steps: int) -> None:
     loader, policy = double_loader(rows=20, batch_size=20), Gate(1.0, controller=Held(1.0, -1.0))
     trainer = SampleBySampleTrainer(cnn(), loader, epochs=1, policy=policy, update=update)
     trainer.run()

@@ -1,0 +1,392 @@
+"""Only the same run is resumed; what differs is named by the numbers that it changes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from astkit import rng
+from astkit.datasets import Loader, load
+from astkit.gating import Gate, InfoBatch, Kakurenbo, LogIntegral, RandomSubset
+from astkit.gating.policies import auto
+from astkit.trainers import Budget, TrainConfig, Trainer
+from astkit.trainers.fingerprint import checksum, first_batches, repeated, same
+from tests.trainers.states import leave_after
+
+DIGITS = load("digits")[0]
+X, Y = DIGITS.images[:160].float() / 16, DIGITS.labels[:160]
+HELD = TensorDataset(X[:40].flip(2), Y[:40])
+
+
+def network(width: int = 8, activation: type[nn.Module] = nn.ReLU) -> Any:
+    """Unseeded."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, width), nn.Dropout(), activation(), nn.Linear(width, 10)
+    )
+
+
+def build(folder: Path, resume: bool = False, **options: Any) -> Any:
+    model = options.pop("model", None) or network()
+    for name in ("optimizer", "scheduler"):
+        if name in options:
+            options[name] = options[name](model if name == "optimizer" else options["optimizer"])
+    options = {
+        "train": TensorDataset(X, Y),
+        "validation": HELD,
+        "policy": Gate(0.4),
+        "config": TrainConfig(lr=1e-2),
+        "batch_size": 16,
+        **options,
+    }
+    if "budget" not in options:
+        options.setdefault("epochs", 3)
+    if isinstance(options["train"], Loader | DataLoader):
+        del options["batch_size"]
+    return Trainer(model, checkpoints=folder, resume=resume, device="cpu", **options)
+
+
+Options = dict[str, Any]
+Case = tuple[Callable[[], Options], Callable[[], Options], str]
+
+
+def case(then: Callable[[], Options], now: Callable[[], Options], part: str) -> Case:
+    return then, now, part
+
+
+def sgd(lr: float) -> Callable[[nn.Module], Any]:
+    return lambda model: torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def first_row() -> Tensor:
+    x = X.clone()
+    x[0] = x[1]
+    return x
+
+
+def relabelled() -> Tensor:
+    return torch.where(torch.arange(160) < 53, (Y + 1) % 10, Y)
+
+
+class Bare(Dataset):
+    """Rows without an attribute for labels."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.x[row], self.y[row]
+
+
+def smoothed(by: float) -> Any:
+    def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=by)
+
+    return criterion
+
+
+def metric(factor: float) -> Options:
+    def scaled(outputs: Tensor) -> Tensor:
+        return factor * outputs.square().mean(1)
+
+    return {"metrics": {"square": lambda outputs, targets: 1 + scaled(outputs)}}
+
+
+class Decayed(torch.optim.SGD):
+    """An optimizer with a step of its own."""
+
+    factor = 1.0
+
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.factor)
+        return super().step(closure)
+
+
+class Faster(Decayed):
+    factor = 2.0
+
+
+Faster.__name__ = "Decayed"
+
+
+class Doubling(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+CASES: dict[str, Case] = {
+    "lr": case(
+        dict, lambda: {"config": TrainConfig(lr=2e-2)}, r"settings \(lr was 0.01 and is 0.02"
+    ),
+    "gate's rate": case(dict, lambda: {"policy": Gate(0.5)}, "target_rate was 0.4 and is 0.5"),
+    "score": case(
+        dict, lambda: {"policy": Gate(0.4, "el2n")}, "policy.score was 'loss' and is 'el2n'"
+    ),
+    "subset's rate": case(
+        lambda: {"policy": RandomSubset(0.5)},
+        lambda: {"policy": RandomSubset(0.6)},
+        "policy.rate was 0.5 and is 0.6",
+    ),
+    "no policy": case(dict, lambda: {"policy": None}, "policy"),
+    "budget": case(dict, lambda: {"budget": Budget(epochs=4)}, "budget.epochs was 3 and is 4"),
+    "schedule": case(
+        lambda: {"config": TrainConfig(lr=1e-2, schedule=lambda progress: 1 - progress)},
+        lambda: {"config": TrainConfig(lr=1e-2, schedule=lambda progress: 1 - progress**2)},
+        "lr_factors",
+    ),
+    "batch size": case(dict, lambda: {"batch_size": 32}, "data.batch_size was 16 and is 32"),
+    "augmentation": case(
+        lambda: {"train": Loader(DIGITS.subset(range(160)), 16, augment=("crop",))},
+        lambda: {"train": Loader(DIGITS.subset(range(160)), 16, augment=("flip",))},
+        "first training batch",
+    ),
+    "width": case(dict, lambda: {"model": network(9)}, "model"),
+    "activation": case(dict, lambda: {"model": network(activation=nn.Tanh)}, "model and criterion"),
+    "forward": case(dict, lambda: {"model": Doubling(*network())}, "model and criterion"),
+    "optimizer": case(
+        dict, lambda: {"optimizer": sgd(1e-2)}, "optimizer.class was 'AdamW' and is 'SGD'"
+    ),
+    "optimizer's rate": case(
+        lambda: {"optimizer": sgd(0.1)},
+        lambda: {"optimizer": sgd(0.2)},
+        "optimizer.groups.0.lr was 0.1 and is 0.2",
+    ),
+    "optimizer's step": case(
+        lambda: {"optimizer": lambda model: Decayed(model.parameters(), lr=0.1)},
+        lambda: {"optimizer": lambda model: Faster(model.parameters(), lr=0.1)},
+        "optimizer: restore",
+    ),
+    "a row": case(dict, lambda: {"train": TensorDataset(first_row(), Y)}, "training data"),
+    "a third of the labels": case(
+        lambda: {"train": Bare(X, Y)}, lambda: {"train": Bare(X, relabelled())}, "training data"
+    ),
+    "scaled data": case(dict, lambda: {"train": TensorDataset(0.9 * X, Y)}, "training data"),
+    "data of a loader": case(
+        lambda: {"train": DataLoader(TensorDataset(X, Y), 16)},
+        lambda: {"train": DataLoader(TensorDataset(0.9 * X, Y), 16)},
+        "training data",
+    ),
+    "validation data": case(
+        dict, lambda: {"validation": TensorDataset(X[:40], Y[:40])}, "validation data"
+    ),
+    "criterion": case(
+        lambda: {"criterion": smoothed(0.0)},
+        lambda: {"criterion": smoothed(0.1)},
+        "model and criterion",
+    ),
+    "metric": case(lambda: metric(1.0), lambda: metric(0.5), "metrics: restore"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_changed_run_is_refused_in_one_sentence_that_names_the_part(
+    name: str, tmp_path: Path
+) -> None:
+    then, now, part = CASES[name]
+    leave_after(build(tmp_path, **then()), 4)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=rf"was made with another .*({part})") as caught:
+        build(tmp_path, resume=True, **now())
+    assert "\n" not in str(caught.value)
+    assert "restore it to continue, or choose another folder" in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert build(tmp_path, resume=True, **then()).step == 4  # of an unseeded model
+
+
+def _changed(monkeypatch: pytest.MonkeyPatch, kind: type, method: str, change: Any) -> None:
+    original = getattr(kind, method)
+    monkeypatch.setattr(kind, method, lambda self, *args: change(original, self, *args))
+
+
+def _squared(original: Any, self: Any, visit: Any) -> None:
+    original(self, visit)
+    self.losses[visit.index] = visit.losses.square()
+
+
+def _unsure(original: Any, self: Any, visit: Any) -> None:
+    original(self, visit)
+    self.sure[visit.index] &= visit.index % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind", "method", "change"),
+    [
+        ("infobatch", InfoBatch, "observe", _squared),
+        ("auto", auto.Auto, "observe", _squared),
+        ("kakurenbo", Kakurenbo, "observe", _unsure),
+        ("gate", LogIntegral, "moved", lambda moved, *args: 1.1 * moved(*args)),
+    ],
+)
+def test_a_policy_whose_methods_compute_otherwise_is_refused(
+    policy: str, kind: type, method: str, change: Any, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    leave_after(build(tmp_path, policy=policy), 4)
+    build(tmp_path, policy=policy, resume=True)
+    _changed(monkeypatch, kind, method, change)
+    with pytest.raises(ValueError, match="was made with another policy: restore it"):
+        build(tmp_path, policy=policy, resume=True)
+
+
+# --- what is the same run
+
+
+def test_weights_that_differ_by_rounding_and_free_settings_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = leave_after(build(tmp_path), 4)
+    real = Trainer.load_state_dict
+
+    def perturbed(self: Trainer, state: Any) -> None:
+        real(self, state)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.mul_(1 + factor)
+
+    monkeypatch.setattr(Trainer, "load_state_dict", perturbed)
+    factor, config = 1e-7, TrainConfig(lr=1e-2, threads=1, report_every=7)
+    assert build(tmp_path, resume=True, config=config).step == run.step
+    factor = 1e-2
+    with pytest.raises(ValueError, match="another model and criterion"):
+        build(tmp_path, resume=True)
+
+
+def test_a_scheduler_at_another_step_is_the_same(tmp_path: Path) -> None:
+    def options() -> Options:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return {"model": model, "optimizer": lambda _: optimizer,
+                "scheduler": lambda _: StepLR(optimizer, 2)}  # fmt: skip
+
+    leave_after(build(tmp_path, **options()), 5)
+    assert build(tmp_path, resume=True, **options()).step == 5
+
+
+def written(path: Path, comment: str) -> Any:
+    path.write_text(
+        f"def criterion(outputs, targets):{comment}\n    return inner(outputs, targets)"
+    )
+    scope: dict[str, Any] = {"__name__": "mine", "inner": smoothed(0.0)}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    return scope["criterion"]
+
+
+def test_a_changed_comment_only_warns(tmp_path: Path) -> None:
+    import linecache
+
+    file, folder = tmp_path / "mine.py", tmp_path / "run"
+    leave_after(build(folder, criterion=written(file, "")), 4)
+    with warnings.catch_warnings(action="error"):
+        build(folder, resume=True, criterion=written(file, ""))
+    linecache.clearcache()
+    with pytest.warns(UserWarning, match="code .* has changed since, but not its numbers"):
+        build(folder, resume=True, criterion=written(file, "  # now with a comment"))
+
+
+class Noisy(Dataset):
+    """Rows with noise from a generator of its own."""
+
+    random = torch.Generator()
+
+    def __len__(self) -> int:
+        return 160
+
+    def __getitem__(self, row: int) -> Any:
+        return X[row] + torch.rand(1, generator=self.random), Y[row]
+
+
+def test_parts_that_differ_from_one_evaluation_to_the_next_are_left_out(tmp_path: Path) -> None:
+    run = leave_after(build(tmp_path, train=Noisy(), validation=None), 4)
+    assert run._described["training data"] is None
+    assert run.first_batches.train is None
+    assert build(tmp_path, train=Noisy(), validation=None, resume=True).step == 4
+
+
+class Counted(TensorDataset):
+    reads = 0
+
+    def __getitem__(self, row: Any) -> Any:
+        type(self).reads += 1
+        return super().__getitem__(row)
+
+
+def test_a_save_loads_no_rows(tmp_path: Path) -> None:
+    run = build(tmp_path, train=Counted(X, Y), validation=Counted(X, Y))
+    steps = run.steps()
+    next(steps)
+    before = Counted.reads
+    run._save()
+    assert Counted.reads == before > 0
+
+
+def test_nothing_of_the_run_is_touched(tmp_path: Path, unchanged: Any) -> None:
+    model, policy = network(), InfoBatch()
+    state = torch.get_rng_state()
+    drawn = torch.Generator().manual_seed(3)
+    before = policy.state_dict()
+    loader = DataLoader(TensorDataset(X, Y), 16, shuffle=True, generator=drawn)
+    kept = drawn.get_state()
+    with unchanged(model):
+        build(tmp_path / "a", model=model, policy=policy)
+        run = build(tmp_path / "b", model=model, policy=None, train=loader)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(drawn.get_state(), kept)
+    assert [str(value) for value in policy.state_dict().values()] == [
+        str(value) for value in before.values()
+    ]
+    assert not run.optimizer.state_dict()["state"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(module.training for module in model.modules())
+
+
+# --- the numbers
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.data())
+def test_a_checksum_tells_an_order_from_another(values: list[float], data: Any) -> None:
+    order = data.draw(st.permutations(range(len(values))))
+    first = torch.tensor(values, dtype=torch.float64)
+    second = first[list(order)]
+    equal = torch.equal(first, second)
+    assert (checksum([first]) == checksum([second])) == equal or _close(first, second)
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    """Whether they differ by less than float64 sums do."""
+    return float((first - second).abs().max()) < 1e-9 * float(first.abs().max())
+
+
+def test_numbers_that_change_or_fail_are_none() -> None:
+    count = itertools.count()
+    assert repeated(lambda: [float(next(count))]) is None
+    assert repeated(lambda: [1 / 0]) is None
+    assert repeated(lambda: torch.rand(2).tolist()) is not None  # seeded
+    assert repeated(lambda: [math.nan, 1.0]) is not None
+
+
+def test_the_tolerance_is_that_of_the_precision() -> None:
+    for half, factor, expected in ((False, 1e-5, []), (False, 1e-3, ["a"]), (True, 1e-3, []),
+                                   (True, 0.1, ["a"])):  # fmt: skip
+        now = {"a": [1.0 + factor], "half": half}
+        assert same({"a": [1.0], "half": half}, now) == expected
+    assert same({"a": None}, {"a": [1.0]}) == []
+    assert same({"a": [1.0]}, {"a": [1.0, 2.0]}) == ["a"]
+    assert same({"a": ["x"]}, {"a": [1.0]}) == ["a"]  # of a damaged file
