@@ -52,7 +52,7 @@ class Batches:
         seed: int,
         features: Features | None = None,
     ) -> None:
-        self.source: Any = divided(source)
+        self._undivided, self.source = source, divided(source)
         planner = policy if policy is not None and overrides(policy, "plan") else None
         if planner is not None:
             _check_selectable(planner, source)
@@ -84,7 +84,9 @@ class Batches:
 
     def next(self) -> Batch | None:
         """The next batch; ``None`` if the round is over or none is planned."""
-        if not self.epoch.planned or self.taken >= self._in_round:
+        # loaders of several processes may differ in length, which `_rows_of` notices
+        known = self._alone or isinstance(self.source, Loader)
+        if not self.epoch.planned or (known and self.taken >= self._in_round):
             return None
         if self._keyed:
             self._loading = self._loading or self._begun()
@@ -208,12 +210,15 @@ class Batches:
         self._loading = None
 
     def peek(self) -> Batch:
-        """A first batch, the same at any time in a run; changes nothing between epochs."""
+        """A first batch, the same at any time in a run and, of a data set, in any process.
+
+        Changes nothing between two epochs.
+        """
         states = [generator.get_state() for generator in self._generators]
         for generator in self._generators:
             generator.manual_seed(0)
-        with rng.isolated(self.device, self.seed, "load", 0, 0, *distributed.key()):
-            first: Batch | None = next(iter(self.source.batches(0)), None)
+        with rng.isolated(self.device, self.seed, "load", 0, 0):
+            first: Batch | None = next(iter(self._undivided.batches(0)), None)
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
         if first is None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,11 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from astkit import rng
 from astkit.datasets import Loader, load
 from astkit.gating import Gate, InfoBatch, Kakurenbo, LogIntegral, RandomSubset
 from astkit.gating.policies import auto
 from astkit.trainers import Budget, TrainConfig, Trainer
-from astkit.trainers.fingerprint import checksum, first_batches, repeated, same
+from astkit.trainers.fingerprint import checksum, repeated, same
 from tests.trainers.states import leave_after
 
 DIGITS = load("digits")[0]

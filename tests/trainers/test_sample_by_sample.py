@@ -384,7 +384,7 @@ def test_the_ledger_counts_what_was_run(cnn: Any, double_loader: Any, update: An
         trainer.run()
     booked, scored = trainer.ledger.flops, trainer.ledger.samples.scored
     assert counted.get_total_flops() == pytest.approx(booked.total, rel=0.01)
-    assert booked.helper == second.scoring((64 if update == "per_sample" else 48))
+    assert booked.helper == second.scoring(64 if update == "per_sample" else 48)
     assert booked.scoring == cost.scoring(scored)
     assert scored == {None: 0, "per_batch": 48, "per_sample": 64}[update]
 
