@@ -81,7 +81,7 @@ _LOOP = r.ratio("at_once", "loop / at once", "over a loop over flows")
 _PROGRESS = r.gain("progress drawn each step / 10 times an epoch", "batches of 32 digits")
 _ATTENTION = r.gain("attention: math / flash kernel", "the kernel alone, forward and backward")
 _THREADS = r.gain("one thread / one a CPU", "threads alone")
-_STREAMING = r.gain("items one by one / mapped and prefetched", "loading and training, SimpleCNN")
+_STREAMING = r.gain("items one by one / mapped", "loading and training, SimpleCNN")
 _MEMORY = r.gain("lattice memory: fp32 / bf16", "the peak of a training pass")
 
 _CIFAR = "the original's: CIFAR-10, not comparable"

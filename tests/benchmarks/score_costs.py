@@ -60,7 +60,7 @@ def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
                 "score": name,
                 "forward_flops": forward,
                 "extra_flops": counted.get_total_flops() / len(data) - forward,
-                "uncounted": counted.uncounted(),
+                "uncounted": sorted(counted.uncounted()),
                 "seconds": {"median": ratio.median, "low": ratio.low, "high": ratio.high},
                 "n": ratio.n,
             }
