@@ -7,6 +7,7 @@ import itertools
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from astkit.trainers import SampleBySampleTrainer, Trainer
@@ -35,6 +36,16 @@ def same(a: Any, b: Any) -> bool:
 def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Records without what a clock or a meter said."""
     return [{k: v for k, v in each.items() if k not in TIMES} for each in records]
+
+
+class Elsewhere(Tensor):
+    """A tensor on the CPU that says it lies on an accelerator."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda")
 
 
 class Recording:

@@ -25,7 +25,7 @@ from astkit.gating import CachedLoss, Gate, Policy, RandomSubset, RunInfo, Selec
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.trainers import Budget, SampleBySampleTrainer, TrainConfig, Trainer, choose_device
 from tests.gating.syncs import Syncs
-from tests.trainers.states import hand_over, leave_after, same, timeless
+from tests.trainers.states import Elsewhere, hand_over, leave_after, same, timeless
 
 DIGITS = load("digits")[0]
 TRAIN, VALIDATION = DIGITS.subset(range(40)), DIGITS.subset(range(40, 52))  # 5 and 2 batches of 8
@@ -323,6 +323,74 @@ def test_validation_is_the_plain_average() -> None:
     assert report["loss"] == pytest.approx(loss, rel=1e-4)
 
 
+# --- what policies are told
+
+
+class Told(Hardest):
+    """Keeps its plans and its visits."""
+
+    needs_outputs = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.planned: dict[bool, list[int]] = {True: [], False: []}
+        self.visits: list[Any] = []
+
+    def plan(self, run: RunInfo) -> Selection:
+        chosen = super().plan(run)
+        assert chosen.score_only is not None
+        self.planned[True] += chosen.index.tolist()
+        self.planned[False] += chosen.score_only.tolist()
+        return chosen
+
+    def observe(self, visit: Any) -> None:
+        super().observe(visit)
+        self.visits.append(visit)
+
+
+def test_a_policy_is_told_which_rows_were_trained_and_which_only_scored() -> None:
+    policy = Told()
+    trainer = build(policy=policy, validation=None, epochs=1)
+    finish(trainer)
+    for kind in (True, False):
+        told = [row for visit in policy.visits if visit.trained is kind
+                for row in visit.index.tolist()]  # fmt: skip
+        assert told
+        assert set(told) <= set(policy.planned[kind])
+        assert kind is False or sorted(told) == sorted(policy.planned[True])
+    counts = trainer.ledger.samples
+    assert counts.skipped == counts.scored > 0 == counts.unloaded
+
+
+def test_visits_hold_what_the_model_said_before_the_step() -> None:
+    class Half(Policy):
+        needs_index = needs_outputs = True
+
+        def choose(self, batch: Any) -> Selection:
+            return Selection(batch.losses.topk(batch.rows // 2).indices)
+
+        def observe(self, visit: Any) -> None:
+            visits.append(visit)
+
+    visits: list[Any] = []
+    with rng.isolated("cpu", 1):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    trainer = Trainer(model, TRAIN, policy=Half(), batch_size=8, epochs=1, device="cpu")
+    steps = trainer.steps()
+    for _ in range(5):
+        with torch.no_grad():
+            logs = model(TRAIN.images / 255).log_softmax(1)
+        next(steps)
+        trained, scored = visits[-2:]
+        assert (trained.trained, scored.trained) == (True, False)
+        for visit in (trained, scored):
+            own, labels = logs[visit.index], TRAIN.labels[visit.index]
+            torch.testing.assert_close(visit.losses, F.nll_loss(own, labels, reduction="none"))
+            assert torch.equal(visit.correct, own.argmax(1) == labels)
+            torch.testing.assert_close(visit.confidence, own.exp().amax(1))
+        assert float(trained.losses.min()) >= float(scored.losses.max())
+
+
 # --- methods that a subclass overrides
 
 
@@ -443,16 +511,6 @@ def test_only_selected_rows_are_fetched(rows: int, size: int, rate: float, cut: 
 
 
 # --- nobody waits for the device
-
-
-class Elsewhere(Tensor):
-    """A tensor on the CPU that says it lies on an accelerator."""
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cuda")
 
 
 class OnDevice:

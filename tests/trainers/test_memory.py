@@ -1,0 +1,177 @@
+"""When memory runs out: fewer rows at a time, the same rows, the same gradients."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from astkit import rng
+from astkit.gating import Gate
+from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers.optimisation import Optimisation, out_of_memory
+from tests.trainers.test_optimisation import add, batches, grads, made, train
+
+EXHAUSTED = "CUDA out of memory. Tried to allocate 2.00 GiB (a simulated one)"
+
+
+class Limited(nn.Module):
+    """A network with memory for ``limit`` rows; ``where``: the passes that need memory.
+
+    The first column of its inputs numbers the rows. Its last output is the row's entry in
+    ``tally``, which `counting` adds to the row's loss: so ``tally.grad`` holds what each row has
+    counted for in the gradients.
+    """
+
+    def __init__(self, where: str = "all", limit: int = 56) -> None:
+        super().__init__()
+        with rng.isolated("cpu", 0):
+            layers = nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 4)
+        self.net = nn.Sequential(*layers).double()
+        self.tally = nn.Parameter(torch.zeros(56, dtype=torch.float64))
+        self.where, self.limit = where, limit
+        self.sizes: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        graded = torch.is_grad_enabled()
+        needed = {"all": True, "training": graded, "scoring": not graded}[self.where]
+        if needed and len(x) > self.limit:
+            raise torch.OutOfMemoryError(EXHAUSTED)
+        return torch.cat([self.net(x[:, 1:]), self.tally[x[:, 0].long()][:, None]], 1)
+
+
+def counting(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs[:, :-1], targets, reduction="none") + outputs[:, -1]
+
+
+def numbered(rows: int = 56) -> tuple[Tensor, Tensor, Tensor]:
+    x, y, weight = next(batches(weights="float64", rows=rows))
+    assert weight is not None
+    return torch.cat([torch.arange(rows)[:, None].double(), x], 1), y, weight
+
+
+def limited(where: str, limit: int, **options: Any) -> Optimisation:
+    config = TrainConfig(**{"lr": 1e-2, **options})
+    return Optimisation(Limited(where, limit), config, counting)
+
+
+@pytest.mark.parametrize(
+    ("where", "limit", "fitting"),
+    [("all", 56, None), ("training", 55, 28), ("all", 13, 7), ("all", 1, 1)],
+)
+def test_gradients_are_those_of_enough_memory(where: str, limit: int, fitting: int | None) -> None:
+    short, enough = limited(where, limit), limited("all", 56)
+    batch = numbered()
+    losses = add(short, *batch)
+    torch.testing.assert_close(losses, add(enough, *batch), rtol=0, atol=1e-12)
+    torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
+    assert short.micro_batch == fitting
+    # a further batch is not tried at a size that did not fit
+    short.model.sizes.clear()
+    add(short, *batch)
+    assert max(short.model.sizes) <= limit
+
+
+@pytest.mark.parametrize("call", [2, 4, 7])
+def test_memory_may_run_out_anywhere_in_a_batch(call: int) -> None:
+    """In the middle of a batch some gradients are there already: they must not count twice."""
+    short, enough = (limited("all", 56, micro_batch=8, accumulation_steps=3) for _ in range(2))
+    batch = numbered()
+    train(short, *batch)
+    train(enough, *batch)
+    left = iter(range(1, 1000))
+
+    def fail(*_: Any) -> None:
+        if next(left) == call:
+            raise torch.OutOfMemoryError(EXHAUSTED)
+
+    short.model.net[0].weight.register_hook(fail)
+    train(short, *batch)
+    train(enough, *batch)
+    torch.testing.assert_close(grads(short.model), grads(enough.model), rtol=0, atol=1e-12)
+    tally: Any = short.model.tally
+    torch.testing.assert_close(tally.grad, 2 * batch[2], rtol=0, atol=1e-14)
+    assert (short.micro_batch, short.pending) == (4, 2)
+
+
+def test_a_row_that_does_not_fit_alone_is_an_error() -> None:
+    work = limited("all", 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(work, *numbered())
+    assert work.micro_batch == 1
+
+
+@pytest.mark.parametrize("policy", [None, Gate(0.4), Gate(0.4, controller="top_k")])
+@pytest.mark.parametrize("where", ["all", "scoring"])
+def test_a_run_with_little_memory_is_that_with_enough(
+    policy: Any, where: str, difference: Any
+) -> None:
+    x, y, _ = numbered()
+
+    def run(limit: int) -> Trainer:
+        trainer = Trainer(
+            Limited(where, limit),
+            TensorDataset(x, y),
+            TensorDataset(x, y),
+            batch_size=16,
+            epochs=2,
+            policy=copy.deepcopy(policy),
+            config=TrainConfig(lr=1e-2, clip_norm=None, accumulation_steps=2),
+            criterion=counting,
+            device="cpu",
+        )
+        trainer.run()
+        return trainer
+
+    short, enough = run(3), run(56)
+    assert short.optimisation.micro_batch in (1, 2, 3)
+    assert enough.optimisation.micro_batch is None
+    assert short.ledger.samples == enough.ledger.samples
+    assert short.ledger.flops == enough.ledger.flops
+    assert difference(short.model, enough.model) < 1e-9
+    for ours, theirs in zip(short.history.epochs, enough.history.epochs, strict=True):
+        assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-9)
+
+
+def test_what_runs_out_of_memory() -> None:
+    assert out_of_memory(torch.OutOfMemoryError(EXHAUSTED))
+    assert out_of_memory(MemoryError())
+    assert out_of_memory(RuntimeError("HIP out of memory. Tried to allocate 1.0 GiB"))
+    assert out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
+    assert not out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    with pytest.raises(RuntimeError) as caught:  # what torch really says where a CPU has no more
+        torch.empty(2**60, dtype=torch.uint8)
+    assert out_of_memory(caught.value)
+
+
+class Normed(nn.Module):
+    """BatchNorm over vectors, which cannot normalise a single row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with rng.isolated("cpu", 0):
+            self.net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+@pytest.mark.parametrize(("rows", "micro_batch"), [(25, 8), (25, 24), (33, 16), (17, 4)])
+def test_micro_batches_leave_no_single_row_to_batchnorm(rows: int, micro_batch: int) -> None:
+    work = made(Normed(), micro_batch=micro_batch)
+    assert len(train(work, *next(batches(torch.float32, rows=rows)))) == rows
+    assert work.steps == 1
+
+
+@pytest.mark.parametrize(("rows", "micro_batch"), [(3, 2), (8, 1)])
+def test_micro_batches_of_one_row_with_batchnorm_are_refused(rows: int, micro_batch: int) -> None:
+    work = made(Normed(), micro_batch=micro_batch)
+    sentence = rf"micro_batch is {micro_batch}, which leaves one row of {rows} .*BatchNorm"
+    with pytest.raises(ValueError, match=sentence):
+        train(work, *next(batches(torch.float32, rows=rows)))
