@@ -1,20 +1,14 @@
-"""Figures of a gate: scores, thresholds, rates and classes; tables as in `astkit.widgets.plots`."""
+"""Figures of a gate: thresholds and rates; tables as in `astkit.widgets.plots`."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import PercentFormatter
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
 from astkit.widgets.style import (
-    COLOURS,
-    INK,
-    PAPER,
-    SELECTED,
     SOFT,
     Picture,
     legend_beside,
@@ -86,66 +80,4 @@ def threshold_and_rate(
     shaded = "median of {} seeds, shaded from 5 % to 95 %"
     name_seeds(figure, table["seed"].nunique(), shaded, *table.get("stream", [])[:1])
     legend_beside(figure, rate)
-    return figure
-
-
-@styled
-def score_heatmap(scores: Table) -> Picture:
-    """Distribution of the scores of a batch by step, with the threshold.
-
-    Shades lie between the quantiles of the scores, averaged over windows of steps: the darker, the
-    nearer to the median. The axis is logarithmic if no score is 0 or negative and the middle 80 %
-    span more than a factor of 20.
-
-    Args:
-        scores: columns ``step``, ``level``, ``score``, ``threshold``: ``score`` is the quantile
-            ``level`` of the batch; averaged over ``seed``.
-    """
-    table = frames.read(scores, "score_heatmap", ["step", "level", "score", "threshold"])
-    window = frames.windows(table["step"], POINTS)
-    quantiles = table.groupby([window, "level"])["score"].mean().unstack()
-    threshold = table.groupby(window)["threshold"].mean()
-    figure = picture(width=7.6, height=4.2)
-    axis, levels = figure.axes[0], list(quantiles.columns)
-    for low, high in zip(levels[: len(levels) // 2], reversed(levels), strict=False):
-        shade: dict[str, Any] = {"color": COLOURS[0], "alpha": 1.6 / len(levels), "lw": 0}
-        axis.fill_between(quantiles.index, quantiles[low], quantiles[high], **shade)
-    halo = [withStroke(linewidth=3.5, foreground=PAPER)]
-    axis.plot(threshold, color=INK, lw=1.4, label="threshold", path_effects=halo)
-    least, near, tenth, most, top = table["score"].quantile([0, 0.02, 0.1, 0.9, 1])
-    log = least > 0 and most > 20 * tenth
-    # a threshold far away does not hide the scores
-    highest = max(top, min(1.03 * threshold.max(), top + 0.3 * abs(top)))
-    axis.set(yscale="log" if log else "linear", ylim=(near if log else None, highest))
-    axis.set(title="quantiles of the scores of a batch, and the threshold")
-    axis.set(xlabel="step (batches)", ylabel="score of a sample")
-    shares = f"{levels[0]:.0%} to {levels[-1]:.0%} of the scores"
-    axis.fill_between([], [], color=COLOURS[0], alpha=0.5, lw=0, label=shares)
-    axis.legend(loc="upper right", frameon=True)
-    return figure
-
-
-@styled
-def class_activation(classes: Table) -> Picture:
-    """Share of each class among all samples and among those selected by the gate.
-
-    Args:
-        classes: columns ``class``, ``seen``, ``active``, numbers of samples, which are summed over
-            steps and seeds.
-    """
-    table = frames.read(classes, "class_activation", ["class", "seen", "active"])
-    counts = table.groupby("class")[["seen", "active"]].sum()
-    shares = counts / counts.sum()
-    figure = picture(width=min(14.0, 5.6 + 0.4 * len(shares)))
-    axis, places = figure.axes[0], np.arange(len(shares))
-    bars: dict[str, Any] = {"width": 0.4, "edgecolor": INK, "lw": 0.6}
-    axis.bar(places - 0.2, shares["seen"], color="#d0d0d0", label="samples seen", **bars)
-    axis.bar(places + 0.2, shares["active"], color=SELECTED, label="active samples", **bars)
-    axis.set(title="share of each class among the samples seen, and among the active ones")
-    axis.set(xlabel="class", ylabel="share of the samples")
-    axis.yaxis.set_major_formatter(PercentFormatter(1))
-    every = -(-len(shares) // 25)
-    axis.set_xticks(places[::every], [str(name) for name in shares.index[::every]])
-    axis.grid(visible=False, axis="x")
-    figure.legend(loc="outside right center")
     return figure

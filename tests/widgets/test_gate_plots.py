@@ -1,4 +1,4 @@
-"""Pictures of a gate's work hold the thresholds, rates, scores and classes they were given."""
+"""Pictures of a gate's work hold the thresholds and rates they were given."""
 
 from __future__ import annotations
 
@@ -113,74 +113,3 @@ def test_responses_hold_medians_bands_set_point_and_shock(responses):
     assert len({str(line._unscaled_dash_pattern) for line in rate.lines[:2]}) == 2
     named = gate_plots.threshold_and_rate(responses.assign(stream="a jump"), window=1)
     assert named.get_suptitle() == "a jump: " + picture.get_suptitle()
-
-
-LEVELS = tuple(np.linspace(0, 1, 5))
-
-
-def scores(make, steps=range(1, 9), levels=LEVELS, threshold=0.8):
-    return [
-        {"step": s, "level": q, "score": make(s, q), "threshold": threshold}
-        for s in steps
-        for q in levels
-    ]
-
-
-def test_shades_lie_between_the_quantiles_of_the_scores():
-    picture = gate_plots.score_heatmap(scores(lambda s, q: s * (q - 0.5)))
-    axis = picture.axes[0]
-    for place, half in enumerate((0.5, 0.25)):
-        band = shade(axis, place)
-        assert {step: band[step] for step in range(2, 8)} == {
-            step: pytest.approx((-half * step, half * step)) for step in range(2, 8)
-        }
-    assert list(axis.lines[0].get_ydata()) == [0.8] * 8
-    assert axis.get_yscale() == "linear"
-    names = [text.get_text() for text in axis.get_legend().get_texts()]
-    assert names == ["threshold", "0% to 100% of the scores"]
-
-
-def test_wide_positive_scores_have_a_logarithmic_axis():
-    for make, scale in (
-        (lambda s, q: 10 ** (4 * q - 3), "log"),
-        (lambda s, q: 0.0 if q < 0.25 else 10 ** (4 * q - 3), "linear"),
-        (lambda s, q: 1 + q, "linear"),
-        (lambda s, q: 100**q - 2, "linear"),
-        (lambda s, q: 1.0, "linear"),
-    ):
-        assert gate_plots.score_heatmap(scores(make)).axes[0].get_yscale() == scale
-
-
-def test_scores_of_many_steps_are_averaged_in_windows_and_seeds_too():
-    rows = [
-        {**row, "seed": seed, "threshold": row["step"] + seed}
-        for seed in (0, 1)
-        for row in scores(lambda s, q, seed=seed: q + seed, steps=range(1, 1001))
-    ]
-    axis = gate_plots.score_heatmap(rows).axes[0]
-    assert shade(axis, 0)[401] == pytest.approx((0.5, 1.5))
-    line = axis.lines[0]
-    assert list(line.get_xdata()) == list(range(1, 1001, 4))
-    assert list(line.get_ydata()) == pytest.approx([s + 2.0 for s in range(1, 1001, 4)])
-
-
-def test_the_threshold_is_drawn_over_the_scores_and_not_cut_off():
-    table = [{**row, "threshold": 0.2 + row["step"] / 8} for row in scores(lambda s, q: q)]
-    assert gate_plots.score_heatmap(table).axes[0].get_ylim()[1] > 1.2
-    far = gate_plots.score_heatmap([{**row, "threshold": 1e9} for row in table]).axes[0]
-    assert far.get_ylim()[1] < 1.5  # a threshold far away does not hide the scores
-
-
-def test_bars_hold_the_shares_of_the_classes_over_all_steps():
-    rows = [
-        {"step": step, "class": label, "seen": 10 * (label + 1), "active": active}
-        for step in range(1, 9)
-        for label, active in enumerate((1, 1, 2) if step < 5 else (4, 0, 0))
-    ]
-    picture = gate_plots.class_activation(rows)
-    (axis,) = picture.axes
-    seen, active = ([bar.get_height() for bar in group] for group in axis.containers)
-    assert seen == pytest.approx([1 / 6, 2 / 6, 3 / 6])
-    assert active == pytest.approx([20 / 32, 4 / 32, 8 / 32])
-    assert legend(picture) == {"samples seen", "active samples"}
-    assert [tick.get_text() for tick in axis.get_xticklabels()] == ["0", "1", "2"]

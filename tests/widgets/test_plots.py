@@ -137,12 +137,9 @@ def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():
 # --- tables
 
 STEPS = [{"step": s, "threshold": 1.0, "rate": 0.1, "target_rate": 0.1} for s in (1, 2, 3)]
-SCORES = [{"step": 1, "level": q, "score": 1 + q, "threshold": 1.5} for q in (0.0, 0.5, 1.0)]
 FIGURES = {**vars(plots), **vars(gate_plots)}
 PICTURES = {
     "threshold_and_rate": (STEPS, ["step", "threshold", "rate"]),
-    "score_heatmap": (SCORES, ["step", "level", "score", "threshold"]),
-    "class_activation": ([{"class": 0, "seen": 4, "active": 1}], ["class", "seen", "active"]),
     "cost_breakdown": (
         [{"arm": "dense", "flops_scoring": 0.0, "flops_forward": 1.0, "flops_backward": 2.0}],
         ["flops_scoring", "flops_forward", "flops_backward"],
