@@ -39,7 +39,7 @@ SMALLER: dict[str, dict[str, Any]] = {  # and where its data set is mounted, if 
 }
 MEASURED = "nbval-ignore-output"
 # what a notebook found, where its own tables also hold what was measured
-FOUND = {"03": "print([r['test_accuracy'] for r in results if r['arm'].endswith('plain')])"}
+FOUND = {"03": "print([r['test_accuracy'] for r in results if r['arm'].endswith('fp32')])"}
 WHERE = "import astkit, os; print(os.path.dirname(os.path.dirname(astkit.__file__)))"
 
 # sockets reach this machine only: a kernel speaks with papermill over them
