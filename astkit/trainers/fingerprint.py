@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from astkit import rng
 from astkit.datasets import BatchSource
@@ -301,7 +301,7 @@ def policy_part(run: Run, policy: Policy) -> Part:
             twin.prepare(lambda: copy.deepcopy(helper), [scored(part) for part in parts])
         for number in range(ROUNDS):
             if overrides(twin, "plan"):
-                numbers += _planned(twin, number, run)
+                numbers += _planned(twin, number)
             for part in parts if overrides(twin, "choose") else ():
                 numbers += _chosen(twin, number, scored(part))
         return numbers
@@ -321,10 +321,12 @@ def _first_rows(source: BatchSource) -> list[Batch]:
     return batches
 
 
-def _planned(policy: Policy, number: int, run: Run) -> list[float]:
+def _planned(policy: Policy, number: int) -> list[float]:
     labels = torch.arange(ROWS) * 7 % CLASSES
     shares = torch.cat([labels, labels[labels < 3]])  # of the target: other class shares
-    data, target = (getattr(each, "data", None) for each in (run.train_data, run.validation))
+    images = rng.uniform(torch.arange(len(shares) * 16), "fingerprint", "images").reshape(
+        -1, 1, 4, 4
+    )
     info = RunInfo(
         samples=ROWS,
         rows=rng.permutation(ROWS, "fingerprint", number),
@@ -335,8 +337,8 @@ def _planned(policy: Policy, number: int, run: Run) -> list[float]:
         seed=policy.seed,
         target_labels=shares,
         distinct=ROWS,
-        data=data,
-        target=target,
+        data=TensorDataset(images[:ROWS], labels),
+        target=TensorDataset(images.square(), shares),
     )
     selection = policy.plan(info) or Selection(info.rows)
     for rows in selection.index.split(BATCH):
