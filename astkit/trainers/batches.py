@@ -52,7 +52,8 @@ class Batches:
         seed: int,
         features: Features | None = None,
     ) -> None:
-        self._undivided, self.source = source, divided(source)
+        self.source: Any = divided(source)
+        self._undivided = source
         planner = policy if policy is not None and overrides(policy, "plan") else None
         if planner is not None:
             _check_selectable(planner, source)

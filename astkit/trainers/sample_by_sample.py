@@ -151,8 +151,9 @@ class SampleBySampleTrainer(Trainer):
 
     def _seen(self, batch: Batch, outputs: Any) -> Scored:
         known = (outputs, batch.y, batch.x, batch.index, self.model)
-        options = {"criterion": self.criterion, "forward": self.forward, "count": self._count_pass}
-        return Scored(*known, **options)
+        return Scored(
+            *known, criterion=self.criterion, forward=self.forward, count=self._count_pass
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}
