@@ -25,7 +25,7 @@ CHUNK = 2048  # rows that are read at once
 FEW = 64  # images that the filters see at once, which stay in the processor's cache
 BUCKETS = 2**16  # of hashed n-grams
 SIDE = 32  # pixels to which the longer side of an image is reduced before the convolution
-FILTERS, WINDOW, CELLS = 32, 5, 3  # untrained filters, their side, and cells a side of their means
+FILTERS, WINDOW, CELLS = 24, 5, 3  # untrained filters, their side, and cells a side of their means
 IMAGES, TEXTS, TOKENS, TABLE, GIVEN = "images", "texts", "tokens", "table", "features"
 
 
@@ -47,6 +47,7 @@ class Rows:
     Attributes:
         kind: of the inputs.
         labels: int64 ``[N]``, where the targets are classes, else ``None``.
+        of_model: whether the features are those of a model, which may know the targets.
         series: whether consecutive rows may depend on each other.
         flops: of computing features so far.
 
@@ -68,6 +69,7 @@ class Rows:
             )
         self._in_memory = isinstance(self._data, Images | TensorDataset)
         self._features, self._by_row = features, by_row
+        self.of_model = by_row is not None
         self.labels = class_labels(data, len(self))
         self.flops = 0.0
         self._place: Tensor | None = None
@@ -155,8 +157,9 @@ def image_features(images: Tensor) -> tuple[Tensor, float]:
 
     ``images [n, C, H, W]``: uint8 in 0..255, or numbers of any scale. Of each channel the mean, the
     deviation, and mean differences of neighbours, at full and half resolution; of random filters
-    without mean, the positive and negative parts averaged over CELLS x CELLS cells. Source of the
-    latter: Saxe et al., "On random weights and unsupervised feature learning", ICML 2011.
+    without mean, the positive parts averaged over CELLS x CELLS cells: few, so that a linear head
+    cannot learn two domains at once, as little as a network in a few epochs. Source of the
+    filters: Saxe et al., "On random weights and unsupervised feature learning", ICML 2011.
     """
     x = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     half = F.avg_pool2d(x, 2, ceil_mode=True)
@@ -175,8 +178,7 @@ def image_features(images: Tensor) -> tuple[Tensor, float]:
     cells = []
     for part in x.split(FEW):
         seen = F.conv2d(part, filters, stride=2, padding=WINDOW // 2)
-        both = torch.cat([seen.clamp_min(0), (-seen).clamp_min(0)], 1)
-        cells.append(F.adaptive_avg_pool2d(both, CELLS).flatten(1))
+        cells.append(F.adaptive_avg_pool2d(seen.clamp_min(0), CELLS).flatten(1))
     flops = 2.0 * seen[0].numel() * filters[0].numel() * len(x)
     return torch.cat([*found, torch.cat(cells)], 1).nan_to_num(), flops
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from astkit.gating.features import TABLE, TOKENS, mixed
+from astkit.gating.features import TABLE, TOKENS, Matrix, mixed
 from astkit.gating.ratio import (
     OUTPUTS,
     Array,
@@ -26,6 +26,7 @@ from astkit.gating.ratio import (
 
 POWERS = (0.0, 0.5, 1.0)
 ERRORS = 2.0  # standard errors of a gain that is believed
+SKILL = 0.5  # largest skill on rows that teach nothing, as a share of that on the others
 CONTEXTS = 2**22  # buckets of the n-gram model
 MOST_TOKENS = 4_000_000  # to which it is fitted
 PRIOR = 2.0  # observations that the shorter context of the n-gram model counts as
@@ -38,7 +39,7 @@ class Forecast(NamedTuple):
         gain: expected gain, in ``unit``; 0 where the training data and the target are alike.
         error: paired standard error of it over rows of the target.
         unit: "points" of accuracy, "% of the RMSE", "bits a token"; empty without targets.
-        power: of the weights, one of `POWERS`; 0 is training on all rows.
+        power: of the weights, one of `POWERS`; 0 is training on all rows, see `judge`.
         seconds: how long it took.
         reason: why nothing is expected, or why it cannot be foretold; else empty.
     """
@@ -58,7 +59,7 @@ class Forecast(NamedTuple):
             return f"forecast: {self.reason}; {took}"
         digits = 2 if self.unit.startswith("bits") else 1
         said = f"{self.gain:+.{digits}f} +- {ERRORS * self.error:.{digits}f} {self.unit}"
-        if not self.power:
+        if self.gain <= ERRORS * self.error:
             return f"forecast: cannot tell, {said}; {took}"
         return f"forecast: {said} from choosing by the target; {took}"
 
@@ -71,8 +72,9 @@ def judge(
     ``weights_of(of_target, rows)``: weights of training rows, float64 ``[n]``, shaped by these rows
     of the target. Each half of the target shapes the weights of proxies that are judged on the
     other. The gain is that of the power 1, or of 0.5 if this is better by a paired standard error;
-    if it is less than `ERRORS` of its errors, the power is 0. Without targets, or with targets of
-    several parts, the power is 1 and the unit is empty.
+    if it is less than `ERRORS` of its errors, the power is 0, unless the rows that would be left
+    out `teach_nothing`. Without targets, or with targets of several parts, the power is 1 and the
+    unit is empty.
     """
     fitted = pair.sample
     proxy = _proxy(pair, fitted)
@@ -81,17 +83,48 @@ def judge(
     fit, unit = proxy
     losses: dict[float, list[Array]] = {power: [] for power in POWERS}
     plain = fit(np.ones(len(fitted)))
-    halves = pair.halves()
+    halves, whole = pair.halves(), np.zeros(len(fitted))
     for shaping, judged in (halves, halves[::-1]):
-        weights = weights_of(shaping, fitted)
+        weights = weights_of(shaping, fitted).numpy()
+        whole += weights
         for power in POWERS:
-            found = fit((weights**power).numpy()) if power else plain
+            found = fit(weights**power) if power else plain
             losses[power].append(found[judged.numpy()])
     together = {power: np.concatenate(parts) for power, parts in losses.items()}
     less, error = gain(together[1.0], together[0.5], unit)
     best = 0.5 if less > error else 1.0
     expected, error = gain(together[0.0], together[best], unit)
-    return best if expected > ERRORS * error else 0.0, expected, error, unit
+    sure, against = expected > ERRORS * error, expected < -ERRORS * error
+    chosen = sure or (not against and teach_nothing(pair, whole))
+    return best if chosen else 0.0, expected, error, unit
+
+
+def teach_nothing(pair: Pair, weights: Array) -> bool:
+    """Whether the targets of the rows that small ``weights [sample]`` leave out are noise.
+
+    A head is fitted to each half of the sample and predicts the other. Its skill is the share of
+    right predictions, less the share of the commonest class. That on the quarter of the rows with
+    the smallest weights, relative to their class, has to be at most `SKILL` of that on the quarter
+    with the largest. ``False`` without classes, and where the weights themselves depend on how well
+    the targets are predicted.
+    """
+    train = pair.train
+    if not pair.has_classes or train.kind == TABLE or train.of_model:
+        return False
+    assert train.labels is not None
+    x, y = train.features(pair.sample), train.labels[pair.sample].numpy()
+    first, right = np.arange(len(y)) % 2 == 0, np.empty(len(y), bool)
+    for half in (first, ~first):
+        head = _head(x)
+        right[~half] = head.fit(x[half], y[half]).predict(x[~half]) == y[~half]
+        pair.flops += fit_flops(head[-1], x[half])
+    of_class = np.bincount(y, weights) / np.maximum(np.bincount(y), 1)
+    order, few = np.argsort(weights / of_class[y], kind="stable"), len(y) // 4
+    lowest, highest = (
+        right[rows].mean() - np.bincount(y[rows]).max() / few
+        for rows in (order[:few], order[-few:])
+    )
+    return bool(lowest <= SKILL * highest)
 
 
 def gain(dense: Array, chosen: Array, unit: str) -> tuple[float, float]:
@@ -131,9 +164,7 @@ def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
 
 def _classifier(pair: Pair, fitted: Tensor, y: Array) -> Fit:
     """A linear head on the features, trees for tables; losses are 0 or 100."""
-    from sklearn.linear_model import RidgeClassifier
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     train, target = pair.train, pair.target
     x = train.features(fitted)
@@ -142,18 +173,24 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array) -> Fit:
     of_target = target.features(torch.arange(len(target)))
 
     def fit(weights: Array) -> Array:
-        if train.kind == TABLE:
-            head: Any = table_classifier()
-        else:
-            head = RidgeClassifier(alpha=1.0 if hasattr(x, "nnz") else 100.0, random_state=0)
-        scale = StandardScaler(with_mean=False) if isinstance(x, np.ndarray) else "passthrough"
-        model = make_pipeline(scale, head)
+        model = make_pipeline(table_classifier()) if train.kind == TABLE else _head(x)
         last = model.steps[-1][0]
         model.fit(x, y, **{f"{last}__sample_weight": weights / weights.mean()})
-        pair.flops += fit_flops(head, x)
+        pair.flops += fit_flops(model[-1], x)
         return 100.0 * (model.predict(of_target) != labels)
 
     return fit
+
+
+def _head(x: Matrix) -> Any:
+    """A linear classifier of features ``x [n, d]``: ridge regression of the classes."""
+    from sklearn.linear_model import RidgeClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    if isinstance(x, np.ndarray):
+        return make_pipeline(StandardScaler(), RidgeClassifier(alpha=100.0, random_state=0))
+    return make_pipeline(RidgeClassifier(alpha=1.0, random_state=0))
 
 
 def _regression(pair: Pair, fitted: Tensor, y: Array) -> Fit:

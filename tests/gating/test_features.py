@@ -79,10 +79,10 @@ def test_images_are_described_by_statistics_and_filters() -> None:
     assert found[:, 2:4].allclose(x.std((2, 3), correction=0))
     rows, columns = (x[:, :, 1:] - x[:, :, :-1]).abs(), (x[..., 1:] - x[..., :-1]).abs()
     assert found[:, 4:8].allclose(torch.cat([rows.mean((2, 3)), columns.mean((2, 3))], 1))
-    filtered = found[:, 12:].reshape(3, 2, features.FILTERS, features.CELLS, features.CELLS)
+    filtered = found[:, 12:].reshape(3, features.FILTERS, features.CELLS, features.CELLS)
     assert bool((filtered >= 0).all())
     flat, _ = features.image_features(torch.full((1, 2, 9, 9), 7, dtype=torch.uint8))
-    inner = flat[:, 12:].reshape(2, features.FILTERS, 3, 3)[:, :, 1, 1]
+    inner = flat[:, 12:].reshape(features.FILTERS, 3, 3)[:, 1, 1]
     assert float(inner.abs().max()) < 1e-5  # filters without a mean see no edge in the middle
     assert flops == 3 * features.FILTERS * 2 * 2 * features.WINDOW**2 * 5 * 5
     again, _ = features.image_features(images.to(torch.uint8)[1:])
