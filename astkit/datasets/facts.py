@@ -179,7 +179,8 @@ def _bytes(value: Any) -> Iterator[bytes]:
     if not leaves:
         yield value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
     for leaf in leaves:
-        flat = leaf.detach().cpu().contiguous().reshape(-1)
+        flat = torch.empty(leaf.numel(), dtype=leaf.dtype)  # one value may keep any stride
+        flat.copy_(leaf.detach().reshape(-1))
         yield flat.view(torch.uint8).numpy().tobytes()
 
 

@@ -204,6 +204,14 @@ def test_rows_that_cannot_be_compared_are_said_to_be_unknown() -> None:
     assert shared_rows(PAIRS, None, TensorDataset(X + 1, Y)) == {}
 
 
+def test_columns_of_a_table_can_be_compared() -> None:
+    table = torch.arange(12.0).reshape(4, 3).T.contiguous().T  # as pandas stores it
+    data = TensorDataset(table[:, :-1], table[:, -1:])
+    found = shared_rows(data, data, None)
+    assert found is not None
+    assert found["train", "validation"].equal_targets == 4
+
+
 def test_loaders_over_one_data_set_share_what_both_draw() -> None:
     data = TensorDataset(torch.arange(9.0), torch.arange(9) % 2)
 
