@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ BLOCKS = [
     (path.name, block)
     for path, text in PAGES.items()
     for block in blocks(text)
+    if path.name != "README.md"
     if "astkit.integrations" not in block  # see tests/integrations
     if "cifar10" not in block  # needs a download
 ]
@@ -80,6 +84,30 @@ def test_a_block_runs(
         )
         trainer.run()
         assert trainer.ledger.samples.trained == 3 * 128
+
+
+def test_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    script = "\n".join(blocks(PAGES[ROOT / "README.md"]))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    assert re.match(r"forecast: \+\d", lines[0])
+    assert re.match(r"aim: [+-]\d.*, 3 seeds, same FLOPs", lines[-1])
+
+
+def test_readme_is_short_and_its_tables_fit_the_column() -> None:
+    lines = PAGES[ROOT / "README.md"].splitlines()
+    assert len(lines) <= 110
+    cells = [cell for line in lines if line.startswith("|") for cell in line.split("|")]
+    shown = [re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", cell).strip() for cell in cells]
+    assert max(map(len, shown)) <= 60
 
 
 def test_every_link_leads_somewhere() -> None:

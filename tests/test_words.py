@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PATTERNS = {
-    r"\bdoes not pay\b|\b(?:it|that|policy|gate|auto) (?:pays|costs)\b": "write the number",
+    r"\bdoes not pay\b|\b(?:policy|gate|auto) (?:pays|costs)\b|\b(?:that|it) pays\b": "the number",
     r"\bdense's\b": "of dense training",
     r"\bbooks\b|\bis booked\b": "records",
     r"\bflow and step\b": "per flow and step",
