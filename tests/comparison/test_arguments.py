@@ -11,7 +11,7 @@ from astkit.comparison.arguments import checked_methods, label_of
 from astkit.gating import InfoBatch, OriginPI, as_policy
 from astkit.names import REGISTRIES
 from astkit.trainers.fingerprint import plain
-from tests.comparison.small_tasks import TRAIN, VALIDATION, make_model
+from tests.comparison.small_tasks import TRAIN, classes, make_model
 
 
 def test_labels_name_the_arguments_given() -> None:
@@ -41,7 +41,7 @@ def test_a_policy_that_observed_another_run_is_refused(name: str) -> None:
     assert policy is not None
     before = plain(policy.state_dict())
     checked_methods([policy])
-    Trainer(make_model(), TRAIN, VALIDATION, policy=policy, budget=Budget(epochs=3)).run()
+    Trainer(make_model(), TRAIN, classes(100), policy=policy, budget=Budget(epochs=3)).run()
     if plain(policy.state_dict()) == before:  # it observes nothing
         checked_methods([policy])
         return

@@ -34,7 +34,8 @@ def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     report = astkit.compare(perceptron, *digits(), seeds=[0, 1], config=TrainConfig(lr=1e-3))
-    rate, length, verdict = report.verdict.splitlines()
+    forecast, rate, length, verdict = report.verdict.splitlines()
+    assert forecast.startswith("forecast: nothing to gain")
     assert rate.startswith("dense training gains +")
     assert rate.endswith("an untuned baseline; pass config=TrainConfig(lr=0.003).")
     assert length.startswith("twice the budget gained dense training +")
