@@ -117,7 +117,7 @@ def gained() -> list[str]:
     content = json.loads(SHARED.read_text())
     rows = pd.DataFrame(content["rows"])
     rows["said"] = [
-        f"{row.gain:+.1f} {row.unit} [{row.gain_low:+.1f}, {row.gain_high:+.1f}]"
+        f"{row.gain:+z.1f} {row.unit} [{row.gain_low:+z.1f}, {row.gain_high:+z.1f}]"
         + ("" if pd.isna(row.share) else f" / {row.share:.2f}")
         for row in rows.itertuples()
     ]
