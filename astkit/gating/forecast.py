@@ -163,17 +163,22 @@ def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
 
 
 def _classifier(pair: Pair, fitted: Tensor, y: Array) -> Fit:
-    """A linear head on the features, trees for tables; losses are 0 or 100."""
+    """A linear head on the features; losses are 0 or 100.
+
+    Trees for tables of two classes: with more, each would need trees of its own, which may take
+    longer than a small network.
+    """
     from sklearn.pipeline import make_pipeline
 
     train, target = pair.train, pair.target
     x = train.features(fitted)
     assert target.labels is not None
     labels = target.labels.numpy()
+    trees = train.kind == TABLE and len(np.unique(y)) <= 2
     of_target = target.features(torch.arange(len(target)))
 
     def fit(weights: Array) -> Array:
-        model = make_pipeline(table_classifier()) if train.kind == TABLE else _head(x)
+        model = make_pipeline(table_classifier()) if trees else _head(x)
         last = model.steps[-1][0]
         model.fit(x, y, **{f"{last}__sample_weight": weights / weights.mean()})
         pair.flops += fit_flops(model[-1], x)

@@ -272,9 +272,9 @@ def target_share(scores: Array, of_target: Array, weights: Array) -> float:
 class Classifier:
     """Tells training rows from rows of the target; each kind has half of the weight.
 
-    Linear models of features. For tables boosted trees on columns, targets, and how far each
-    target is from what models of either kind expect, so that another law is seen: `Experts` of one
-    half of the rows judge the other half.
+    Linear models of features. For tables boosted trees on columns and targets and, in a regression,
+    on how far each target is from what models of either kind expect, so that another law is seen:
+    `Experts` of one half of the rows judge the other half.
 
     Args:
         train, target: int64, the rows to fit.
@@ -283,13 +283,14 @@ class Classifier:
 
     def __init__(self, pair: Pair, train: Tensor, target: Tensor, factor: Tensor) -> None:
         self.experts: list[Experts | None] = [None]
-        if pair.train.kind == TABLE and pair.target.targets(target[:1]) is not None:
+        self.targets = pair.train.kind == TABLE and pair.target.targets(target[:1]) is not None
+        if self.targets and not pair.has_classes:
             halves = (slice(1, None, 2), slice(0, None, 2))
             self.experts = [Experts(pair, train[half], target[half]) for half in halves]
         count = len(self.experts)
         parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
         parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]
-        x = stacked([_view(*part) for part in parts])
+        x = stacked([_view(*part, self.targets) for part in parts])
         kinds = np.repeat([0, 1], [len(train), len(target)])
         of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
@@ -304,7 +305,7 @@ class Classifier:
         """A number for each of the rows ``which``, int64 ``[n]``: higher, more like the target."""
         if not len(which):
             return np.empty(0)
-        views = [_view(rows, which, experts) for experts in self.experts]
+        views = [_view(rows, which, experts, self.targets) for experts in self.experts]
         found = [
             self.model.predict_proba(view)[:, 1]
             if hasattr(self.model, "predict_proba")
@@ -315,42 +316,33 @@ class Classifier:
 
 
 class Experts:
-    """Models of the law of some rows of the training data and of the target, int64 each.
+    """Regressions of the targets of some rows of the training data and of the target, int64 each.
 
-    Boosted trees: classifiers, or a regression for each of at most `OUTPUTS` outputs.
+    `LinearThenTrees`, for each of at most `OUTPUTS` outputs.
     """
 
     def __init__(self, pair: Pair, train: Tensor, target: Tensor) -> None:
-        self.classes = pair.has_classes
-        self.models: list[Any] = []
+        self.models = []
         for rows, which in ((pair.train, train), (pair.target, target)):
             x, y = rows.features(which), _columns(rows, which)
-            for each in y.T[:OUTPUTS]:
-                model: Any = table_classifier() if self.classes else LinearThenTrees()
-                self.models.append(model.fit(x, each))
-                pair.flops += fit_flops(model, x)
+            self.models += [LinearThenTrees().fit(x, each) for each in y.T[:OUTPUTS]]
+        pair.flops += sum(fit_flops(model, x) for model in self.models)
 
     def surprise(self, x: Array, y: Array) -> Array:
-        """Errors of each model, or its probability of the class: float32 ``[n, models]``."""
-        columns = []
-        for place, model in enumerate(self.models):
-            own = y[:, place % min(y.shape[1], OUTPUTS)]
-            if self.classes:
-                known = np.searchsorted(model.classes_, own).clip(0, len(model.classes_) - 1)
-                found = model.predict_proba(x)[np.arange(len(x)), known]
-                columns.append(np.where(model.classes_[known] == own, found, 0.0))
-            else:
-                columns.append(np.abs(own - model.predict(x)))
-        return np.stack(columns, 1)
+        """Errors of each regression: float64 ``[n, models]``."""
+        said = np.stack([model.predict(x) for model in self.models], 1)
+        own = np.tile(y[:, :OUTPUTS], 2)  # models of the training data, then of the target
+        return np.abs(own - said)
 
 
-def _view(rows: Rows, which: Tensor, experts: Experts | None) -> Matrix:
-    """Columns that a classifier sees of the rows ``which``."""
+def _view(rows: Rows, which: Tensor, experts: Experts | None, targets: bool) -> Matrix:
+    """Columns that a classifier sees of the rows ``which``: features, ``targets``, and errors."""
     x = rows.features(which)
-    if experts is None:
+    if not targets:
         return x
     y = _columns(rows, which)
-    return np.hstack([x, y, experts.surprise(x, y)]).astype(np.float32)
+    more = [] if experts is None else [experts.surprise(x, y)]
+    return np.hstack([x, y, *more]).astype(np.float32)
 
 
 def _columns(rows: Rows, which: Tensor) -> Array:
@@ -408,11 +400,12 @@ class LinearThenTrees:
 def fit_flops(estimator: Any, x: Matrix) -> float:
     """FLOPs of fitting a scikit-learn ``estimator`` to ``x [n, d]``, by its main loop.
 
-    Of trees one addition for each value, level and iteration; of a linear model two products of
+    Of trees one addition for each value, level and tree; of a linear model two products of
     ``x`` with a vector for each iteration; else the normal equations.
     """
     entries = x.nnz if hasattr(x, "nnz") else x.size
     iterations = float(np.max(getattr(estimator, "n_iter_", None) or 0))
     if hasattr(estimator, "max_leaf_nodes"):
-        return entries * iterations * float(np.log2(estimator.max_leaf_nodes))
+        trees = iterations * getattr(estimator, "n_trees_per_iteration_", 1)
+        return entries * trees * float(np.log2(estimator.max_leaf_nodes))
     return 4 * entries * iterations if iterations else 2 * entries * x.shape[1]
