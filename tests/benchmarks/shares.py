@@ -19,7 +19,6 @@ from torch import Tensor
 from astkit.comparison.statistics import DENSE, by_arm, gaps, share_of_gain
 from astkit.comparison.training import RECORDS
 from astkit.files import write_atomic
-from astkit.stamp import stamp
 from astkit.widgets import comparison_plots
 from tests.benchmarks.gain import (
     CACHE,
@@ -159,8 +158,12 @@ def collect() -> None:
 def main() -> None:
     collect()
     table = shares()
-    commits = sorted({entry["stamp"]["commit"][:8] for entry in read(RESULTS).values()})
-    content = {"measured_at": commits, "stamp": stamp(), "rows": table}
+    entries = read(RESULTS)
+    changed = [name for name, entry in entries.items() if entry["stamp"]["dirty"]]
+    if changed:
+        raise SystemExit(f"measured with local changes, train them again: {', '.join(changed)}")
+    commits = sorted({entry["stamp"]["commit"][:8] for entry in entries.values()})
+    content = {"measured_at": commits, "rows": table}
     write_atomic(SHARES, json.dumps(content, indent=1) + "\n")
     comparison_plots.shares(table).savefig(PICTURE, dpi=150)
     print(pd.DataFrame(table).round(3).to_string())
