@@ -95,7 +95,9 @@ def gains() -> str:
         use, gained = "dense training", "cannot tell yet"
         for row in better.to_dict("records"):
             use = f"`{row['policy']}`"
-            gained = f"{row['gain']:+.1f} {row['unit']}, {row['share']:.2f} of the possible gain"
+            gained = f"{row['gain']:+.1f} {row['unit']}"
+            if pd.notna(row["share"]):
+                gained += f", {row['share']:.2f} of the possible gain"
         table[README_ROWS[condition]] = {"use": use, "it gained": gained}
     return markdown(pd.DataFrame(table).T.rename_axis("your data"))
 
