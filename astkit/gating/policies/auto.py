@@ -1,14 +1,17 @@
-"""Selection that sets itself from the losses; dense training where selection does not pay."""
+"""Selection that asks what is wrong with the data, and trains on all rows where nothing is."""
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.util import find_spec
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from astkit import rng
 from astkit.gating.epoch import RunInfo
+from astkit.gating.features import Rows
+from astkit.gating.policies.aim import FEWEST, Aim, has_features
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted
 from astkit.gating.policy import PolicyCard, Visit
 from astkit.gating.selection import Selection
@@ -16,143 +19,143 @@ from astkit.gating.selection import Selection
 SHORT, LONG = 12.0, 24.0
 """Epochs: up to `SHORT`, high losses are preferred most; from `LONG` on, not."""
 SURE, NOISE = 0.1, 0.05
-"""Fraction of the samples that the estimate of wrong labels uses; smallest estimate that counts."""
+"""Share of the samples, the surest ones, that are judged; smallest share of wrong labels there."""
+TRAINED, LIKELY = 0.75, 1.75
+"""Smallest confidence by accuracy of a trained model; largest likelihood of random labels."""
 POWER, LEAST = 4, 0.05
 """Exponent of the trust in a label, and the smallest trust."""
 
 
-class Auto(LastLoss):
-    """Weights samples by difficulty, by trust in their label and by class; needs no settings.
+class Auto(Aim, LastLoss):
+    """Asks three questions, in this order, each by a test; needs no settings.
 
-    Each quarter of an epoch draws N / 4 of all N samples without replacement, p proportional to
-    ``loss**b * trust**POWER``, with the loss of the sample's latest training step. So an epoch has
-    as many steps as in dense training. The first one uses each sample once.
+    1. *Are the class shares of the target others? Is the input another, given the class?* Then
+       rows are drawn as by `Aim`, unless its proxy does not gain by it.
+    2. *Are labels wrong?* Each sample has a label, and predictions at its latest training step. Of
+       the `SURE` * N samples of highest confidence, a share of more than `NOISE` has another label
+       than the predicted one. If these labels are random ones, the model finds them no likelier
+       than other classes; where they are more than `LIKELY` times as likely, they are classes that
+       it or people confuse. Random labels are trusted less, see `trust`; with confused ones, which
+       difficulty would prefer, all rows are trained on.
+    3. Otherwise *difficulty*: in runs of up to `SHORT` epochs, p proportional to ``loss**b`` with
+       b = 1/2, which falls linearly to 0 at `LONG`. The length of the run is estimated from the
+       budget spent so far; with repeated samples it is that in epochs of the distinct ones.
 
-    - *Difficulty*: b = 1/2 in runs of up to `SHORT` epochs, and falls linearly to 0 at `LONG`. The
-      length of the run is estimated from the budget spent so far. With repeated samples it is that
-      in epochs of the distinct ones.
-    - *Trust*, the probability that the label is right: ``max(LEAST, 1 - e / C * exp(loss))`` for C
-      classes if a fraction e of the labels is replaced by random ones. By Bayes' rule, since the
-      model then gives a label the probability ``exp(-loss) = (1 - e) * q + e / C``, where q is that
-      of the true label. e is estimated as the error rate on the `SURE` * N samples of highest
-      confidence, times C / (C - 1); below `NOISE` it counts as 0.
-    - *Class*: if the class shares of the validation data differ from those of the training data (a
-      chi-squared statistic more than 5 standard deviations above its mean), each quarter has those
-      of the validation data; a class with too few samples is repeated.
+    Nothing is judged before the model is sure of what it gets right: its mean confidence in the
+    surest samples has to reach `TRAINED` times its accuracy there. Until then, and where none of
+    the three has an effect, all rows are trained on.
 
-    Where none of the three has an effect, the samples are those of dense training. Data without
-    class labels use difficulty alone. Source: this package.
+    For 2 and 3, each quarter of an epoch draws N / 4 of all N samples without replacement, so that
+    an epoch has as many steps as in dense training. Data without class labels use 1 and 3. The
+    first question needs scikit-learn and a target of `FEWEST` rows. Source: this package.
     """
 
     card = PolicyCard(
-        law="as many samples as in dense training, p proportional to sqrt(loss) times the fourth"
-        " power of the probability of a right label; class shares of the validation data; long"
-        " runs on clean data: all",
+        law="where the target differs, as aim; else as many samples as in dense training, p"
+        " proportional to sqrt(loss) in short runs, times the fourth power of the probability of a"
+        " right label if labels are random; else all",
         source="this package",
-        cost="none: skipped samples are not loaded",
-        bias="towards high losses in short runs and towards trusted labels; not corrected",
+        cost="that of aim's tests; skipped samples are not loaded",
+        bias="towards the target, towards high losses in short runs and towards trusted labels; not"
+        " corrected",
         avoid="if an unbiased gradient is required",
     )
-    rounds = 4
     needs_outputs = True
     needs_distinct = True
-    state = ("losses", "confidence", "correct")
+    state: ClassVar[tuple[str, ...]] = (
+        *Aim.state,
+        *LastLoss.state,
+        "confidence",
+        "correct",
+        "label_probability",
+    )
     confidence: Tensor | None = None
     correct: Tensor | None = None
+    label_probability: Tensor | None = None
 
     def __init__(self, seed: int = 0) -> None:
-        self.seed = seed
-
-    def expected_rows(self, samples: int) -> int:
-        return samples
+        super().__init__(seed=seed)
 
     def plan(self, run: RunInfo) -> Selection | None:
         self.recall(run)
+        if self.stage == 0 and not can_ask(run):
+            self.stage = 2
+        aimed = super().plan(run)
+        if aimed is not None:
+            return aimed
         assert self.losses is not None
         known = self.losses.isfinite()
         if known.float().mean() < 0.9:
             return None
-        length = (run.epoch + run.round / self.rounds) / max(run.progress, 1e-9)
-        length *= run.samples / (run.distinct or run.samples)
-        b = 0.5 * min(1.0, max(0.0, (LONG - length) / (LONG - SHORT)))
-        weight = self.losses.clamp_min(0) ** b * self.trust(run) ** POWER
+        trust = self.trust(run)
+        if trust is None:
+            return None
+        weight = self.losses.clamp_min(0) ** self.difficulty(run) * trust**POWER
         weight[~known] = 1e30  # not seen yet: first
-        shares = class_shift(run)
-        if shares is None and bool((weight == 1).all()):
+        if bool((weight == 1).all()):
             return None
         random = rng.generator(run.seed, "auto", run.epoch, run.round)
-        if shares is None or run.labels is None:
-            drawn = draw_weighted(weight, len(run.rows), random)
-            drawn = drawn[torch.randperm(len(drawn), generator=random)]
-        else:
-            drawn = draw_classes(weight, run.labels, shares, len(run.rows), random)
+        drawn = draw_weighted(weight, len(run.rows), random)
+        drawn = drawn[torch.randperm(len(drawn), generator=random)]
         return Selection(drawn, candidates=len(run.rows), rate=1.0)
 
-    def trust(self, run: RunInfo) -> Tensor | float:
-        """Probability that each label is right, ``[samples]``; 1 without wrong labels."""
-        if run.labels is None or self.confidence is None or self.correct is None:
+    def difficulty(self, run: RunInfo) -> float:
+        """Exponent of the loss."""
+        length = (run.epoch + run.round / self.rounds) / max(run.progress, 1e-9)
+        length *= run.samples / (run.distinct or run.samples)
+        return 0.5 * min(1.0, max(0.0, (LONG - length) / (LONG - SHORT)))
+
+    def trust(self, run: RunInfo) -> Tensor | float | None:
+        """Probability that each label is right, ``[samples]``; 1 without wrong labels.
+
+        For C classes, of whose labels a share e is replaced by random ones, it is
+        ``max(LEAST, 1 - e / C / p)`` with the label's probability p, by Bayes' rule: p is
+        ``(1 - e) * q + e / C``, where q is that of the true label. e is estimated as the error rate
+        on the surest samples, times C / (C - 1). ``None`` if the model is not trained enough to
+        judge, or if wrong labels are no random ones.
+        """
+        if run.labels is None or self.confidence is None:
             return 1.0
-        assert self.losses is not None
+        assert self.correct is not None
+        assert self.label_probability is not None
         classes = max(2, int(run.labels.max()) + 1)
         sure = self.confidence.topk(max(1, round(SURE * run.samples)), sorted=False).indices
-        wrong = float((~self.correct[sure]).float().mean()) * classes / (classes - 1)
+        confidence, correct = self.confidence[sure], self.correct[sure]
+        if confidence.mean() < TRAINED * correct.float().mean():
+            return None
+        wrong = float((~correct).float().mean()) * classes / (classes - 1)
         if wrong < NOISE:
             return 1.0
-        return (1 - min(1.0, wrong) / classes * self.losses.exp()).clamp(LEAST, 1.0)
+        others = (1 - confidence[~correct]).sum() / (classes - 1)
+        likely = self.label_probability[sure][~correct].sum() > LIKELY * others
+        if likely or classes == 2:  # of two classes, the other one is no likelier than itself
+            return None
+        known = self.label_probability.clamp_min(1e-12)
+        return (1 - min(1.0, wrong) / classes / known).clamp(LEAST, 1.0)
 
     def observe(self, visit: Visit) -> None:
         super().observe(visit)
-        if visit.confidence is None or visit.correct is None:
+        if visit.confidence is None or visit.correct is None or visit.label_probability is None:
             return
         assert self.losses is not None
         assert visit.index is not None
-        if self.confidence is None or self.correct is None:
+        if self.confidence is None:
             self.confidence = torch.zeros(len(self.losses))
             self.correct = torch.zeros(len(self.losses), dtype=torch.bool)
+            self.label_probability = torch.zeros(len(self.losses))
+        assert self.correct is not None
+        assert self.label_probability is not None
         self.confidence[visit.index] = visit.confidence.float()
         self.correct[visit.index] = visit.correct
+        self.label_probability[visit.index] = visit.label_probability.float()
 
 
-def class_shift(run: RunInfo) -> Tensor | None:
-    """Class shares of the validation data, float64 ``[classes]``, if the training data differ.
-
-    Classes without a training sample are left out of the shares.
-    """
-    if run.labels is None or run.target_labels is None or not len(run.target_labels):
-        return None
-    train = run.labels.bincount(minlength=int(run.target_labels.max()) + 1).double()
-    held = run.target_labels.bincount(minlength=len(train)).double()
-    held = torch.where(train > 0, held, 0.0)
-    expected = train / train.sum() * held.sum()
-    present = expected > 0
-    statistic = ((held - expected).square() / expected)[present].sum()
-    freedom = int(present.sum()) - 1
-    if freedom < 1 or statistic <= freedom + 5 * (2 * freedom) ** 0.5:
-        return None
-    return held / held.sum()
-
-
-def draw_classes(
-    weight: Tensor, labels: Tensor, shares: Tensor, count: int, random: torch.Generator
-) -> Tensor:
-    """``count`` positions, ``shares [classes]`` of them from each class, drawn by ``weight [n]``.
-
-    Within a class the draw is without replacement, after all of its samples as often as they fit.
-    """
-    drawn: list[Any] = []
-    quotas = largest_remainder(shares * count, count)
-    for label, quota in enumerate(quotas.tolist()):
-        places = (labels == label).nonzero().squeeze(1)
-        if len(places) and quota:
-            whole, rest = divmod(quota, len(places))
-            drawn += [places.repeat(whole), places[draw_weighted(weight[places], rest, random)]]
-    chosen = torch.cat(drawn)
-    return chosen[torch.randperm(len(chosen), generator=random)]
-
-
-def largest_remainder(quotas: Tensor, total: int) -> Tensor:
-    """Whole numbers near ``quotas`` that add up to ``total``."""
-    whole = quotas.floor()
-    missing = total - int(whole.sum())
-    whole[(quotas - whole).topk(missing).indices] += 1
-    return whole.long()
+def can_ask(run: RunInfo) -> bool:
+    """Whether the data can be compared with the target."""
+    if run.target is None or find_spec("sklearn") is None:
+        return False
+    try:
+        target = Rows(run.target, by_row=lambda rows: rows[:, None])
+    except ValueError:  # rows that are read in order only
+        return False
+    return len(target) >= FEWEST and (run.features is not None or has_features(run.data))

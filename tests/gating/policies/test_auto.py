@@ -1,4 +1,4 @@
-"""`auto`: each of its three factors against a literal reference, and when it does nothing."""
+"""`auto`: each of its three answers against a literal reference, and when it does nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from scipy import stats
-from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from astkit.gating import Policy, RunInfo, Selection, Visit
-from astkit.gating.policies.auto import Auto, class_shift, largest_remainder
-from astkit.trainers import Trainer
+from astkit.gating.policies.aim import FEWEST, Aim
+from astkit.gating.policies.auto import LEAST, LIKELY, Auto
+from astkit.trainers import TrainConfig, Trainer
+from tests.gating.policies.test_aim import BALANCED, TAIL, run_info
 
 N, PLANS = 12, 1200
 LABELS = torch.arange(N) % 4
@@ -31,8 +33,10 @@ def told(correct: Tensor | None, seed: int = 0) -> Auto:
     """A policy that has seen each sample; without ``correct`` its outputs were no classes."""
     policy = Auto(seed)
     assert policy.plan(info(0, 8)) is None
-    confidence = None if correct is None else torch.linspace(0.1, 1, N)
-    policy.observe(Visit(torch.arange(N), LOSSES, correct, confidence))
+    known = (
+        () if correct is None else (correct, torch.linspace(0.8, 1, N), torch.linspace(0.8, 1, N))
+    )
+    policy.observe(Visit(torch.arange(N), LOSSES, *known))
     return policy
 
 
@@ -116,72 +120,125 @@ def test_repeated_rows_are_counted_where_the_data_are_in_memory() -> None:
     assert found == [4] * 8
 
 
-def test_labels_that_contradict_a_confident_model_are_trusted_less() -> None:
-    correct = torch.ones(N, dtype=torch.bool)
-    correct[N - 1] = False  # the most confident tenth is one sample here
-    policy = told(correct)
-    trust = [max(0.05, 1 - 1 / 4 * math.exp(loss)) for loss in LOSSES.tolist()]
+ROWS, CLASSES = 2000, 5
+MANY = RunInfo(ROWS, torch.arange(ROWS), 1, 0, 0.25, torch.arange(ROWS) % CLASSES)
+
+
+def judged(wrong: float, likely: float = 1.0, confidence: float = 0.8) -> Auto:
+    """A policy of a model that contradicts a share of the labels of its 200 surest samples.
+
+    Such a label is ``likely`` times as probable as the other classes are on average.
+    """
+    policy = Auto()
+    policy.plan(replace(MANY, epoch=0, progress=0.0))
+    sure = torch.arange(ROWS) < 0.1 * ROWS
+    correct = torch.arange(ROWS) >= wrong * 0.1 * ROWS
+    top = torch.where(sure, confidence, 0.9 * confidence)
+    own = torch.where(correct, top, likely * (1 - top) / (CLASSES - 1))
+    policy.observe(Visit(torch.arange(ROWS), -own.log(), correct, top, own))
+    return policy
+
+
+def test_random_labels_are_trusted_less() -> None:
+    policy = judged(0.3)
+    trust = policy.trust(MANY)
+    assert isinstance(trust, Tensor)
+    share = 0.3 * CLASSES / (CLASSES - 1)
+    own = [0.05] * 60 + [0.8] * 140 + [0.72] * 1800
+    expected = [max(LEAST, 1 - share / CLASSES / p) for p in own]
+    assert trust.tolist() == pytest.approx(expected)
+    chosen = policy.plan(MANY)
+    assert chosen is not None
+    assert policy.plan(replace(MANY, epoch=10, progress=10 / 24)) is not None  # of any length
+
+
+def test_labels_that_are_confused_are_trained_on_like_all_others() -> None:
+    assert judged(0.3, likely=0.9 * LIKELY).plan(MANY) is not None
+    confused = judged(0.3, likely=1.1 * LIKELY)
+    assert confused.trust(MANY) is None
+    assert confused.plan(MANY) is None
+    two = replace(MANY, labels=torch.arange(ROWS) % 2)
+    assert judged(0.3).trust(two) is None
+
+
+def test_few_contradictions_are_errors_of_the_model() -> None:
+    assert judged(0.03).trust(MANY) == 1.0
+
+
+def test_nothing_is_judged_before_the_model_is_sure_of_what_it_gets_right() -> None:
+    for wrong in (0.0, 0.3):
+        untrained = judged(wrong, confidence=0.5 * (1 - wrong))
+        assert untrained.trust(MANY) is None
+        assert untrained.plan(MANY) is None
+
+
+class Trusting(Auto):
+    """A policy with a given trust."""
+
+    def trust(self, run: RunInfo) -> Tensor:
+        return torch.linspace(0.2, 1, N)
+
+
+def test_difficulty_and_trust_are_multiplied() -> None:
+    policy = Trusting()
+    policy.plan(info(0, 8))
+    policy.observe(Visit(torch.arange(N), LOSSES))
+    trust = torch.linspace(0.2, 1, N).tolist()
     weight = [math.sqrt(loss) * p**4 for loss, p in zip(LOSSES.tolist(), trust, strict=True)]
     assert close(shares(policy), expected(weight))
-    assert policy.plan(info(10, 24)) is not None  # and in runs of any length
 
 
 def test_the_probability_of_a_right_label_is_bayes_rule() -> None:
-    """The share of right labels among simulated samples of about the same loss."""
+    """The share of right labels among simulated samples of about the same probability."""
     random = torch.Generator().manual_seed(0)
     classes, n, e = 10, 200_000, 0.4
-    clean = (3 * torch.randn(n, classes, generator=random)).softmax(1)
+    clean = (4 * torch.randn(n, classes, generator=random)).softmax(1)
     true = torch.multinomial(clean, 1, generator=random).squeeze(1)
     replaced = torch.rand(n, generator=random) < e
     label = torch.where(replaced, torch.randint(classes, (n,), generator=random), true)
     noisy = (1 - e) * clean + e / classes
-    losses = -noisy.gather(1, label[:, None]).squeeze(1).log()
+    own = noisy.gather(1, label[:, None]).squeeze(1)
     confidence, predicted = noisy.max(1)
     policy = Auto()
     policy.plan(RunInfo(n, torch.arange(n), 0, 0, 0.0, label))
-    policy.observe(Visit(torch.arange(n), losses, predicted == label, confidence))
+    policy.observe(Visit(torch.arange(n), -own.log(), predicted == label, confidence, own))
     trust = policy.trust(RunInfo(n, torch.arange(n), 1, 0, 0.5, label))
     assert isinstance(trust, Tensor)
-    for low in (0.5, 1.0, 1.5, 2.0, 2.5):
-        near = (losses >= low) & (losses < low + 0.25)
+    for low in (0.05, 0.1, 0.2, 0.3, 0.5):
+        near = (own >= low) & (own < 1.2 * low)
         right = float((~replaced[near]).float().mean())
         assert float(trust[near].mean()) == pytest.approx(right, abs=0.04)
 
 
-def test_class_shares_follow_the_validation_data() -> None:
-    tail = torch.tensor([0] * 8 + [1] * 2 + [2] * 1 + [3] * 1)
-    policy = told(torch.ones(N, dtype=torch.bool))
-    held = torch.arange(4).repeat(20)
-    counts = torch.zeros(4)
-    for seed in range(100):
-        run = info(30, 48, labels=tail, target_labels=held, rows=torch.arange(8), seed=seed)
-        chosen = policy.plan(run)
-        assert chosen is not None
-        assert chosen.index.bincount(minlength=N)[10:].tolist() == [2, 2]  # repeated
-        counts += tail[chosen.index].bincount(minlength=4)
-    assert (counts / 100).tolist() == [2, 2, 2, 2]
-    same = info(30, 48, labels=tail, target_labels=tail.repeat(20))
-    assert policy.plan(same) is None
+def test_the_target_is_asked_first_and_as_aim_does() -> None:
+    run = run_info(TAIL, BALANCED, 0, seed=3, labels=TAIL.tensors[1])
+    chosen, by_aim = Auto(seed=3).plan(run), Aim(seed=3).plan(run)
+    assert chosen is not None
+    assert by_aim is not None
+    assert chosen.index.equal(by_aim.index)
+    few = Subset(BALANCED, range(FEWEST - 1))
+    unknown = TensorDataset(torch.zeros(len(TAIL), 1, 1, 1, 1), TAIL.tensors[1])
+    for part in ({"target": few}, {"target": None}, {"data": unknown}):
+        assert Auto(seed=3).plan(replace(run, **part)) is None
 
 
-def test_the_shift_is_a_chi_squared_test() -> None:
-    train = torch.tensor([60, 30, 10])
-    for held in ([60, 30, 10], [50, 36, 14], [40, 40, 20], [20, 20, 20], [0, 50, 50]):
-        run = replace(
-            info(1, 8),
-            labels=torch.arange(3).repeat_interleave(train),
-            target_labels=torch.arange(3).repeat_interleave(torch.tensor(held)),
-        )
-        statistic = stats.chisquare(held, train.numpy() / 100 * sum(held)).statistic
-        found = class_shift(run)
-        assert (found is not None) == (statistic > 2 + 5 * 2)
-        if found is not None:
-            assert found.tolist() == pytest.approx([each / sum(held) for each in held])
-
-
-def test_quotas_add_up() -> None:
-    quotas = largest_remainder(torch.tensor([1.5, 2.25, 0.25, 3.0]), 7)
-    assert quotas.tolist() == [2, 2, 0, 3]
+def test_an_undertrained_model_ends_near_dense_training() -> None:
+    x, y = load_digits(return_X_y=True)
+    inputs, labels = torch.tensor(x / 16).float(), torch.tensor(y)
+    train, held = (
+        TensorDataset(inputs[part], labels[part]) for part in (slice(1400), slice(1400, None))
+    )
+    found = {}
+    for policy in ("auto", None):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        options = {"policy": policy, "epochs": 5, "batch_size": 128, "device": "cpu"}
+        trainer = Trainer(model, train, config=TrainConfig(lr=1e-3), **options)  # type: ignore[arg-type]
+        trainer.run()
+        found[policy] = trainer.evaluate(held)["accuracy"]
+    assert found[None] < 0.8  # not trained to the end
+    assert found["auto"] >= found[None] - 0.02
 
 
 def test_an_epoch_has_as_many_samples_as_in_dense_training() -> None:

@@ -171,7 +171,7 @@ def test_the_trainer_takes_it(name: str) -> None:
     assert counts.trained < 3 * N or (getattr(policy, "rate", 1.0) == 1 and name not in SHORT)
     scores = cost.forwards > 0 and (overrides(policy, "choose") or counts.skipped > 0)
     assert (counts.scored > 0) == scores, f"scored {counts.scored} rows, but its cost is {cost}"
-    helped = overrides(policy, "prepare") or cost.helpers > 0 or name in ("learned", "aim")
+    helped = overrides(policy, "prepare") or cost.helpers > 0 or name in ("learned", "aim", "auto")
     assert (trainer.ledger.flops.helper > 0) == helped
 
 
