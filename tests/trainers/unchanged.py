@@ -1,7 +1,8 @@
 """Numbers that a change of structure must not change: weights, selections and costs of 200 steps.
 
 ``python -m tests.trainers.unchanged`` writes unchanged.json anew; two processes are started for the
-configurations whose names end in ``_ddp``.
+configurations whose names end in ``_ddp``. The numbers are those of version 0.2, but for "auto",
+which asks other questions since.
 """
 
 from __future__ import annotations
