@@ -33,6 +33,10 @@ WIDEST = 3.0
 """Rows of a forest plot that reach further than this many times the median row are cut off."""
 SHARES_SHOWN = (-0.6, 1.25)
 """Ends of the axis of `shares`."""
+SHARES_LABELS = {
+    "dense+target": "dense + validation rows",
+    "random@infobatch": "random at the rate of infobatch",
+}
 _LARGE: dict[str, Any] = {"ms": 11, "mec": INK, "mew": 1.4, "linestyle": "none", "zorder": 5}
 COSTS = {"flops": "FLOPs", "seconds": "time"}
 
@@ -111,7 +115,7 @@ def shares(table: Table) -> Picture:
     for policy, offset in zip(policies, spread, strict=True):
         look: dict[str, Any] = {**line(policy), "linestyle": "none"}
         look |= {"ms": 6, "lw": 1.6}
-        axis.plot([], [], **look, label=policy.replace("dense+target", "dense + validation rows"))
+        axis.plot([], [], **look, label=SHARES_LABELS.get(policy, policy))
         for row in rows[rows["policy"] == policy].to_dict("records"):
             height = conditions.index(row["condition"]) + offset
             _bar(
