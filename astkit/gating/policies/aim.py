@@ -45,10 +45,10 @@ class Aim(Policy):
     """Draws as many rows as dense training, in proportion to how much the target needs them.
 
     The target is the validation data. Weights p_target(x, y) / p_training(x, y), see
-    `astkit.gating.ratio`, to the power 0, 0.5 or 1 that a proxy found best, see
-    `astkit.gating.forecast`. Where a test does not tell the training data from the target, or where
-    the proxy does not gain, all rows are trained on, as in dense training; unless the targets of
-    the rows that would be left out are noise, by which a proxy loses less than a network.
+    ``astkit.gating.ratio``, to the power 0, 0.5 or 1 that a proxy found best, see
+    ``astkit.gating.forecast``. Where a test does not tell the training data from the target, or
+    where the proxy does not gain, all rows are trained on, as in dense training; unless the targets
+    of the rows that would be left out are noise, by which a proxy loses less than a network.
 
     The test takes place before the first step, with features that need no training. For images it
     is repeated once in the first epoch, with the model's last hidden layer, loss and entropy, on
