@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
 import pytest
 
 HERE = Path(__file__).parent
@@ -23,6 +24,10 @@ ALONE = (
 """Tests that drive a browser, watch memory or end processes: no others run beside them."""
 
 LONGEST = ("notebooks/test_runs.py", "runs/test_export_runs.py")
+
+# on a busy machine an example may take longer than hypothesis allows
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

@@ -277,13 +277,19 @@ def fill(tensor: Tensor, *key: int | str) -> None:
 
 
 def policy_part(run: Run, policy: Policy) -> Part:
-    """What a copy of ``policy`` selects in four rounds on `ROWS` rows with invented losses.
+    """What copies of ``policy`` select on `ROWS` rows with invented losses, in `ROUNDS` or more.
 
-    A policy that uses a model gets a copy with invented weights, and rows of the training data.
+    One that plans has a target unlike the training data, then one alike, since it may ask about the
+    target first. A policy that uses a model gets a copy with invented weights, and rows of the
+    training data.
     """
     model = run.optimisation.model
 
     def compute() -> Iterable[float]:
+        kinds = (True, False) if overrides(policy, "plan") else (True,)
+        return [number for unlike in kinds for number in selected(unlike)]
+
+    def selected(unlike: bool) -> list[float]:
         twin, helper = copy.deepcopy((policy, model))
         for number, parameter in enumerate(helper.parameters()):
             fill(parameter.data, number)
@@ -299,9 +305,10 @@ def policy_part(run: Run, policy: Policy) -> Part:
 
         if overrides(twin, "prepare"):
             twin.prepare(lambda: copy.deepcopy(helper), [scored(part) for part in parts])
-        for number in range(ROUNDS):
+        rounds = max(ROUNDS, 2 * twin.rounds)  # two epochs, at least
+        for number in range(rounds):
             if overrides(twin, "plan"):
-                numbers += _planned(twin, number)
+                numbers += _planned(twin, number, number / rounds, unlike)
             for part in parts if overrides(twin, "choose") else ():
                 numbers += _chosen(twin, number, scored(part))
         return numbers
@@ -321,24 +328,27 @@ def _first_rows(source: BatchSource) -> list[Batch]:
     return batches
 
 
-def _planned(policy: Policy, number: int) -> list[float]:
+def _planned(policy: Policy, number: int, progress: float, unlike: bool) -> list[float]:
+    epoch, place = divmod(number, policy.rounds)
+    order = rng.permutation(ROWS, "fingerprint", epoch)
+    first, last = (ROWS * each // policy.rounds for each in (place, place + 1))
     labels = torch.arange(ROWS) * 7 % CLASSES
-    shares = torch.cat([labels, labels[labels < 3]])  # of the target: other class shares
-    images = rng.uniform(torch.arange(len(shares) * 16), "fingerprint", "images").reshape(
-        -1, 1, 4, 4
-    )
+    others = torch.cat([labels, labels[labels < 3]]) if unlike else labels
+    size = len(labels) + len(others)
+    pixels = rng.uniform(torch.arange(size * 16), "fingerprint", "images")
+    images, seen = pixels.reshape(-1, 1, 4, 4).split([len(labels), len(others)])
     info = RunInfo(
         samples=ROWS,
-        rows=rng.permutation(ROWS, "fingerprint", number),
-        epoch=number // policy.rounds,
-        round=number % policy.rounds,
-        progress=number / ROUNDS,
+        rows=order[first:last],
+        epoch=epoch,
+        round=place,
+        progress=progress,
         labels=labels,
         seed=policy.seed,
-        target_labels=shares,
+        target_labels=others,
         distinct=ROWS,
-        data=TensorDataset(images[:ROWS], labels),
-        target=TensorDataset(images.square(), shares),
+        data=TensorDataset(images, labels),
+        target=TensorDataset(seen.square() if unlike else seen, others),
     )
     selection = policy.plan(info) or Selection(info.rows)
     for rows in selection.index.split(BATCH):
@@ -354,7 +364,9 @@ def _visit(rows: Tensor, number: int, trained: bool) -> Visit:
     losses = 4 * first * 0.5 ** (number * pace)
     probability = 0.5 ** (losses * 1.5)
     confidence = torch.maximum(probability, 1 - probability)
-    return Visit(rows, losses, probability > 0.5, confidence, probability, trained)
+    right = probability > 0.5
+    label = torch.where(right, probability, (1 - confidence) / (CLASSES - 1))  # else a random one
+    return Visit(rows, losses, right, confidence, label, trained)
 
 
 def _chosen(policy: Policy, number: int, seen: Scored) -> list[float]:
