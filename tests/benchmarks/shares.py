@@ -131,7 +131,7 @@ def foretold(
     if not found:
         return {"forecast": None, "forecast_error": None}
     gain = float(np.mean([each["gain"] for each in found]))
-    error = float(np.mean([each["error"] for each in found]))
+    error = 2 * float(np.mean([each["error"] for each in found]))
     unit = next((each["unit"] for each in found if each["unit"]), "")
     if unit == "% of the RMSE":
         error *= 2 * (1 - gain / 100)
