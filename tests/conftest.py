@@ -25,9 +25,12 @@ ALONE = (
 
 LONGEST = ("notebooks/test_runs.py", "runs/test_export_runs.py")
 
-# on a busy machine an example may take longer than hypothesis allows
-hypothesis.settings.register_profile("unhurried", deadline=None)
-hypothesis.settings.load_profile("unhurried")
+# on a busy machine an example may take longer than hypothesis allows; test-full draws new ones
+hypothesis.settings.register_profile("same examples", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("new examples", deadline=None)
+hypothesis.settings.load_profile(
+    "new examples" if os.environ.get("ASTKIT_FULL") == "1" else "same examples"
+)
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 

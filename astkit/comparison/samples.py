@@ -197,10 +197,9 @@ class Suspects:
     """The ``k`` rows with the highest loss over a whole run: wrong labels, or merely hard samples.
 
     Networks fit consistent samples first, so wrong labels keep a high loss for long (Arpit et al.,
-    "A Closer Look at Memorization in Deep Networks", 2017). The mean over the run ranks better than
-    the last loss, since in the end they are fitted too: with labels that people gave to CIFAR-10,
-    an average precision of 0.72, 0.53 and 0.35 instead of 0.64, 0.44 and 0.27 (40, 17 and 9 %
-    wrong, 8,000 rows, 10 epochs, 2 seeds). Raises ``ValueError`` for ``k`` below 1.
+    "A Closer Look at Memorization in Deep Networks", 2017). They are ranked by the mean over the
+    run, not by the last loss, since in the end they are fitted too. Raises ``ValueError`` for ``k``
+    below 1.
 
     Attributes:
         rows: int64 ``[k]``, the most suspected first.

@@ -146,14 +146,17 @@ class Estimate:
 
     def p(self, value: float = 0.0) -> float:
         """Largest ``error`` at which the interval contains ``value``; 1 without an interval."""
-        from scipy.optimize import brentq
+        from scipy import optimize, special
 
         gap, least = abs(self.mean - value), 1e-12
         if math.isnan(self.error) or not gap:
             return 1.0
         if not self.error or self.quantile(least) <= gap / self.error:
             return least
-        return float(brentq(lambda error: self.quantile(error) - gap / self.error, least, 1.0))
+        if not self.common:
+            return 2 * float(special.stdtr(self.n - 1, -gap / self.error))
+        root = optimize.brentq(lambda error: self.quantile(error) - gap / self.error, least, 1.0)
+        return float(root)
 
 
 def estimate(
