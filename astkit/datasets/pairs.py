@@ -1,7 +1,7 @@
 """Text pairs: a fixed set from Python documentation, or a user's JSONL file.
 
-A pair is a paragraph and the following one. Since other package versions give other
-pairs, ``python -m tests.benchmarks.docs_pairs`` stored them in ``data/docs_pairs.jsonl.gz``.
+A pair is a paragraph and the following one. They are stored in ``data/docs_pairs.jsonl.gz``, since
+other package versions give other pairs.
 """
 
 from __future__ import annotations
