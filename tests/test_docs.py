@@ -23,15 +23,16 @@ import pytest
 import torch
 import yaml
 from playwright.sync_api import sync_playwright
-from torch.utils.data import DataLoader
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from astkit import Budget, Gate, Trainer
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
 from astkit.widgets import gate_plots
 from tests.benchmarks import policies_plan, policies_table, surface
 from tests.benchmarks.gain import read
-from tests.test_readme import surroundings
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -133,6 +134,29 @@ def test_examples_in_docstrings_run(
     assert len(ran) > 5
 
 
+def surroundings() -> dict[str, Any]:
+    """What a reader of an example has already: a model, data, loaders and an optimizer."""
+    x, y = torch.randn(256, 1, 8, 8), torch.randint(0, 10, (256,))
+    data = TensorDataset(x, y)
+    loader = DataLoader(data, batch_size=64)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    names: dict[str, Any] = dict.fromkeys(
+        ("train", "validation", "loader", "train_loader", "val_loader"), loader
+    )
+    return {
+        **names,
+        "data": data,
+        "model": model,
+        "trainer": Trainer(model, loader, policy=Gate(0.5), epochs=1),
+        "budget": Budget(epochs=1),
+        "criterion": nn.CrossEntropyLoss(reduction="none"),
+        "optimizer": torch.optim.SGD(model.parameters(), 0.1),
+        "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+        "Gate": Gate,
+        "Trainer": Trainer,
+    }
+
+
 def example_names(path: str) -> dict[str, Any]:
     """What the reader of the docstring of ``path`` has: README's names, and the object itself."""
     names = surroundings()
@@ -145,7 +169,7 @@ def example_names(path: str) -> dict[str, Any]:
         "x": torch.randn(2, 768) if name == "EnergyFlowLattice" else x,
         "y": y,
         "LatticeConfig": LatticeConfig,
-        "Budget": importlib.import_module("astkit").Budget,
+        "Budget": Budget,
         "device": "cpu",
         "meter": EnergyMeter("cpu"),
         "step": lambda: None,

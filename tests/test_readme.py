@@ -2,92 +2,64 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-from astkit import Budget, Gate, Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "data" / "README.md"]
 PAGES = {path: path.read_text("utf-8") for path in FILES}
 
 
-def blocks(text: str) -> list[str]:
-    """The Python of a page."""
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The Python of a page: what a block needs beyond the default installation, and the block.
+
+    It is stated in the comment before the block, as ``<!-- needs lightning -->``.
+    """
+    return re.findall(r"(?:<!-- needs (\w+) -->\n)?```python\n(.*?)```", text, re.DOTALL)
 
 
-BLOCKS = [
-    (path.name, block)
+def ready(text: str) -> str:
+    """The blocks of a page that need nothing but the default installation."""
+    return "\n".join(block for needs, block in blocks(text) if not needs)
+
+
+EXAMPLES = [path for path, text in PAGES.items() if ready(text) and path.name != "README.md"]
+EXTRAS = [
+    (path, needs, block)
     for path, text in PAGES.items()
-    for block in blocks(text)
-    if path.name != "README.md"
-    if "astkit.integrations" not in block  # see tests/integrations
-    if "cifar10" not in block  # needs a download
+    for needs, block in blocks(text)
+    if needs in ("datasets", "webdataset")
 ]
-LONG = ("await ", "AutomatonTrainer(", "init_process_group(", "**task(")
-"""Blocks that only a front end can run, or that train for minutes: their imports are tried."""
+"""Blocks that need torchrun and integrations have tests of their own; files are the reader's."""
 
 
-def surroundings() -> dict[str, Any]:
-    """What a reader of a block has already: a model, data, loaders and an optimizer."""
-    x, y = torch.randn(256, 1, 8, 8), torch.randint(0, 10, (256,))
-    data = TensorDataset(x, y)
-    loader = DataLoader(data, batch_size=64)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    names: dict[str, Any] = dict.fromkeys(
-        ("train", "validation", "loader", "train_loader", "val_loader"), loader
-    )
-    return {
-        **names,
-        "data": data,
-        "model": model,
-        "trainer": Trainer(model, loader, policy=Gate(0.5), epochs=1),
-        "budget": Budget(epochs=1),
-        "criterion": nn.CrossEntropyLoss(reduction="none"),
-        "optimizer": torch.optim.SGD(model.parameters(), 0.1),
-        "make_model": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-        "Gate": Gate,
-        "Trainer": Trainer,
-    }
-
-
-@pytest.mark.parametrize(("page", "source"), BLOCKS)
-def test_a_block_runs(
-    page: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_a_page_runs_from_top_to_bottom(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for package in re.findall(r"^(?:from|import) (datasets|webdataset)\b", source, re.MULTILINE):
-        pytest.importorskip(package, reason=f"{package} is not installed")
-    tree = compile(source, page, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if any(mark in source for mark in LONG):
-        tree.body = [line for line in tree.body if isinstance(line, ast.Import | ast.ImportFrom)]
     monkeypatch.chdir(tmp_path)
-    names = surroundings()
-    if "compare(" in source:
-        names |= dict.fromkeys(("train", "validation", "test"), names["data"])
-    exec(compile(tree, page, "exec"), names)
-    if "report" in names:
-        assert "auto" in capsys.readouterr().out
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(ready(PAGES[path]), path.name, "exec"), names)
     if "HighLoss" in names:
-        trainer = Trainer(
-            names["model"], names["data"], policy=names["HighLoss"](), epochs=3, batch_size=64
-        )
-        trainer.run()
-        assert trainer.ledger.samples.trained == 3 * 128
+        assert names["trainer"].ledger.samples.trained == 3 * 750  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("path", "needs", "block"), EXTRAS)
+def test_a_block_with_an_extra_runs(
+    path: Path, needs: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(needs, reason=f"{needs} is not installed")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, path.name, "exec"), {})
 
 
 def test_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    script = "\n".join(blocks(PAGES[ROOT / "README.md"]))
+    script = ready(PAGES[ROOT / "README.md"])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", script],

@@ -13,19 +13,20 @@ from astkit import RandomSubset, TrainConfig, Trainer
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.integrations import require, restore, saved
 from tests.integrations.loops import assert_same
-from tests.test_readme import PAGES, blocks, surroundings
+from tests.test_readme import PAGES, blocks
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs the block that imports a package; returns its names, and the model before."""
 
-    def run(package: str, line: str) -> dict[str, Any]:
+    def run(package: str) -> dict[str, Any]:
         pytest.importorskip(package, reason=f"{package} is not installed")
         monkeypatch.chdir(tmp_path)
         (page,) = (text for path, text in PAGES.items() if path.name == "loops.md")
-        (source,) = (block for block in blocks(page) if line in block)
-        names = surroundings()
+        (source,) = (block for needs, block in blocks(page) if needs == package)
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(blocks(page)[0][1], "setting", "exec"), names)
         names["before"] = copy.deepcopy(names["model"])
         exec(compile(source, package, "exec"), names)
         return names
@@ -38,14 +39,13 @@ def own_loop(names: dict[str, Any], policy: Any) -> Any:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     config = TrainConfig(schedule="constant", clip_norm=None)
     options: dict[str, Any] = {"epochs": 4, "batch_size": 64, "device": "cpu"}
-    Trainer(
-        model, names["data"], policy=policy, optimizer=optimizer, config=config, **options
-    ).run()
+    train = names["train"]
+    Trainer(model, train, policy=policy, optimizer=optimizer, config=config, **options).run()
     return model
 
 
 def test_lightning(example: Any) -> None:
-    names = example("lightning", "import lightning.pytorch")
+    names = example("lightning")
     assert_same(names["model"], own_loop(names, InfoBatch()))
     state = names["trainer"].callbacks[0].state_dict()
     assert state["iteration"] is None
@@ -56,17 +56,17 @@ def test_lightning(example: Any) -> None:
 
 
 def test_accelerate(example: Any) -> None:
-    names = example("accelerate", "import Accelerator")
+    names = example("accelerate")
     assert_same(names["model"], own_loop(names, RandomSubset(0.25)))
     policy = names["policy"]
     policy.begun = 0
     names["accelerator"].load_state("checkpoint")
     assert policy.begun == 4
-    assert len(list(policy._sampler)) == 64  # all rows of another epoch
+    assert len(list(policy._sampler)) == 375  # all rows of another epoch
 
 
 def test_transformers(example: Any) -> None:
-    names = example("transformers", "TrainingArguments")
+    names = example("transformers")
     trainer = names["trainer"]
     assert (trainer.state.global_step, trainer.policy.batches) == (8, 8)
     batch = {name: torch.stack([row[name] for row in names["texts"]]) for name in names["texts"][0]}
