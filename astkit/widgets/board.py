@@ -13,11 +13,14 @@ import numpy as np
 from matplotlib.ticker import EngFormatter
 
 from astkit.widgets import frontend
-from astkit.widgets.style import SOFT, Picture, line, picture, styled
+from astkit.widgets.style import SOFT, Picture, animation, line, picture, styled
 
 POINTS = 1000  # maximum number of points per series, and of marked changes of settings
 EVERY_S = 2.0  # minimum time between two frames, in seconds
 SHARE = 0.1  # maximum share of the time spent on drawing
+
+WINDOW = 20  # points of the running mean over a pale noisy series
+NOISY = ("rate", "loss")
 
 _TEXT = "<LiveBoard>"  # constant: readers of notebooks compare the text of two runs
 _SERIES = {
@@ -26,8 +29,12 @@ _SERIES = {
 }
 PANELS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("threshold", "score of a sample", {"threshold": "threshold"}),
-    ("activation rate", "share of the batch", {"rate": "rate", "target_rate": "set point"}),
-    ("loss", "mean loss", {"loss": "rows trained on", "val_loss": "validation"}),
+    ("activation rate", "share (line: mean of 20)", {"rate": "rate", "target_rate": "set point"}),
+    (
+        "loss",
+        "loss (line: mean of 20)",
+        {"loss": "rows trained on, hard ones", "val_loss": "validation"},
+    ),
     ("validation accuracy", "share of the samples", {"val_accuracy": "accuracy"}),
     ("cost of training", "FLOPs, counted", {"flops": "this run", "flops_dense": "dense"}),
     ("energy of training", "energy (J)", {"joules": "this run"}),
@@ -93,6 +100,20 @@ class LiveBoard:
         else:
             self._handle.update(bundle, raw=True)
 
+    def film(self, frames: int = 16, fps: int = 2) -> bytes:
+        """The recorded run again, as an animated PNG: the board after equal shares of its steps."""
+        last = max(step for points in self.series.values() for step, _ in points)
+        return animation((self._until(last * (i + 1) / frames) for i in range(frames)), fps)
+
+    def _until(self, step: float) -> Picture:
+        earlier = LiveBoard(False)
+        earlier.series = {
+            name: [p for p in all_ if p[0] <= step] for name, all_ in self.series.items()
+        }
+        earlier.events = [event for event in self.events if event <= step]
+        earlier._reason = self._reason
+        return earlier.picture()
+
     def close(self) -> None:
         """Draw the last frame."""
         if self.shown and self.series:
@@ -110,10 +131,15 @@ class LiveBoard:
         for axis, (title, unit, curves) in zip(figure.axes, panels, strict=False):
             axis.set(title=title, xlabel="step (batches)", ylabel=unit)
             for place, (name, label) in enumerate(curves.items()):
-                if name in points:
-                    style = line(("this run", "dense")[place], markers=False)
-                    style |= {"linestyle": ("-", "--")[place], "lw": 1.0}
-                    axis.plot(*points[name], label=label, **style)
+                if name not in points:
+                    continue
+                style = line(("this run", "dense")[place], markers=False)
+                style |= {"linestyle": ("-", "--")[place], "lw": 1.2}
+                x, y = points[name]
+                if name in NOISY:
+                    axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)
+                    y = _running_mean(y)
+                axis.plot(x, y, label=label, **style)
             for step in self.events:
                 axis.axvline(step, color=SOFT, lw=0.8, ls=":")
             axis.set_xlim(left=0)
@@ -129,3 +155,13 @@ class LiveBoard:
         note = " · ".join(text for name, text in what.items() if name not in points)
         figure.text(0.01, 0.02, fill(shorten(note, 280), 140), size=8, color=SOFT)
         return figure
+
+
+def _running_mean(values: np.ndarray) -> np.ndarray:
+    """Mean of the last `WINDOW` finite values up to each."""
+    finite = np.isfinite(values)
+    totals, counts = np.cumsum(np.where(finite, values, 0.0)), np.cumsum(finite)
+    totals[WINDOW:] -= totals[:-WINDOW].copy()
+    counts[WINDOW:] -= counts[:-WINDOW].copy()
+    mean: np.ndarray = totals / np.maximum(counts, 1)
+    return mean

@@ -51,8 +51,8 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
         table: columns ``arm``, ``against`` ("dense" or "random"), ``mean``, ``low``, ``high`` (NaN
             if undefined), ``n``, the number of seeds, and ``outcome`` (shown for "dense").
         quantity: what is compared, with its unit.
-        higher: whether a higher value is better; otherwise reductions are drawn, so that better is
-            to the right.
+        higher: whether a higher value is better; otherwise the axis runs from right to left, so
+            that better is to the right.
     """
     needed = ["arm", "against", "mean", "low", "high", "n", "outcome"]
     rows = frames.read(table, "differences", needed)
@@ -61,8 +61,6 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
     axis = figure.axes[0]
     axis.axvline(0, color=INK, lw=1.2)
     both = rows["against"].nunique() > 1
-    if not higher:
-        rows = rows.assign(mean=-rows["mean"], low=-rows["high"], high=-rows["low"])
     reach = rows[["mean", "low", "high"]].abs().max(axis=1)
     limit = WIDEST * float(reach.median()) if reach.max() > WIDEST * reach.median() > 0 else np.inf
     for row in rows.to_dict("records"):
@@ -72,17 +70,19 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
         if str(row["arm"]).startswith("random at"):
             look["color"] = SOFT
         height = place + 0.14 * both * (-1 if to_dense else 1)
-        _bar(axis, height, (row["mean"], row["low"], row["high"]), (-limit, limit), look)
+        values = (row["mean"], row["low"], row["high"])
+        _bar(axis, height, values, (-limit, limit), look, mirrored=not higher)
     shown = rows[["mean", "low", "high"]].clip(-limit, limit)
     first, last = min(0.0, float(shown.min().min())), max(0.0, float(shown.max().max()))
     margin = 0.04 * (last - first or 1.0)
-    axis.set_xlim(first - margin, last + margin)
+    ends = first - margin, last + margin
+    axis.set_xlim(ends if higher else ends[::-1])
     _label_rows(axis, arms, rows[rows["against"] == "dense"].set_index("arm")["outcome"])
     sizes = sorted(rows["n"].unique())
     seeds = f"{sizes[0]} seeds" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} seeds"
     against = "dense training" + " and random samples" * both
     axis.set_title(f"test {quantity.split(' (')[0]} against {against}, {seeds}, 95 % intervals")
-    axis.set_xlabel(f"{'difference' if higher else 'reduction'} of {quantity}, better to the right")
+    axis.set_xlabel(f"difference of {quantity}, better to the right")
     if both:
         for words, face in (("dense training", INK), ("random samples at its rate", PAPER)):
             look = {"color": INK, "marker": "o", "linestyle": "none", "mfc": face}
@@ -173,16 +173,21 @@ def _bar(
     values: tuple[float, float, float],
     limits: tuple[float, float],
     look: dict[str, Any],
+    mirrored: bool = False,
 ) -> None:
-    """A mean with its interval, or an arrow with its number at the edge outside of ``limits``."""
+    """A mean with its interval, or an arrow with its number at the edge outside of ``limits``.
+
+    ``mirrored``: the axis runs from right to left.
+    """
     mean, low, high = values
     if limits[0] <= mean <= limits[1]:
         axis.errorbar([mean], [height], xerr=[[mean - low], [high - mean]], capsize=3, **look)
         return
-    right = mean > limits[1]
+    beyond = mean > limits[1]
+    right = beyond != mirrored
     place: dict[str, Any] = {"ha": "right" if right else "left", "va": "center", "size": 9}
     text = f"{mean:+.3g} ▶" if right else f"◀ {mean:+.3g}"
-    axis.text(limits[right], height, text, color=look["color"], **place)
+    axis.text(limits[beyond], height, text, color=look["color"], **place)
 
 
 def _label_rows(axis: Axes, arms: list[str], outcomes: pd.Series[str]) -> None:

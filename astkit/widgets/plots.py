@@ -35,33 +35,45 @@ _REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT,
 
 @styled
 def cost_breakdown(results: Table) -> Picture:
-    """FLOPs of each arm for scoring, forward and backward: means over seeds.
+    """FLOPs of an epoch of each arm for scoring, forward and backward: means over seeds.
 
-    If an arm is named "dense", the hatched part of a bar is the difference to its total, and the
-    number next to a bar is the ratio of the totals.
+    If an arm is named "dense", the number next to a bar is the ratio to its total.
 
     Args:
         results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
-            ``seed`` if there are several.
+            ``seed`` if there are several; ``seconds`` of an epoch for a second panel, with
+            whiskers from the fastest seed to the slowest.
     """
     columns = {"flops_scoring": "score", "flops_forward": "forward", "flops_backward": "backward"}
     table = frames.read(results, "cost_breakdown", list(columns))
     means = table.groupby("arm", sort=False)[list(columns)].mean().rename(columns=columns)
-    figure = picture(width=8.6, height=1.4 + 0.42 * len(means))
+    panels = 1 + ("seconds" in table)
+    figure = picture(panels, width=9.6 / panels, height=1.4 + 0.42 * len(means))
     axis = figure.axes[0]
-    spent, most = _stacked(axis, means), means.sum(axis=1).max()
-    if "dense" in means.index:
-        total = spent["dense"]
-        rest = (total - spent).clip(lower=0).rename("not spent, up to dense")
-        axis.barh(range(len(means)), rest, left=spent, label=rest.name, **_REST)
-        for place, flops in enumerate(spent):
-            words = f" {flops / total:.2f} × dense"
-            axis.text(max(flops, total), place, words, va="center", size=9)
-    axis.set(title="FLOPs of training, by part", xlim=(0, 1.2 * most))
-    axis.set_xlabel("FLOPs, 2 per multiply-add")
+    _name_ratios(axis, _stacked(axis, means))
+    axis.set(title="FLOPs of an epoch, by part", xlabel="FLOPs, 2 per multiply-add")
     axis.xaxis.set_major_formatter(EngFormatter())
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    for time in figure.axes[1:]:
+        seconds = table.groupby("arm", sort=False)["seconds"].agg(["mean", "min", "max"])
+        low, high = seconds["mean"] - seconds["min"], seconds["max"] - seconds["mean"]
+        look: dict[str, Any] = {"color": "#c8c8c8", "ecolor": SOFT, "capsize": 3}
+        time.barh(range(len(seconds)), seconds["mean"], xerr=[low, high], **look)
+        _name_rows(time, [""] * len(seconds))
+        _name_ratios(time, seconds["mean"], seconds["max"])
+        time.set(title="seconds of an epoch, fastest to slowest seed", xlabel="time (s)")
     return figure
+
+
+def _name_ratios(
+    axis: Axes, values: pd.Series[float], ends: pd.Series[float] | None = None
+) -> None:
+    """Write the ratio of each bar to the one of dense training behind it."""
+    ends = values if ends is None else ends
+    axis.set_xlim(0, 1.3 * ends.max())
+    if "dense" in values.index:
+        for place, (value, end) in enumerate(zip(values, ends, strict=True)):
+            axis.text(end, place, f"  {value / values['dense']:.2f} × dense", va="center", size=9)
 
 
 def _stacked(axis: Axes, parts: pd.DataFrame) -> pd.Series[float]:
@@ -134,16 +146,16 @@ def speed_bars(table: Table) -> Picture:
     figure = picture(width=8.6, height=1.6 + 0.32 * len(rows))
     axis = figure.axes[0]
     looks = {
-        "faster": (low > 1, COLOURS[0], HATCHES[0]),
+        "faster": (low > 1, SOFT, HATCHES[0]),
         "slower": (high < 1, PAPER, HATCHES[5]),
         "cannot tell: the interval contains 1": ((low <= 1) & (high >= 1), "#d0d0d0", HATCHES[0]),
     }
     for label, (those, colour, hatch) in looks.items():
         if those.any():
-            bars: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": SOFT}
+            bars: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": INK}
             axis.barh(np.flatnonzero(those), speed[those], label=label, **bars)
     ends = [speed - low, high - speed]
-    axis.errorbar(speed, range(len(rows)), xerr=ends, fmt="none", ecolor=SOFT, capsize=3)
+    axis.errorbar(speed, range(len(rows)), xerr=ends, fmt="none", ecolor=INK, capsize=3)
     axis.axvline(1, color=INK, ls=(0, (5, 3)), lw=1.2, label=str(first))
     _name_rows(axis, rows["arm"])
     axis.set(title=f"speed relative to {first}, with 95 % intervals")

@@ -6,6 +6,7 @@ Figures have dark text on white, independent of the page's theme and ``matplotli
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from io import BytesIO
 from typing import Any, Literal
 
@@ -19,8 +20,8 @@ from matplotlib.figure import Figure
 PAPER, INK, SOFT = "#ffffff", "#222222", "#595959"
 """Background, text, and auxiliary lines; WCAG contrast to the background 15.9 and 7."""
 
-# colours of Okabe and Ito and of Paul Tol with contrast >= 3:1 on white, 6 apart in CIE lightness
-COLOURS = ("#004488", "#D55E00", "#000000", "#117733", "#CC79A7", "#85348A", "#661100")
+# of what is no policy: contrast >= 3:1 on white, 6 apart in CIE lightness
+COLOURS = ("#A4161A", "#7A9A01", "#1B2440", "#5F7F95", "#C2185B", "#2A4941", "#412462")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++++")
@@ -100,6 +101,21 @@ class Picture(Figure):
         return small.getvalue()
 
     _repr_png_ = png  # for notebooks
+
+
+def animation(
+    pictures: Iterable[Picture], fps: int = 8, dpi: float = 80, kind: str = "png"
+) -> bytes:
+    """An animated PNG of 64 colours, or a GIF, which nbconvert and its pages do not show."""
+    from PIL import Image
+
+    frames = [Image.open(BytesIO(each.png(dpi))).convert("RGB") for each in pictures]
+    stacked = Image.fromarray(np.concatenate([np.asarray(frame) for frame in frames]))
+    colours = stacked.quantize(64, dither=Image.Dither.NONE)
+    few = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
+    times: dict[str, Any] = {"append_images": few[1:], "duration": 1000 // fps, "loop": 0}
+    few[0].save(film := BytesIO(), kind, save_all=True, **times)
+    return film.getvalue()
 
 
 @styled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 
 import numpy as np
 import pytest
@@ -125,19 +126,38 @@ def test_what_it_draws_is_what_the_run_logged():
     for axis, line, name in (
         (threshold, 0, "threshold"),
         (rate, 0, "rate"),
-        (rate, 1, "target_rate"),
+        (rate, 2, "target_rate"),
         (learning, 0, "loss"),
         (cost, 0, "flops"),
         (cost, 1, "flops_dense"),
     ):
-        assert axis.lines[line].get_ydata() == pytest.approx([s[name] for s in history.steps])
+        logged = np.array([s[name] for s in history.steps])
+        assert axis.lines[line].get_ydata() == pytest.approx(logged)
         assert axis.lines[line].get_xdata() == pytest.approx([s["step"] for s in history.steps])
-    for line, name in ((learning.lines[1], "val_loss"), (accuracy.lines[0], "val_accuracy")):
+    for axis, name in ((rate, "rate"), (learning, "loss")):
+        last = [s[name] for s in history.steps][-board.WINDOW :]
+        assert axis.lines[1].get_ydata()[-1] == pytest.approx(np.mean(last))
+    for line, name in ((learning.lines[2], "val_loss"), (accuracy.lines[0], "val_accuracy")):
         assert line.get_ydata() == pytest.approx([epoch[name] for epoch in history.epochs])
     assert len(threshold.lines) == 2  # the threshold, and the change of the set point
     assert note(figure) == f"joules not measured: {history.steps[-1]['joules_reason']}"
     assert {axis.get_xlim()[0] for axis in figure.axes} == {0}
     assert [axis.get_ylim()[0] for axis in figure.axes[1:5]] == [0, 0, 0, 0]
+
+
+def test_a_film_shows_the_run_from_its_beginning_to_its_end():
+    live = LiveBoard(live=False)
+    feed(live, range(100))
+    live.log(50, phase="event", name="target_rate", value=0.3)
+    with Image.open(io.BytesIO(live.film(frames=4, fps=2))) as film:
+        assert (film.format, film.n_frames, film.info["duration"]) == ("PNG", 4, 500)
+        frames = []
+        for number in range(4):
+            film.seek(number)
+            frames.append(np.asarray(film.convert("L"), float))
+    assert all(np.abs(a - b).max() > 100 for a, b in itertools.pairwise(frames))
+    alone = np.asarray(Image.open(io.BytesIO(live.picture().png(dpi=80))).convert("L"), float)
+    assert np.abs(frames[-1] - alone).mean() < 3
 
 
 def test_text_stays_within_the_picture():

@@ -81,13 +81,16 @@ def test_a_forest_plot_has_a_row_for_each_method_and_its_outcome():
 
 
 def test_better_is_to_the_right_in_both_directions():
-    for higher, word in ((True, "difference"), (False, "reduction")):
-        axis = forest(quantity="loss", higher=higher).axes[0]
-        sign = 1 if higher else -1
-        assert axis.containers[1].lines[0].get_xdata() == pytest.approx([sign * FOREST[1]["mean"]])
-        ends = sorted(sign * FOREST[1][end] for end in ("low", "high"))
-        assert segment(axis.containers[1]) == pytest.approx(ends)
-        assert axis.get_xlabel() == f"{word} of loss, better to the right"
+    far = {"arm": "rho", "against": "dense", "mean": -44.0, "low": -46.0, "high": -41.0, "n": 5}
+    for higher in (True, False):
+        axis = forest([far], quantity="loss", higher=higher).axes[0]
+        assert axis.containers[1].lines[0].get_xdata() == pytest.approx([FOREST[1]["mean"]])
+        assert segment(axis.containers[1]) == pytest.approx([FOREST[1]["low"], FOREST[1]["high"]])
+        assert axis.get_xlabel() == "difference of loss, better to the right"
+        assert axis.xaxis_inverted() == (not higher)
+        (arrow,) = axis.texts
+        assert arrow.get_text() == ("◀ -44" if higher else "-44 ▶")
+        assert arrow.get_ha() == ("left" if higher else "right")
 
 
 def test_what_lies_far_outside_is_an_arrow_with_its_number():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.ticker import StrMethodFormatter
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from astkit import files
-from astkit.widgets.style import COLOURS, HATCHES, INK, PAPER, SOFT, Picture, line, picture, styled
+from astkit.widgets.style import (
+    COLOURS,
+    HATCHES,
+    INK,
+    PAPER,
+    SOFT,
+    Picture,
+    animation,
+    line,
+    picture,
+    styled,
+)
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +37,7 @@ OPS = ("0", "∧", "a∧¬b", "a", "¬a∧b", "b", "⊕", "∨", "⊽", "≡", "
 WIRE = 3
 """The gate a."""
 
-_MISSING = "#F4B183"  # of cells that should be 1
+_MISSING = "#E8A3A5"  # of cells that should be 1; a paler COLOURS[0]
 
 
 @styled
@@ -119,14 +129,15 @@ def rollout_frames(
             axis = next(axes)
             wrong = _show(axis, values[step], true[step])
             if outline is not None:
-                axis.contour(np.asarray(outline, float), [0.5], colors=COLOURS[0], linewidths=1.5)
+                axis.contour(np.asarray(outline, float), [0.5], colors=COLOURS[3], linewidths=1.5)
             title = f"step {step}" if single else name
             if values is not true:
                 title += f": {wrong:,} of {true[step].size:,} differ"
             elif not single:
                 axis.set_ylabel(f"step {step}")
             axis.set_title(title, size=9)
-    figure.suptitle("orange: 1 instead of 0, pale orange: 0 instead of 1", size=9)
+    wide = int(14 * figure.get_figwidth())  # characters
+    figure.suptitle(fill("red: 1 instead of 0, pale red: 0 instead of 1", wide), size=9)
     return figure
 
 
@@ -136,32 +147,26 @@ def save_rollouts(
     fps: int = 10,
     **options: Any,
 ) -> Path:
-    """Write the rollouts side by side as an animated GIF, atomically; returns the path.
+    """Write the rollouts side by side as an animated GIF or PNG, atomically; returns the path.
 
-    ``trajectories`` and ``options``: see `rollout_frames`. Raises ``ValueError`` for a path that
-    does not end in ``.gif``, shapes that differ, or less than 1 frame per second (``fps``).
+    ``trajectories`` and ``options``: see `rollout_frames`. Raises ``ValueError`` for a path with
+    another ending, shapes that differ, or less than 1 frame per second (``fps``).
     """
-    if Path(path).suffix != ".gif":
-        raise ValueError(f"path is {str(path)!r}: give a name that ends in .gif")
+    if Path(path).suffix not in (".gif", ".png"):
+        raise ValueError(f"path is {str(path)!r}: give a name that ends in .gif or .png")
     if fps < 1:
         raise ValueError(f"fps is {fps}: give 1 frame per second or more")
     steps = max((len(np.asarray(values)) for values in trajectories.values()), default=1)
-    frames = [
-        Image.open(BytesIO(rollout_frames(trajectories, [step], **options).png(dpi=80)))
-        for step in range(steps)
-    ]
-    times: dict[str, Any] = {"append_images": frames[1:], "duration": 1000 // fps, "loop": 0}
-    frames[0].save(gif := BytesIO(), "gif", save_all=True, **times)
-    return files.write_atomic(path, gif.getvalue())
+    frames = (rollout_frames(trajectories, [step], **options) for step in range(steps))
+    return files.write_atomic(path, animation(frames, fps, kind=Path(path).suffix[1:]))
 
 
 def _show(axis: Axes, values: Floats, true: Floats) -> int:
-    """Ink where 1, paper where 0; wrong cells, which are counted, orange, paler if they should be
-    1."""
+    """Ink where 1, paper where 0; wrong cells, which it counts, red, pale if they should be 1."""
     shade = np.clip(values, 0, 1)[..., None]
     image = np.array(to_rgb(PAPER)) * (1 - shade) + np.array(to_rgb(INK)) * shade
     extra, missing = (values >= 0.5) & (true < 0.5), (values < 0.5) & (true >= 0.5)
-    image[extra], image[missing] = to_rgb(COLOURS[1]), to_rgb(_MISSING)
+    image[extra], image[missing] = to_rgb(COLOURS[0]), to_rgb(_MISSING)
     axis.set(xticks=[], yticks=[])
     axis.spines[:].set_visible(True)
     axis.imshow(image, interpolation="nearest")

@@ -60,7 +60,7 @@ def test_cells_are_ink_or_paper_and_wrong_ones_coloured(two):
     assert first.shape == (4, 6, 3)
     assert first[1, 2].tolist() == pytest.approx(to_rgb(INK))
     assert (np.delete(first.reshape(-1, 3), 8, 0) == to_rgb(PAPER)).all()
-    assert wrong[0, 0].tolist() == pytest.approx(to_rgb(COLOURS[1]))
+    assert wrong[0, 0].tolist() == pytest.approx(to_rgb(COLOURS[0]))
     assert len({tuple(wrong[at]) for at in ((0, 0), (1, 2), (3, 3))}) == 3
     titles = [axis.get_title() for axis in figure.axes]
     assert titles == ["true", "learnt: 0 of 24 differ", "true", "learnt: 2 of 24 differ"]
@@ -76,8 +76,9 @@ def test_a_single_rollout_is_a_row_of_steps_beside_a_truth_that_is_not_drawn(two
     assert all(axis.collections for axis in figure.axes)
 
 
-def test_a_gif_moves_through_all_states_and_only_they_change(two, tmp_path):
-    path = save_rollouts(tmp_path / "new" / "life.gif", two, fps=5)
+@pytest.mark.parametrize("kind", ["gif", "png"])
+def test_a_film_moves_through_all_states_and_only_they_change(two, tmp_path, kind):
+    path = save_rollouts(tmp_path / "new" / f"life.{kind}", two, fps=5)
     images = []
     with Image.open(path) as film:
         for number in range(film.n_frames):
@@ -85,8 +86,8 @@ def test_a_gif_moves_through_all_states_and_only_they_change(two, tmp_path):
             assert film.info["duration"] == 200
             images.append(np.asarray(film.convert("RGB")).astype(int))
     assert len(images) == 5
-    orange = [(abs(image - [0xD5, 0x5E, 0x00]).sum(-1) < 30).sum() for image in images]
-    assert [bool(count > 100) for count in orange] == [False, False, True, False, False]
+    red = [(abs(image - [0xA4, 0x16, 0x1A]).sum(-1) < 30).sum() for image in images]
+    assert [bool(count > 100) for count in red] == [False, False, True, False, False]
     panel = slice(30, None), slice(30, images[0].shape[1] // 2)  # without title and step
     assert (images[0][panel] == images[2][panel]).all()
 
