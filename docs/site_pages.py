@@ -45,7 +45,6 @@ HOUSE: tuple[dict[str, str], ...] = (
 )
 """Parts of the package and their jobs; each imports from rows below its own only."""
 CARD = {
-    "Rule": "law",
     "Source": "source",
     "Cost of skipped samples": "cost",
     "Bias": "bias",

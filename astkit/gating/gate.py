@@ -22,7 +22,7 @@ _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
 
 
 class Gate(Policy):
-    """Selects the samples of a batch to train on, at the rate ``target_rate``.
+    """Selects the rows of a batch whose score exceeds a threshold adapted to ``target_rate``.
 
     In a custom training loop::
 
@@ -30,12 +30,11 @@ class Gate(Policy):
         chosen = gate(model, x, y)
         loss = chosen.mean(criterion(model(x[chosen.index]), y[chosen.index]))
 
-    A row is active if its score exceeds the controller's threshold. Rows whose score equals it (or
-    all rows, if their scores are equal) are drawn at random up to the quota of the target rate. If
-    fewer than ``min_active`` rows are active, random rows are added up to ``fallback``, which do
-    not count in the rate. A row with a NaN or infinite score is not trained on, does not steer the
-    controller, and is counted in ``nonfinite``. Decisions are made on the CPU, with one copy from
-    the device per batch.
+    Such rows are active. Rows whose score equals the threshold (or all rows, if their scores are
+    equal) are drawn at random up to the quota of the target rate. If fewer than ``min_active`` rows
+    are active, random rows are added up to ``fallback``, which do not count in the rate. A row with
+    a NaN or infinite score is not trained on, does not steer the controller, and is counted in
+    ``nonfinite``. Decisions are made on the CPU, with one copy from the device per batch.
 
     With ``controller="top_k"`` nothing is copied: all shapes depend on the batch size alone, and
     ``rate``, ``threshold``, ``fallback`` and the counters are 0-dim tensors. Ties are then broken
@@ -57,7 +56,6 @@ class Gate(Policy):
     """
 
     card = PolicyCard(
-        law="rows whose score exceeds a threshold, which a controller adapts to the target rate",
         source="this package; selective backpropagation (Jiang et al., 2019) with feedback control",
         cost="one forward pass per candidate row: speed-up over dense training at most 3",
         bias="towards high scores; not corrected",

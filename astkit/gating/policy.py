@@ -17,20 +17,21 @@ from astkit import distributed
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.epoch import RunInfo as RunInfo
 from astkit.gating.losses import Criterion, cross_entropy_rows
-from astkit.gating.selection import Predictions, Scored, Selection, predictions
+from astkit.gating.selection import Predictions, predictions
+from astkit.gating.selection import Scored as Scored
+from astkit.gating.selection import Selection as Selection
 from astkit.gating.visits import Visit as Visit
 from astkit.gating.visits import Visits
 from astkit.names import resolve
 
 
 class PolicyCard(NamedTuple):
-    """Description of a policy.
+    """Description of a policy, beside its rule, which is the first sentence of its docstring.
 
-    Its rule (``law``) in one line and the ``source`` of it, the ``cost`` of a sample that is not
-    trained on, the ``bias`` of the gradient and how it is corrected, and when to ``avoid`` it.
+    The ``source`` of the rule, the ``cost`` of a sample that is not trained on, the ``bias`` of the
+    gradient and how it is corrected, and when to ``avoid`` it.
     """
 
-    law: str
     source: str
     cost: str
     bias: str
@@ -51,6 +52,8 @@ class Policy:
     """Base class of selection policies; by default all samples are selected.
 
     Constructors must store each argument in an attribute of the same name; resuming compares them.
+    Everywhere ``rate`` is the fraction of the rows of an epoch or a batch that are trained on, in
+    (0, 1]; an invalid argument, or data that lack what the policy needs, raise ``ValueError``.
 
     Attributes:
         rounds: planning rounds per epoch, each with equally many candidates; an epoch is one

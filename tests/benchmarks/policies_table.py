@@ -16,6 +16,7 @@ from astkit.comparison.statistics import DENSE
 from astkit.names import REGISTRIES, resolve
 from tests.benchmarks.figures import markdown
 from tests.benchmarks.policies_plan import OWN, SETTINGS, Entries, Entry, parsed
+from tests.benchmarks.surface import summary
 
 HEAD = """# Policies
 
@@ -174,16 +175,12 @@ def label(entry: Entry) -> str:
 
 def cards() -> pd.DataFrame:
     """The rules of all policies."""
-    found = {name: resolve("policy", name).card for name in REGISTRIES["policy"]}
-    rows = {
-        name: {
-            title: text.replace("|", "\\|")
-            for title, text in zip(
-                ("rule", "source", "skipped samples cost", "bias", "when not"), card, strict=True
-            )
-        }
-        for name, card in found.items()
-    }
+    titles = ("rule", "source", "skipped samples cost", "bias", "when not")
+    rows = {}
+    for name in REGISTRIES["policy"]:
+        kind = resolve("policy", name)
+        texts = (summary(kind), *(text.replace("|", "\\|") for text in kind.card))
+        rows[name] = dict(zip(titles, texts, strict=True))
     return pd.DataFrame(rows).T.rename_axis("policy")
 
 

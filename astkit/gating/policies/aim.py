@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.epoch import RunInfo
 from astkit.gating.features import IMAGES, FeaturesOf, Rows, kind_of
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
-from astkit.gating.policy import Policy, PolicyCard
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, input_test
-from astkit.gating.selection import Selection
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
@@ -26,18 +24,11 @@ UNSEEN = 2000  # rows that the model has not been trained on yet, for a test wit
 
 @dataclass(frozen=True)
 class Aimed:
-    """How training rows are to be drawn.
+    """How training rows are to be drawn, and the FLOPs spent on it."""
 
-    Attributes:
-        weights: float64 ``[N]``, mean 1; ``None`` if all rows are to be trained on.
-        forecast: what this is expected to gain.
-        shifted: whether the training data and the target differ.
-        flops: spent on it.
-    """
-
-    weights: Tensor | None
+    weights: Tensor | None  # float64 [N], mean 1; None: all rows
     forecast: Forecast
-    shifted: bool
+    shifted: bool  # whether the training data and the target differ
     flops: float
 
 
@@ -60,17 +51,11 @@ class Aim(Policy):
     Args:
         features: computes features ``[n, d]`` of the inputs of n rows, for data other than images,
             texts and tables.
-        seed: random seed.
 
     Raises ``ValueError`` during training without a target, or with one of fewer than `FEWEST` rows.
-    Source: importance of rows by a classifier of features, as in Xie et al. (DSIR, NeurIPS 2023)
-    and Fang et al. (dynamic importance weighting, NeurIPS 2020); test, power and abstention: this
-    package.
     """
 
     card = PolicyCard(
-        law="as many rows as in dense training, p proportional to (p_target / p_training)**a with a"
-        " of 0, 0.5 or 1; all rows where the target does not differ",
         source="Xie et al., DSIR, NeurIPS 2023, and Fang et al., dynamic importance weighting,"
         " NeurIPS 2020; the test, the power and abstention are from this package",
         cost="none for skipped rows; a test before training, and for images a pass over 2,000 rows"

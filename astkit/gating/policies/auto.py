@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.epoch import RunInfo
 from astkit.gating.features import Rows
 from astkit.gating.policies.aim import FEWEST, Aim, has_features
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted
-from astkit.gating.policy import PolicyCard, Visit
-from astkit.gating.selection import Selection
+from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
 
 SHORT, LONG = 12.0, 24.0
 """Epochs: up to `SHORT`, high losses are preferred most; from `LONG` on, not."""
@@ -27,7 +25,9 @@ POWER, LEAST = 4, 0.05
 
 
 class Auto(Aim, LastLoss):
-    """Asks three questions, in this order, each by a test; needs no settings.
+    """Draws rows by the target, trust in the labels or difficulty, where a test finds a reason.
+
+    Three questions in this order; no settings.
 
     1. *Are the class shares of the target others? Is the input another, given the class?* Then
        rows are drawn as by `Aim`, unless its proxy does not gain by it.
@@ -47,13 +47,10 @@ class Auto(Aim, LastLoss):
 
     For 2 and 3, each quarter of an epoch draws N / 4 of all N samples without replacement, so that
     an epoch has as many steps as in dense training. Data without class labels use 1 and 3. The
-    first question needs scikit-learn and a target of `FEWEST` rows. Source: this package.
+    first question needs scikit-learn and a target of `FEWEST` rows.
     """
 
     card = PolicyCard(
-        law="where the target differs, as aim; else as many samples as in dense training, p"
-        " proportional to sqrt(loss) in short runs, times the fourth power of the probability of a"
-        " right label if labels are random; else all",
         source="this package",
         cost="that of aim's tests; skipped samples are not loaded",
         bias="towards the target, towards high losses in short runs and towards trusted labels; not"

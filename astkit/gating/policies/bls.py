@@ -9,32 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.gating.policies.last_loss import check_share
 from astkit.gating.policies.seta import SeTa
-from astkit.gating.policy import Policy, PolicyCard, Visit, as_policy
-from astkit.gating.selection import Selection
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit, as_policy
 
 
 class BatchLossScore(Policy):
-    """Runs another policy on ``s = alpha * s + (1 - alpha) * L`` instead of the sample's loss.
+    """Runs InfoBatch or SeTa on ``s = alpha * s + (1 - alpha) * mean loss of the batch``.
 
-    L is the mean loss of the sample's batch; scores start at 0. In a custom training loop that only
-    has this mean, pass it instead of the losses: ``policy.mean(loss, index)`` multiplies it by the
-    mean weight of the batch. Source: Zhou et al., "Batch Loss Score for Dynamic Data Pruning",
-    CVPR 2026.
+    Scores start at 0. In a custom training loop that only has this mean, pass it instead of the
+    losses: ``policy.mean(loss, index)`` multiplies it by the mean weight of the batch.
 
     Args:
         policy: InfoBatch or SeTa, as name, mapping or object; plans from the scores.
         alpha: decay of the exponential moving average, in [0, 1).
         seed: random seed of a policy given by name.
-
-    Raises ``ValueError`` for an invalid ``alpha`` or any other policy.
     """
 
     card = PolicyCard(
-        law="InfoBatch or SeTa on s = alpha * s + (1 - alpha) * mean loss of the batch",
         source="Zhou et al., Batch Loss Score (BLS), CVPR 2026",
         cost="none: skipped samples are not loaded",
         bias="that of the inner policy; given only mean losses, the mean weight of each batch is"

@@ -8,32 +8,23 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted, labels_of_run
-from astkit.gating.policy import PolicyCard
-from astkit.gating.selection import Selection
+from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
 
 class CachedLoss(LastLoss):
     """Draws ``rate * N`` samples per epoch without replacement, with p proportional to sqrt(loss).
 
     The loss is the one recorded when the sample was last trained on; there is no scoring pass.
-    Samples without a recorded loss are drawn first. An epoch is one iteration of the loader, over
-    ``rate * N`` samples, so ``1 / rate`` epochs cost one pass over the data. With ``guard``, a
-    sample whose loss l exceeds ``c = guard * ln(classes)`` gets the weight ``sqrt(c) * (c / l)**2``
-    instead, since a loss far above chance level suggests a wrong label. Source: this package.
+    Samples without a recorded loss are drawn first; ``1 / rate`` epochs cost one pass over the
+    data. With ``guard``, a sample whose loss l exceeds ``c = guard * ln(classes)`` gets the weight
+    ``sqrt(c) * (c / l)**2``, since a loss far above chance level suggests a wrong label.
 
     Args:
-        rate: fraction of the samples trained on per epoch, in (0, 1].
         guard: loss limit in units of the chance-level loss ln(classes); ``None`` disables it.
-        seed: random seed.
-
-    Raises ``ValueError`` for an invalid rate or guard; during training if ``guard`` is set and the
-    data set has no class labels.
     """
 
     card = PolicyCard(
-        law="rate * N samples without replacement, p proportional to the root of the latest loss",
         source="this package",
         cost="none: skipped samples are not loaded",
         bias="towards samples with a high loss; not corrected",

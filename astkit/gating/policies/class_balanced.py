@@ -6,28 +6,18 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import labels_of_run
-from astkit.gating.policy import Policy, PolicyCard
-from astkit.gating.selection import Selection
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
 
 class ClassBalanced(Policy):
-    """Draws the same number of samples from each class; samples of rare classes are repeated.
+    """Draws ``rate * N`` samples, equally many from each class; those of rare classes repeat.
 
     Within a class, the sample counts differ by at most one; a remainder that does not divide by
-    the number of classes is assigned to random classes. Source: class-balanced sampling in Kang et
-    al., "Decoupling Representation and Classifier for Long-Tailed Recognition", ICLR 2020.
-
-    Args:
-        rate: samples per epoch, as a fraction of the data set, in (0, 1].
-        seed: random seed.
-
-    Raises ``ValueError`` for an invalid rate; during training if the data have no class labels.
+    the number of classes is assigned to random classes.
     """
 
     card = PolicyCard(
-        law="rate * N samples per epoch, equally many per class; rare classes are repeated",
         source="class-balanced sampling in Kang et al., Decoupling, ICLR 2020",
         cost="none: skipped samples are not loaded",
         bias="towards rare classes; not corrected: the loss is the mean over classes",

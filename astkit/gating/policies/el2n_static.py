@@ -11,12 +11,10 @@ from torch import Tensor, nn
 
 from astkit import distributed
 from astkit.gating.controllers import check_rate
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.helper_models import by_sample, isolated, train_models
 from astkit.gating.policies.last_loss import check_count, check_samples
-from astkit.gating.policy import Policy, PolicyCard
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 from astkit.gating.scores import gradient_norm, sample_index
-from astkit.gating.selection import Selection
 
 
 class StaticEL2N(Policy):
@@ -26,22 +24,15 @@ class StaticEL2N(Policy):
     every sample by ``||softmax(z) - y||``; the scores are averaged over the runs. The copies have
     equal initial weights if ``make_model`` returns equal ones (the `Trainer` does) and differ in
     the order of the data. Samples without a score are kept. In a custom training loop, call
-    ``policy.prepare(make_model, ScoredBatches(loader))`` first, in every process. Source: Paul,
-    Ganguli and Dziugaite, "Deep Learning on a Data Diet", NeurIPS 2021, with 10 runs of 20 epochs.
+    ``policy.prepare(make_model, ScoredBatches(loader))`` first, in every process. The paper has 10
+    runs of 20 epochs.
 
     Args:
-        rate: fraction of the samples to keep, in (0, 1].
-        runs: number of scoring runs.
-        epochs: epochs per scoring run.
+        runs, epochs: number of scoring runs, and epochs of each.
         lr: learning rate of AdamW in the scoring runs.
-        seed: random seed of the scoring runs.
-
-    Raises ``ValueError`` for invalid arguments, for scoring a model without class outputs, and for
-    training without scores.
     """
 
     card = PolicyCard(
-        law="the rate * N samples with the largest mean ||softmax(z) - y|| after short runs, fixed",
         source="Paul, Ganguli and Dziugaite, Deep Learning on a Data Diet (EL2N), NeurIPS 2021",
         cost="before training, `runs` times `epochs` epochs and a forward pass over the data; none"
         " during training",

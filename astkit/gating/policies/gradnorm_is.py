@@ -7,9 +7,8 @@ import torch
 from astkit import rng
 from astkit.gating.controllers import check_rate
 from astkit.gating.policies.last_loss import check_count, check_share
-from astkit.gating.policy import Cost, Policy, PolicyCard
+from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import gradient_norm
-from astkit.gating.selection import Scored, Selection
 
 
 class GradNormIS(Policy):
@@ -21,21 +20,14 @@ class GradNormIS(Policy):
     grow for the same variance. While it is at most ``(B + 3 b) / (3 b)``, b rows are drawn
     uniformly without replacement, and only one batch in ``every`` is scored to update ``tau``
     (published: every batch, from the training outputs). The published setting is B = 3 b.
-    Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal", ICML 2018, and its code.
 
     Args:
-        rate: number of draws, as a fraction of the batch size, in (0, 1].
         momentum: decay of the average of ``tau``, in [0, 1).
         every: interval, in batches, between tests while drawing uniformly.
-        seed: random seed.
-
-    Raises ``ValueError`` for invalid arguments; during training for a model without class outputs.
     """
 
     card = PolicyCard(
-        law="b of B rows with replacement, p proportional to ||softmax(z) - y||, while tau exceeds"
-        " (B + 3 b) / (3 b); else b uniform rows",
-        source="Katharopoulos and Fleuret, Not All Samples Are Created Equal, ICML 2018",
+        source="Katharopoulos and Fleuret, Not All Samples Are Created Equal, ICML 2018, and code",
         cost="one forward pass per candidate row when enabled, else in one batch of `every`",
         bias="none with respect to the batch gradient: draws are weighted by 1 / (B p)",
         avoid="with noisy labels; it stays disabled early in training, when all norms are similar",

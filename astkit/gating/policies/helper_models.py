@@ -24,10 +24,7 @@ def train_models(
     lr: float,
     rows_of: Callable[[Scored, int], Tensor] | None = None,
 ) -> None:
-    """Train ``models`` with AdamW; model k trains on the rows ``rows_of(batch, k)`` of each batch.
-
-    Parts with fewer than two rows are skipped, since BatchNorm cannot train on them.
-    """
+    """Train ``models`` with AdamW; model k on the rows ``rows_of(batch, k)`` of each batch."""
     optimizers = [torch.optim.AdamW(model.parameters(), lr) for model in models]
     for _ in range(epochs):
         for batch in data:

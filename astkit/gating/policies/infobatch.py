@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import LastLoss, check_share, ending
-from astkit.gating.policy import PolicyCard
-from astkit.gating.selection import Selection
+from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
 
 class InfoBatch(LastLoss):
@@ -17,21 +15,14 @@ class InfoBatch(LastLoss):
     The remaining ones are weighted by ``1 / (1 - r)``, so that the expected gradient is that of all
     samples. A sample without a recorded loss is kept and excluded from the mean. From epoch
     ``floor(delta * epochs)`` on, all samples are used with weight 1. The weighted losses of an
-    epoch are divided by all N samples, in the code of the paper by those that remain; with SGD,
-    steps are therefore smaller here, by the remaining fraction. Source: Qin et al., "InfoBatch:
-    Lossless Training Speed Up by Unbiased Dynamic Data Pruning", ICLR 2024.
+    epoch are divided by all N samples, in the code of the paper by those that remain.
 
     Args:
         r: probability of dropping a sample whose loss is below the mean, in [0, 1).
         delta: fraction of the epochs in which samples are dropped, in [0, 1].
-        seed: random seed.
-
-    Raises ``ValueError`` for an invalid ``r`` or ``delta``.
     """
 
     card = PolicyCard(
-        law="samples whose latest loss is below the mean are dropped with probability r; the last"
-        " 1 - delta of the epochs use all samples",
         source="Qin et al., InfoBatch, ICLR 2024",
         cost="none: skipped samples are not loaded",
         bias="none: remaining samples below the mean are weighted by 1 / (1 - r); divided by all N"

@@ -7,10 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import LastLoss, check_share
-from astkit.gating.policy import Cost, PolicyCard, Visit
-from astkit.gating.selection import Selection
+from astkit.gating.policy import Cost, PolicyCard, RunInfo, Selection, Visit
 
 
 class Kakurenbo(LastLoss):
@@ -24,21 +22,14 @@ class Kakurenbo(LastLoss):
     the learning rate by ``sampler.epoch.lr_factor``, score ``sampler.epoch.score_only`` after each
     epoch and call ``policy.observe(Visit(..., trained=False))``.
 
-    Source: Nguyen et al., "KAKURENBO: Adaptively Hiding Samples in Deep Neural Network Training",
-    NeurIPS 2023, and its code. Unlike that code, which normalises probabilities over the batch,
-    they are normalised over the classes here.
+    Unlike in the paper's code, probabilities are normalised over the classes, not over the batch.
 
     Args:
         hidden: maximum fraction of the samples to hide, in [0, 1).
         confidence: minimum probability of a confident prediction.
-        seed: random seed of the sampler's order; the policy itself is deterministic.
-
-    Raises ``ValueError`` for invalid fractions; during training for a task without classes.
     """
 
     card = PolicyCard(
-        law="of the fraction F of samples with the lowest losses, those classified correctly with a"
-        " probability of at least 0.7 are hidden",
         source="Nguyen et al., KAKURENBO, NeurIPS 2023",
         cost="one forward pass per hidden sample at the end of the epoch",
         bias="away from easy samples; not corrected; the learning rate is scaled by 1 / (1 - F)",

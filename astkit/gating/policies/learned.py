@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import check_samples, draw_weighted
-from astkit.gating.policy import Policy, PolicyCard, Visit
-from astkit.gating.selection import Selection
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit
 
 FEATURES, HIDDEN = 5, 8
 """Inputs and hidden units of the network."""
@@ -34,19 +32,10 @@ class Learned(Policy):
     the latest visit and of 1 + the number of visits, and the mean log-loss of the sample's class
     (without labels, of all samples). Before each epoch it is fitted to samples of the last epoch,
     whose loss then is the target. Untrained it predicts the latest loss, as `CachedLoss` does.
-    Samples without a recorded loss are drawn first. Source: this package; a loss predicted by a
-    network in Yoo and Kweon, "Learning Loss for Active Learning", CVPR 2019.
-
-    Args:
-        rate: fraction of the samples trained on per epoch, in (0, 1].
-        seed: random seed.
-
-    Raises ``ValueError`` for an invalid rate.
+    Samples without a recorded loss are drawn first.
     """
 
     card = PolicyCard(
-        law="rate * N samples without replacement, p proportional to the root of the loss that a"
-        " small network predicts from the sample's last losses, age, visits and class",
         source="this package; loss prediction as in Yoo and Kweon, CVPR 2019",
         cost="a network of 57 weights, fitted before each epoch and evaluated for each sample;"
         " skipped samples are not loaded",

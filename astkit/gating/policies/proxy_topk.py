@@ -12,8 +12,7 @@ from torch import nn
 from astkit import rng
 from astkit.gating.controllers import check_rate
 from astkit.gating.policies.last_loss import check_count
-from astkit.gating.policy import Cost, Policy, PolicyCard
-from astkit.gating.selection import Scored, Selection
+from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
 
 
 class ProxyTopK(Policy):
@@ -21,26 +20,20 @@ class ProxyTopK(Policy):
 
     The proxy scores each augmented batch and trains on the selected rows of one batch in ``every``.
     As published, the loss is the sum over the selected rows at the learning rate of the full batch:
-    weights are 1 and the sum is divided by the batch size. Source: Keller Jordan, airbench96_faster
-    of cifar10-airbench (2024). There, the proxy scores with batch statistics, and both models share
-    a triangular learning rate schedule; here it scores in eval mode and trains with AdamW at a
-    constant learning rate.
+    weights are 1 and the sum is divided by the batch size. There, the proxy scores with batch
+    statistics, and both models share a triangular learning rate schedule; here it scores in eval
+    mode and trains with AdamW at a constant learning rate.
 
     Args:
-        rate: fraction of each batch to train on, in (0, 1].
         proxy: a small model for the same inputs; by default a copy of the trained model, which
             costs as much as the model itself.
         every: interval, in batches, between optimizer steps of the proxy.
         lr: learning rate of AdamW for the proxy.
         seed: random seed of the proxy, for example for dropout.
-
-    Raises ``ValueError`` for invalid arguments.
     """
 
     state = ("batches",)
     card = PolicyCard(
-        law="the rows of a batch with the largest losses of a proxy, which trains on them in one"
-        " batch of `every`",
         source="Keller Jordan, airbench96_faster (cifar10-airbench), 2024",
         cost="one proxy forward pass per candidate row, and 3 * rate / every for its training",
         bias="towards high losses of the proxy; not corrected; the loss is the sum over the"

@@ -6,28 +6,17 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.epoch import RunInfo
-from astkit.gating.policy import Policy, PolicyCard
-from astkit.gating.selection import Selection
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
 
 class RandomSubset(Policy):
     """Trains on a random fraction of the data per epoch, without replacement across epochs (RS2).
 
     The shuffled data set is split into consecutive parts of ``round(rate * samples)`` rows and
-    reshuffled once exhausted, so a row repeats only after all others were drawn. Rows are not
-    scored and skipped rows are not loaded. Source: Okanovic et al., "Repeated Random Sampling for
-    Minimizing the Time-to-Accuracy of Learning", ICLR 2024.
-
-    Args:
-        rate: fraction of the rows trained on per epoch, in (0, 1].
-        seed: random seed of the order.
-
-    Raises ``ValueError`` for a rate outside (0, 1].
+    reshuffled once exhausted, so a row repeats only after all others were drawn.
     """
 
     card = PolicyCard(
-        law="consecutive parts of rate * N rows of a shuffled order",
         source="Okanovic et al., Repeated Random Sampling (RS2), ICLR 2024",
         cost="none: skipped samples are not loaded",
         bias="none: every row is drawn equally often",
@@ -35,11 +24,9 @@ class RandomSubset(Policy):
     )
 
     def __init__(self, rate: float, seed: int = 0) -> None:
-        self.rate = check_rate("rate", rate)
-        self.seed = seed
+        self.rate, self.seed = check_rate("rate", rate), seed
 
     def plan(self, run: RunInfo) -> Selection:
-        """The next ``round(rate * samples)`` rows."""
         samples, size = run.samples, max(1, round(self.rate * run.samples))
         first, left, pieces = run.epoch * size, size, []
         while left:

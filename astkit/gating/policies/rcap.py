@@ -10,10 +10,8 @@ from torch import Tensor
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted, labels_of_run
-from astkit.gating.policy import PolicyCard
-from astkit.gating.selection import Selection
+from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
 
 class RCAP(LastLoss):
@@ -23,23 +21,15 @@ class RCAP(LastLoss):
     the latest losses are used, clipped at ln(classes), which is also the value of samples without a
     loss. The class quota is ``rate * N * v / sum(v)``, rounded up and at most n, where ``v =
     sqrt(n / N * s)`` and s is the total importance of its samples selected in the last epoch;
-    samples are drawn without replacement in proportion to their importance. Source: Hassan, Khare
-    and Paik, "RCAP: Robust, Class-Aware, Probabilistic Dynamic Dataset Pruning" (2026), by its
-    published code (datacull), which has no default for ``beta``. Unlike in that code, the
-    samples of exhausted classes are subtracted from the total.
+    samples are drawn without replacement in proportion to their importance. The published code
+    (datacull) has no default for ``beta``; unlike there, the samples of exhausted classes are
+    subtracted from the total.
 
     Args:
-        rate: fraction of the samples trained on per epoch, in (0, 1].
         beta: temperature of the softmax, in units of the loss, above 0.
-        seed: random seed.
-
-    Raises ``ValueError`` for an invalid rate or beta; during training for data without class
-    labels.
     """
 
     card = PolicyCard(
-        law="class quotas proportional to sqrt(n / N * importance of the last subset); within a"
-        " class, draws proportional to softmax(loss / beta)",
         source="reconstructed from abstract and published code of Hassan et al., RCAP, 2026",
         cost="none: skipped samples are not loaded",
         bias="towards rare classes and high losses; not corrected",

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import check_samples, check_share
-from astkit.gating.policy import Policy, PolicyCard, Visit
-from astkit.gating.selection import Selection
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit
 
 
 class RePB(Policy):
@@ -19,22 +17,15 @@ class RePB(Policy):
     (counted from 1), a sample selected in n of the E epochs has the weight ``E / n``; the loss is
     the mean of the weighted losses of a batch.
 
-    Reconstructed without reference code from a published summary of Zhou et al., "Inconsistency
-    Biases in Dynamic Data Pruning", ICLR 2026 (OpenReview Zw1Uw7u6Su), with its default window of
-    one batch.
+    Reconstructed without reference code, with the paper's default window of one batch.
 
     Args:
         r: probability of skipping a sample that was below the mean or skipped before, in [0, 1).
-        seed: random seed.
-
-    Raises ``ValueError`` for an invalid ``r``.
     """
 
     card = PolicyCard(
-        law="samples below their batch's mean loss are dropped with probability r, dropped ones"
-        " return with probability 1 - r; weight = epochs / selections of the sample",
         source="reconstructed from a summary of Zhou et al., Inconsistency Biases in Dynamic Data"
-        " Pruning (RePB), ICLR 2026",
+        " Pruning (RePB), ICLR 2026 (OpenReview Zw1Uw7u6Su)",
         cost="none: skipped samples are not loaded",
         bias="corrected only over many epochs: the weights estimate the inverse selection"
         " frequency of a sample",

@@ -12,9 +12,8 @@ from astkit import rng
 from astkit.gating.controllers import check_rate
 from astkit.gating.policies.helper_models import by_sample, isolated, train_models
 from astkit.gating.policies.last_loss import check_count
-from astkit.gating.policy import Cost, Policy, PolicyCard
+from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import sample_index
-from astkit.gating.selection import Scored, Selection
 
 
 class Rho(Policy):
@@ -23,22 +22,15 @@ class Rho(Policy):
     The holdout loss is that of a model not trained on the sample. Before training, two copies of
     the model are trained, each on a random half of the data, and score the other half; losses are
     stored by index. Without a holdout loss, the difference is 0. In a custom training loop, call
-    ``policy.prepare(make_model, ScoredBatches(loader))`` first. Source: Mindermann et al.,
-    "Prioritized Training on Points that are Learnable, Worth Learning, and not yet Learnt", ICML
-    2022, in the variant without additional holdout data. The published holdout models are smaller
-    and selected by validation loss.
+    ``policy.prepare(make_model, ScoredBatches(loader))`` first. This is the paper's variant without
+    additional holdout data; its holdout models are smaller and selected by validation loss.
 
     Args:
-        rate: fraction of each batch to train on, in (0, 1].
         epochs: training epochs of each holdout model on its half.
         lr: learning rate of AdamW for the holdout models.
-        seed: random seed of the split.
-
-    Raises ``ValueError`` for invalid arguments, and for training without holdout losses.
     """
 
     card = PolicyCard(
-        law="the rows of a batch with the largest loss minus holdout loss",
         source="Mindermann et al., RHO-Loss, ICML 2022",
         cost="one forward pass per candidate row; before training, two models on half of the data"
         " each and one forward pass over the data",

@@ -6,10 +6,8 @@ import torch
 
 from astkit import rng
 from astkit.gating.controllers import check_rate
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import check_count, check_share, draw_weighted
-from astkit.gating.policy import Cost, Policy, PolicyCard
-from astkit.gating.selection import Scored, Selection
+from astkit.gating.policy import Cost, Policy, PolicyCard, RunInfo, Scored, Selection
 
 
 class SelectiveBackprop(Policy):
@@ -18,24 +16,18 @@ class SelectiveBackprop(Policy):
     The row of rank j (0 for the lowest of B losses) is drawn with weight
     ``((j + 0.5) / B)**(1 / rate - 1)``. Between ``start`` and ``end``, every ``interrupt``-th batch
     of an epoch is trained on in full without scoring, as are all batches outside that interval.
-    Sources: Jiang et al., "Accelerating Deep Learning by Focusing on the Biggest Losers"
-    (2019), in the form of Composer's SelectiveBackprop, whose settings are the defaults.
+    The defaults are those of Composer's SelectiveBackprop.
 
     Args:
-        rate: fraction of a batch to train on, in (0, 1].
         start, end: fractions of training between which rows are selected.
         interrupt: interval, in batches, between batches trained on in full; 0 disables it.
-        seed: random seed.
 
     Attributes:
         progress: fraction of training completed. Updated by the `Trainer` and ``policy.sampler``
             every tenth of an epoch; in other loops, set it.
-
-    Raises ``ValueError`` for invalid arguments; in training if ``progress`` is needed but not set.
     """
 
     card = PolicyCard(
-        law="floor(rate * B) rows of a batch by rank of loss, p ~ percentile**(1 / rate - 1)",
         source="Jiang et al., Selective-Backprop, 2019; the rank law is Composer's",
         cost="one forward pass per candidate row of the batches with selection",
         bias="towards high losses; not corrected",

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.epoch import RunInfo
 from astkit.gating.policies.last_loss import LastLoss, check_share, ending
-from astkit.gating.policy import PolicyCard
-from astkit.gating.selection import Selection
+from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
 
 class SeTa(LastLoss):
@@ -19,22 +17,16 @@ class SeTa(LastLoss):
     by k-means; epoch t trains on ``round(window * groups)`` adjacent groups, starting at number
     ``t mod (groups - round(window * groups) + 1)``. The first epoch and those from ``floor(delta *
     epochs)`` on train on all groups. The loss of samples without one is 3, as published; k-means
-    is initialised at quantiles of the losses (published: at random). Source: Zhou et al.,
-    "Scale Efficient Training for Large Datasets", CVPR 2025, and its code; defaults as for CIFAR.
+    is initialised at quantiles of the losses (published: at random). Defaults as for CIFAR.
 
     Args:
         r: fraction of the samples skipped at random in each epoch, in [0, 1).
         groups: number of groups, 1 or more.
         window: fraction of the groups to train on, above 0 and at most 1.
         delta: fraction of the epochs that use the window, in [0, 1].
-        seed: random seed.
-
-    Raises ``ValueError`` for invalid fractions or an empty window.
     """
 
     card = PolicyCard(
-        law="a random fraction 1 - r of the samples; of them, a window over groups of similar loss"
-        " that moves from easy to hard, one group per epoch",
         source="Zhou et al., Scale Efficient Training (SeTa), CVPR 2025",
         cost="none: skipped samples are not loaded",
         bias="towards the groups in the window; not corrected; over a full cycle the middle groups"
