@@ -21,7 +21,7 @@ from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.names import PUBLIC, REGISTRIES, resolve
 from tests.benchmarks import policies_plan, policies_table
-from tests.benchmarks.figures import markdown
+from tests.benchmarks.bench import markdown
 from tests.benchmarks.gain import read
 from tests.benchmarks.surface import PACKAGES, alias, exported, summary
 

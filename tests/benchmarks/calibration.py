@@ -9,13 +9,10 @@ on rows with a high loss. Dense training is right on 86 % of all possible rows.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -25,11 +22,12 @@ from scipy import optimize, special, stats
 
 from astkit.comparison.statistics import DENSE, Entry, by_arm, gaps
 from astkit.comparison.verdict import SMALLEST_GAIN, Verdict, judge
-from astkit.files import write_atomic
+from astkit.files import write_json
 from astkit.rng import derive
 from astkit.stamp import describe, stamp
+from tests.benchmarks import bench
 
-RESULTS = Path(__file__).with_suffix(".json")
+RESULTS = bench.HERE / "calibration.json"
 SEEDS, ROWS, MOST_SEEDS = (3, 5, 10), (300, 2000, 10_000), 40
 ROW, ROW_METHOD, ROW_RUN = 1.0, 0.09, 0.18  # standard deviations of the effects
 QUANTILES = (np.arange(2000) + 0.5) / 2000
@@ -134,22 +132,19 @@ def wrong(verdicts: Sequence[Verdict], effects: Sequence[float]) -> tuple[bool, 
     return sign, any(o == "no gain" and e >= SMALLEST_GAIN for o, e in pairs)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Simulate all cells and write them, with the command and the environment."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--trials", type=int, default=2000)
-    options = parser.parse_args(arguments)
+    asked = bench.options(__doc__, RESULTS, trials=2000)
     tables = list(product((NOTHING, EDGE, MIXED), ["normal"], SEEDS, ROWS))
     tables += product((NOTHING,), list(SHAPES)[1:], SEEDS, ROWS)
     tables += product((NOTHING[:1], EDGE[:1]), SHAPES, SEEDS, ROWS[:2])
     cells = []
     for table in tables:
-        cells.append(cell(*table, trials=options.trials))
+        cells.append(cell(*table, trials=asked.trials))
         print(cells[-1], flush=True)
-    command = f"python -m tests.benchmarks.calibration --trials {options.trials}"
+    command = f"python -m tests.benchmarks.calibration --trials {asked.trials}"
     report = {"command": command, "stamp": stamp(), "cells": cells}
-    write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+    write_json(asked.out, report)
     print(describe(report["stamp"]))
 
 

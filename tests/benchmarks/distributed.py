@@ -7,10 +7,8 @@ gradients that DistributedDataParallel averages are not among them.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -20,10 +18,10 @@ import torch.distributed as dist
 from astkit import Trainer
 from astkit.gating import Gate, Policy, as_policy
 from astkit.gating.policy import overrides
-from tests.benchmarks.measure import record
+from tests.benchmarks import bench
 from tests.trainers.worlds import in_world, network, numbers
 
-RESULTS = Path(__file__).with_name("distributed.json")
+RESULTS = bench.HERE / "distributed.json"
 ROWS = 32  # per process
 STEPS = 12  # per epoch
 EPOCHS = 5
@@ -119,13 +117,10 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['policy']}, {row['world']} processes: {', '.join(parts)} bytes a step"
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Count the bytes of every policy in 2 and 3 processes and write the results."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
-    options = parser.parse_args(arguments)
     rows = (measured(name, world) for name in NAMES for world in (2, 3))
-    record(options.out, rows, line, meaning=MEANING)
+    bench.record(bench.options(main.__doc__, RESULTS).out, rows, line, meaning=MEANING)
 
 
 if __name__ == "__main__":

@@ -6,26 +6,24 @@ torch.compile gain. A part that fails is recorded with its error, and the others
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from astkit import models
 from astkit.datasets import Loader
-from astkit.files import write_atomic
+from astkit.files import write_json
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.stamp import describe, stamp
 from astkit.trainers import TrainConfig, Trainer
-from tests.benchmarks import speed
-from tests.benchmarks.measure import BATCH, ENDLESS, STATS, advance, synthetic
+from tests.benchmarks import bench, speed
+from tests.benchmarks.bench import BATCH, ENDLESS, advance
+from tests.benchmarks.measure import STATS, synthetic
 
 Part = dict[str, Any]
 WARMUP, STEPS, ROUNDS, RATE = 20, 40, 21, 0.25
@@ -102,20 +100,17 @@ def attempt(part: Callable[[], Part]) -> Part:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure every part and write the results after each of them."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="where the JSON goes")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    options = parser.parse_args(arguments)
+    asked = bench.options(main.__doc__, None, arguments, rounds=ROUNDS)
     if not torch.cuda.is_available():
         raise SystemExit("not run: torch sees no CUDA GPU")
-    command = f"python -m tests.benchmarks.gpu --rounds {options.rounds}"
+    command = f"python -m tests.benchmarks.gpu --rounds {asked.rounds}"
     content: Part = {"command": command, "stamp": stamp(), "parts": {}}
     print(describe(content["stamp"]))
-    parts = (waits, partial(overhead, options.rounds), partial(half_and_compiled, options.rounds))
+    parts = (waits, partial(overhead, asked.rounds), partial(half_and_compiled, asked.rounds))
     for name, part in zip(("waits", "overhead", "half_and_compiled"), parts, strict=True):
         found = content["parts"][name] = attempt(part)
         print(f"{name}: {found.get('error', 'done')} ({found['part_seconds']:.1f} s)", flush=True)
-        write_atomic(options.out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_json(asked.out, content)
 
 
 if __name__ == "__main__":

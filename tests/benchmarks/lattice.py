@@ -9,24 +9,22 @@ decoded sample by sample against the whole batch at once.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from astkit.files import write_atomic
+from astkit.files import write_json
 from astkit.profiling import interleaved
 from astkit.stamp import describe, stamp
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
 from astkit.systems.lattice.reference import run_reference
 from astkit.systems.lattice.text import TextBridge, Vocabulary
+from tests.benchmarks import bench
 from tests.systems.lattice.examples import inputs, two_speeds
 
-RESULTS = Path(__file__).with_name("lattice.json")
+RESULTS = bench.HERE / "lattice.json"
 BOUNDS = {"loop / at once": 40, "chunks of 16 / at once": 10, "all steps / early stop": 2}
 SIZE = LatticeConfig(width=12, height=12, depth=6)
 BOUNDED = ("at_once", "early_stop")
@@ -127,17 +125,13 @@ def words(rounds: int, config: LatticeConfig, batch: int, size: int = 2000) -> d
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure all of them and write them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--loop-rounds", type=int, default=3)
-    parser.add_argument("--cells", type=int, default=12, help="along each side of the surface")
-    parser.add_argument("--batch", type=int, default=BATCH)
-    options = parser.parse_args(arguments)
+    """Measure all of them and write them; ``--cells`` are those along each side of the surface."""
+    asked = bench.options(
+        __doc__, RESULTS, arguments, rounds=15, loop_rounds=3, cells=12, batch=BATCH
+    )
     torch.set_num_threads(1)
-    rounds, batch = options.rounds, options.batch
-    size = replace(SIZE, width=options.cells, height=options.cells)
+    rounds, batch = asked.rounds, asked.batch
+    size = replace(SIZE, width=asked.cells, height=asked.cells)
     # at z_min, the stragglers take all 50 steps allowed; tau leaves samples that have more of them
     steps = {"depth": 20, "z_min": 19 / 50, "z_max": 3.0, "max_steps": 50}
     deep = replace(size, **steps, spawn_threshold=1.0, tau=0.9)
@@ -145,12 +139,12 @@ def main(arguments: list[str] | None = None) -> None:
         "stamp": stamp(),
         "threads": torch.get_num_threads(),
         "bounds": BOUNDS,
-        "at_once": flows_at_once(rounds, options.loop_rounds, size, batch),
+        "at_once": flows_at_once(rounds, asked.loop_rounds, size, batch),
         "early_stop": early_stop(rounds, deep, batch),
         "precision": precision(rounds, size, batch),
         "words": words(rounds, size, batch),
     }
-    write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+    write_json(asked.out, report)
     print(describe(report["stamp"]))
     for part in (*BOUNDED, "precision", "words"):
         for name, ratio in report[part]["ratios"].items():

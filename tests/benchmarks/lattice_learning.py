@@ -9,26 +9,24 @@ is no test part: sizes and loss weights were chosen on the validation part with 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 
 from astkit import rng
-from astkit.files import write_atomic
+from astkit.files import read_json, write_json
 from astkit.stamp import describe, stamp
 from astkit.systems.lattice.model import ENERGY, MOVE, EnergyFlowLattice, LatticeConfig
 from astkit.systems.lattice.tasks import Task, baselines, docs_task
 from astkit.systems.lattice.training import CONFIG, LatticeTrainer
+from tests.benchmarks import bench
 
-RESULTS = Path(__file__).with_name("lattice_learning.json")
-SEEDS = (0, 1, 2)
+RESULTS = bench.HERE / "lattice_learning.json"
+SEEDS = [0, 1, 2]
 LATTICE = LatticeConfig(
     width=12, height=12, depth=6, hidden=32, mapper_width=2048, spawn_threshold=1.0
 )
@@ -137,32 +135,34 @@ def line(name: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure the arms one by one; the file is written anew after each."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
-    parser.add_argument(
-        "--ablation", action="store_true", help="also single differences to the original"
+    """Measure the arms one by one, or those given by name; the file is written after each.
+
+    ``--ablation``: also the single differences to the original; ``--steps`` and ``--pairs``: other
+    numbers than the arms' own, to try it out.
+    """
+    asked = bench.options(
+        main.__doc__,
+        RESULTS,
+        arguments,
+        ablation=False,
+        arms=[arm.name for arm in (*ARMS, *ABLATION)],
+        seeds=SEEDS,
+        steps=int,
+        pairs=int,
     )
-    parser.add_argument("--arms", nargs="+", help="only these, by name")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--steps", type=int, help="other than the arms' own, to try it out")
-    parser.add_argument("--pairs", type=int, help="so many of the pairs, to try it out")
-    options = parser.parse_args(arguments)
     print(describe(stamp()))
-    docs = docs_task(options.pairs)
+    docs = docs_task(asked.pairs)
     tasks = {"docs": docs, "identity": identity(docs), "rotation": rotated(docs)}
-    content: dict[str, Any] = {"arms": {}}
-    if options.arms and options.out.exists():
-        content = json.loads(options.out.read_text())
+    some = len(asked.arms) < len(ARMS) + len(ABLATION)
+    content = {"arms": {}, **(read_json(asked.out) if some else {})}
     content["pairs"] = {"train": len(docs.train), "validation": len(docs.validation)}
     content["baselines"] = baselines(docs)
-    wanted = (*ARMS, *(ABLATION if options.ablation or options.arms else ()))
-    for arm in wanted:
-        if options.arms and arm.name not in options.arms:
+    for arm in (*ARMS, *(ABLATION if asked.ablation or some else ())):
+        if arm.name not in asked.arms:
             continue
-        arm = replace(arm, steps=options.steps or arm.steps)
+        arm = replace(arm, steps=asked.steps or arm.steps)
         environment, load_before = stamp(), os.getloadavg()
-        rows = [measured(arm, tasks[arm.task], seed) for seed in options.seeds]
+        rows = [measured(arm, tasks[arm.task], seed) for seed in asked.seeds]
         print(line(arm.name, rows), flush=True)
         content["arms"][arm.name] = {
             "settings": settings_of(arm),
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
             "load_before": load_before,
             "rows": rows,
         }
-        write_atomic(options.out, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_json(asked.out, content)
 
 
 if __name__ == "__main__":

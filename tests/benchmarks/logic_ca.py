@@ -9,26 +9,24 @@ by the loop, in float64.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from astkit.files import write_atomic
+from astkit.files import write_json
 from astkit.profiling import interleaved, peak_tensor_bytes
 from astkit.stamp import describe, stamp
 from astkit.systems.automaton.automaton import LogicCA
 from astkit.systems.automaton.gradients import gradients
 from astkit.systems.automaton.tasks import Task, checkerboard, game_of_life
 from astkit.systems.automaton.training import AutomatonTrainer
+from tests.benchmarks import bench
 
-RESULTS = Path(__file__).with_name("logic_ca.json")
-BATCHES = (1, 2, 5, 20, 80)
+RESULTS = bench.HERE / "logic_ca.json"
+BATCHES = [1, 2, 5, 20, 80]
 AT, BOUND = 20, 5.0  # loop / batch of Life, at a batch of 20
 WAYS: dict[str, dict[str, Any]] = {
     "batch": {"parallel": "batch"},
@@ -90,18 +88,13 @@ def updates_apart(task: Task, updates: int = 5) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure all of it and write it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--rounds", type=int, default=31, help="of Life; the checkerboard's 11")
-    parser.add_argument("--board-rounds", type=int, default=11)
-    parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
-    options = parser.parse_args(arguments)
+    asked = bench.options(__doc__, RESULTS, arguments, rounds=31, board_rounds=11, batches=BATCHES)
     life, board = game_of_life(), checkerboard()
     report: dict[str, Any] = {"stamp": stamp(), "threads": torch.get_num_threads()}
-    report["life"] = [measured(life, size, options.rounds) for size in options.batches]
+    report["life"] = [measured(life, size, asked.rounds) for size in asked.batches]
     report["updates_apart"] = updates_apart(life)
-    report["checkerboard"] = [measured(board, 2, options.board_rounds)]
-    write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+    report["checkerboard"] = [measured(board, 2, asked.board_rounds)]
+    write_json(asked.out, report)
     print(describe(report["stamp"]))
 
 

@@ -8,17 +8,14 @@ of Life.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from astkit import rng
-from astkit.files import write_atomic
+from astkit.files import read_json, write_json
 from astkit.gating import Gate, RandomSubset
 from astkit.stamp import describe, stamp
 from astkit.systems.automaton.automaton import PAPERS_FIRST_LOGIT, LogicCA
@@ -34,9 +31,10 @@ from astkit.systems.automaton.tasks import (
 )
 from astkit.systems.automaton.training import AutomatonTrainer, evaluate
 from astkit.trainers import Budget
+from tests.benchmarks import bench
 
-RESULTS = Path(__file__).with_name("logic_ca_training.json")
-SEEDS = (0, 1, 2)
+RESULTS = bench.HERE / "logic_ca_training.json"
+SEEDS = [0, 1, 2]
 LARGE, LARGE_STEPS = 128, 100  # of Life
 SCALE = 4
 
@@ -140,29 +138,35 @@ def in_phase(side: int, task: Task) -> int:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train what the file does not hold yet; each run is written when it is over."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=[*TASKS, "gated"], default="life")
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--iterations", type=int, help="those of the task by default")
-    parser.add_argument("--until-learnt", action="store_true", help="stop when no cell is wrong")
-    parser.add_argument("--rate", type=float, default=0.25, help="of the gate")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    report = json.loads(options.out.read_text()) if options.out.exists() else {}
-    part = report.setdefault(options.task, {"runs": []})
+    """Train what the file does not hold yet; each run is written when it is over.
+
+    ``--iterations``: other than the task's; ``--until-learnt``: stop when no cell is wrong;
+    ``--rate``: of the gate.
+    """
+    asked = bench.options(
+        main.__doc__,
+        RESULTS,
+        arguments,
+        task="life",
+        seeds=SEEDS,
+        iterations=int,
+        until_learnt=False,
+        rate=0.25,
+    )
+    report = read_json(asked.out)
+    part = report.setdefault(asked.task, {"runs": []})
     part["stamp"] = stamp()
     done = {run["seed"] for run in part["runs"]}
-    for seed in (seed for seed in options.seeds if seed not in done):
+    for seed in (seed for seed in asked.seeds if seed not in done):
         start = time.perf_counter()
-        if options.task == "gated":
-            iterations = options.iterations or TASKS["life"].iterations
-            rows = gated(seed, options.rate, iterations)
-            run = {"seed": seed, "rate": options.rate, "iterations": iterations, "arms": rows}
+        if asked.task == "gated":
+            iterations = asked.iterations or TASKS["life"].iterations
+            rows = gated(seed, asked.rate, iterations)
+            run = {"seed": seed, "rate": asked.rate, "iterations": iterations, "arms": rows}
         else:
-            run = train(TASKS[options.task], seed, options.iterations, options.until_learnt)
+            run = train(TASKS[asked.task], seed, asked.iterations, asked.until_learnt)
         part["runs"].append({**run, "wall_seconds": time.perf_counter() - start})
-        write_atomic(options.out, json.dumps(report, indent=1) + "\n")
+        write_json(asked.out, report)
     print(describe(part["stamp"]))
 
 

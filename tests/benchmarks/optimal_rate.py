@@ -14,11 +14,9 @@ optimal_rate.json; ``--plot`` draws docs/optimal_rate.png from it.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import time
-from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -35,11 +33,10 @@ from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.trainers import TrainConfig
 from astkit.widgets.style import COLOURS, Picture, picture
-from tests.benchmarks.measure import one_thread
+from tests.benchmarks import bench
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "optimal_rate.json"
-PICTURE = HERE.parents[1] / "docs" / "optimal_rate.png"
+RESULTS = bench.HERE / "optimal_rate.json"
+PICTURE = bench.ROOT / "docs" / "optimal_rate.png"
 RATES = (0.1, 0.25, 0.5, 0.75)
 POINTS, SMOOTH, MOST = 40, 3, 3.0
 """Validations per dense budget; values averaged; largest cost, in dense budgets."""
@@ -184,28 +181,22 @@ def plot(report: dict[str, Any]) -> Picture:
     return figure
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Measure what the file lacks, or draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tasks", nargs="+", choices=GOALS, default=list(GOALS))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--plot", action="store_true")
-    options = parser.parse_args(arguments)
-    if options.plot:
-        write_atomic(PICTURE, plot(read_json(options.out)).png())
+    asked = bench.options(main.__doc__, RESULTS, tasks=[*GOALS], seeds=5, plot=False)
+    if asked.plot:
+        write_atomic(PICTURE, plot(read_json(asked.out)).png())
         return
-    for name, seed in itertools.product(options.tasks, range(options.seeds)):
+    for name, seed in itertools.product(asked.tasks, range(asked.seeds)):
         for rate in (None, *RATES):
-            report = read_json(options.out) if options.out.exists() else {}
-            part = report.get(name, {"runs": []})
-            if any((run["rate"], run["seed"]) == (rate, seed) for run in part["runs"]):
+            report = read_json(asked.out)
+            runs = report.get(name, {"runs": []})["runs"]
+            if any((run["rate"], run["seed"]) == (rate, seed) for run in runs):
                 continue
-            with one_thread():
+            with bench.one_thread():
                 run = reach(name, rate, seed)
             print(run, flush=True)
-            part = {"runs": [*part["runs"], run], "stamp": stamp()}
-            write_json(options.out, {**report, name: part})
+            write_json(asked.out, {**report, name: {"runs": [*runs, run], "stamp": stamp()}})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -29,8 +28,9 @@ from astkit.files import write_json
 from astkit.gating import Gate
 from astkit.stamp import stamp
 from astkit.trainers import TrainConfig, Trainer
+from tests.benchmarks import bench
 
-RESULTS = Path(__file__).with_name("origin.json")
+RESULTS = bench.HERE / "origin.json"
 PACKAGE = "adaptive-sparse-training"
 RATE, EPOCHS, BATCH, LR, SEEDS = 0.1, 15, 128, 3e-3, range(10)
 Row = dict[str, Any]

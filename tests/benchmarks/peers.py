@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from astkit.datasets import load
-from tests.benchmarks.measure import BATCH
+from tests.benchmarks.bench import BATCH
 from tests.benchmarks.speed import LR, STEPS, Step
 
 EPOCHS = 100_000

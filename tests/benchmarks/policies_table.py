@@ -14,7 +14,7 @@ from astkit.comparison import report as comparison_page
 from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
 from astkit.names import REGISTRIES, resolve
-from tests.benchmarks.figures import markdown
+from tests.benchmarks.bench import markdown
 from tests.benchmarks.policies_plan import OWN, SETTINGS, Entries, Entry, parsed
 from tests.benchmarks.surface import summary
 

@@ -6,7 +6,6 @@ Writes published.json.
 
 from __future__ import annotations
 
-import argparse
 import io
 import shutil
 import tempfile
@@ -28,33 +27,22 @@ from astkit.datasets import Loader, open_mapped, write_mapped
 from astkit.profiling import interleaved, peak_memory
 from astkit.system import allowed_cpus
 from astkit.systems.lattice.model import EnergyFlowLattice
+from tests.benchmarks import bench
+from tests.benchmarks.bench import BATCH, Figure
 from tests.benchmarks.lattice import SIZE, train
-from tests.benchmarks.measure import (
-    BATCH,
-    STATS,
-    Figure,
-    Photographs,
-    figure,
-    line,
-    record,
-    synthetic,
-)
+from tests.benchmarks.measure import STATS, Photographs, synthetic
 from tests.systems.lattice.examples import inputs
 
-RESULTS = Path(__file__).with_name("published.json")
+RESULTS = bench.HERE / "published.json"
 ROUNDS, STEPS, LATTICE_ROWS = 11, 8, 256
 HEADS, TOKENS, WIDTH = 8, 65, 32  # attention of the original's vision transformer, a head's width
 Work = Callable[[], object]
 
 
-def ratio(
-    name: str, arms: dict[str, Work], over: tuple[str, str], rounds: int, said: str
-) -> Figure:
-    """Seconds of arm ``over[0]`` over those of ``over[1]``."""
-    times = interleaved(arms, rounds=rounds, warmup=1)
-    values = [a / b for a, b in zip(*(times.seconds[arm] for arm in over), strict=True)]
-    seconds = {arm: times.median(arm) for arm in arms}
-    return figure(name, values, "at least", None, said, seconds=seconds)
+def ratio(name: str, arms: dict[str, Work], rounds: int, said: str) -> Figure:
+    """Seconds of the first arm over those of the second one."""
+    first, second, *_ = arms
+    return bench.ratio(name, interleaved(arms, rounds=rounds, warmup=1), first, second, said)
 
 
 class Training:
@@ -84,25 +72,23 @@ def progress(rounds: int) -> Figure:
     """A bar that is drawn after each step, over one that is drawn ten times an epoch of 400."""
 
     def bar(every: int) -> Work:
-        drawn = tqdm(total=10**9, file=io.StringIO(), mininterval=0, miniters=every)
-        return drawn.update
+        return tqdm(total=10**9, file=io.StringIO(), mininterval=0, miniters=every).update
 
     arms = {name: Training("digits_cnn", 32, shown=bar(n)) for name, n in (("all", 1), ("ten", 40))}
     said = (
         f"{STEPS} training steps of 32 digits, the shortest steps of the notebooks; tqdm to memory"
     )
-    return ratio("progress drawn each step / 10 times an epoch", arms, ("all", "ten"), rounds, said)
+    return ratio("progress drawn each step / 10 times an epoch", arms, rounds, said)
 
 
 def compiled(rounds: int) -> Figure:
     """torch.compile of SimpleCNN."""
     if shutil.which("g++") is None:
         raise LookupError("torch.compile needs a C++ compiler: install g++")
-    arms = {
-        name: Training("simple_cnn", BATCH, name == "compiled") for name in ("eager", "compiled")
-    }
+    ways = {"eager": False, "compiled": True}
+    arms = {name: Training("simple_cnn", BATCH, way) for name, way in ways.items()}
     said = f"{STEPS} training steps of {BATCH} images, SimpleCNN, fp32; compiling is not counted"
-    return ratio("eager / torch.compile", arms, ("eager", "compiled"), rounds, said)
+    return ratio("eager / torch.compile", arms, rounds, said)
 
 
 def attention(rounds: int) -> Figure:
@@ -119,11 +105,11 @@ def attention(rounds: int) -> Figure:
     kernels = {"math": SDPBackend.MATH, "flash": SDPBackend.FLASH_ATTENTION}
     arms: dict[str, Work] = {name: partial(attend, kernel) for name, kernel in kernels.items()}
     said = f"forward and backward, 32 images, {HEADS} heads, {TOKENS} tokens, fp32"
-    return ratio("attention: math / flash kernel", arms, ("math", "flash"), rounds, said)
+    return ratio("attention: math / flash kernel", arms, rounds, said)
 
 
 def threads(rounds: int) -> Figure:
-    """One thread over one a CPU, and that over four a CPU."""
+    """One thread over one a CPU; four a CPU take their turn."""
     before, cpus = torch.get_num_threads(), allowed_cpus()
     work = Training("simple_cnn", BATCH)
 
@@ -135,7 +121,7 @@ def threads(rounds: int) -> Figure:
     arms: dict[str, Work] = {name: partial(with_threads, n) for name, n in counts.items()}
     try:
         said = f"{STEPS} training steps of {BATCH} images, SimpleCNN, fp32, {cpus} CPUs"
-        return ratio("one thread / one a CPU", arms, ("one", "CPUs"), rounds, said)
+        return ratio("one thread / one a CPU", arms, rounds, said)
     finally:
         torch.set_num_threads(before)
 
@@ -160,22 +146,17 @@ def streaming(rounds: int) -> Figure:
 
         arms: dict[str, Work] = {"DataLoader": items, "mapped": batches}
         said = f"training on {rows} images with crop and flip, SimpleCNN; DataLoader in the process"
-        return ratio("items one by one / mapped", arms, ("DataLoader", "mapped"), rounds, said)
+        return ratio("items one by one / mapped", arms, rounds, said)
 
 
 def lattice_peak(precision: str) -> int:
     """Bytes that a training pass of the lattice adds to the memory of its process."""
     torch.set_num_threads(1)
-    config = SIZE
-    model, x = EnergyFlowLattice(config), inputs(LATTICE_ROWS, config.dim).float()
-
-    def step() -> None:
+    model, x = EnergyFlowLattice(SIZE), inputs(LATTICE_ROWS, SIZE.dim).float()
+    before = peak_memory()
+    for _ in range(2):  # the first pass makes the gradients
         with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
             train(model, lambda: model(x))
-
-    before = peak_memory()
-    step()
-    step()  # the first one makes the gradients
     after = peak_memory()
     if before is None or after is None:
         raise LookupError("this system keeps no peak memory of a process")
@@ -193,7 +174,7 @@ def lattice_memory(rounds: int) -> Figure:
     said = (
         f"peak of two training passes of {LATTICE_ROWS} samples above what the process held before"
     )
-    return figure("lattice memory: fp32 / bf16", values, "at least", None, said, bytes=kept)
+    return bench.figure("lattice memory: fp32 / bf16", values, said, bytes=kept)
 
 
 FIGURES = {
@@ -208,12 +189,8 @@ FIGURES = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure the parts and write the results in one piece."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--parts", nargs="+", choices=FIGURES, default=[*FIGURES])
-    options = parser.parse_args(arguments)
-    record(options.out, (FIGURES[part](options.rounds) for part in options.parts), line)
+    asked = bench.options(main.__doc__, RESULTS, arguments, rounds=ROUNDS, parts=[*FIGURES])
+    bench.record(asked.out, (FIGURES[part](asked.rounds) for part in asked.parts))
 
 
 if __name__ == "__main__":

@@ -27,11 +27,9 @@ from astkit.runs import export
 from astkit.stamp import describe
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
-from tests.benchmarks.figures import markdown
+from tests.benchmarks.bench import HERE, ROOT, markdown
 
-ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results"
-BENCHMARKS = ROOT / "tests" / "benchmarks"
 LARGE = ("large lattice, contrast", "large bypass, contrast")
 SHOWN = ("lattice", "bypass", *LARGE, "negative control")
 SHARES = RESULTS / "06_shares.json"
@@ -198,18 +196,18 @@ def _percent(share: float) -> str:
 
 def package() -> str:
     """The original's package beside the kit."""
-    report = read(BENCHMARKS / "origin.json")
+    report = read(HERE / "origin.json")
     return f"{markdown(origin.table(report['rows']))}\n\n{describe(report['stamp'])}"
 
 
 def benchmarks() -> str:
     """Interleaved ratios of what batching, planning and resident data gain."""
-    return _ratios(read(BENCHMARKS / "results.json"))
+    return _ratios(read(HERE / "results.json"))
 
 
 def speed() -> str:
     """Seconds of a step over those of raw loops."""
-    report = read(BENCHMARKS / "speed.json")
+    report = read(HERE / "speed.json")
     libraries = ", ".join(f"{name} {version}" for name, version in report["peers"].items())
     return f"{_ratios(report)} · {libraries}"
 
@@ -232,7 +230,7 @@ def _ratios(report: Report) -> str:
 
 def scores() -> str:
     """What each score costs beyond the loss, on two networks."""
-    report = read(BENCHMARKS / "score_costs.json")
+    report = read(HERE / "score_costs.json")
     rows: dict[str, dict[str, str]] = {}
     for cost in report["figures"]:
         time = cost["seconds"]
@@ -250,7 +248,7 @@ def scores() -> str:
 
 def lattice() -> str:
     """Retrieval of the lattice, its baselines and its bypass; notebook 04 shows all arms."""
-    report = read(BENCHMARKS / "lattice_learning.json")
+    report = read(HERE / "lattice_learning.json")
     rows = {name: _learned([found]) for name, found in report["baselines"].items()}
     rows |= {name: _learned(report["arms"][name]["rows"], "val_") for name in SHOWN}
     table = pd.DataFrame(rows).T.rename_axis("from a paragraph to the next one")
@@ -269,7 +267,7 @@ def _learned(runs: list[dict[str, float]], prefix: str = "") -> dict[str, str]:
 
 def logic_ca() -> str:
     """Hard automata at the end of a training, a run per seed."""
-    report = read(BENCHMARKS / "logic_ca_training.json")
+    report = read(HERE / "logic_ca_training.json")
     rows = {}
     for name, part in report.items():
         runs = [run for run in part["runs"] if "final" in run]
@@ -304,7 +302,7 @@ def claims() -> str:
 
     Unlike the other tables it shows results measured with local changes, and says so.
     """
-    table = figures.table().set_index("claim")
+    table = figures.table()
     table["run"] = [
         f"[{Path(run).stem}](../{run}){_changes(run)}" if run else "" for run in table["run"]
     ]
@@ -313,7 +311,7 @@ def claims() -> str:
 
 def distributed() -> str:
     """Bytes that selection adds per step and process: counted, and by formula."""
-    report, rows = read(BENCHMARKS / "distributed.json"), {}
+    report, rows = read(HERE / "distributed.json"), {}
     for found in report["figures"]:
         row = rows.setdefault(found["policy"], {})
         row[f"sent, N = {found['world']}"] = f"{found['counted']['sent']:,.0f}"
@@ -335,7 +333,7 @@ def _changes(run: str) -> str:
 
 def beyond_images() -> str:
     """The policies on the tasks beyond images; the verdicts that tell something as a list."""
-    report = read(BENCHMARKS / "tasks.json")
+    report = read(HERE / "tasks.json")
     parts = {name: report[name] for name in tasks.NAMES if name in report}
     said = [
         f"- {name}, {each.sentence}."
@@ -353,7 +351,7 @@ def tokens() -> str:
 
 def learned() -> str:
     """Learned significance beside cached losses, and what planning costs."""
-    part = read(BENCHMARKS / "tasks.json")["learned"]
+    part = read(HERE / "tasks.json")["learned"]
     arms = by_arm(part["entries"])
     gap = mean_interval(differences(arms["learned"], arms["cached_loss"], "value"))
     cpu = part["planning"]
@@ -366,7 +364,7 @@ def learned() -> str:
 
 
 def _with_costs(name: str) -> str:
-    report = read(BENCHMARKS / "tasks.json")
+    report = read(HERE / "tasks.json")
     if name not in report:
         return "Not measured yet."
     part = {name: report[name]}
@@ -375,7 +373,7 @@ def _with_costs(name: str) -> str:
 
 def optimal() -> str:
     """Cost to reach an accuracy by keep fraction, and the fit of the cost model."""
-    report = read(BENCHMARKS / "optimal_rate.json")
+    report = read(HERE / "optimal_rate.json")
     return f"{markdown(optimal_rate.table(report))}\n\n{_commits(report)}"
 
 

@@ -8,9 +8,7 @@ score's own elementwise work is not in them and shows in the seconds alone.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +19,11 @@ from astkit.datasets import Images, load
 from astkit.gating import Gate, evaluating
 from astkit.names import REGISTRIES
 from astkit.profiling import FlopCounter, interleaved
-from tests.benchmarks.measure import BATCH, one_thread, record, synthetic
+from tests.benchmarks import bench
+from tests.benchmarks.bench import BATCH
+from tests.benchmarks.measure import synthetic
 
-RESULTS = Path(__file__).with_name("score_costs.json")
+RESULTS = bench.HERE / "score_costs.json"
 ROUNDS = 61
 SUMS = ("0.7*loss + 0.3*contrast",)  # for the price of combining
 MEANING = (
@@ -87,18 +87,11 @@ def line(row: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure every score on both networks and write the results in one piece."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--rows", type=int, default=BATCH, help="rows of the batch that is scored")
-    options = parser.parse_args(arguments)
-    with one_thread():
-        rows = (
-            row
-            for network, data in networks(options.rows).items()
-            for row in costs(network, data, options.rounds)
-        )
-        record(options.out, rows, line, meaning=MEANING, batch=options.rows)
+    asked = bench.options(main.__doc__, RESULTS, arguments, rounds=ROUNDS, rows=BATCH)
+    with bench.one_thread():
+        found = (costs(*each, asked.rounds) for each in networks(asked.rows).items())
+        rows = (row for rows in found for row in rows)
+        bench.record(asked.out, rows, line, meaning=MEANING, batch=asked.rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ needs the environment of ``make peers``, other libraries take turns too. Writes 
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import shlex
@@ -19,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,18 +31,10 @@ from astkit.models import DigitsCNN
 from astkit.profiling import interleaved
 from astkit.profiling.ledger import synchronizer
 from astkit.trainers import TrainConfig, Trainer
-from tests.benchmarks.measure import (
-    BATCH,
-    ENDLESS,
-    Figure,
-    advance,
-    figure,
-    line,
-    one_thread,
-    record,
-)
+from tests.benchmarks import bench
+from tests.benchmarks.bench import BATCH, ENDLESS, Figure, advance
 
-RESULTS = Path(__file__).with_name("speed.json")
+RESULTS = bench.HERE / "speed.json"
 ROUNDS, STEPS, RATE = 21, 28, 0.25
 BOUNDS = {"digits_cnn": 1.08, "small": 1.25}  # a dense step over a raw one
 LR = 1e-3
@@ -148,32 +138,28 @@ def compared(
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     times = interleaved(every, rounds=rounds, clock=clock, synchronize=synchronizer(device))
     for way, raw in (*RATIOS, *((peer, "raw") for peer in peers)):
-        ratios = [a / b for a, b in zip(times.seconds[way], times.seconds[raw], strict=True)]
-        bound = BOUNDS[name] if way == "dense" and device.type == "cpu" else None
-        yield figure(
+        yield bench.ratio(
             f"{name}: {way} / {raw}",
-            ratios,
-            "at most",
-            bound,
+            times,
+            way,
+            raw,
             f"seconds of {STEPS} steps of {BATCH} digits, {device.type}",
-            milliseconds={each: 1e3 * times.median(each) / STEPS for each in (way, raw)},
+            at_most=BOUNDS[name] if way == "dense" and device.type == "cpu" else None,
+            seconds={each: times.median(each) / STEPS for each in (way, raw)},
         )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure both networks on one CPU thread and write the results in one piece."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--peers", action="store_true", help="with other libraries")
-    options = parser.parse_args(arguments)
+    asked = bench.options(
+        main.__doc__, RESULTS, arguments, rounds=ROUNDS, networks=[*NETWORKS], peers=False
+    )
     words = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["python", "-m", "tests.benchmarks.speed", *words])
-    found: dict[str, dict[str, Step]] = {name: {} for name in options.networks}
+    found: dict[str, dict[str, Step]] = {name: {} for name in asked.networks}
     versions = {}
-    with one_thread():
-        if options.peers:
+    with bench.one_thread():
+        if asked.peers:
             from tests.benchmarks import peers
 
             os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the threads of the peers
@@ -183,8 +169,8 @@ def main(arguments: list[str] | None = None) -> None:
             found = {
                 name: peers.ways(partial(network, name, torch.device("cpu"))) for name in found
             }
-        results = (each for name in found for each in compared(name, options.rounds, found[name]))
-        record(options.out, results, line, command=command, peers=versions)
+        results = (each for name in found for each in compared(name, asked.rounds, found[name]))
+        bench.record(asked.out, results, command=command, peers=versions)
 
 
 if __name__ == "__main__":

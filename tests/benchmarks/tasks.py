@@ -6,7 +6,6 @@ same command continues what was interrupted.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor, nn
 
 from astkit import Budget, RunInfo, Visit
 from astkit.comparison.arguments import checked_task
@@ -23,16 +23,15 @@ from astkit.comparison.statistics import DENSE, Interval, by_arm, is_control, me
 from astkit.comparison.training import Method, run
 from astkit.comparison.verdict import Verdict, amount, judge, unit
 from astkit.files import read_json, write_json
-from astkit.gating import CachedLoss
+from astkit.gating import CachedLoss, cross_entropy_rows
 from astkit.gating.policies.learned import Learned
 from astkit.stamp import stamp
 from astkit.tasks import task
 from astkit.tasks.language import SEQUENCES, sequences
 from astkit.tasks.parts import PARTS, Columns
-from tests.benchmarks.measure import one_thread
-from tests.benchmarks.token_selection import TokenSelection, with_reference
+from tests.benchmarks import bench
 
-RESULTS = Path(__file__).with_name("tasks.json")
+RESULTS = bench.HERE / "tasks.json"
 NAMES = ("regression", "imbalanced", "series", "forecast", "sound", "text", "language")
 POLICIES = [{"name": "random", "rate": 0.5}, "infobatch", "auto"]
 ALL = (*NAMES, "learned", "tokens")
@@ -49,7 +48,7 @@ def measure(name: str, seeds: int, jobs: int, folder: Path) -> dict[str, Any]:
         **{**task("digits" if name == "learned" else name), **given},
         seeds=range(seeds),
         jobs=jobs,
-        out=folder / name,
+        out=folder,
         check_baseline=False,
         device="cpu",
     )
@@ -61,7 +60,7 @@ def planning(rows: int = 50_000, rounds: int = 15) -> dict[str, Any]:
     """Median CPU seconds of planning an epoch of ``rows`` samples, interleaved, on one thread."""
     policies = {"learned": Learned(), "cached_loss": CachedLoss()}
     taken: dict[str, list[float]] = {name: [] for name in policies}
-    with one_thread():
+    with bench.one_thread():
         for epoch in range(rounds + 2):
             for name, policy in policies.items():
                 run = RunInfo(rows, torch.arange(rows), epoch, 0, 0.5)
@@ -71,6 +70,42 @@ def planning(rows: int = 50_000, rounds: int = 15) -> dict[str, Any]:
                 policy.observe(Visit(chosen.index, torch.rand(len(chosen))))
     found = {name: median(seconds[2:]) for name, seconds in taken.items()}
     return {**found, "rows": rows, "n": rounds}
+
+
+class TokenSelection:
+    """Criterion that trains the fraction ``share`` of a batch's tokens with the largest excess.
+
+    Excess is the loss minus that of a reference model, the batch's column ``reference``, see
+    `with_reference`. The forward and backward passes still compute all tokens, since the tokens of
+    a sequence depend on each other: only the logits' gradient is sparse. Source: Lin et al.,
+    "Rho-1: Not All Tokens Are What You Need", NeurIPS 2024.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def __call__(self, outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
+        """Losses and selection, ``[rows, length]``."""
+        losses, mask = cross_entropy_rows(outputs, batch)
+        excess = (losses.detach() - batch["reference"]).masked_fill(~mask, -torch.inf)
+        count = max(1, round(self.share * int(mask.sum())))
+        chosen = torch.zeros_like(mask).flatten()
+        chosen[excess.flatten().topk(count).indices] = True
+        # row means are averaged, so that each selected token needs the weight 1 / count
+        weight = len(losses) * chosen.view_as(mask).sum(1, keepdim=True) / count
+        return losses * weight, chosen.view_as(mask)
+
+
+@torch.no_grad()
+def with_reference(data: Columns, model: nn.Module, rows: int = 256) -> Columns:
+    """``data`` with a column ``reference``: the losses of ``model`` per token, ``[N, length]``."""
+    columns = dict(zip(data.names, data.tensors, strict=True))
+    tokens, labels = columns["tokens"], columns["labels"]
+    parts = [
+        cross_entropy_rows(model(x), {"labels": y})[0]
+        for x, y in zip(tokens.split(rows), labels.split(rows), strict=True)
+    ]
+    return Columns(tokens=tokens, reference=torch.cat(parts), labels=labels)
 
 
 def tokens(language: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -161,23 +196,17 @@ def difference(gap: Interval | None, metric: str) -> str:
     return amount(gap, metric).replace(f" in {metric}", "") if gap and gap.n else ""
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Measure the tasks that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="+", choices=ALL, default=ALL)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--folder", type=Path, default=Path("out/tasks"))
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args(arguments)
-    for name in options.tasks:
+    asked = bench.options(main.__doc__, RESULTS, tasks=[*ALL], seeds=5, jobs=2, folder="out/tasks")
+    for name in asked.tasks:
+        folder = Path(asked.folder) / name
         if name == "tokens":
-            found = tokens(read_json(options.out)["language"], options.folder / name)
+            found = tokens(read_json(asked.out)["language"], folder)
         else:
-            found = measure(name, options.seeds, options.jobs, options.folder)
+            found = measure(name, asked.seeds, asked.jobs, folder)
             found |= {"planning": planning()} if name == "learned" else {}
-        report = read_json(options.out) if options.out.exists() else {}
-        write_json(options.out, {**report, name: found})
+        write_json(asked.out, {**read_json(asked.out), name: found})
 
 
 if __name__ == "__main__":

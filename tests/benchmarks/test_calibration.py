@@ -1,10 +1,13 @@
-"""The calibration of verdicts: it runs, and what is committed keeps its bounds."""
+"""The calibration of verdicts and the bytes of several processes: what is committed is right."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from tests.benchmarks import calibration
+import pytest
+
+from tests.benchmarks import calibration, distributed
 from tests.benchmarks.calibration import EDGE, MIXED, NOTHING, ROWS, SEEDS, SHAPES
 
 
@@ -33,3 +36,27 @@ def test_the_committed_calibration_keeps_its_bounds() -> None:
             assert each.get("once_more", 0) <= 0.08, each
     few = [each for key, each in found.items() if key[-3:] == ("normal", 10, 300)]
     assert max(each["seeds_only"] for each in few) > 0.15  # what the test rows are regarded for
+
+
+def check(row: dict[str, Any]) -> None:
+    for part, expected in row["formula"].items():
+        assert row["counted"][part] == pytest.approx(expected, rel=0.2), row
+
+
+def test_the_committed_bytes_are_those_of_the_formula() -> None:
+    figures = json.loads(distributed.RESULTS.read_text())["figures"]
+    assert {(row["policy"], row["world"]) for row in figures} == {
+        (name, world) for name in distributed.NAMES for world in (2, 3)
+    }
+    for row in figures:
+        steps = distributed.STEPS / (4 if row["policy"] == "auto" else 1)
+        now = distributed.formula(row["policy"], row["rows"], row["world"], steps)
+        assert tuple(row["formula"].values()) == now
+        check(row)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", distributed.NAMES)
+def test_the_bytes_that_are_exchanged_are_counted(name: str, world: int) -> None:
+    check(distributed.measured(name, world))  # the first step exchanges more
