@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from astkit import Budget, Gate, Loader, RandomSubset, Trainer, distributed, models, rng
-from astkit.profiling import BatchFlops, FlopCounter, Ledger, PassFlops
+from astkit.profiling import BatchFlops, FlopCounter, Ledger, PassFlops, ledger
 from astkit.profiling.ledger import synchronizer
 from tests.profiling.conftest import noise
 
@@ -38,13 +38,13 @@ POLICIES = {
 }
 
 
-def build(model="digits_cnn", policy="dense", epochs=1, validation=True):
+def build(model="digits_cnn", policy="dense"):
     name, options = MODELS[model]
     return Trainer(
         models.build(name, (1, 8, 8), 10, **options),
         Loader(noise(ROWS), SIZE),
-        Loader(noise(HELD_OUT, seed=1), SIZE) if validation else None,
-        budget=Budget(epochs=epochs),
+        Loader(noise(HELD_OUT, seed=1), SIZE),
+        budget=Budget(epochs=2),
         policy=POLICIES[policy](),
         device="cpu",
     )
@@ -63,7 +63,7 @@ def build(model="digits_cnn", policy="dense", epochs=1, validation=True):
     ],
 )
 def test_the_ledger_agrees_with_what_torch_counts_while_it_trains(model, policy):
-    trainer = build(model, policy, epochs=2)
+    trainer = build(model, policy)
     steps, ledger = trainer.steps(), trainer.ledger
     next(steps)  # counts, which is not part of the run
     total, evaluation = ledger.flops.total, ledger.flops.evaluation
@@ -82,18 +82,6 @@ def test_the_ledger_agrees_with_what_torch_counts_while_it_trains(model, policy)
     assert samples.trained + samples.skipped == visited
     assert samples.trained + samples.skipped + samples.unloaded == 2 * ROWS
     assert samples.scored == (visited if "gate" in policy else 0)
-
-
-def test_skipping_rows_saves_what_it_should():
-    runs = [build(policy=name, validation=False) for name in ("dense", "gate, contrast")]
-    for run in runs:
-        run.run()
-    dense, gated = (run.ledger.flops for run in runs)
-    # this first convolution needs no gradient of its inputs, so backward is just below 2 forwards
-    share = gated.scoring / dense.total
-    assert 1 / 3 <= share < 0.36
-    assert gated.total == pytest.approx(dense.total * (15 / 50 + share))
-    assert runs[1].ledger.flops_dense == dense.total
 
 
 # --- sums
@@ -141,13 +129,11 @@ def test_helper_models_have_flops_of_their_own():
     assert ledger.uncounted == {"fft"}
 
 
-@given(trained=counts, skipped=counts, unloaded=counts)
-def test_the_origins_units(trained, skipped, unloaded):
+def test_the_origins_units():
     ledger = Ledger()
-    ledger.note(cost_of(1.0, 1.0), trained=trained, skipped=skipped, scored=7)
-    ledger.counts.unloaded = unloaded
-    expected = (100 * trained + skipped + unloaded) / 10
-    assert ledger.origin_energy_units == pytest.approx(expected, rel=1e-12)
+    ledger.note(cost_of(1.0, 1.0), trained=3, skipped=20, scored=7)
+    ledger.counts.unloaded = 5
+    assert ledger.origin_energy_units == pytest.approx(32.5)
 
 
 # --- clocks
@@ -342,39 +328,32 @@ def test_only_an_accelerator_has_something_to_wait_for(monkeypatch):
     waited = []
     monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     assert synchronizer(torch.device("cpu")) is None
-    wait = synchronizer(torch.device("cuda", 1))
-    assert waited == []
-    wait()
+    synchronizer(torch.device("cuda", 1))()
     assert waited == [torch.device("cuda", 1)]
 
 
 def test_a_step_makes_few_calls():
     """Of the 100 calls that a dense step may make in the package, the ledger takes 16."""
-    ledger, cost, calls = Ledger(), cost_of(1.0, 2.0), []
+    books, calls = Ledger(), []
 
     def step():
-        with ledger.clock("training"):
+        with books.clock("training"):
             for name in ("load", "forward", "backward", "optimizer", "log"):
-                with ledger.phase(name):
+                with books.phase(name):
                     pass
-            ledger.note(cost, trained=5)
-
-    step()
+            books.note(cost_of(1.0, 2.0), trained=5)
 
     def count(frame, event, _):
-        if (
-            event == "call"
-            and "/profiling/" in frame.f_code.co_filename
-            and "tests" not in str(frame.f_code.co_filename)
-        ):
+        if event == "call" and frame.f_code.co_filename == ledger.__file__:
             calls.append(frame.f_code.co_name)
 
+    step()
     sys.setprofile(count)
     try:
         step()
     finally:
         sys.setprofile(None)
-    assert len(calls) <= 16, calls
+    assert 5 < len(calls) <= 16, calls
 
 
 # --- state
