@@ -13,8 +13,8 @@ ALONE = $(PYTEST) -m alone
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY) ## run notebook 01 and show its results
-	@$(BIN)/python -m astkit demo
+demo: $(READY) ## run notebook 01 in a folder of out/
+	@$(BIN)/python -m astkit run notebooks/01_baseline_vs_gated.ipynb --runs out --again
 
 test: lint ## lint, then the tests
 	@$(TOGETHER) && $(ALONE)

@@ -38,8 +38,7 @@ def add_commands(commands: Any) -> None:
     task.add_argument("--script", type=Path, metavar="FILE", help=script)
     target = "column of the table: decimals for a regression, else classes"
     command.add_argument("--target", help=target)
-    command.add_argument("--size", type=int, help="pixels a side of --images (32)")
-    command.add_argument("--root", type=Path, help="folder of the data set (default: ASTKIT_DATA)")
+    command.add_argument("--size", type=int, default=32, help="pixels a side of --images (32)")
     command.add_argument(
         "--policies",
         nargs="+",
@@ -90,22 +89,17 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
 
     if (options.csv is None) != (options.target is None):
         raise ValueError("--csv needs --target, the name of a column, and --target needs --csv")
-    if options.size is not None and options.images is None:
-        raise ValueError(f"--size is {options.size}, but only --images are resized: leave it out")
-    paths = (options.images, options.csv, options.text, options.hf, options.script)
-    if options.root is not None and any(path is not None for path in paths):
-        raise ValueError(f"--root is {options.root}, the folder of a --dataset: leave it out")
     if options.csv is not None:
         return files.table(options.csv, options.target)
     if options.images is not None:
-        return files.folder(options.images, 32 if options.size is None else options.size)
+        return files.folder(options.images, options.size)
     if options.hf is not None:
         return files.hugging_face(options.hf)
     if options.script is not None:
         return files.script(options.script)
     if options.text is not None:
         return task("language", path=options.text)
-    return task(options.dataset, **({} if options.root is None else {"root": options.root}))
+    return task(options.dataset)
 
 
 def _policy(text: str) -> dict[str, Any]:

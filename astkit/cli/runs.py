@@ -1,4 +1,4 @@
-"""`astkit run`, `sweep`, `report` and `demo`: run notebooks in run folders, and tables of them."""
+"""`astkit run`, `sweep` and `report`: run notebooks in run folders, and tables of them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,22 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from astkit.cli import FAILED, GOOD, add_command, say
-from astkit.files import shipped
 
-if TYPE_CHECKING:
-    from astkit.runs.notebook import Notebook, Outcome
-
-FIRST = shipped("notebooks") / "01_baseline_vs_gated.ipynb"
 RUN = """\
 examples:
   astkit run notebooks/01_baseline_vs_gated.ipynb -p preset=full -p seeds=0
   astkit run notebooks/02_controller_tuning.ipynb -p seeds='[0, 1]'
 
-The run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds the parameters
-(config.json), the environment (env.json), the executed notebook
-(notebook.ipynb), and result.json once the run is complete or error.json if it
-failed. The same parameters use the same folder: a complete run is not run
-again, an incomplete one resumes.
+The run's folder, runs/<date>_<notebook>_<hash>_s<seed>/, holds parameters,
+environment, the executed notebook, and result.json or error.json. The same
+parameters use the same folder: a complete run is not run again, an incomplete
+one resumes.
 """
 SWEEP = """\
 example:
@@ -41,14 +35,13 @@ values:
   0..4           0, 1, 2, 3 and 4
   '[0,1],[2,3]'  two lists; for a list parameter, 0,1 means [0] and [1]
 
-Each combination runs in its own folder; a table of all is printed at the end.
-Ctrl-C ends the runs. A sweep that is run again skips complete runs and runs
-the rest, including failed runs. Concurrent sweeps share the work, also on
-several machines with a shared folder of runs.
+Each combination runs in its own folder. A sweep that is run again skips
+complete runs. Concurrent sweeps share the work, also on several machines with
+a shared folder of runs.
 """
 REPORT = """\
-One table of the runs in a folder: parameters, n, mean, interval, and the
-difference to dense training, paired by seed. Failed runs are listed.
+Parameters, n, mean, interval, and the difference to dense training, paired by
+seed. Failed runs are listed.
 
 examples:
   astkit report                     a table of all runs in runs/
@@ -58,9 +51,6 @@ examples:
 
 def add_commands(commands: Any) -> None:
     """Add the commands and their options."""
-    text = "run notebook 01 on the digits, print its table"
-    command = add_command(commands, "demo", demo, text, "")
-    command.add_argument("--out", type=Path, default=Path("out"), help="output folder")
     text = "run a notebook with given parameters in a run folder"
     command = add_command(commands, "run", run, text, RUN)
     _add_notebook(command, "name=value", "a parameter; strings need no quotes; may be repeated")
@@ -89,39 +79,14 @@ def add_parameters(command: argparse.ArgumentParser, form: str, meaning: str) ->
     )
 
 
-def demo(options: argparse.Namespace) -> int:
-    """Run the notebook from its beginning, and print the comparison in its folder."""
-    if not FIRST.exists():
-        raise FileNotFoundError(
-            f"{FIRST} is missing: install astkit from a wheel, or run the demo in a clone"
-        )
-    from astkit.comparison.compare import Comparison
-    from astkit.runs import notebook
-
-    done, code = start(notebook.read(FIRST), {}, options.out, again=True)
-    if done.status == "complete" and done.folder is not None:
-        say(f"\n{Comparison.load(done.folder / 'comparison')}")
-        say(f"\npicture   {done.folder / 'fig' / 'accuracy.png'}")
-    return code
-
-
 def run(options: argparse.Namespace) -> int:
     """Run the notebook, and print its outcome."""
     from astkit.runs import notebook
 
     plan = notebook.read(options.notebook)
-    _, code = start(plan, plan.changed(options.parameters), options.runs, options.again)
-    return code
-
-
-def start(
-    plan: Notebook, parameters: Mapping[str, Any], root: Path, again: bool
-) -> tuple[Outcome, int]:
-    """Run a notebook and print its outcome; returns the outcome and the exit code."""
-    from astkit.runs import notebook
-
+    parameters = plan.changed(options.parameters)
     with interruptible():
-        done = notebook.run(plan, parameters, root, again=again, show=True)
+        done = notebook.run(plan, parameters, options.runs, again=options.again, show=True)
     if done.status == "busy":
         raise ValueError(f"{done.folder} is locked by another process: wait until that has ended")
     if done.status == "failed":
@@ -133,7 +98,7 @@ def start(
     if done.note:
         say(f"note      {done.note}")
     say(f"folder    {done.folder}")
-    return done, FAILED if done.status == "failed" else GOOD
+    return FAILED if done.status == "failed" else GOOD
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`astkit run` and `astkit demo`: what they print, what they refuse, and their exit codes."""
+"""`astkit run`: what it prints, what it refuses, and its exit codes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import pytest
 from filelock import FileLock
 
 from astkit import cli
-from astkit.cli import main, runs
-from astkit.files import write_json
-from astkit.runs.record import Record
+from astkit.cli import main
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
@@ -91,7 +89,7 @@ def test_a_path_with_umlauts_is_printed_in_any_locale(tmp_path, process, monkeyp
 def test_files_in_the_current_folder_are_not_imported(tmp_path):
     for name in ("json", "random", "textwrap", "argparse"):
         (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} of the folder')")
-    command = [sys.executable, "-m", "astkit", "demo", "--help"]
+    command = [sys.executable, "-m", "astkit", "sweep", "--help"]
     done = subprocess.run(command, cwd=tmp_path, env=PACKAGE, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -101,7 +99,7 @@ import sys
 from astkit.cli import main
 
 sys.modules |= dict.fromkeys(["filelock", "nbformat", "pandas"])
-for words in ("run a", "sweep a", "demo", "export toy.ipynb -o out", "report", "compare"):
+for words in ("run a", "sweep a", "export toy.ipynb -o out", "report", "compare"):
     try:
         main(words.split())
     except SystemExit as ended:
@@ -112,7 +110,7 @@ for words in ("run a", "sweep a", "demo", "export toy.ipynb -o out", "report", "
 def test_an_absent_package_is_named_by_every_command(tmp_path):
     command = [sys.executable, "-c", BARE]
     done = subprocess.run(command, cwd=tmp_path, env=PACKAGE, capture_output=True, text=True)
-    absent = ["nbformat", "nbformat", "filelock", "nbformat", "pandas", "filelock"]
+    absent = ["nbformat", "nbformat", "nbformat", "pandas", "filelock"]
     said = "astkit: {} is not installed: install it, or the extra 'notebooks' of astkit (pip"
     lines = done.stderr.splitlines()
     assert [line.partition(" install -e")[0] for line in lines] == list(map(said.format, absent))
@@ -127,23 +125,3 @@ def test_help_fits_and_has_examples(command, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) < 80
     assert f"  astkit {command} " in text.partition("example")[2]
-
-
-def test_the_demo_is_a_run_of_notebook_01_from_its_beginning(process, root, capsys, monkeypatch):
-    entry = {"policy": "dense", "value": 0.75, "flops": 2.0, "seconds": 4.0, "trained": 9}
-    entry |= {"seed": 0, "scored": 0, "rate": 1.0, "worst_class": None, "curve": [], "visits": "v"}
-    found = {"entries": [entry], "metric": "accuracy", "higher": True, "settings": {}}
-
-    def act(record: Record, parameters):
-        write_json(record.folder / "comparison" / "comparison.json", found)
-        record.finish()
-        return "complete"
-
-    seen = process(act)
-    assert main(["demo", "--out", str(root)]) == main(["demo", "--out", str(root)]) == 0
-    assert [parameters for parameters, _ in seen] == [{}, {}]
-    said = capsys.readouterr().out
-    assert "accuracy" in said
-    assert "0.75" in said
-    monkeypatch.setattr(runs, "FIRST", root / "01.ipynb")
-    assert "install astkit from a wheel, or run the demo in a clone" in refused(capsys, "demo")
