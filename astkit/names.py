@@ -1,7 +1,4 @@
-"""Names and the modules that define them, for lazy imports and the registries.
-
-The tables are literals, so they can be parsed without importing.
-"""
+"""Names and the modules that define them, for lazy imports and the registries."""
 
 from __future__ import annotations
 
@@ -11,41 +8,23 @@ from typing import Any
 
 PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
-    "Aim": "astkit.gating.policies.aim",
-    "Auto": "astkit.gating.policies.auto",
-    "BatchLossScore": "astkit.gating.policies.bls",
     "Budget": "astkit.trainers.config",
-    "CachedLoss": "astkit.gating.policies.cached_loss",
     "Checkpoints": "astkit.trainers.checkpoint",
-    "ClassBalanced": "astkit.gating.policies.class_balanced",
     "Comparison": "astkit.comparison.compare",
     "Dashboard": "astkit.widgets.dashboard",
     "EnergyFlowLattice": "astkit.systems.lattice.model",
-    "Gate": "astkit.gating.gate",
-    "GradNormIS": "astkit.gating.policies.gradnorm_is",
-    "InfoBatch": "astkit.gating.policies.infobatch",
-    "Kakurenbo": "astkit.gating.policies.kakurenbo",
     "LatticeConfig": "astkit.systems.lattice.model",
-    "Learned": "astkit.gating.policies.learned",
     "Loader": "astkit.datasets.loader",
     "LogicCA": "astkit.systems.automaton.automaton",
     "LogicCAConfig": "astkit.systems.automaton.automaton",
     "Metric": "astkit.trainers.evaluation",
     "Policy": "astkit.gating.policy",
-    "ProxyTopK": "astkit.gating.policies.proxy_topk",
-    "RCAP": "astkit.gating.policies.rcap",
-    "RandomSubset": "astkit.gating.policies.random_subset",
-    "RePB": "astkit.gating.policies.repb",
-    "Rho": "astkit.gating.policies.rho",
     "RunInfo": "astkit.gating.epoch",
     "SampleAdaptiveSparseTrainer": "astkit.trainers.dropin",
     "SampleBySampleTrainer": "astkit.trainers.sample_by_sample",
     "Scored": "astkit.gating.selection",
     "ScoredBatches": "astkit.gating.selection",
-    "SeTa": "astkit.gating.policies.seta",
     "Selection": "astkit.gating.selection",
-    "SelectiveBackprop": "astkit.gating.policies.selective_backprop",
-    "StaticEL2N": "astkit.gating.policies.el2n_static",
     "TrainConfig": "astkit.trainers.config",
     "Trainer": "astkit.trainers.trainer",
     "Visit": "astkit.gating.visits",
@@ -129,6 +108,9 @@ REGISTRIES: dict[str, dict[str, str]] = {
     },
 }
 
+for _place in REGISTRIES["policy"].values():
+    _module, _, _name = _place.partition(":")
+    PUBLIC[_name] = _module
 
 REMOVED = {
     "step": "the policy determines the step; override Trainer.train_batch for another",

@@ -24,12 +24,6 @@ def test_every_public_name_leads_to_what_its_module_defines() -> None:
         assert name in dir(astkit)
 
 
-def test_every_policy_is_public() -> None:
-    for place in REGISTRIES["policy"].values():
-        module, _, name = place.partition(":")
-        assert PUBLIC.get(name) == module, f"astkit.{name} is missing"
-
-
 def test_every_registered_name_leads_to_what_its_module_defines() -> None:
     for kind, table in REGISTRIES.items():
         for name, place in table.items():
@@ -52,19 +46,6 @@ def test_an_unknown_attribute_is_the_usual_error() -> None:
     with pytest.raises(AttributeError, match="module 'astkit' has no attribute 'Gaet'"):
         astkit.Gaet  # noqa: B018
     assert not hasattr(astkit, "Gaet")
-
-
-def test_the_table_is_a_literal_that_can_be_read_without_importing() -> None:
-    tree = ast.parse((ROOT / "astkit" / "names.py").read_text())
-    literals = {
-        node.target.id: ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.AnnAssign)
-        and isinstance(node.target, ast.Name)
-        and node.value is not None
-    }
-    assert literals["PUBLIC"] == PUBLIC
-    assert literals["REGISTRIES"] == REGISTRIES
 
 
 def test_type_checkers_are_told_the_same_names() -> None:
