@@ -15,7 +15,7 @@ from astkit.comparison.training import Record
 from astkit.datasets import Images
 from astkit.datasets.conditions import Condition
 from astkit.names import REGISTRIES
-from tests.benchmarks import policies, policies_run
+from tests.benchmarks import policies
 from tests.benchmarks import policies_plan as plans
 from tests.benchmarks.gain import read
 from tests.benchmarks.policies_plan import Run
@@ -50,13 +50,13 @@ def test_runs_cost_the_same_and_resume_exactly(tmp_path: Path) -> None:
     for policy in ("dense", "cached_loss:rate=0.4", "random@cached_loss:rate=0.4"):
         run = replace(RUN, policy=policy)
         rate = plans.rate_for(run, entries)
-        entry = policies_run.execute(run, tmp_path / "whole", rate)
+        entry = policies.execute(run, tmp_path / "whole", rate)
         entries[run.name] = entry
         if policy.startswith("cached_loss"):
             with pytest.raises(KeyboardInterrupt):
-                policies_run.execute(run, tmp_path / "killed", rate, (Seen(15),), pause=0)
+                policies.execute(run, tmp_path / "killed", rate, (Seen(15),), pause=0)
             seen = Seen()
-            again = policies_run.execute(run, tmp_path / "killed", rate, (seen,))
+            again = policies.execute(run, tmp_path / "killed", rate, (seen,))
             assert result(again) == result(entry)
             assert seen.steps[0] in (7, 13)
         assert not list((tmp_path / "whole").glob("*/*"))  # the checkpoints of a finished run go
@@ -68,47 +68,34 @@ def test_runs_cost_the_same_and_resume_exactly(tmp_path: Path) -> None:
     assert (dense["rate"], cached["rate"]) == (1.0, pytest.approx(0.4, abs=0.001))
     assert control["rate"] == pytest.approx(cached["rate"], abs=0.001)
     assert sum(dense["wrong_share"]) / len(dense["wrong_share"]) == pytest.approx(0.4, abs=0.005)
-    assert all(sum(shares) == pytest.approx(1, abs=0.001) for shares in dense["class_share"])
     assert dense["worst"] < dense["balanced"] < 1
     json.dumps(entries, allow_nan=False)
-
-
-def test_class_weights_change_the_result_at_the_same_cost(tmp_path: Path) -> None:
-    tail = replace(RUN, condition="long_tail:factor=10")
-    dense, weights = (
-        policies_run.execute(run, tmp_path) for run in (tail, replace(tail, policy="class_weights"))
-    )
-    assert dense["flops"] == weights["flops"]
-    assert dense["accuracy"] != weights["accuracy"]
 
 
 def test_helper_models_that_cost_more_than_the_budget_are_refused(tmp_path: Path) -> None:
     run = replace(RUN, policy="el2n_static:runs=3")
     with pytest.raises(ValueError, match=r"times the budget, since its helper models .* epochs$"):
-        policies_run.execute(run, tmp_path)
+        policies.execute(run, tmp_path)
 
 
 def test_class_weights_and_recalls_by_hand() -> None:
     labels = torch.tensor([0, 0, 0, 1])
-    weights = policies_run.class_weights(labels, 3)
+    weights = policies.class_weights(labels, 3)
     assert weights[:2].tolist() == pytest.approx([2 / 3, 2])
-    losses = policies_run.weighted(weights, torch.zeros(4, 3), labels)
+    losses = policies.weighted(weights, torch.zeros(4, 3), labels)
     assert losses.tolist() == pytest.approx([*[2 / 3 * 1.0986] * 3, 2 * 1.0986], rel=1e-4)
     recalls, labels = torch.tensor([0.9, 0.5, 0.1]), torch.tensor([0] * 6 + [1] * 3 + [2])
-    scores = policies_run.class_scores(recalls, labels)
+    scores = policies.class_scores(recalls, labels)
     assert scores == pytest.approx({"balanced": 0.5, "natural": 0.7, "worst": 0.1})
 
 
-def test_the_audit_gives_shares_of_the_rows_trained_on() -> None:
+def test_wrong_shares_are_of_the_rows_trained_on() -> None:
     true, given = torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 0])
     pixels = torch.zeros(4, 1, 1, 1, dtype=torch.uint8)
-    train = Images(pixels, given, ("a", "b"), "toy")
-    made = Condition("", train, None, None, 2, torch.arange(4), true)
+    made = Condition("", Images(pixels, given, ("a", "b"), "toy"), None, None, 2, given, true)
     record = Record(4, lambda: 0.0, torch.device("cpu"))
     record.trained[0] = torch.tensor([1, 0, 3, 0])
-    found = policies_run.audit(record, made, 2)
-    assert found["wrong_share"] == [0.75, *[0.0] * 7]
-    assert found["class_share"] == [[0.25, 0.75], *[[0.0, 0.0]] * 7]
+    assert policies.wrong_share(record, made) == [0.75, *[0.0] * 7]
 
 
 def test_a_control_waits_for_the_rate_of_its_policy(tmp_path: Path) -> None:
@@ -141,12 +128,6 @@ def test_all_arms_of_the_table_have_its_settings() -> None:
     for found in read(plans.RESULTS).values():
         run = plans.run_of(found)
         assert run == plans.tuned(run)
-
-
-def test_options() -> None:
-    parsed = plans.parsed("gate:target_rate=0.1,score=entropy,guard=None")
-    assert parsed == ("gate", {"target_rate": 0.1, "score": "entropy", "guard": None})
-    assert plans.parsed("dense") == ("dense", {})
 
 
 def entry(run: Run, accuracy: float, **values: Any) -> plans.Entry:
@@ -200,6 +181,5 @@ def test_every_policy_can_be_compared(tmp_path: Path) -> None:
     for name in sorted(REGISTRIES["policy"]):
         policy = {"random": "random:rate=0.5", "el2n_static": "el2n_static:runs=1"}.get(name, name)
         run = replace(RUN, policy=policy, epochs=3.0)
-        found = policies_run.execute(run, tmp_path)
+        found = policies.execute(run, tmp_path)
         assert 1 <= found["flops"] / found["budget_flops"] < 1.05, name
-        assert sum(found["class_share"][-1]) == pytest.approx(1, abs=0.001), name
