@@ -42,11 +42,9 @@ def calls(module: nn.Module) -> list[int]:
 def test_settings_out_of_range_are_refused() -> None:
     for changes, named in (
         ({"max_flows": 143}, "at least 144"),
-        ({"width": 1}, "width is 1: give 2 or more"),
-        ({"hidden": 0}, "hidden is 0"),
+        ({"width": 1}, "give 2 or more for each of width"),
         ({"z_min": 0.0}, "z_min is 0.0"),
         ({"z_max": math.nan}, "z_max nan"),
-        ({"tau": 0.0}, "tau is 0.0"),
         ({"spawn_threshold": 1.1}, "spawn_threshold is 1.1"),
         ({"max_children": 5}, "max_children is 5: give 1 to 4"),
         ({"energy_rule": "sum"}, "residual, original"),
