@@ -401,7 +401,6 @@ def opened(data: Any) -> Any:
     rows: Any = data.dataset
     collate: Any = None if data.collate_fn is default_collate else data.collate_fn
     if isinstance(rows, Indexed):  # the Loader provides indices itself
-        collate = collate.args[0] if hasattr(collate, "args") else collate
         rows = rows.indexed_data
     return Loader(
         rows,
