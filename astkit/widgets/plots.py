@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from astkit.widgets import frames
 from astkit.widgets.frames import Table
@@ -52,7 +52,7 @@ def cost_breakdown(results: Table) -> Picture:
     axis = figure.axes[0]
     _name_ratios(axis, _stacked(axis, means))
     axis.set(title="FLOPs of an epoch, by part", xlabel="FLOPs, 2 per multiply-add")
-    axis.xaxis.set_major_formatter(EngFormatter())
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     for time in figure.axes[1:]:
         seconds = table.groupby("arm", sort=False)["seconds"].agg(["mean", "min", "max"])
@@ -70,7 +70,8 @@ def _name_ratios(
 ) -> None:
     """Write the ratio of each bar to the one of dense training behind it."""
     ends = values if ends is None else ends
-    axis.set_xlim(0, 1.3 * ends.max())
+    axis.set_xlim(0, 1.35 * ends.max())
+    axis.xaxis.set_major_locator(MaxNLocator(5))
     if "dense" in values.index:
         for place, (value, end) in enumerate(zip(values, ends, strict=True)):
             axis.text(end, place, f"  {value / values['dense']:.2f} × dense", va="center", size=9)
