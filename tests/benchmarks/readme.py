@@ -21,10 +21,11 @@ import pandas as pd
 from PIL import Image
 
 from astkit import files
-from astkit.comparison.statistics import by_arm, differences, mean_interval, split_error
+from astkit.comparison.statistics import by_arm, differences, mean_interval
 from astkit.comparison.verdict import amount
 from astkit.runs import export
 from astkit.stamp import describe
+from astkit.trainers.evaluation import wilson_interval
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
 from tests.benchmarks.bench import HERE, ROOT, markdown
@@ -188,6 +189,12 @@ def _arms(results: list[Report], test_rows: int) -> pd.DataFrame:
         "seconds / dense": share["seconds"].map("{:.2f}".format),
     }
     return pd.DataFrame(shown)
+
+
+def split_error(accuracy: float, rows: int) -> float:
+    """Half width of Wilson's 95 % interval of an ``accuracy`` on ``rows`` test samples."""
+    low, high = wilson_interval(round(accuracy * rows), rows)
+    return (high - low) / 2
 
 
 def _percent(share: float) -> str:
