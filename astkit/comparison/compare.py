@@ -30,9 +30,11 @@ from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.config import check_kinds
 from astkit.trainers.evaluation import Metrics, as_metrics
 from astkit.trainers.fingerprint import plain
-from astkit.trainers.trainer import KINDS as TRAINER_KINDS
 
-KINDS = TRAINER_KINDS | {
+KINDS: dict[str, tuple[Any, str]] = {
+    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
+    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
+    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
     "make_optimizer": (
         Callable | None,
         "a function, such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)",

@@ -484,7 +484,10 @@ def pictures(
             beside = _beside(arms[each.policy], dense, each.higher)
             reached = {key: beside[f"reach_{key}"].mean for key in COSTS}
             marks.append({"arm": each.policy, **reached})
-        figures["validation value by cost"] = comparison_plots.cost_to_reach(curves, marks, metric)
+        held_out = next(iter(dense.values())).get("validation_rows")
+        figures["validation value by cost"] = comparison_plots.cost_to_reach(
+            curves, marks, metric, held_out
+        )
     return figures
 
 

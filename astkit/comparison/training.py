@@ -297,6 +297,7 @@ def run(
         **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel runs"}),
         **tested,
         "curve": curve.points,
+        "validation_rows": len(arrays["validation"]) if "validation" in arrays else None,
         "stamp": {key: value for key, value in stamp().items() if key in STAMPED},
         "visits": f"{name}.safetensors",
     }

@@ -120,7 +120,7 @@ def rollout_frames(
             axis = next(axes)
             wrong = _show(axis, values[step], true[step])
             if outline is not None:
-                axis.contour(np.asarray(outline, float), [0.5], colors=COLOURS[3], linewidths=1.5)
+                axis.contour(np.asarray(outline, float), [0.5], colors=COLOURS[1], linewidths=2)
             title = f"step {step}" if single else name
             if values is not true:
                 title += f": {wrong:,} of {true[step].size:,} differ"
