@@ -27,6 +27,7 @@ from astkit.runs import export
 from astkit.stamp import describe
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
+from tests.benchmarks import suspects as wrong_labels
 from tests.benchmarks.bench import HERE, ROOT, markdown
 
 RESULTS = ROOT / "notebooks" / "results"
@@ -382,8 +383,20 @@ def _commits(parts: Report) -> str:
     return f"Commits: {', '.join(commits)}. {describe(list(parts.values())[-1]['stamp'])}"
 
 
+def suspects() -> str:
+    """Wrong labels found, in words."""
+    return wrong_labels.sentence(read(HERE / "suspects.json")["rows"])
+
+
+def suspects_found() -> str:
+    """Wrong labels found by one training, and by cleanlab's cross-validation."""
+    report = read(HERE / "suspects.json")
+    return f"{markdown(wrong_labels.table(report['rows']))}\n\n{describe(report['stamp'])}"
+
+
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (gains, notebooks),
+    "README.md": (gains, suspects, notebooks),
+    "docs/compare.md": (suspects_found,),
     "docs/measured.md": (digits, cifar10, package, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
