@@ -63,7 +63,10 @@ def changed(rng, content):
 def reshaped(rng, content):
     """JSON with other values or names."""
     for _ in range(rng.choice((1, 1, 2, 5))):
-        found = rng.choice(list(TOKEN.finditer(content)))
+        places = list(TOKEN.finditer(content))
+        if not places:
+            break
+        found = rng.choice(places)
         content = content[: found.start()] + rng.choice(VALUES).encode() + content[found.end() :]
     return content
 

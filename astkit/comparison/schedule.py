@@ -357,9 +357,7 @@ class Schedule:
         """Rows that two parts of the data share, in the first line of the report."""
         task = self.task
         shared = shared_rows(task.train, task.validation, task.test) or {}
-        parts = [
-            f"{len(rows.first):,} of {one} in {other}" for (one, other), rows in shared.items()
-        ]
+        parts = [f"{part.rows:,} of {one} in {other}" for (one, other), part in shared.items()]
         if not parts:
             return
         sentence = f"rows with equal inputs: {', '.join(parts)}"

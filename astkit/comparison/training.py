@@ -306,6 +306,7 @@ def run(
         **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel runs"}),
         **tested,
         "curve": curve.points,
+        "validation_rows": len(arrays["validation"]) if "validation" in arrays else None,
         "stamp": {key: value for key, value in stamp().items() if key in STAMPED},
         "visits": f"{name}.safetensors",
     }
@@ -401,7 +402,6 @@ def opened(data: Any) -> Any:
     rows: Any = data.dataset
     collate: Any = None if data.collate_fn is default_collate else data.collate_fn
     if isinstance(rows, Indexed):  # the Loader provides indices itself
-        collate = collate.args[0] if hasattr(collate, "args") else collate
         rows = rows.indexed_data
     return Loader(
         rows,

@@ -17,21 +17,19 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
-    SubsetRandomSampler,
     TensorDataset,
 )
 
 from astkit.datasets.batch import tensors
+from astkit.datasets.checks import as_number, sampled_rows
 from astkit.datasets.foreign import ForeignLoader, sampler_of
-from astkit.datasets.loader import Loader, as_number, sampled_rows
+from astkit.datasets.loader import Loader
 from astkit.rng import restored
 
 NAMES = ("labels", "targets", "label")
 """Attributes and columns in which class labels are looked for."""
 LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
-MOST_CLASSES = 100
-"""Classes of which rows are read to learn what a ``target_transform`` makes of them, at most."""
 
 
 def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
@@ -42,9 +40,8 @@ def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
     row, each less than their number. Of a DataLoader its data set counts, of a Subset and a
     ConcatDataset their parts. ``samples``: by default the length of ``data``.
 
-    They are compared with the targets of a few rows. If these differ, as with a
-    ``target_transform`` of torchvision, the classes that the rows have instead are returned, or
-    ``None`` if a stored label does not determine them.
+    They are compared with the targets of a few rows: ``None`` if these are other numbers, as with a
+    ``target_transform`` of torchvision.
     """
     data, rows = inside(data)
     if samples is None:
@@ -57,7 +54,7 @@ def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
         known = [labels for labels in parts if labels is not None]
         return torch.cat(known) if len(known) == len(parts) and len(data) == samples else None
     stored = _stored_labels(data, samples)
-    return None if stored is None else _as_read(data, stored)
+    return stored if stored is not None and _agree(data, stored) else None
 
 
 def distinct_rows(data: Any) -> int | None:
@@ -78,14 +75,11 @@ def distinct_rows(data: Any) -> int | None:
 class SharedRows(NamedTuple):
     """Rows of two parts of the data with equal inputs.
 
-    ``first``, ``second``: the rows of either part whose inputs the other one contains, int64;
-    ``equal_targets``: how many of ``first`` have the target of such a row as well; ``share``: the
-    number of such rows in the smaller part, divided by its size.
+    ``rows``: how many of the first part that the second one contains; ``share``: such rows of the
+    smaller part, divided by its size.
     """
 
-    first: Tensor
-    second: Tensor
-    equal_targets: int
+    rows: int
     share: float
 
 
@@ -96,7 +90,7 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
     part are not known, or if a row differs when it is read again, as with random transforms. A part
     may be ``None``.
     """
-    hashed: dict[str, _Hashed] = {}
+    hashed: dict[str, np.ndarray[Any, Any]] = {}
     for name, data in (("train", train), ("validation", validation), ("test", test)):
         if data is None:
             continue
@@ -107,71 +101,45 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
     pairs = {}
     for first, second in combinations(hashed, 2):
         one, other = hashed[first], hashed[second]
-        in_one = np.isin(one.inputs, other.inputs)
-        in_other = np.isin(other.inputs, one.inputs)
-        if not in_one.any():
-            continue
-        smaller = in_one if len(in_one) < len(in_other) else in_other
-        pairs[first, second] = SharedRows(
-            torch.from_numpy(one.numbers[in_one]),
-            torch.from_numpy(other.numbers[in_other]),
-            int(np.isin(one.items[in_one], other.items).sum()),
-            float(smaller.mean()),
-        )
+        in_one = np.isin(one, other)
+        if in_one.any():
+            smaller = in_one if len(one) < len(other) else np.isin(other, one)
+            pairs[first, second] = SharedRows(int(in_one.sum()), float(smaller.mean()))
     return pairs
 
 
-class _Hashed(NamedTuple):
-    """Numbers of rows in a data set, and hashes of their inputs and of their inputs and targets."""
-
-    numbers: np.ndarray[Any, np.dtype[np.int64]]
-    inputs: np.ndarray[Any, np.dtype[np.uint64]]
-    items: np.ndarray[Any, np.dtype[np.uint64]]
-
-
-def _hashed(data: Any) -> _Hashed | None:
-    """Hashes of all rows of ``data``; ``None`` if they are unknown or random."""
+def _hashed(data: Any) -> np.ndarray[Any, Any] | None:
+    """Hashes of the inputs of all rows, uint64; ``None`` if the rows are unknown or random."""
     if isinstance(data, ForeignLoader):
         data = data.loader
-    drawn = None  # rows that a DataLoader draws
-    if isinstance(data, DataLoader):
-        sampler = sampler_of(data)
-        if isinstance(sampler, SubsetRandomSampler):
-            drawn = list(sampler.indices)
-        elif not isinstance(sampler, RandomSampler | SequentialSampler):
-            return None
+    if isinstance(data, DataLoader) and not isinstance(
+        sampler_of(data), RandomSampler | SequentialSampler
+    ):
+        return None
     if isinstance(data, list | tuple):  # of batches
         return None
     data, rows = inside(data)
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
         return None
-    numbers = range(len(data) if rows is None else len(rows)) if drawn is None else drawn
-    hashes: list[tuple[int, int]] = []
+    numbers = range(len(data)) if rows is None else rows.tolist()
     with restored():
-        for number in numbers:
-            row = number if rows is None else int(rows[number])
-            if not hashes and _row_hash(data[row]) != _row_hash(data[row]):
-                return None
-            hashes.append(_row_hash(data[row]))
-    inputs, items = np.array(hashes, np.uint64).reshape(-1, 2).T
-    return _Hashed(np.array(numbers, np.int64), inputs, items)
+        if len(numbers) and _input_hash(data[numbers[0]]) != _input_hash(data[numbers[0]]):
+            return None
+        return np.array([_input_hash(data[row]) for row in numbers], np.uint64)
 
 
-def _row_hash(item: Any) -> tuple[int, int]:
-    """Hashes of an item's inputs, and of all of it; in a mapping, `NAMES` are targets."""
+def _input_hash(item: Any) -> int:
+    """Hash of the inputs of an item: without its last part, or `NAMES` of a mapping."""
+    inputs = item
     if isinstance(item, Mapping):
-        parts = [(key in NAMES, value) for key, value in item.items()]
+        inputs = [value for key, value in item.items() if key not in NAMES]
     elif isinstance(item, tuple | list) and len(item) > 1:
-        parts = [(number == len(item) - 1, value) for number, value in enumerate(item)]
-    else:
-        parts = [(False, item)]
-    inputs, whole = blake2b(digest_size=8), blake2b(digest_size=8)
-    for is_target, value in parts:
-        content = b"".join(_bytes(value))
-        whole.update(content)
-        if not is_target:
-            inputs.update(content)
-    return int.from_bytes(inputs.digest(), "big"), int.from_bytes(whole.digest(), "big")
+        inputs = item[:-1]
+    digest = blake2b(digest_size=8)
+    for value in inputs if isinstance(inputs, tuple | list) else [inputs]:
+        for content in _bytes(value):
+            digest.update(content)
+    return int.from_bytes(digest.digest(), "big")
 
 
 def _bytes(value: Any) -> Iterator[bytes]:
@@ -230,28 +198,13 @@ def _column(data: Any, name: str) -> Any:
     return data.with_format("numpy")[name][:] if integers else None  # without a transform
 
 
-def _as_read(data: Any, stored: Tensor) -> Tensor | None:
-    """``stored`` labels, or those that the rows of ``data`` have instead; see `class_labels`."""
+def _agree(data: Any, stored: Tensor) -> bool:
+    """Whether a few rows of ``data`` have the ``stored`` labels, or targets that are no number."""
     read = [(int(stored[row]), _numbers(item)) for row, item in sampled_rows(data) or []]
     if all(numbers[-1] is None for _, numbers in read):
-        return stored
-    for place in range(min(len(numbers) for _, numbers in read)):
-        if all(numbers[place] == label for label, numbers in read):
-            return stored
-    classes, number = stored.unique(return_inverse=True)
-    if len(classes) > MOST_CLASSES:
-        return None
-    become = torch.empty_like(classes)
-    for place in range(len(classes)):
-        of_class = (number == place).nonzero().squeeze(1)
-        few = of_class[[0, len(of_class) // 2, -1]].tolist()
-        with restored():
-            targets = {_numbers(data[row])[-1] for row in few}
-        target = targets.pop()
-        if targets or target is None or target != int(target):
-            return None
-        become[place] = int(target)
-    return become[number] if len(become.unique()) > 1 else None
+        return True
+    places = range(min(len(numbers) for _, numbers in read))
+    return any(all(numbers[place] == label for label, numbers in read) for place in places)
 
 
 def _numbers(item: Any) -> list[float | None]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,15 +21,9 @@ from torch.utils.data import (
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch
+from astkit.datasets.checks import check_labels_of, check_target
 from astkit.datasets.images import Images
-from astkit.datasets.loader import (
-    BatchSource,
-    Loader,
-    check_labels_of,
-    check_start,
-    check_target,
-    fetch_rows,
-)
+from astkit.datasets.loader import BatchSource, Loader, fetch_rows
 
 BATCH_SIZE = 128
 _UNDIVIDED = RandomSampler | SequentialSampler  # load every row in every process
@@ -56,10 +49,6 @@ class Indexed(Dataset[Any]):
     def __getitems__(self, rows: list[int]) -> list[tuple[int, Any]]:
         return list(zip(rows, fetch_rows(self.indexed_data, rows), strict=True))
 
-    def collate(self, collate_fn: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-        """Adapt ``collate_fn``, written for items without an index, to this dataset's items."""
-        return partial(_collate_indexed, collate_fn)
-
 
 def indexed(data: Any) -> Indexed:
     """``data`` with each item's index: its DataLoader yields ``(index, batch)``.
@@ -68,11 +57,6 @@ def indexed(data: Any) -> Indexed:
     must have a length and ``[i]``, otherwise ``ValueError`` is raised.
     """
     return Indexed(data)
-
-
-def _collate_indexed(collate_fn: Callable[[list[Any]], Any], pairs: list[Any]) -> tuple[Any, Any]:
-    index, items = zip(*pairs, strict=True)
-    return torch.tensor(index), collate_fn(list(items))
 
 
 class ForeignLoader:
@@ -124,15 +108,14 @@ class ForeignLoader:
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
         """One pass; the first ``start`` batches are loaded and dropped.
 
-        Raises ``ValueError`` if ``order`` is given and, during iteration, for a batch without rows,
-        a label out of range, or a loader that yields no batch.
+        Raises ``ValueError`` if ``order`` is not None and, during iteration, for a batch without
+        rows, a label out of range, or a loader that yields no batch.
         """
         if order is not None:
             raise ValueError(
                 "an ordinary loader loads every row, so none can be chosen before loading: pass its"
                 " dataset instead, with batch_size=..."
             )
-        check_start(start)
         for part in parts_of(self.loader):
             if hasattr(part, "set_epoch"):  # DistributedSampler would repeat the order of epoch 0
                 part.set_epoch(epoch)
@@ -167,15 +150,14 @@ def convertible(loader: Any) -> bool:
     """Whether a `Loader` over the dataset of ``loader`` yields the same rows in the same batches.
 
     So it is for a torch DataLoader that loads each row once, in order or shuffled. A subclass with
-    its own ``__iter__``, which may change batches (mixup), has to be iterated itself.
+    its own ``__iter__``, which may change batches (mixup), has to be iterated itself, and so has a
+    loader of `indexed` data whose ``collate_fn`` may use the indices.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     sampler: Any = loader.sampler
-    collate: Any = loader.collate_fn
-    known = collate is default_collate or getattr(collate, "func", None) is _collate_indexed
-    if isinstance(loader.dataset, Indexed) and not known:
-        return False  # it may use the indices
+    if isinstance(loader.dataset, Indexed) and loader.collate_fn is not default_collate:
+        return False
     return (
         type(loader).__iter__ is DataLoader.__iter__
         and loader.batch_size is not None
@@ -247,13 +229,8 @@ def resized(source: BatchSource, batch_size: int | None) -> BatchSource:
     if isinstance(source, Loader):
         source.set_batch_size(batch_size)
         return source
-    if isinstance(getattr(source, "loader", source), DataLoader):
-        raise ValueError(
-            f"batch_size is {batch_size}, but the training data's own loader forms the batches:"
-            " leave batch_size None, or pass the dataset itself"
-        )
     raise ValueError(
-        f"batch_size is {batch_size}, but a {name_of(source)} has to hold batches: leave"
+        f"batch_size is {batch_size}, but a {name_of(source)} forms the batches itself: leave"
         " batch_size None, or pass a dataset, such as TensorDataset(x, y) of tensors or"
         " ConcatDataset([samples]) of a list of samples, from torch.utils.data"
     )

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from astkit.datasets.checks import check_label_range
+
 STATS_ROWS = 1024  # images per chunk of the statistics
 FORMATS = ("PNG", "JPEG")  # otherwise Pillow would also open other formats with these suffixes
 GREY_16_BIT = ("I;16", "I")  # modes in which Pillow opens a PNG of 16 bits
@@ -33,25 +35,20 @@ class Images:
     name: str
 
     def __post_init__(self) -> None:
-        layout = "[N, channels, height, width]"
         for part, value, dtype, shape in (
-            ("images", self.images, torch.uint8, layout),
-            ("labels", self.labels, torch.int64, "[N]"),
+            ("images", self.images, torch.uint8, ("N", "channels", "height", "width")),
+            ("labels", self.labels, torch.int64, ("N",)),
         ):
-            kind = getattr(value, "dtype", type(value).__name__)
-            size = list(getattr(value, "shape", ()))
-            if not isinstance(value, Tensor) or kind != dtype or len(size) != shape.count(",") + 1:
+            if value.dtype != dtype or value.ndim != len(shape):
                 raise ValueError(
-                    f"{part} is a {kind} of shape {size}; pass a {dtype} tensor of shape {shape} "
-                    "(torch.as_tensor converts arrays and lists)."
+                    f"{part} is a {value.dtype} of shape {list(value.shape)}; pass a {dtype} tensor"
+                    f" of shape [{', '.join(shape)}]."
                 )
         if len(self.images) != len(self.labels) or self.images.numel() == 0:
             raise ValueError(
                 f"images has shape {list(self.images.shape)} and labels has {len(self.labels)} "
                 "rows; pass at least one image with a pixel, and one label for each image."
             )
-        if not self.classes:
-            raise ValueError("classes is empty; pass one name for each label, as a tuple.")
         check_label_range(self.labels, len(self.classes), f"{self.name!r}", "classes names")
 
     def __len__(self) -> int:
@@ -96,30 +93,6 @@ class Images:
         mean = (share * levels).sum(1, keepdim=True)
         std = (share * (levels - mean) ** 2).sum(1).sqrt()
         return (mean[:, 0] / 255).float(), (std / 255).float()
-
-
-def check_label_range(
-    labels: Tensor, outputs: int, where: str, what: str = "the model has"
-) -> None:
-    """Raise ``ValueError`` unless every label lies in ``0..outputs-1``.
-
-    The message contains the lowest or highest invalid label, its count in ``where``, and the
-    remedy; ``what`` names the provider of the ``outputs``.
-    """
-    low, high = int(labels.min()), int(labels.max())
-    if low >= 0 and high < outputs:
-        return
-    bad = low if low < 0 else high
-    count = int((labels == bad).sum())
-    remedy = (
-        "renumber the labels from 0, or drop those rows"
-        if bad < 0
-        else f"provide at least {bad + 1}, or renumber the labels"
-    )
-    raise ValueError(
-        f"Label {bad} occurs {count} time{'' if count == 1 else 's'} in {where}, but {what} "
-        f"{outputs} (labels 0 to {outputs - 1}); {remedy}."
-    )
 
 
 def regular(path: Path, remedy: str) -> Path:

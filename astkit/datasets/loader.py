@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -24,27 +24,20 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-    default_collate,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from astkit import distributed
-from astkit.datasets.batch import IGNORED, Args, Batch, as_batch
-from astkit.datasets.images import Images, check_label_range
+from astkit.datasets.batch import Batch, as_batch
+from astkit.datasets.checks import check_label_range, check_labels_of, check_target
+from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
-from astkit.rng import derive, permutation, restored, uniform
+from astkit.rng import derive, permutation, uniform
 from astkit.system import allowed_cpus, text_of
 
 RESIDENT_BYTES = 2 * 2**30
 WORKER_BYTES = 2**30  # of free memory for each worker and the batches that it loads in advance
 TIMEOUT_S = 300.0  # without a batch from a worker, after which an error is raised
 ROWS = 2**32  # a visit is row + ROWS * occurrence
-SAMPLED = 16  # rows that are read to find out what the data hold
 AUGMENTATIONS = ("crop", "flip")
 
 Auto = Literal["auto"]
@@ -92,7 +85,7 @@ class Loader:
         drop_last: leave out the last batch of a pass if it is not full.
         collate_fn: forms a batch from items; torch's default_collate by default.
 
-    Raises ``ValueError`` for invalid arguments.
+    Raises ``ValueError`` for data without rows to choose from and for impossible arguments.
     """
 
     def __init__(
@@ -111,7 +104,15 @@ class Loader:
         drop_last: bool = False,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        _check_arguments(data, num_workers, resident)
+        if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
+            raise ValueError(
+                f"data is a {type(data).__name__}, which has no rows to choose from; pass Images or"
+                " a map-style dataset, or wrap a DataLoader over it with as_loader."
+            )
+        if len(data) == 0:
+            raise ValueError("data is empty; pass a dataset with at least one row.")
+        if resident is True and not isinstance(data, Images):
+            raise ValueError(f"resident is True for a {type(data).__name__}; pass Images.")
         self.data = data
         self.collate_fn = collate_fn
         self.shuffle = shuffle
@@ -119,7 +120,7 @@ class Loader:
         self.drop_last = drop_last
         self.set_batch_size(batch_size)
         self._augment = Augment(augment, pad)
-        self._normalize = Normalize(normalize, data.shape[0] if isinstance(data, Images) else None)
+        self._normalize = normalize
         self._requested = (num_workers, resident)
         self._outputs: int | None = None
         self._stored: tuple[Tensor, Tensor] | None = None
@@ -151,7 +152,12 @@ class Loader:
             resident = automatic_resident(self.data, self.device)
         self.num_workers, self.resident = num_workers, resident
         self._stored = self._stream = None
-        self._normalize = self._normalize.on(self.device)
+        mean, std = (
+            torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1)
+            for part in self._normalize or (0.0, 1.0)
+        )
+        self._scale = (1 / (255 * std)).float().to(self.device)
+        self._bias = None if self._normalize is None else (-mean / std).float().to(self.device)
         return self
 
     def reseeded(self, seed: int) -> Self:
@@ -181,7 +187,7 @@ class Loader:
     @property
     def num_samples(self) -> int:
         """Rows in the dataset."""
-        return len(self.data)  # type: ignore[arg-type]
+        return len(self.data)
 
     def __len__(self) -> int:
         whole, rest = divmod(self.num_samples, self.batch_size)
@@ -202,11 +208,10 @@ class Loader:
             occurrence: int64 ``[K]``, how often each row of ``order`` occurred before in the epoch;
                 default: 0. Part of the key of its augmentation.
 
-        Raises ``ValueError`` for rows out of range and, during iteration, for invalid items.
+        Raises, during iteration, ``ValueError`` for items that form no batch, and ``IndexError``
+        for rows out of range.
         """
-        check_start(start)
         order = self.order(epoch) if order is None else order
-        _check_order(order, occurrence, self.num_samples)
         visits = order if occurrence is None else order + ROWS * occurrence
         if self.drop_last:
             visits = visits[: len(visits) // self.batch_size * self.batch_size]
@@ -244,8 +249,14 @@ class Loader:
                 batch = batch.to(self.device)
             if isinstance(batch.x, Tensor) and batch.y is not batch.x:
                 x = self._augment.apply(batch.x, drawn) if self._augment.names else batch.x
-                batch = batch._replace(x=self._normalize(x))
+                batch = batch._replace(x=self._normalized(x))
             yield batch
+
+    def _normalized(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.uint8 or x.ndim != 4:
+            return x
+        x = x.float().mul_(self._scale)
+        return x if self._bias is None else x.add_(self._bias)
 
     def _gather(self, chunks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         assert isinstance(self.data, Images)
@@ -404,8 +415,8 @@ def _collated(items: list[Any]) -> Any:
 class Augment:
     """Zero-padded random crop and horizontal flip, as torchvision's RandomCrop and RandomFlip.
 
-    ``names``: of ``"crop"`` and ``"flip"``; ``pad``: black pixels on each side before the crop.
-    Raises ``ValueError`` for another name or a negative ``pad``.
+    ``names``: of ``"crop"`` and ``"flip"``, otherwise ``ValueError`` is raised; ``pad``: black
+    pixels on each side before the crop.
     """
 
     def __init__(self, names: Sequence[str] = (), pad: int = 4) -> None:
@@ -413,8 +424,6 @@ class Augment:
         for name in self.names:
             if name not in AUGMENTATIONS:
                 raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")
-        if pad < 0:
-            raise ValueError(f"pad is {pad}; pass 0 or more pixels.")
         self.pad = pad
 
     def draw(self, visits: Tensor, seed: int, epoch: int) -> Tensor:
@@ -431,16 +440,8 @@ class Augment:
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
         """``x`` ``[B, channels, height, width]`` augmented; same shape and dtype.
 
-        ``drawn``: float32 ``[3, B]``, of `draw`. Raises ``ValueError`` if ``x`` is not a batch of
-        images.
+        ``drawn``: float32 ``[3, B]``, of `draw`.
         """
-        if not self.names:
-            return x
-        if x.ndim != 4:
-            raise ValueError(
-                f"augment={self.names} got inputs of shape {list(x.shape)}; crop and flip need "
-                "[batch, channels, height, width], so pass augment=() for other inputs."
-            )
         if "crop" in self.names:
             corners = 2 * self.pad + 1
             # float32 rounding could turn the largest draw into ``corners``
@@ -466,153 +467,3 @@ def crop(x: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
     line = (top[:, None] + torch.arange(height, device=x.device)) * stride + left[:, None]
     start = plane.view(batch, channels, 1) + line[:, None]
     return windows.index_select(0, start.view(-1)).view(batch, channels, height, width)
-
-
-class Normalize:
-    """``(x / 255 - mean) / std`` for uint8 ``x``, in one multiplication and one addition.
-
-    ``normalize``: ``(mean, std)``, numbers or ``[C]``, units 0..1; `None` for ``x / 255``.
-    ``channels``: C, `None` if unknown. Raises ``ValueError`` for statistics that do not fit.
-    """
-
-    def __init__(
-        self, normalize: tuple[Statistic, Statistic] | None, channels: int | None = None
-    ) -> None:
-        mean, std = (
-            torch.as_tensor(part, dtype=torch.float64).reshape(-1).cpu()
-            for part in normalize or (0.0, 1.0)
-        )
-        if not (torch.isfinite(mean).all() and torch.isfinite(std).all() and (std > 0).all()):
-            raise ValueError(
-                f"normalize has mean {mean.tolist()} and std {std.tolist()}; "
-                "pass finite means and positive deviations, as Images.channel_stats() gives them."
-            )
-        channels = channels or max(len(mean), len(std))
-        if {len(mean), len(std)} - {1, channels}:
-            raise ValueError(
-                f"normalize has {len(mean)} means and {len(std)} deviations for {channels} "
-                "channels; pass one number, or one for each channel."
-            )
-        self._scale = (1 / (255 * std)).float().view(-1, 1, 1)
-        self._bias = None if normalize is None else (-mean / std).float().view(-1, 1, 1)
-
-    def on(self, device: torch.device) -> Normalize:
-        other = copy.copy(self)
-        other._scale = self._scale.to(device)
-        other._bias = None if self._bias is None else self._bias.to(device)
-        return other
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """``x`` ``[B, C, H, W]`` as float32 if it is uint8, else unchanged."""
-        if x.dtype != torch.uint8 or x.ndim != 4:
-            return x
-        x = x.float().mul_(self._scale)
-        return x if self._bias is None else x.add_(self._bias)
-
-
-def check_labels_of(targets: Any, outputs: int, where: str) -> None:
-    """Raise ``ValueError`` if class labels in the targets of a batch exceed ``outputs``."""
-    labels = targets.get("labels") if isinstance(targets, Mapping) else targets
-    if isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point():
-        real = labels[labels != IGNORED]
-        if len(real):
-            check_label_range(real, outputs, where)
-
-
-def check_target(batch: Batch, data: Any) -> None:
-    """Raise ``ValueError`` if the last part of a longer tuple, its target, numbers the rows.
-
-    That is: no number occurs twice; they equal the batch's index, if it is known; and the last part
-    of `SAMPLED` rows of ``data`` is their number, also within a Subset. Of data whose rows cannot
-    be read, the first batch has to count up by one, in more than `SAMPLED` rows.
-    """
-    numbers = batch.y
-    if not isinstance(batch.x, Args) or not isinstance(numbers, Tensor) or numbers.ndim != 1:
-        return
-    if numbers.is_floating_point() or len(numbers.unique()) < len(numbers):
-        return
-    within = None
-    while isinstance(data, Subset):
-        own = torch.as_tensor(data.indices, dtype=torch.int64)
-        data, within = data.dataset, own if within is None else own[within]
-    if batch.index is not None:
-        index = batch.index.cpu()
-        if not torch.equal(numbers.cpu(), index if within is None else within[index]):
-            return
-    rows = sampled_rows(data, within)
-    if rows is None:
-        counted = len(numbers) > SAMPLED and bool((numbers.diff() == 1).all())
-    else:
-        counted = all(
-            isinstance(item, tuple | list) and len(item) > 2 and as_number(item[-1]) == row
-            for row, item in rows
-        )
-    if counted:
-        raise ValueError(
-            "the last part of each batch, its target, is the number of the row: yield"
-            " (inputs, target), and wrap the data in astkit.indexed if their numbers are needed"
-        )
-
-
-def sampled_rows(data: Any, numbers: Tensor | None = None) -> list[tuple[int, Any]] | None:
-    """Up to `SAMPLED` evenly spaced rows of ``data`` with their numbers; ``None`` if unreadable.
-
-    ``numbers``: int64, of the rows to sample from. Default random generators are restored.
-    """
-    sized = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if isinstance(data, IterableDataset) or not sized or not len(data):
-        return None
-    numbers = torch.arange(len(data)) if numbers is None else numbers
-    places = torch.linspace(0, len(numbers) - 1, min(SAMPLED, len(numbers))).long()
-    with restored():
-        return [(number, data[number]) for number in numbers[places].tolist()]
-
-
-def as_number(value: Any) -> float | None:
-    """A number, also as a tensor or array of one element; ``None`` for anything else."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value)
-    if (
-        isinstance(value, np.ndarray | np.generic)
-        and value.size == 1
-        and value.dtype.kind in "biuf"
-    ):
-        return float(value.item())
-    return float(value) if isinstance(value, int | float) else None
-
-
-def check_start(start: int) -> None:
-    """Raise ``ValueError`` for a negative ``start``."""
-    if start < 0:
-        raise ValueError(f"start is {start}; pass the number of batches already done, 0 or more.")
-
-
-def _check_order(order: Tensor, occurrence: Tensor | None, samples: int) -> None:
-    for name, value in (("order", order), ("occurrence", occurrence)):
-        if value is not None and (value.dtype != torch.int64 or value.shape != (len(order),)):
-            raise ValueError(
-                f"{name} is a {value.dtype} tensor of shape {list(value.shape)}; "
-                f"pass int64 {'rows' if name == 'order' else 'counts'} of shape [K]."
-            )
-    if len(order) and (int(order.min()) < 0 or int(order.max()) >= samples):
-        raise ValueError(
-            f"order reaches from {int(order.min())} to {int(order.max())}, but the dataset has "
-            f"{samples} rows; pass rows 0 to {samples - 1}."
-        )
-
-
-def _check_arguments(data: Any, num_workers: object, resident: object) -> None:
-    kind = type(data).__name__
-    if isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        raise ValueError(
-            f"data is a {kind}, which has no rows to choose from; pass Images or a map-style "
-            "dataset, or wrap a DataLoader over it with as_loader."
-        )
-    if len(data) == 0:
-        raise ValueError("data is empty; pass a dataset with at least one row.")
-    if num_workers != "auto" and (not isinstance(num_workers, int) or num_workers < 0):
-        raise ValueError(f"num_workers is {num_workers!r}; pass 0 or more, or 'auto'.")
-    if resident not in (True, False, "auto") or (resident is True and not isinstance(data, Images)):
-        raise ValueError(
-            f"resident is {resident!r} for a {kind}; pass 'auto', or True or False for Images."
-        )

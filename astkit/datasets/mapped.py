@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 from astkit.datasets.images import Images, regular
 
 IMAGES, LABELS, CLASSES = "images.npy", "labels.npy", "classes.json"
-MOST_UNNAMED = 100_000  # classes without a classes.json
 AGAIN = "write the folder again with write_mapped"
 
 
@@ -40,17 +39,14 @@ class MappedImages(Images):
 def open_mapped(folder: str | Path) -> MappedImages:
     """The images in ``folder``, as written by ``write_mapped``.
 
-    ``images.npy``: uint8 ``[N, channels, height, width]``; ``labels.npy``: integers ``[N]``;
-    ``classes.json``: a list of names; without the file, label numbers serve as names.
-    Raises ``ValueError`` for missing or invalid files.
+    ``images.npy``: uint8 ``[N, channels, height, width]``; ``labels.npy``: int64 ``[N]``;
+    ``classes.json``: a list of names. Raises ``ValueError`` for missing or invalid files.
     """
     folder = Path(folder).absolute()
     pixels, labels = _opened(folder / IMAGES), _opened(folder / LABELS)
     try:
-        if not (labels.is_floating_point() or labels.is_complex()):  # Images rejects these
-            labels = labels[: len(pixels) + 1].to(torch.int64, copy=True)
-        named = _class_names(folder / CLASSES, labels)
-        return MappedImages(pixels, labels, named, folder.name, folder)
+        labels = labels[: len(pixels) + 1].clone()
+        return MappedImages(pixels, labels, _class_names(folder), folder.name, folder)
     except ValueError as error:
         raise ValueError(f"{folder} is unusable: {error} Or {AGAIN}.") from error
 
@@ -61,9 +57,10 @@ def write_mapped(
     """Write the rows of ``data`` to the new ``folder`` and open it.
 
     ``data``: a map-style dataset of (image, label): uint8 ``[channels, height, width]`` and an
-    integer; rows are read one at a time. The folder is created atomically, and not created
-    after an error. Raises ``ValueError`` for rows of other types or different shapes, for
-    labels without a name in ``classes``, and for an existing folder.
+    integer; rows are read one at a time. ``classes``: their names, by default those of ``Images``
+    or the numbers of the labels. The folder is created atomically, and not created after an error.
+    Raises ``ValueError`` for rows of other types or different shapes, for labels without a name in
+    ``classes``, and for an existing folder.
     """
     folder = Path(folder).absolute()
     if folder.exists():
@@ -72,9 +69,11 @@ def write_mapped(
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     temporary.mkdir()
     try:
-        _write_rows(temporary, data)
-        if classes is not None:
-            (temporary / CLASSES).write_text(json.dumps(list(classes)))
+        labels = _write_rows(temporary, data)
+        if classes is None:
+            numbers = map(str, range(int(labels.max()) + 1))
+            classes = data.classes if isinstance(data, Images) else tuple(numbers)
+        (temporary / CLASSES).write_text(json.dumps(list(classes)))
         open_mapped(temporary)  # rejects invalid labels before the folder is created
         temporary.rename(folder)
     except BaseException:
@@ -83,7 +82,7 @@ def write_mapped(
     return open_mapped(folder)
 
 
-def _write_rows(folder: Path, data: Any) -> None:
+def _write_rows(folder: Path, data: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
     if not len(data):
         raise ValueError("data is empty; pass a dataset with at least one row.")
     shape = tuple(data[0][0].shape)
@@ -100,6 +99,7 @@ def _write_rows(folder: Path, data: Any) -> None:
         pixels[row], labels[row] = image.numpy(), int(label)
     pixels.flush()
     np.save(folder / LABELS, labels)
+    return labels
 
 
 def _opened(path: Path) -> Tensor:
@@ -118,16 +118,12 @@ def _opened(path: Path) -> Tensor:
         raise ValueError(f"{path} is not a complete .npy file ({error}); {AGAIN}.") from error
 
 
-def _class_names(path: Path, labels: Tensor) -> tuple[str, ...]:
-    if path.exists():
-        try:
-            names = json.loads(regular(path, AGAIN).read_text())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path} is not JSON ({error}); {AGAIN}.") from error
-        if not isinstance(names, list):
-            raise ValueError(f"{path} does not contain a list of names.")
-        return tuple(map(str, names))
-    most = int(labels.max()) if len(labels) else 0
-    if most >= MOST_UNNAMED:
-        raise ValueError(f"{path} is missing, and labels reach {most}; pass classes.")
-    return tuple(map(str, range(most + 1)))
+def _class_names(folder: Path) -> tuple[str, ...]:
+    path = regular(folder / CLASSES, AGAIN)
+    try:
+        names = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON ({error}); {AGAIN}.") from error
+    if not isinstance(names, list):
+        raise ValueError(f"{path} does not contain a list of names.")
+    return tuple(map(str, names))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -20,19 +20,12 @@ READ_ROWS = 256  # rows that pyarrow decompresses at a time
 MOST_BYTES = 2**30  # per row group: small files may expand to any size
 
 
-class Row(NamedTuple):
-    """An image (uint8 ``[3, height, width]``), its label, and its place for error messages."""
-
-    picture: Tensor
-    label: int
-    where: str
-
-
-def image_rows(paths: Sequence[Path], most: int) -> Iterator[Row]:
+def image_rows(paths: Sequence[Path], most: int) -> Iterator[tuple[Tensor, object, str]]:
     """The rows of ``paths`` in order, at most ``most``; decoded one by one.
 
-    Raises ``ValueError`` for files that are missing, damaged, of other columns or without rows, for
-    more rows, row groups of more than 1 GiB, and values that are not images or class numbers.
+    A row is the image (uint8 ``[3, height, width]``), the label as stored, and the place for error
+    messages. Raises ``ValueError`` for files that are missing, damaged, of other columns or without
+    rows, for more rows, row groups of more than 1 GiB, and values that are not images.
     """
     total = 0
     for path in paths:
@@ -49,11 +42,7 @@ def image_rows(paths: Sequence[Path], most: int) -> Iterator[Row]:
             where = f"Row {number} (in {path})"
             content = image.get("bytes") if isinstance(image, dict) else image
             picture = decode(content if isinstance(content, bytes) else b"", where, AGAIN)
-            if not isinstance(label, int):
-                raise ValueError(
-                    f"{where} has the label {label!r}; it must be a class number: {AGAIN}."
-                )
-            yield Row(picture, label, where)
+            yield picture, label, where
             number += 1
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from astkit.datasets.images import decode, regular, resized
-from astkit.datasets.sources import SUFFIXES
+from astkit.datasets.sources import SUFFIXES, read_pictures
 from astkit.datasets.texts import read_text
 
 if TYPE_CHECKING:
@@ -91,15 +90,10 @@ def _label(values: pd.Series[Any], name: str) -> Tensor:
 
 def pictures(folder: Path) -> tuple[TensorDataset, list[str]]:
     """All images in and below ``folder``, uint8 ``[n, 3, SIDE, SIDE]``, and their paths."""
-    remedy = "replace it or take it out of the folder"
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if not paths:
         raise ValueError(f"{folder} has no images ({', '.join(SUFFIXES)}): give another folder")
-    images = [
-        resized(decode(regular(path, remedy).read_bytes(), str(path), remedy), SIDE)
-        for path in paths
-    ]
-    return TensorDataset(torch.stack(images)), [str(path) for path in paths]
+    return TensorDataset(torch.stack(read_pictures(paths, SIDE))), [str(path) for path in paths]
 
 
 def _lines(path: Path) -> list[str]:

@@ -6,10 +6,10 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -104,7 +104,7 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
         for path in _image_files(part / name)
     ]
     paths, labels = zip(*files, strict=True)
-    pixels = torch.stack(_pictures(paths, size))
+    pixels = torch.stack(read_pictures(paths, size))
     whole = Images(pixels, torch.tensor(labels), tuple(classes), root.name)
     if not tested:
         return whole, None
@@ -112,7 +112,11 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
     return whole.subset(~for_test), whole.subset(for_test)
 
 
-def _pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
+def read_pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
+    """The images in files, uint8 ``[3, height, width]``, with ``size`` pixels per side if given.
+
+    Raises ``ValueError`` for damaged files and, without ``size``, for images of different sizes.
+    """
     remedy = "replace it or take it out of the folder"
     pictures: list[Tensor] = []
     for path in paths:
@@ -160,7 +164,6 @@ def load_cifar10(root: Path | None, size: int | None) -> Parts:
     layouts = (
         Layout(("data_batch_[1-5]", "test_batch"), _read_python),
         Layout(("train-*.parquet", "plain_text/train-*.parquet"), _read_parquet, "cifar"),
-        Layout(("train/airplane", "train/truck"), _read_class_folders),
     )
     return _read_found("CIFAR10", layouts, search_places(root))
 
@@ -264,7 +267,8 @@ def _read_parquet(folder: Path) -> Parts:
 
 def read_shards(paths: list[Path]) -> Images:
     """CIFAR-10's images in parquet files; ``ValueError`` for other images or labels."""
-    pictures, labels = [], []
+    pictures: list[Tensor] = []
+    labels: list[Any] = []
     for picture, label, where in image_rows(paths, CIFAR10_ROWS):
         if picture.shape != (3, 32, 32) or label not in range(len(CIFAR10)):
             raise ValueError(
@@ -274,18 +278,6 @@ def read_shards(paths: list[Path]) -> Images:
         pictures.append(picture[None])
         labels.append(label)
     return _cifar10(pictures, labels)
-
-
-def _read_class_folders(folder: Path) -> Parts:
-    train, test = load_folders(folder, None)
-    odd = sorted(set(train.classes) ^ set(CIFAR10))
-    if odd or train.shape != (3, 32, 32):
-        differs = f"the class {odd[0]!r} in one only" if odd else f"shape {list(train.shape)}"
-        raise ValueError(
-            f"{folder / 'train'} differs from CIFAR-10's ten classes of [3, 32, 32] images"
-            f" ({differs}); complete it, or load it as 'folders'."
-        )
-    return replace(train, name="cifar10"), None if test is None else replace(test, name="cifar10")
 
 
 def _cifar10(pictures: list[Tensor], labels: list[int]) -> Images:

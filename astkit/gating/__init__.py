@@ -6,7 +6,6 @@ from astkit.gating.controllers import OriginPI as OriginPI
 from astkit.gating.controllers import QuantileEMA as QuantileEMA
 from astkit.gating.controllers import TopK as TopK
 from astkit.gating.controllers import density as density
-from astkit.gating.controllers import log_density as log_density
 from astkit.gating.epoch import RunInfo as RunInfo
 from astkit.gating.gate import Gate as Gate
 from astkit.gating.losses import Criterion as Criterion

@@ -10,22 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from astkit import distributed
-from astkit.names import REGISTRIES, resolve
 
 
 class Card(NamedTuple):
-    """Description of a controller.
-
-    Its ``law``, what it is ``good_for``, when it is stable under which assumptions (``stability``),
-    and the ``source`` of the law.
-    """
+    """Description of a controller: its ``law``, and what it is ``good_for``."""
 
     law: str
     good_for: str
-    stability: str
-    source: str
 
 
 def check_rate(name: str, rate: float) -> float:
@@ -47,7 +41,7 @@ _RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
 
 def check_number(name: str, value: float, rule: str, advice: str) -> float:
     """``value`` as a float; ``ValueError`` with the ``advice`` unless it follows the ``rule``."""
-    if not isinstance(value, int | float) or not _RULES[rule](value):
+    if not _RULES[rule](value):
         raise ValueError(f"{name} is {value}, but it must be {rule}: {advice}")
     return float(value)
 
@@ -65,7 +59,6 @@ class Controller(ABC):
         gains: attributes, besides the target rate, that may be changed during training.
         limits: rule of each numeric attribute, and advice for a value that breaks it.
         state: further attributes of ``state_dict``.
-        card: description of the controller.
     """
 
     held: ClassVar[bool] = True
@@ -112,20 +105,19 @@ def pooled_rate(rate: float, rows: int) -> float:
 
 
 class TopK(Controller):
-    """Selects the ``quota`` highest scores of each batch: exact rate, stateless, no gains."""
+    """Selects the ``quota`` highest scores of each batch: exact rate, stateless, no gains.
+
+    As in selective backprop of mosaicml/composer and airbench96_faster.
+    """
 
     held = False
     card = Card(
         law="t = the quota-th largest score of the batch",
         good_for="an exact rate in every batch; not for sample-by-sample use",
-        stability="not applicable: no feedback",
-        source="as in selective backprop of mosaicml/composer and airbench96_faster",
     )
 
     def threshold(self, scores: Tensor, quota: int) -> float:
-        if quota == 0:
-            return math.inf
-        return float(scores.topk(quota, sorted=True).values[-1])
+        return float(scores.topk(quota).values[-1]) if quota else math.inf
 
     def update(self, rate: float, scores: Tensor) -> None:
         """Does nothing: the threshold is computed from each batch."""
@@ -157,7 +149,8 @@ class ScaleFree(Controller):
         if self.value is None or self.value == self.smallest:
             scores = distributed.pooled(scores)
             if self.value is None or least_positive(scores) < math.inf:
-                self._check_sign(scores)
+                if not self.additive and float(scores.amin()) < 0:
+                    self.become_additive(scores)
                 self.value = self.wanted(scores)
         return self.value
 
@@ -168,18 +161,19 @@ class ScaleFree(Controller):
 
     def wanted(self, scores: Tensor) -> float:
         """Quantile threshold of ``scores [batch]``; above 0 unless additive."""
-        found = self.quantile(scores)
+        quantile = self.quantile(scores)
         if self.additive:
-            return found
-        if found == 0 and (least := least_positive(scores)) < math.inf:
-            found = least
-        return max(found, self.smallest)
+            return quantile
+        if quantile == 0 and (least := least_positive(scores)) < math.inf:
+            quantile = least
+        return max(quantile, self.smallest)
 
     def update(self, rate: float, scores: Tensor) -> None:
         assert self.value is not None, "update needs a threshold: call threshold first"
-        if distributed.world() > 1:
+        if dist.is_available() and dist.is_initialized():
             rate, scores = pooled_rate(rate, len(scores)), self._pooled(scores)
-        self._check_sign(scores)
+        if not self.additive and float(scores.amin()) < 0:
+            self.become_additive(scores)
         self.value = self.moved(self.value, rate, scores)
 
     def _pooled(self, scores: Tensor) -> Tensor:
@@ -192,10 +186,6 @@ class ScaleFree(Controller):
     @abstractmethod
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
         """Next threshold after ``value``, which a fraction ``rate`` of ``scores`` exceeded."""
-
-    def _check_sign(self, scores: Tensor) -> None:
-        if not self.additive and float(scores.amin()) < 0:
-            self.become_additive(scores)
 
     def become_additive(self, scores: Tensor) -> None:
         """Switch to additive updates, at the first batch ``scores`` with a negative score."""
@@ -212,44 +202,27 @@ def least_positive(scores: Tensor) -> float:
 
 
 def density(values: Tensor, at: float) -> float:
-    """Density estimate at ``at`` from the samples ``values [n]``, per unit.
+    """Density estimate at ``at`` from at least two samples ``values [n]``, per unit.
 
     ``k / (2 r n)`` with ``r`` the distance to the ``(k + 1)``-th nearest value and ``k = ceil(n **
     0.8 / 3)``; infinite if ``r`` is 0. Source: Loftsgaarden and Quesenberry, "A Nonparametric
     Estimate of a Multivariate Density Function", 1965.
-
-    Raises ``ValueError`` for fewer than two values.
     """
     n = len(values)
-    if n < 2:
-        raise ValueError(f"values holds {n}, but a density needs at least two: give more rows")
     nearest = math.ceil(n**0.8 / 3)
     radius = float((values.double() - at).abs().kthvalue(nearest + 1).values)
     return nearest / (2 * radius * n) if radius else math.inf
 
 
-def log_density(scores: Tensor, threshold: float) -> float:
-    """Density of the logarithms of ``scores [n]`` at ``log(threshold)``, per unit of log-score.
-
-    Integral control of the log-threshold is stable for gains below ``2 / log_density``.
-
-    Raises ``ValueError`` unless the threshold is above 0 and there are two scores, none negative.
-    """
-    if not threshold > 0 or bool((scores < 0).any()):
-        raise ValueError(
-            f"threshold is {threshold} and scores go down to {float(scores.min())}, but only"
-            " positive numbers have a logarithm: use density(scores / spread, threshold / spread)"
-        )
-    return density(scores.double().log(), math.log(threshold))
-
-
 class LogIntegral(ScaleFree):
     """Integral control of the log-threshold (default): ``log t += gain * (rate - target)``.
 
-    With ``f`` the density of log-scores at the threshold, it is stable for ``gain * f < 2``. For
+    With ``f`` the density of log-scores at the threshold, it is stable iff ``gain * f < 2``; the
+    rate's standard deviation is ``sqrt(1 + gain f / (2 - gain f))`` times the binomial one. For
     scores that decay as ``exp(-step / tau)``, the rate has an offset of ``-1 / (tau * gain)``.
     After a negative score, ``gain * spread * (rate - target)`` is added to the threshold itself,
-    with ``spread`` a running mean absolute deviation, and ``f`` that of ``score / spread``.
+    with ``spread`` a running mean absolute deviation, and ``f`` that of ``score / spread``. Source:
+    multiplicative Robbins-Monro (1951) quantile tracking; P control in arXiv 2307.16895.
 
     Args:
         gain: step size, > 0, or "auto": ``0.25 / f``, within 0.01 to 5, with ``f`` measured at each
@@ -262,11 +235,6 @@ class LogIntegral(ScaleFree):
     card = Card(
         law="log t += gain * (rate - target)",
         good_for="default: any scores, any scale, no tuning",
-        stability=(
-            "stable iff gain * f < 2, f = density of log-scores at the threshold; the rate's"
-            " standard deviation is sqrt(1 + gain f / (2 - gain f)) times the binomial one"
-        ),
-        source="multiplicative Robbins-Monro (1951) quantile tracking; arXiv 2307.16895, P control",
     )
 
     def __init__(self, target_rate: float, gain: float | str = 0.5) -> None:
@@ -306,9 +274,9 @@ class LogIntegral(ScaleFree):
         self.density = None  # it was measured on log-scores
 
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
-        if self.auto and len(scores) > 1 and 0 < (found := self._density(scores)) < math.inf:
-            before = found if self.density is None else self.density
-            self.density = before * (found / before) ** 0.1
+        if self.auto and len(scores) > 1 and 0 < (latest := self._density(scores)) < math.inf:
+            before = latest if self.density is None else self.density
+            self.density = before * (latest / before) ** 0.1
         step = self.gain * (rate - self.target_rate)
         if self.additive:
             self.spread += 0.1 * (_deviation(scores) - self.spread)
@@ -329,11 +297,13 @@ class LogIntegral(ScaleFree):
 class QuantileEMA(ScaleFree):
     """Moving average of batch quantiles: ``log t += alpha * (log quantile - log t)``.
 
-    The quantile at ``1 - target`` uses Weibull's plotting position ``(n + 1) (1 - target)``: if
-    that is an integer, the next score exceeds it with probability ``target`` for any distribution.
-    For fewer than ``1 / target`` rows it is the maximum, and the rate is about ``1 / (n + 1)``. For
-    scores that decay as ``exp(-step / tau)``, the threshold lags by ``1 / alpha`` batches. With
-    negative scores, the quantiles themselves are averaged.
+    The quantile at ``1 - target`` uses Weibull's (1939) plotting position ``(n + 1) (1 - target)``:
+    if that is an integer, the next score exceeds it with probability ``target`` for any
+    distribution. For fewer than ``1 / target`` rows it is the maximum, and the rate is about ``1 /
+    (n + 1)``. Without feedback it is stable for every alpha; the rate's standard deviation is
+    ``sqrt(1 + alpha / (2 - alpha))`` times the binomial one. For scores that decay as ``exp(-step /
+    tau)``, the threshold lags by ``1 / alpha`` batches. With negative scores, the quantiles
+    themselves are averaged.
 
     Args:
         alpha: weight of the newest batch, in (0, 1].
@@ -347,12 +317,6 @@ class QuantileEMA(ScaleFree):
     card = Card(
         law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
         good_for="fast recovery after a jump; no gain depends on the density",
-        stability=(
-            "stable for every alpha in (0, 1]: an average of the past without feedback, its only"
-            " root is 1 - alpha; the rate's standard deviation is sqrt(1 + alpha / (2 - alpha))"
-            " times the binomial one"
-        ),
-        source="exponential smoothing of Weibull's (1939) sample quantile",
     )
 
     def __init__(self, target_rate: float, alpha: float = 0.2) -> None:
@@ -364,11 +328,11 @@ class QuantileEMA(ScaleFree):
         return float(np.quantile(host, 1 - self.target_rate, method="weibull"))
 
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
-        found = self.wanted(scores)
+        wanted = self.wanted(scores)
         if self.additive:
-            return value + self.alpha * (found - value)
+            return value + self.alpha * (wanted - value)
         # a batch of zeros has no scale
-        return value * (found / value) ** self.alpha if found > self.smallest else value
+        return value * (wanted / value) ** self.alpha if wanted > self.smallest else value
 
 
 def _deviation(scores: Tensor) -> float:
@@ -381,12 +345,14 @@ class OriginPI(Controller):
 
     ``ema += alpha * (rate - ema)``; ``e = ema - target``; ``t += kp * e + ki * integral``; then
     ``e`` is added to the integral (clamped to +-50) if the unclamped threshold is within (0.01,
-    0.99), else the integral is multiplied by 0.9; finally the threshold is clamped to [0, 1]. The
-    rule and constants follow the report; the code uses the rate since the start, not the batch's.
+    0.99), else the integral is multiplied by 0.9; finally the threshold is clamped to [0, 1].
 
     With ``f`` the density of scores at the threshold, ``t - quantile`` obeys ``(z - 1)**2 (z - 1 +
-    alpha) + f alpha z (kp (z - 1) + ki) = 0``; Jury's criterion gives the bounds in the card. The
-    damping ratio is about ``kp / 2 * sqrt(f / ki)``: 0.11 for the defaults at ``f = 1``.
+    alpha) + f alpha z (kp (z - 1) + ki) = 0``: by Jury's criterion stable iff ``ki < alpha kp`` and
+    ``f (2 kp - ki) < 4 (2 - alpha) / alpha``. The damping ratio is about ``kp / 2 * sqrt(f / ki)``:
+    0.11 for the defaults at ``f = 1``. Source: SundewAlgorithm in KAGGLE_VIT_BATCHED_STANDALONE.py
+    of oluwafemidiakhoa/adaptive-sparse-training at 3e66290, fed with the rate of the batch as its
+    report says; the code uses the rate since the start.
 
     Args:
         kp: gain on the smoothed error.
@@ -408,15 +374,6 @@ class OriginPI(Controller):
             "comparison with the original; scores must lie within [0, 1], and convergence takes"
             " hundreds of batches"
         ),
-        stability=(
-            "stable iff ki < alpha kp and f (2 kp - ki) < 4 (2 - alpha) / alpha, f = density of"
-            " scores at the threshold; linearised, for a fixed distribution and no active clamp"
-        ),
-        source=(
-            "oluwafemidiakhoa/adaptive-sparse-training at 3e66290,"
-            " KAGGLE_VIT_BATCHED_STANDALONE.py, SundewAlgorithm, fed with batch rates as its report"
-            " says"
-        ),
     )
 
     def __init__(
@@ -428,9 +385,8 @@ class OriginPI(Controller):
         start: float = 0.5,
     ) -> None:
         super().__init__(target_rate)
-        self.start = start
         self.kp, self.ki, self.alpha = kp, ki, alpha
-        self.value = start
+        self.value = self.start = start
         self.rate_ema = self.target_rate
         self.integral = 0.0
 
@@ -447,12 +403,3 @@ class OriginPI(Controller):
         else:
             self.integral *= 0.9
         self.value = max(0.0, min(1.0, value))
-
-
-def controllers() -> list[dict[str, str]]:
-    """One row per registered controller: name, adjustable gains and card."""
-    found = {name: resolve("controller", name) for name in REGISTRIES["controller"]}
-    return [
-        {"controller": name, "gains": ", ".join(kind.gains), **kind.card._asdict()}
-        for name, kind in found.items()
-    ]

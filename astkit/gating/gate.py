@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from astkit import rng
 from astkit.gating.controllers import Controller, TopK, check_rate
-from astkit.gating.losses import Criterion, cross_entropy_rows
-from astkit.gating.policy import Cost, Policy, PolicyCard
+from astkit.gating.losses import Criterion
+from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import ContextScore, Score, named_score, score_rows
-from astkit.gating.selection import Scored, Selection
 from astkit.names import resolve
 
 _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
@@ -51,8 +50,6 @@ class Gate(Policy):
         fallback: rows to train on if too few are active; 0 allows an empty selection.
         min_active: smallest number of active rows without a fallback; use 2 with BatchNorm1d.
         seed: random seed for tie-breaking and fallback.
-
-    Raises ``ValueError`` for an invalid rate or an unknown name.
     """
 
     card = PolicyCard(
@@ -80,12 +77,8 @@ class Gate(Policy):
             if isinstance(controller, str)
             else controller
         )
-        self.criterion = criterion
-        self.trainers: Criterion = cross_entropy_rows  # criterion of the latest batch
-        self.significance: Score = (
-            named_score(score, self._row_losses) if isinstance(score, str) else score
-        )
-        self._named = score
+        self.score, self.criterion = score, criterion
+        self.significance = named_score(score, criterion) if isinstance(score, str) else score
         self.fallback, self.min_active, self.seed = fallback, min_active, seed
         self.batches = 0
         # numbers, or 0-dim tensors on the device of the scores
@@ -146,16 +139,8 @@ class Gate(Policy):
 
     def scores(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, without side effects on the model."""
-        self.trainers = batch.criterion
         with batch.scoring():
             return score_rows(self.significance, batch)
-
-    def score(self, model: nn.Module, x: Any, y: Any, index: Tensor | None = None) -> Tensor:
-        """Scores ``[batch]``, without side effects on the model; arguments as in a call."""
-        return self.scores(self._batch(model, x, y, index))
-
-    def _row_losses(self, outputs: Any, targets: Any) -> Any:
-        return (self.criterion or self.trainers)(outputs, targets)
 
     def select(self, scores: Tensor) -> Selection:
         """Select rows by ``scores [batch]``; updates the controller.
@@ -165,7 +150,21 @@ class Gate(Policy):
         if isinstance(self.controller, TopK):
             return self._best(scores)
         usable, rows = self.usable(scores)
-        active, threshold = self._decide(usable)
+        quota = self._grant(len(usable))
+        if self.controller.target_rate == 1:
+            every = torch.ones_like(usable, dtype=torch.bool)
+            return self._settle(scores, usable, rows, every, -math.inf)
+        threshold = self.controller.threshold(usable, quota)
+        active, reached = usable > threshold, usable >= threshold
+        count = int(active.count_nonzero())
+        if count in (0, len(usable)) and len(usable) > 1 and bool((usable == usable[0]).all()):
+            self._warn(
+                "all scores of a batch are equal, so choosing by score means nothing: rows are"
+                " drawn at random at the target rate; check that the score depends on the sample"
+            )
+            active = self._draw(torch.ones_like(active), quota)
+        elif not torch.equal(active, reached):  # ties at the threshold
+            active = active | self._draw(reached ^ active, quota - count)
         return self._settle(scores, usable, rows, active, threshold)
 
     def _best(self, scores: Tensor) -> Selection:
@@ -202,7 +201,7 @@ class Gate(Policy):
         )
 
     def settle(self, scores: Tensor, active: Tensor) -> Selection:
-        """Record a batch decided row by row, as `SampleStep` does; updates the controller.
+        """Record a batch decided row by row; updates the controller.
 
         ``scores [batch]``; ``active``: bool ``[batch]``, false for non-finite scores.
         """
@@ -219,9 +218,8 @@ class Gate(Policy):
         check_scores(scores)
         if len(scores) == 1 and self.fallback:
             self._warn(
-                "single",
                 "a batch of 1 row leaves the gate nothing to choose from: whenever the row is not"
-                " active the fallback trains on it all the same; use larger batches or fallback=0",
+                " active the fallback trains on it all the same; use larger batches or fallback=0"
             )
         scores = scores.detach().cpu()
         if math.isfinite(float(scores.sum())):  # implies that all entries are finite
@@ -234,25 +232,6 @@ class Gate(Policy):
             )
         return scores[rows], rows
 
-    def _decide(self, scores: Tensor) -> tuple[Tensor, float]:
-        """Mask of active rows, bool ``[batch]``, for finite ``scores``; and the threshold."""
-        quota = self._grant(len(scores))
-        if self.target_rate == 1:
-            return torch.ones_like(scores, dtype=torch.bool), -math.inf
-        threshold = self.controller.threshold(scores, quota)
-        active, reached = scores > threshold, scores >= threshold
-        count = int(active.count_nonzero())
-        if count in (0, len(scores)) and len(scores) > 1 and bool((scores == scores[0]).all()):
-            self._warn(
-                "equal",
-                "all scores of a batch are equal, so choosing by score means nothing: rows are"
-                " drawn at random at the target rate; check that the score depends on the sample",
-            )
-            return self._draw(torch.ones_like(active), quota), threshold
-        if not torch.equal(active, reached):  # ties at the threshold
-            active = active | self._draw(reached ^ active, quota - count)
-        return active, threshold
-
     def _settle(
         self,
         scores: Tensor,
@@ -262,18 +241,18 @@ class Gate(Policy):
         threshold: float,
     ) -> Selection:
         chosen = active.nonzero().squeeze(1)
-        count, size = len(chosen), len(usable)
+        count, size, target = len(chosen), len(usable), self.controller.target_rate
         rate, decided = count / size, None
-        if self.target_rate < 1:  # at rate 1 there is no threshold
+        if target < 1:  # at rate 1 there is no threshold
             self.controller.update(rate, usable)
         missing = min(self.fallback, size) - count if count < self.min_active else 0
         if missing > 0:
             both = active | self._draw(~active, missing)
             chosen, decided = both.nonzero().squeeze(1), active[both].to(scores.device)
-            self.fallback_rows += missing
         self.batches += 1
         self.seen += size
         self.active += count
+        self.fallback_rows += max(0, missing)
         self.nonfinite += len(scores) - size
         return Selection(
             (chosen if rows is None else rows[chosen]).to(scores.device),
@@ -281,7 +260,7 @@ class Gate(Policy):
             rate=rate,
             threshold=threshold,
             fallback=missing > 0,
-            target_rate=self.target_rate,
+            target_rate=target,
             active=decided,
         )
 
@@ -301,27 +280,23 @@ class Gate(Policy):
             chosen[keys.masked_fill(~among, 2.0).topk(count, largest=False).indices] = True
         return chosen
 
-    def _warn(self, what: str, sentence: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
             warnings.warn(sentence, stacklevel=4)
-
-    def config(self) -> dict[str, Any]:
-        """Constructor arguments, including those of controller and score."""
-        return {**super().config(), "score": self._named}
 
     def state_dict(self) -> dict[str, Any]:
         """Controller, counters and seed as plain numbers, plus the state of a `ContextScore`."""
-        counters = {name: int(getattr(self, name)) for name in _COUNTERS}
         state = {
             "controller": self.controller.state_dict(),
             "seed": self.seed,
             "carry": self.carry,
-            **counters,
+            **{name: int(getattr(self, name)) for name in _COUNTERS},
+            "steered_to": self._steered_to,
         }
-        state["steered_to"] = self._steered_to
-        score = self.significance
-        memory = score.state_dict() if isinstance(score, ContextScore) else {}
+        memory = (
+            self.significance.state_dict() if isinstance(self.significance, ContextScore) else {}
+        )
         return {**state, "score": memory} if memory else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -339,6 +314,5 @@ def check_scores(scores: Tensor) -> None:
     """Raise ``ValueError`` unless ``scores`` contains one score per row."""
     if scores.ndim != 1 or not len(scores):
         raise ValueError(
-            f"scores has shape {list(scores.shape)}: give one score a row, as a tensor of shape"
-            " [batch] with at least one row"
+            f"scores has shape {list(scores.shape)}: give one score a row, and at least one row"
         )

@@ -23,7 +23,6 @@ from astkit.datasets.batch import count_rows
 from astkit.gating.losses import (
     Criterion,
     check_labels,
-    cross_entropy_rows,
     labels_of,
     logits_of,
     row_losses,
@@ -35,16 +34,6 @@ from astkit.names import resolve
 
 Score = Callable[[Any, Any, Any], Tensor]
 """``(outputs, targets, inputs)`` -> one number per row ``[rows]``; higher means more important."""
-
-
-class Loss:
-    """The loss of each row."""
-
-    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
-        self.criterion = criterion
-
-    def __call__(self, outputs: Any, targets: Any, inputs: Any) -> Tensor:
-        return row_losses(self.criterion, outputs, targets)
 
 
 class ContextScore(ABC):
@@ -75,6 +64,16 @@ class ContextScore(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Restore ``state``."""
+
+
+class Loss(ContextScore):
+    """The loss of each row, by ``criterion``, or without one by that of the training."""
+
+    def __init__(self, criterion: Criterion | None = None) -> None:
+        self.criterion = criterion
+
+    def score(self, batch: Scored) -> Tensor:
+        return row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
 
 
 def score_rows(score: Score, batch: Scored) -> Tensor:
@@ -144,11 +143,11 @@ class LossAndContrast(RelativeScore):
 
     weights: tuple[float, float] = (0.7, 0.3)
 
-    def __init__(self, criterion: Criterion = cross_entropy_rows) -> None:
+    def __init__(self, criterion: Criterion | None = None) -> None:
         self.criterion = criterion
 
     def features(self, batch: Scored) -> Tensor:
-        losses = row_losses(self.criterion, batch.outputs, batch.targets)
+        losses = row_losses(self.criterion or batch.criterion, batch.outputs, batch.targets)
         contrasts = contrast(batch.outputs, batch.targets, batch.inputs)
         return torch.stack([losses, contrasts.to(losses.dtype)], dim=1)
 
@@ -312,7 +311,7 @@ class EL2N(ContextScore):
 _TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
 
 
-def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
+def named_score(text: str, criterion: Criterion | None = None) -> Score:
     """Builds a score from a registered name or a weighted sum such as "loss + 0.5*el2n".
 
     A term is ``name`` or ``weight*name`` with a weight of 0 or more. See `WeightedSum`.
@@ -331,7 +330,7 @@ def named_score(text: str, criterion: Criterion = cross_entropy_rows) -> Score:
     return WeightedSum(terms)
 
 
-def _registered(name: str, criterion: Criterion) -> Score:
+def _registered(name: str, criterion: Criterion | None) -> Score:
     made = resolve("score", name)
     if not isinstance(made, type):  # a plain function needs no construction
         return cast(Score, made)

@@ -85,9 +85,7 @@ class Selection:
     @property
     def padding(self) -> Tensor | None:
         """Number of padding rows, which have weight 0, 0-dim; ``None`` where there are none."""
-        if not isinstance(self.rate, Tensor) and distributed.world() == 1:
-            return None
-        return (self.weight == 0).sum()
+        return None if self.active is None else (self.weight == 0).sum()
 
     def mean_loss(self, losses: Tensor) -> Tensor:
         """Weighted mean of the losses ``[n]`` of the rows, 0-dim; for reports."""

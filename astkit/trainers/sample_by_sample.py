@@ -179,7 +179,7 @@ class RunningScore:
 
     def __call__(self, gate: Gate, row: Scored) -> Tensor:
         """Score of one row (a batch of size 1), 0-dim; to be called in eval mode."""
-        score, gate.trainers = gate.significance, row.criterion
+        score = gate.significance
         if not isinstance(score, RelativeScore):
             return score_rows(score, row)[0]
         features = score.features(row)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from astkit import models
 from astkit.datasets import Images, load
-from astkit.gating import Gate, evaluating
+from astkit.gating import Gate, Scored, evaluating
 from astkit.names import REGISTRIES
 from astkit.profiling import FlopCounter, interleaved
 from tests.benchmarks import bench
@@ -72,7 +72,7 @@ def _scoring(
     name: str, model: nn.Module, x: Tensor, y: Tensor, index: Tensor
 ) -> Callable[[], Tensor]:
     gate = Gate(score=name)
-    return lambda: gate.score(model, x, y, index)
+    return lambda: gate.scores(Scored(None, y, x, index, model))
 
 
 def line(row: dict[str, Any]) -> str:

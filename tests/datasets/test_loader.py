@@ -394,37 +394,14 @@ def test_impossible_arguments():
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": N + 1, "drop_last": True}, "batch_size is 24, and the data have 23 rows"),
         ({"augment": ("spin",)}, "augment has 'spin'; choose from 'crop', 'flip'"),
-        ({"pad": -1}, "pad is -1"),
         ({"data": []}, "data is empty"),
         ({"data": Endless()}, "no rows to choose from"),
-        ({"num_workers": -1}, "num_workers is -1; pass 0 or more, or 'auto'"),
-        ({"num_workers": "many"}, "num_workers is 'many'"),
-        ({"num_workers": 1.5}, "num_workers is 1.5"),
-        ({"resident": "yes"}, "resident is 'yes' for a Images"),
-        ({"data": Rows(), "resident": True}, "resident is True for a Rows; pass 'auto'"),
-        ({"normalize": (0.5, 0.0)}, "positive deviations"),
-        ({"normalize": ([0.5, 0.5], [1, 1])}, "2 means and 2 deviations for 3 channels"),
+        ({"data": Rows(), "resident": True}, "resident is True for a Rows; pass Images"),
     ):
         with pytest.raises(ValueError, match=words):
             Loader(**{"data": DATA, **changes})
     with pytest.raises(ValueError, match="drop_last leaves no batch"):
         as_loader(Loader(DATA, 4, drop_last=True), batch_size=24)
-    flat = Loader(TensorDataset(torch.zeros(2, 7), torch.zeros(2)), augment=("flip",))
-    with pytest.raises(ValueError, match=r"inputs of shape \[2, 7\]"):
-        passes(flat)
-
-
-def test_impossible_passes_fail_at_once():
-    rows = torch.tensor([0, 1])
-    for options, words in (
-        ({"order": torch.tensor([0, N])}, "order reaches from 0 to 23"),
-        ({"order": torch.tensor([-1])}, "order reaches from -1"),
-        ({"order": torch.tensor([0.5])}, "order is a torch.float32"),
-        ({"order": rows, "occurrence": rows[:1]}, r"occurrence is a torch.int64 .* \[1\]; pass in"),
-        ({"start": -1}, "start is -1"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            Loader(DATA).batches(0, **options)
 
 
 # --- augmentation ----------------------------------------------------------------------------

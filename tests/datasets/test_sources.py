@@ -198,22 +198,6 @@ def test_parquet_with_other_column_and_folder(tmp_path, monkeypatch, encoded):
     assert_whole(load("cifar10", tmp_path))
 
 
-def test_class_folders(tmp_path, class_folders):
-    class_folders(tmp_path / "cifar10" / "train", sources.CIFAR10, 2, size=32)
-    class_folders(tmp_path / "cifar10" / "test", sources.CIFAR10, 1, size=32)
-    train, test = load("cifar10", tmp_path / "cifar10")
-    assert len(train) == 20
-    assert test.labels.tolist() == list(range(10))
-    class_folders(tmp_path / "few" / "train", sources.CIFAR10[:9], 1, size=32)
-    class_folders(tmp_path / "small" / "train", sources.CIFAR10, 1, size=16)
-    for name, words in (
-        ("few", "the class 'truck' in one only"),
-        ("small", r"shape \[3, 16, 16\]"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            load("cifar10", tmp_path / name)
-
-
 def put(root, name):
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -291,6 +275,7 @@ def test_parquet_files_of_other_images(tmp_path, encoded):
     large = encoded(np.zeros((3, 33, 32), np.uint8))
     for table, words in (
         ({"img": [picture], "label": [11]}, r"Row 0 .*label 11, not \[3, 32, 32\] and 0 to 9"),
+        ({"img": [picture], "label": [None]}, "Row 0 .*label None"),
         ({"img": [large], "label": [1]}, r"Row 0 .*shape \[3, 33, 32\]"),
         ({"img": [picture] * 50_001, "label": [1] * 50_001}, "has 50001 rows"),
     ):

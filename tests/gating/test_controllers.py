@@ -20,7 +20,6 @@ from astkit.gating import (
     QuantileEMA,
     TopK,
     density,
-    log_density,
 )
 from tests.gating.streams import BATCH, TAU, follow, gamma2, through_json
 
@@ -455,17 +454,6 @@ def test_the_density_by_hand() -> None:
     # 4 values, so k = ceil(4 ** 0.8 / 3) = 2: the third nearest to 1 is 3 away
     assert density(torch.tensor([1.0, 2.0, 4.0, 9.0]), 1.0) == pytest.approx(2 / (2 * 3 * 4))
     assert density(torch.tensor([5.0, 5.0, 5.0, 9.0]), 5.0) == math.inf
-    assert log_density(torch.zeros(8), 1.0) == 0
-
-
-def test_what_has_no_density_is_refused() -> None:
-    with pytest.raises(ValueError, match="values holds 1, but a density needs at least two"):
-        density(torch.ones(1), 1.0)
-    for threshold in (0.0, -1.0, math.nan):
-        with pytest.raises(ValueError, match=f"threshold is {threshold} and .* only positive num"):
-            log_density(torch.ones(4), threshold)
-    with pytest.raises(ValueError, match=r"scores go down to -2.0, but only positive numbers have"):
-        log_density(torch.tensor([1.0, -2.0]), 1.0)
 
 
 # --- the original's controller -------------------------------------------------------------------

@@ -132,15 +132,16 @@ def loader_of(
     return DataLoader(indexed(data), batch_size=size, sampler=sampler, **options)
 
 
-def stacked(items: list[Any]) -> Any:
-    return default_collate(items)
+def stacked(pairs: list[Any]) -> Any:
+    index, rows = zip(*pairs, strict=True)
+    return torch.tensor(index), default_collate(list(rows))
 
 
 WORKERS = {"num_workers": 2, "prefetch_factor": 4, "multiprocessing_context": "fork"}
 LOADERS: dict[str, dict[str, Any]] = {
     "drop_last": {"drop_last": True},
     "dicts": {"data": Dicts()},
-    "collate": {"collate_fn": indexed(PAIRS).collate(stacked)},
+    "collate": {"collate_fn": stacked},
     "persistent": {**WORKERS, "persistent_workers": True},
 }
 

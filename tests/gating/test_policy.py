@@ -24,7 +24,6 @@ from astkit.gating import (
     Selection,
     as_policy,
 )
-from astkit.gating.controllers import OriginPI, controllers
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import Trainer
 from astkit.trainers.fingerprint import plain
@@ -190,10 +189,3 @@ def test_each_registered_policy_and_controller_has_a_complete_card_of_its_own() 
             made = resolve(kind, name)
             assert "card" in vars(made)  # not inherited
             assert all(len(entry) > 5 and "\n" not in entry for entry in made.card)
-    rows = controllers()
-    assert [row["controller"] for row in rows] == list(REGISTRIES["controller"])
-    assert rows[1] == {
-        "controller": "origin_pi",
-        "gains": "kp, ki, alpha",
-        **OriginPI.card._asdict(),
-    }

@@ -523,7 +523,7 @@ def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int, tmp_p
             random = torch.Generator().manual_seed(number)
             x, y = torch.randn(6, 3, generator=random), torch.randint(4, (6,), generator=random)
             index = torch.randperm(15, generator=random)[:6]
-            found.append(gate.score(model, x, y, index).tolist())
+            found.append(gate.scores(Scored(None, y, x, index, model)).tolist())
             found.append(gate.select(torch.tensor(found[-1])).index.tolist())
         return found
 

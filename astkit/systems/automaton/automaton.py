@@ -74,15 +74,11 @@ class LogicCAConfig:
 
     def __post_init__(self) -> None:
         check_grid(self.boundary, self.fire_rate)
-        counts = (self.channels, self.kernels, *self.kernel_layers, *self.update_layers)
-        if not self.kernel_layers or not self.update_layers or min(counts) < 1:
-            raise ValueError(f"{self} has a size below 1 or no layers: give at least 1 of each")
-        first, last = self.kernel_layers[0], self.update_layers[-1]
-        if first != len(NEIGHBOURS):
-            raise ValueError(f"kernel_layers begins with {first}: begin with 8, one per neighbour")
-        if last != self.channels:
+        if self.kernel_layers[0] != len(NEIGHBOURS) or self.update_layers[-1] != self.channels:
             raise ValueError(
-                f"update_layers ends with {last}: end with the number of channels, {self.channels}"
+                f"kernel_layers is {self.kernel_layers} and update_layers {self.update_layers}:"
+                " begin the first with 8, one per neighbour, and end the other with the number of"
+                f" channels, {self.channels}"
             )
         update = (self.update_inputs, *self.update_layers)
         for inputs, outputs in (*pairwise(self.kernel_layers), *pairwise(update)):
@@ -127,8 +123,6 @@ def check_rollout(
         raise ValueError(
             f"x has shape {list(x.shape)}: give [batch, {channels}, height, width], none of them 0"
         )
-    if steps < 1:
-        raise ValueError(f"steps is {steps}: give 1 or more")
     if masks is None and fire_rate < 1:
         raise ValueError(
             f"masks is None, but the fire rate is {fire_rate}: draw them with"

@@ -240,23 +240,17 @@ class PackedCircuit:
 
         Args:
             x: initial state, [B, C, H, W], values 0 or 1.
-            steps: number of steps, 1 or more.
+            steps: number of steps.
             masks: [steps, B, 1, H, W], values 0 or 1: a cell is updated in step t if
                 ``masks[t]`` is 1. Required if the circuit's fire rate is below 1.
             alive: [steps, 1 or B, 1, H, W], values 0 or 1: all channels of a cell become 0 after
                 step t if ``alive[t]`` is 0.
 
-        Raises ``ValueError`` for another shape, a value other than 0 and 1, less than one step, or
-        missing masks.
+        Raises ``ValueError`` for another shape, a value other than 0 and 1, or missing masks.
         """
         check_rollout(x, self.circuit.channels, steps, masks, self.circuit.fire_rate)
         if alive is None:
             alive = torch.ones(steps, 1, 1, *x.shape[2:])
-        if alive.shape not in [(steps, rows, 1, *x.shape[2:]) for rows in (1, len(x))]:
-            raise ValueError(
-                f"alive has shape {list(alive.shape)}: give"
-                f" {[steps, len(x), 1, *x.shape[2:]]}, with 1 or {len(x)} as the second"
-            )
         states, living = [_bits("x", x)], _bits("alive", alive)
         fires = [True] * steps if masks is None else _bits("masks", masks)
         step = self._stepper(states[0].shape)

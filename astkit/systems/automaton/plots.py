@@ -106,20 +106,11 @@ def rollout_frames(
         at: the steps to show.
         truth: likewise; by default the first rollout.
         outline: bool ``[H, W]``: cells around which a line is drawn.
-
-    Raises ``ValueError`` for shapes that differ, or a step out of range.
     """
     states = {name: np.asarray(values, np.float64) for name, values in trajectories.items()}
-    if truth is not None:
-        states["truth"] = np.asarray(truth, np.float64)
-    shapes = {values.shape for values in states.values()}
-    if len(shapes) != 1 or len(next(iter(shapes))) != 3:
-        shown = ", ".join(f"{name} {list(values.shape)}" for name, values in states.items())
-        raise ValueError(f"trajectories are {shown or 'none'}: give them all as one [T, H, W]")
-    ((steps, rows, columns),) = shapes
-    if not at or not all(0 <= step < steps for step in at):
-        raise ValueError(f"at is {list(at)}: give steps from 0 to {steps - 1}")
-    true = next(iter(states.values())) if truth is None else states.pop("truth")
+    first = next(iter(states.values()))
+    true = first if truth is None else np.asarray(truth, np.float64)
+    _, rows, columns = first.shape
     single = len(states) == 1
     grid = (len(at), 1) if single else (len(states), len(at))
     figure = picture(*grid, width=2.6, height=2.4 * rows / columns + 0.4)
@@ -129,7 +120,7 @@ def rollout_frames(
             axis = next(axes)
             wrong = _show(axis, values[step], true[step])
             if outline is not None:
-                axis.contour(np.asarray(outline, float), [0.5], colors=COLOURS[3], linewidths=1.5)
+                axis.contour(np.asarray(outline, float), [0.5], colors=COLOURS[1], linewidths=2)
             title = f"step {step}" if single else name
             if values is not true:
                 title += f": {wrong:,} of {true[step].size:,} differ"
@@ -149,14 +140,10 @@ def save_rollouts(
 ) -> Path:
     """Write the rollouts side by side as an animated GIF or PNG, atomically; returns the path.
 
-    ``trajectories`` and ``options``: see `rollout_frames`. Raises ``ValueError`` for a path with
-    another ending, shapes that differ, or less than 1 frame per second (``fps``).
+    ``path`` ends in ".gif" or ".png"; ``trajectories`` and ``options``: see `rollout_frames`;
+    ``fps``: frames per second.
     """
-    if Path(path).suffix not in (".gif", ".png"):
-        raise ValueError(f"path is {str(path)!r}: give a name that ends in .gif or .png")
-    if fps < 1:
-        raise ValueError(f"fps is {fps}: give 1 frame per second or more")
-    steps = max((len(np.asarray(values)) for values in trajectories.values()), default=1)
+    steps = len(np.asarray(next(iter(trajectories.values()))))
     frames = (rollout_frames(trajectories, [step], **options) for step in range(steps))
     return files.write_atomic(path, animation(frames, fps, kind=Path(path).suffix[1:]))
 

@@ -30,7 +30,7 @@ class Task:
         every: iterations per pass; the automaton is evaluated after each pass.
         held_out: number of evaluation samples; Life is evaluated on all neighbourhoods.
 
-    Raises ``ValueError`` for a share outside [0, 1], or Life on another grid.
+    Raises ``ValueError`` for Life on another grid.
     """
 
     name: str
@@ -47,8 +47,6 @@ class Task:
     held_out: int = 16
 
     def __post_init__(self) -> None:
-        if not 0 <= self.hard_share <= 1:
-            raise ValueError(f"hard_share is {self.hard_share}: give a share in [0, 1]")
         if self.kind == "life" and (self.height, self.width, self.steps) != (3, 3, 1):
             raise ValueError(
                 f"height, width and steps are {self.height}, {self.width} and {self.steps}, but"

@@ -92,14 +92,9 @@ class Task:
 
 
 def docs_task(count: int | None = None, dim: int = 768) -> Task:
-    """The stored documentation pairs (see `docs_pairs`), or a fixed random ``count`` of them.
-
-    Raises ``ValueError`` for a ``count`` out of range.
-    """
+    """The stored documentation pairs (see `docs_pairs`), or a fixed random ``count`` of them."""
     pairs = docs_pairs()
     if count is not None:
-        if not 1 <= count <= len(pairs):
-            raise ValueError(f"count is {count}: give 1 to {len(pairs)}, or None for all pairs")
         drawn = rng.permutation(len(pairs), 0, "docs_task")[:count]
         pairs = [pairs[row] for row in sorted(drawn.tolist())]
     return text_task(pairs, dim, "docs")
@@ -133,14 +128,10 @@ def lsa(texts: Sequence[str], dim: int) -> Callable[[Sequence[str]], Tensor]:
 
     scikit-learn's `TfidfVectorizer` on hashed words and bigrams, followed by `TruncatedSVD`. Texts
     without words in common with ``texts`` map to 0, as do directions beyond the rank of ``texts``.
-
-    Raises ``ValueError`` for a ``dim`` beyond the number of features.
     """
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    if not 1 <= dim <= FEATURES:
-        raise ValueError(f"dim is {dim}: give 1 to {FEATURES}, the number of hashed features")
     numbers = {str(number): number for number in range(FEATURES)}
     tfidf: Any = TfidfVectorizer(analyzer=hashed, vocabulary=numbers)
     svd: Any = TruncatedSVD(min(dim, len(texts)), n_iter=2, n_oversamples=16, random_state=0)

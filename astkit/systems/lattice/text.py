@@ -28,14 +28,11 @@ MARKS = ("<pad>", "<begin>", "<end>", "<unknown>")
 class Vocabulary:
     """The most frequent words of the training texts, numbered from 4; 0 to 3 are special tokens.
 
-    ``size``: maximum number of tokens, including special tokens. Raises ``ValueError`` for texts
-    without words.
+    ``size``: maximum number of tokens, including special tokens.
     """
 
     def __init__(self, texts: Sequence[str], size: int = 2000) -> None:
         counts = Counter(word for text in texts for word in words(text))
-        if not counts:
-            raise ValueError(f"{len(texts)} texts have no words: give texts with words")
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         self.tokens = (*MARKS, *ranked[: size - len(MARKS)])
         self._number = {token: number for number, token in enumerate(self.tokens)}

@@ -108,7 +108,7 @@ class LatticeTrainer(Trainer):
         text: weight of the text loss; above 0, a `TextBridge` is trained with the lattice.
         options: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
-    Raises ``ValueError`` for different dims, less than one step, or text without texts.
+    Raises ``ValueError`` for less than one step, or text without texts.
     """
 
     def __init__(
@@ -127,11 +127,6 @@ class LatticeTrainer(Trainer):
     ) -> None:
         if isinstance(lattice, LatticeConfig):
             lattice = EnergyFlowLattice(lattice)
-        if lattice.config.dim != task.dim:
-            raise ValueError(
-                f"the lattice's dim is {lattice.config.dim}, but the embeddings of {task.name!r}"
-                f" have {task.dim}: build the lattice with the task's dim"
-            )
         self.task, self.lattice = task, lattice
         self.bridge: TextBridge | None = None
         train, validation, others = task.train, task.validation, None

@@ -1,38 +1,19 @@
-"""A circuit computes what its truth tables say, comes back from JSON, and is the hard automaton."""
+"""A circuit comes back from JSON; pruned, it computes the same and has no gate that could go."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 
-from astkit import rng
-from astkit.systems.automaton.automaton import LogicCA, LogicCAConfig
-from astkit.systems.automaton.circuit import FALSE, Circuit, from_automaton
+from astkit.systems.automaton.automaton import LogicCA
+from astkit.systems.automaton.circuit import FALSE, Circuit, compose, from_automaton, prune
 from astkit.systems.automaton.tasks import game_of_life
 from tests.systems.automaton import circuits
-from tests.systems.automaton.circuits import Builder, drawn
-
-
-def test_life_by_hand_is_life():
-    wires = circuits.patches(np.random.default_rng(0), 9)
-    count = wires.sum(0) - wires[4]
-    wanted = (count == 3) | ((count == 2) & wires[4])
-    np.testing.assert_array_equal(circuits.evaluate(circuits.life(), wires)[0], wanted)
-
-
-def test_counts_and_depths():
-    make = Builder(1)
-    first = make.op(1, 0, 1)
-    passed = make.op(3, first, 2)
-    make.op(0, 0, 0)
-    last = make.op(6, passed, first)
-    circuit = make.done([last])
-    assert (circuit.inputs, circuit.gates) == (9, 4)
-    assert circuit.by_op().tolist() == [1, 1, 0, 1, 0, 0, 1, *[0] * 9]
+from tests.systems.automaton.circuits import TABLES, Builder
 
 
 @given(circuits.circuits())
@@ -75,28 +56,49 @@ def test_json_that_is_no_circuit_is_refused():
             Circuit.from_json(text)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        LogicCAConfig(1, 8, (8, 4, 2, 1), (10, 6, 3, 2, 1)),
-        LogicCAConfig(2, 3, (8, 4, 2), (12, 8, 4, 2), boundary="zero", fire_rate=0.6),
-        LogicCAConfig(3, 2, (8, 5), (20, 30, 15, 8, 4, 3), seed=5),
-    ],
-)
-def test_the_exported_circuit_is_the_hard_automaton(config):
-    model = drawn(config)
-    circuit = from_automaton(model)
-    assert circuit.gates == config.gates_per_cell
-    assert (circuit.boundary, circuit.fire_rate) == (config.boundary, config.fire_rate)
-    size = (2, config.channels, 5, 4)
-    x = torch.randint(2, size, generator=rng.generator(1, "x"))
-    mask = torch.ones(1, 2, 1, 5, 4, dtype=torch.bool)
-    new = model(x.float(), 1, mask, hard=True).detach()
-    np.testing.assert_array_equal(circuits.step(circuit, x.numpy().astype(bool)), new.numpy())
-    assert 0 < new.mean() < 1
-
-
 def test_a_fresh_automaton_passes_one_wire_on():
     circuit = from_automaton(LogicCA(game_of_life().config))
     assert circuit.by_op()[3] == circuit.gates == 2543
     assert FALSE not in circuit.outputs
+
+
+# --- pruning
+
+
+def equal(one: Circuit, other: Circuit) -> None:
+    wires = circuits.patches(np.random.default_rng(0), one.inputs)
+    np.testing.assert_array_equal(circuits.evaluate(one, wires), circuits.evaluate(other, wires))
+
+
+def test_ops_of_ops():
+    for op, of_a, of_b in itertools.product(range(16), repeat=3):
+        composed = TABLES[op][2 * TABLES[of_a] + TABLES[of_b]]
+        assert TABLES[compose(op, of_a, of_b)].tolist() == composed.tolist()
+
+
+@given(circuits.circuits(gates=60))
+@settings(max_examples=40, deadline=None)
+def test_pruned_equals_unpruned_and_every_gate_left_is_needed(circuit):
+    pruned = prune(circuit)
+    equal(circuit, pruned)
+    assert pruned.gates <= circuit.gates
+    assert prune(pruned).to_json() == pruned.to_json()
+    assert pruned.boundary == circuit.boundary
+    gates = list(zip(pruned.ops.tolist(), pruned.a.tolist(), pruned.b.tolist(), strict=True))
+    read = {wire for _, a, b in gates for wire in (a, b)} | set(pruned.outputs.tolist())
+    assert set(range(pruned.inputs, pruned.inputs + pruned.gates)) <= read
+    for op, a, b in gates:
+        assert (op == 12) if a == b else (op in (1, 2, 4, 6, 7))
+    twins = [(frozenset((a, b)), op if a < b else compose(op, 5, 3)) for op, a, b in gates]
+    assert len(set(twins)) == len(twins)
+
+
+def test_an_output_and_its_negation_share_a_gate_and_a_not():
+    make = Builder(3)
+    gate = make.op(1, 0, 10)
+    twin = make.op(14, 10, 0)
+    circuit = make.done([gate, twin, make.op(10, 5, twin)])
+    pruned = prune(circuit)
+    equal(circuit, pruned)
+    assert pruned.ops.tolist() == [1, 12]
+    assert pruned.outputs.tolist() == [27, 28, 27]

@@ -12,12 +12,6 @@ from astkit.systems.automaton.automaton import unique_pairs
 from tests.systems.automaton.reference import OPERATIONS
 
 
-def test_an_index_is_the_truth_table_read_as_a_number() -> None:
-    for index, (c0, c1, c2, c3) in enumerate(automaton.BASIS):
-        outputs = [c0 + c1 * a + c2 * b + c3 * a * b for a in (0, 1) for b in (0, 1)]
-        assert sum(bit << (3 - place) for place, bit in enumerate(outputs)) == index
-
-
 def test_the_coefficients_are_the_stack_of_operations() -> None:
     random = torch.Generator().manual_seed(1)
     logits = torch.randn(50, 16, dtype=torch.float64, generator=random) * 3

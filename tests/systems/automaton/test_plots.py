@@ -90,19 +90,3 @@ def test_a_film_moves_through_all_states_and_only_they_change(two, tmp_path, kin
     assert [bool(count > 100) for count in red] == [False, False, True, False, False]
     panel = slice(30, None), slice(30, images[0].shape[1] // 2)  # without title and step
     assert (images[0][panel] == images[2][panel]).all()
-
-
-def test_wrong_inputs_are_refused(two, tmp_path):
-    for trajectories, at, message in (
-        (two, [5], r"at is \[5\]: give steps from 0 to 4"),
-        (two, [], r"at is \[\]"),
-        ({**two, "learnt": two["learnt"][1:]}, [0], r"learnt \[4, 4, 6\]: give them"),
-        ({}, [0], "trajectories are none"),
-        ({"flat": two["true"][0]}, [0], r"flat \[4, 6\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            rollout_frames(trajectories, at)
-    with pytest.raises(ValueError, match=r"give a name that ends in .gif"):
-        save_rollouts(tmp_path / "life.mp4", two)
-    with pytest.raises(ValueError, match="fps is 0: give 1"):
-        save_rollouts(tmp_path / "life.gif", two, fps=0)

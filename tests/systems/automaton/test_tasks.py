@@ -97,10 +97,6 @@ def test_the_share_of_hard_gates_is_as_asked_and_drawn_anew_each_iteration() -> 
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="hard_share is 2: give a share"):
-        tasks.checkerboard().scaled(hard_share=2)
-    with pytest.raises(ValueError, match="batch_size is -1; pass 1 or more"):
-        tasks.checkerboard().source(0, batch_size=-1)
     with pytest.raises(ValueError, match="are 64, 3 and 1, but Life is learnt from single steps"):
         tasks.game_of_life().scaled(height=64)
     with pytest.raises(ValueError, match="index is None"):

@@ -138,16 +138,8 @@ def test_a_gate_chooses_pairs_by_their_loss():
     torch.testing.assert_close(scored, slow.detach())
 
 
-def test_a_given_model_is_trained():
-    deep = EnergyFlowLattice(replace(SMALL, width=5))
-    made = LatticeTrainer(deep, texts(), steps=1, text=1.0, device="cpu")
-    made.run()
-    assert made.model is deep
-
-
 def test_wrong_arguments_are_refused():
     for refused, told in (
-        (lambda: cpu(replace(SMALL, dim=8), task()), "dim is 8, but the embeddings of 'made'"),
         (lambda: cpu(SMALL, task(), steps=0), "budget epochs is .*: give a positive"),
         (lambda: cpu(SMALL, task(), text=1.0), "has no texts"),
         (lambda: cpu(SMALL, task()).examples(), "no text bridge"),
