@@ -415,7 +415,7 @@ def fill(name: str, text: str) -> str:
             raise ValueError(
                 f"{name} has {len(found)} places for {make.__name__!r}: mark exactly one"
             )
-        block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
+        block = f"<!-- {make.__name__} -->\n{make()}\n<!-- end -->"
         text = text.replace(found[0], block)
     return text
 

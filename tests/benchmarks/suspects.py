@@ -22,7 +22,7 @@ from torch import Tensor
 
 from astkit import models
 from astkit.comparison.samples import Samples
-from astkit.comparison.statistics import mean_interval, paired_difference
+from astkit.comparison.statistics import Interval, mean_interval, paired_difference
 from astkit.comparison.training import Record
 from astkit.datasets import Images, Loader, split
 from astkit.datasets.conditions import Condition, condition
@@ -108,12 +108,12 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
         for method, arm in values.items():
             some = [row for row in rows if (row["share"], row["method"]) == (share, method)]
             found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
-            shown[f"{share:.0%}, {method}"] = {
+            shown[f"{100 * share:.0f} %, {method}"] = {
                 "n": str(len(some)),
-                "average precision": f"{mean_interval(arm.values()):.3f}",
+                "average precision": _amount(mean_interval(arm.values()), ".3f"),
                 "wrong labels found": f"{found:,} of {wrong:,}",
                 "trainings": f"{some[0]['trainings']:g}",
-                "astkit minus cleanlab": f"{gap:+.3f}" if method == "astkit" else "",
+                "astkit minus cleanlab": _amount(gap, "+.3f") if method == "astkit" else "",
             }
     return pd.DataFrame(shown).T.rename_axis("wrong labels")
 
@@ -136,13 +136,18 @@ def main() -> None:
     print(table(rows).to_string())
 
 
+def _amount(found: Interval, digits: str) -> str:
+    return f"{found.mean:{digits}} [{found.low:{digits}}, {found.high:{digits}}]"
+
+
 def sentence(rows: list[dict[str, Any]]) -> str:
     """What the kit finds at the largest share, over all seeds."""
     some = [row for row in rows if (row["share"], row["method"]) == (SHARES[-1], "astkit")]
     found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
     return (
-        f"Digits with {SHARES[-1]:.0%} wrong labels: as many suspects as there are wrong labels,"
-        f" {wrong:,} in {len(some)} seeds, hold {found:,} of them. One training ranks all rows."
+        f"`report.suspects()` on digits with {100 * SHARES[-1]:.0f} % wrong labels: the {wrong:,}"
+        f" most suspected rows of {len(some)} seeds hold {found:,} of the\n{wrong:,} wrong labels."
+        " Labels that people got wrong are harder: there, no method here is known to gain."
     )
 
 
