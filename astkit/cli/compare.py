@@ -33,7 +33,6 @@ def add_commands(commands: Any) -> None:
     task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
     task.add_argument("--csv", type=Path, metavar="FILE", help="a table; needs --target")
     task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
-    task.add_argument("--hf", type=Path, metavar="FOLDER", help="a datasets folder on disk")
     script = "defines make_model, train, validation, test"
     task.add_argument("--script", type=Path, metavar="FILE", help=script)
     target = "column of the table: decimals for a regression, else classes"
@@ -93,8 +92,6 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
         return files.table(options.csv, options.target)
     if options.images is not None:
         return files.folder(options.images, options.size)
-    if options.hf is not None:
-        return files.hugging_face(options.hf)
     if options.script is not None:
         return files.script(options.script)
     if options.text is not None:

@@ -15,10 +15,9 @@ from astkit.gating.policy import Policy, as_policy
 from astkit.names import REGISTRIES
 from astkit.tasks import task
 from astkit.tasks.parts import PARTS
-from astkit.trainers import Budget
+from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.evaluation import as_metrics
 from astkit.trainers.fingerprint import plain
-from astkit.trainers.trainer import KINDS as TRAINER_KINDS
 
 
 def label_of(policy: str | Chosen) -> str:
@@ -66,7 +65,10 @@ def _given(policy: Policy) -> dict[str, Any]:
     return {**{k: v for k, v in kinds.items() if k != "seed"}, **simple}
 
 
-KINDS = TRAINER_KINDS | {
+KINDS: dict[str, tuple[Any, str]] = {
+    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
+    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
+    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
     "make_optimizer": (
         Callable | None,
         "a function, such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)",
