@@ -28,6 +28,7 @@ from astkit.stamp import describe
 from astkit.trainers.evaluation import wilson_interval
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
+from tests.benchmarks import suspects as wrong_labels
 from tests.benchmarks.bench import HERE, ROOT, markdown
 
 RESULTS = ROOT / "notebooks" / "results"
@@ -389,8 +390,20 @@ def _commits(parts: Report) -> str:
     return f"Commits: {', '.join(commits)}. {describe(list(parts.values())[-1]['stamp'])}"
 
 
+def suspects() -> str:
+    """Wrong labels found, in words."""
+    return wrong_labels.sentence(read(HERE / "suspects.json")["rows"])
+
+
+def suspects_found() -> str:
+    """Wrong labels found by one training, and by cleanlab's cross-validation."""
+    report = read(HERE / "suspects.json")
+    return f"{markdown(wrong_labels.table(report['rows']))}\n\n{describe(report['stamp'])}"
+
+
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (gains, notebooks),
+    "README.md": (gains, suspects, notebooks),
+    "docs/compare.md": (suspects_found,),
     "docs/measured.md": (digits, cifar10, package, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
@@ -409,7 +422,7 @@ def fill(name: str, text: str) -> str:
             raise ValueError(
                 f"{name} has {len(found)} places for {make.__name__!r}: mark exactly one"
             )
-        block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
+        block = f"<!-- {make.__name__} -->\n{make()}\n<!-- end -->"
         text = text.replace(found[0], block)
     return text
 
