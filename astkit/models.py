@@ -21,20 +21,10 @@ def build(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) 
     """The model registered as ``name``, for inputs ``shape = (channels, height, width)``.
 
     Weights depend only on ``seed``; the global RNG is unchanged. Raises ``ValueError`` for an
-    unknown name or an unsupported shape.
+    unknown name.
     """
     with rng.isolated("cpu", seed, "model"):
         return cast(nn.Module, resolve("model", name)(shape, classes, **options))
-
-
-def _divisible(shape: Shape, by: int, model: str) -> Shape:
-    channels, height, width = shape
-    if height % by or width % by:
-        raise ValueError(
-            f"shape is {shape}, but {model} needs height and width divisible by {by}: resize or"
-            " pad the images"
-        )
-    return channels, height, width
 
 
 def _convolution(inputs: int, outputs: int, batch_norm: bool, stride: int = 1) -> list[nn.Module]:
@@ -48,12 +38,12 @@ class DigitsCNN(nn.Sequential):
     """Two convolutions, the second with stride 2, and a linear layer; for images of about 8x8."""
 
     def __init__(self, shape: Shape = (1, 8, 8), classes: int = 10, batch_norm: bool = False):
-        channels, height, width = _divisible(shape, 2, "DigitsCNN")
+        channels, height, width = shape
         super().__init__(
             *_convolution(channels, 16, batch_norm),
             *_convolution(16, 32, batch_norm, stride=2),
             nn.Flatten(),
-            nn.Linear(32 * (height // 2) * (width // 2), classes),
+            nn.Linear(32 * ((height + 1) // 2) * ((width + 1) // 2), classes),
         )
 
 
@@ -61,7 +51,7 @@ class SimpleCNN(nn.Sequential):
     """The original's CNN: three convolutions, two poolings, two linear layers, dropout 0.5."""
 
     def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10, batch_norm: bool = False):
-        channels, height, width = _divisible(shape, 4, "SimpleCNN")
+        channels, height, width = shape
         super().__init__(
             *_convolution(channels, 32, batch_norm),
             *_convolution(32, 64, batch_norm),
@@ -80,6 +70,7 @@ class SimplifiedViT(nn.Module):
     """The original's vision transformer: patch size 4, width 256, depth 6, 8 heads, class token.
 
     Post-norm encoder layers with GELU, a feed-forward width of twice the model's and dropout 0.1.
+    Pixels beyond the last whole patch are not read.
     """
 
     def __init__(
@@ -93,7 +84,7 @@ class SimplifiedViT(nn.Module):
         dropout: float = 0.1,
     ):
         super().__init__()
-        channels, height, breadth = _divisible(shape, patch, "SimplifiedViT")
+        channels, height, breadth = shape
         patches = (height // patch) * (breadth // patch)
         self.embed = nn.Conv2d(channels, width, patch, stride=patch)
         self.position = nn.Parameter(torch.randn(1, patches + 1, width) * 0.02)

@@ -64,15 +64,22 @@ def isolated(device: torch.device | str, *key: int | str) -> Iterator[None]:
     With an empty key, the generators keep their current state.
     """
     device = torch.device(device)
-    devices = [] if device.type == "cpu" else [device]
-    device_type = "cuda" if device.type == "cpu" else device.type
-    with torch.random.fork_rng(devices=devices, device_type=device_type):
+    if device.type == "cpu":  # without the checks of fork_rng, since every step comes here
+        before = torch.default_generator.get_state()
+        if key:
+            torch.default_generator.manual_seed(derive(*key))
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
+        return
+    with torch.random.fork_rng(devices=[device], device_type=device.type):
         if key:
             seed = derive(*key)
             torch.default_generator.manual_seed(seed)
-            if devices:  # a device module seeds its current device
-                with torch.accelerator.device_index(device.index):
-                    torch.get_device_module(device).manual_seed(seed)
+            # a device module seeds its current device
+            with torch.accelerator.device_index(device.index):
+                torch.get_device_module(device).manual_seed(seed)
         yield
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astkit.files import plain_values, read_json, write_atomic, write_json
@@ -22,6 +22,7 @@ from astkit.files import plain_values, read_json, write_atomic, write_json
 posix = pytest.mark.skipif(os.name != "posix", reason="modes, links and devices are POSIX")
 
 
+@settings(max_examples=15)
 @given(st.binary(max_size=2_000) | st.text(max_size=200))
 def test_what_is_written_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, content: bytes | str
@@ -110,8 +111,16 @@ class Full:
         refuse()
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace", "chmod", "fdopen"])
-@pytest.mark.parametrize(("failure", "error"), [(refuse, OSError), (interrupt, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("step", "failure", "error"),
+    [
+        ("fsync", refuse, OSError),
+        ("replace", refuse, OSError),
+        ("replace", interrupt, KeyboardInterrupt),
+        ("chmod", refuse, OSError),
+        ("fdopen", Full, OSError),
+    ],
+)
 def test_a_failing_step_keeps_the_old_file_and_leaves_nothing_else(
     step: str,
     failure: Callable[..., None],
@@ -120,8 +129,6 @@ def test_a_failing_step_keeps_the_old_file_and_leaves_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = write_atomic(tmp_path / "file", "old")
-    if step == "fdopen":
-        failure, error = Full, OSError
     monkeypatch.setattr(os, step, failure)
     with pytest.raises(error):
         write_atomic(path, "new")

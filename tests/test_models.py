@@ -35,7 +35,7 @@ def linear(inputs: int, outputs: int) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 2), ((3, 16, 24), 10)])
+@pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 2), ((3, 17, 22), 10)])
 def test_images_go_in_and_one_number_a_class_comes_out(
     name: str, shape: tuple[int, int, int], classes: int
 ) -> None:
@@ -96,15 +96,6 @@ def test_rows_are_independent(name: str) -> None:
     assert (together[0] - together[1]).abs().max().item() > 1e-6
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_has_a_gradient(name: str) -> None:
-    model = small(name, (3, 8, 8), 4)
-    model(torch.randn(4, 3, 8, 8)).square().sum().backward()
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        assert float(parameter.grad.abs().max()) > 0
-
-
 @pytest.mark.parametrize("name", ["simple_cnn", "simplified_vit"])
 def test_dropout_is_on_in_training_only(name: str) -> None:
     model, x = small(name, (1, 8, 8), 4), torch.randn(3, 1, 8, 8)
@@ -155,17 +146,6 @@ def test_the_vit_equals_its_layers_written_out() -> None:
             torch.testing.assert_close(model(images), expected)
 
 
-@pytest.mark.parametrize("name", ["digits_cnn", "simple_cnn"])
-def test_batch_norm_only_when_asked_for(name: str) -> None:
-    def norms(model: nn.Module) -> int:
-        return sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-
-    assert norms(build(name, (1, 8, 8), 10)) == 0
-    model = build(name, (1, 8, 8), 10, batch_norm=True)
-    convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
-    assert norms(model) == convolutions > 0
-
-
 # --- weights ---------------------------------------------------------------------------------
 
 
@@ -181,23 +161,8 @@ def test_weights_are_a_function_of_the_seed(name: str) -> None:
     assert not all(first[key].equal(other[key]) for key in first)
 
 
-# --- refusals --------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_built_is_refused() -> None:
-    before = torch.get_rng_state()
-    for name, model, shape, by in (
-        ("digits_cnn", "DigitsCNN", (1, 7, 8), 2),
-        ("simple_cnn", "SimpleCNN", (3, 32, 30), 4),
-        ("simplified_vit", "SimplifiedViT", (3, 30, 32), 4),
-    ):
-        sentence = f"shape is .*, but {model} needs height and width divisible by {by}:"
-        with pytest.raises(ValueError, match=sentence):
-            build(name, shape, 10)
-    with pytest.raises(ValueError, match="SimplifiedViT needs height and width divisible by 5"):
-        SimplifiedViT((3, 32, 32), patch=5)
     with pytest.raises(ValueError, match="unknown model 'resnet': choose one of digits_cnn, simp"):
         build("resnet", (3, 32, 32), 10)
     with pytest.raises(TypeError, match="depht"):
         build("simplified_vit", (3, 32, 32), 10, depht=2)
-    assert torch.get_rng_state().equal(before)

@@ -15,9 +15,10 @@ from astkit.names import REGISTRIES
 EXAMPLES = """\
 examples:
   astkit compare --dataset digits --policies auto infobatch
-  astkit compare --csv table.csv --target price --minutes 30 -o runs/price
+  astkit compare --csv table.csv --target price --seeds 10 -o runs/price
 
-With -o, the same command continues a comparison that was interrupted.
+With -o, the same command continues a comparison that was interrupted, and one
+with more seeds or policies adds to it.
 """
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
@@ -33,7 +34,6 @@ def add_commands(commands: Any) -> None:
     task.add_argument("--images", type=Path, metavar="FOLDER", help=images)
     task.add_argument("--csv", type=Path, metavar="FILE", help="a table; needs --target")
     task.add_argument("--text", type=Path, metavar="FILE", help="predict the next character")
-    task.add_argument("--hf", type=Path, metavar="FOLDER", help="a datasets folder on disk")
     script = "defines make_model, train, validation, test"
     task.add_argument("--script", type=Path, metavar="FILE", help=script)
     target = "column of the table: decimals for a regression, else classes"
@@ -46,9 +46,7 @@ def add_commands(commands: Any) -> None:
         help=f"of {', '.join(sorted(REGISTRIES['policy']))}; default: {' '.join(POLICIES)}",
     )
     command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
-    amount = command.add_mutually_exclusive_group()
-    amount.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
-    amount.add_argument("--minutes", type=float, help="add seeds while they fit into this time")
+    command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     command.add_argument("--jobs", type=int, default=1, help="processes; seconds need 1 (1)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     out = "folder for results, checkpoints and a page"
@@ -70,7 +68,6 @@ def run(options: argparse.Namespace) -> None:
         report = compare(
             **task,
             seeds=range(options.seeds),
-            minutes=options.minutes,
             jobs=options.jobs,
             out=options.out,
         )
@@ -93,8 +90,6 @@ def _task(options: argparse.Namespace) -> dict[str, Any]:
         return files.table(options.csv, options.target)
     if options.images is not None:
         return files.folder(options.images, options.size)
-    if options.hf is not None:
-        return files.hugging_face(options.hf)
     if options.script is not None:
         return files.script(options.script)
     if options.text is not None:

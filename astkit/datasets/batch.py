@@ -83,7 +83,7 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
 def count_rows(part: Any) -> int:
     """Length of the first tensor in ``part`` that has one; ``ValueError`` if there is none."""
     if isinstance(part, Tensor) and part.ndim:
-        return len(part)
+        return part.shape[0]  # faster than len
     for tensor in tensors(part):
         if tensor.ndim:
             return len(tensor)

@@ -18,7 +18,6 @@ from torch.utils.data import Sampler
 from astkit import distributed, rng
 from astkit.datasets.facts import class_labels, distinct_rows
 from astkit.gating.selection import Selection
-from astkit.gating.visits import Visit
 
 Features = Callable[[Tensor, str], Tensor]
 """``(rows, "data" or "target")`` -> float32 ``[n, d]``, see `RunInfo.features`."""
@@ -33,13 +32,13 @@ class RunInfo:
         rows: int64, the shuffled candidates of the round.
         epoch, round: counted from 0; ``round`` restarts in each epoch.
         progress: fraction of the budget spent, in [0, 1].
-        labels: int64 ``[samples]`` if the data set has class labels, else ``None``.
+        labels: int64 ``[samples]`` if the data set has class labels.
         seed: random seed of the policy; combine with epoch and round.
-        target_labels: int64, class labels of the target if known, else ``None``.
+        target_labels: int64, class labels of the target if known.
         distinct: number of different rows of the data set, where known and
-            ``Policy.needs_distinct``, else ``None``.
+            ``Policy.needs_distinct``.
         data: the data set that is trained on.
-        target: the validation data, whose distribution the model is meant for; or ``None``.
+        target: the validation data, whose distribution the model is meant for, if any.
         features: computes what the model in training finds in given rows of ``data`` or
             ``target``: its last hidden layer, the loss and the entropy, in one forward pass that is
             counted; ``None`` in custom loops.
@@ -69,8 +68,6 @@ class Planner(Protocol):
     sized: bool
 
     def plan(self, run: RunInfo) -> Selection | None: ...
-
-    def observe(self, visit: Visit) -> None: ...
 
     def expected_rows(self, samples: int) -> int: ...
 
@@ -105,7 +102,7 @@ class Epoch:
         target: Any = None,
         features: Features | None = None,
     ) -> None:
-        self.planner, self.samples, self.features = planner, samples, features
+        self.planner, self.samples = planner, samples
         self.rounds = 1 if planner is None else planner.rounds
         self.facts: dict[str, Any] = {}
         if planner is not None:
@@ -115,6 +112,7 @@ class Epoch:
                 "distinct": distinct_rows(data) if planner.needs_distinct else None,
                 "data": data,
                 "target": target,
+                "features": features,
             }
         self.start(0)
 
@@ -135,25 +133,15 @@ class Epoch:
     def plan(self, order: Tensor, progress: float) -> int:
         """Plan the next round; returns how many of its candidates need not be loaded.
 
-        Args:
-            order: int64 ``[samples]``, the shuffled rows of this epoch.
-            progress: fraction of the budget spent, in [0, 1].
+        ``order``: int64 ``[samples]``, the shuffled rows of this epoch.
         """
         number, self.planned = self.planned, self.planned + 1
         first, last = (len(order) * part // self.rounds for part in (number, number + 1))
         rows = order[first:last]
         chosen = None
         if self.planner is not None:
-            run = RunInfo(
-                self.samples,
-                rows,
-                self.number,
-                number,
-                progress,
-                seed=self.planner.seed,
-                features=self.features,
-                **self.facts,
-            )
+            place = (self.number, number, progress)
+            run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
             chosen = self.planner.plan(run)
         if chosen is None:
             chosen = Selection(rows, candidates=len(rows))
@@ -209,8 +197,6 @@ class PolicySampler(Sampler[int]):
     Attributes:
         epoch: the plan; its ``score_only`` and ``lr_factor`` are those of the latest round.
         progress: returns the completed fraction of the run; by default computed from ``epochs``.
-
-    Raises ``ValueError`` for data without a length.
     """
 
     def __init__(self, policy: Planner, data: Any, epochs: float, target: Any = None) -> None:
@@ -220,9 +206,8 @@ class PolicySampler(Sampler[int]):
             samples = 0
         if not samples:
             raise ValueError(
-                f"data is a {type(data).__name__} without rows or without a length, so no rows can"
-                " be selected before loading: pass a map-style data set, or use a policy that"
-                " selects after scoring, such as Gate"
+                f"data is a {type(data).__name__} without rows or without a length: pass a"
+                " map-style data set, or use a policy that selects after scoring, such as Gate"
             )
         if not epochs > 0:
             raise ValueError(f"epochs is {epochs}: give the planned number of iterations, above 0")

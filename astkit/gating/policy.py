@@ -137,15 +137,12 @@ class Policy:
     def __call__(
         self, model: nn.Module, x: Any, y: Any = None, index: Tensor | None = None
     ) -> Selection:
-        """Select from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is the whole batch.
-
-        Raises ``ValueError`` for a policy that selects before loading, and for a missing index.
-        """
+        """Select from a loaded batch: ``x`` and ``y``, or ``x`` alone if it is the whole batch."""
         batch = self._batch(model, x, y, index)
-        rows, chosen = batch.rows, self.choose(batch)
+        chosen = self.choose(batch)
         if chosen is None:
-            return batch.select(torch.arange(rows))
-        chosen.check(rows, self)
+            return batch.select(torch.arange(batch.rows))
+        chosen.check(batch.rows, self)
         return chosen if len(chosen) or distributed.world() == 1 else chosen.padded()
 
     def _batch(self, model: nn.Module, x: Any, y: Any, index: Tensor | None) -> Scored:
@@ -185,9 +182,8 @@ class Policy:
         """The loss of a batch drawn by the policy's sampler, 0-dim; calls ``observe``.
 
         ``losses [rows]`` are in the order of ``index``, int64 ``[rows]``, which comes with the
-        batch. A policy that ``needs_outputs`` requires ``outputs`` and ``targets``.
-
-        Raises ``ValueError`` for rows that were not drawn, or a policy without a sampler.
+        batch. A policy that ``needs_outputs`` requires ``outputs`` and ``targets``. Raises
+        ``ValueError`` for rows that were not drawn.
         """
         if self._sampler is None:
             raise ValueError(
@@ -237,19 +233,18 @@ def overrides(policy: object, method: str) -> bool:
 def as_policy(policy: Policy | str | Mapping[str, Any] | None, seed: int = 0) -> Policy | None:
     """Build a policy from a name or ``{"name": ..., argument: value, ...}``; objects pass through.
 
-    ``seed`` is passed to policies that take a seed, unless the mapping sets `seed`.
-
-    Raises ``ValueError`` for an unknown name or invalid arguments.
+    ``seed`` is that of policies whose mapping sets none. Raises ``ValueError`` for an unknown name
+    or invalid arguments.
     """
     if policy is None or isinstance(policy, Policy):
         return policy
-    given = {"name": policy} if isinstance(policy, str) else policy
-    if not isinstance(given, Mapping) or "name" not in given:
+    options: Any = {"name": policy} if isinstance(policy, str) else policy
+    if not isinstance(options, Mapping) or "name" not in options:
         raise ValueError(
             f"policy is {policy!r}: pass a policy such as RandomSubset(0.1), its name, or"
             ' {"name": "random", "rate": 0.1}'
         )
-    options = dict(given)
+    options = dict(options)
     name = options.pop("name")
     made = resolve("policy", name)
     signature = inspect.signature(made)

@@ -124,14 +124,12 @@ def contrast(outputs: Any, targets: Any, inputs: Any) -> Tensor:
 
     Raises ``ValueError`` unless the inputs are a float tensor with at least two values per row.
     """
-    tensor = isinstance(inputs, Tensor)
-    if not tensor or not inputs.is_floating_point() or inputs.shape[1:].numel() < 2:
-        what = f"{inputs.dtype} {list(inputs.shape)}" if tensor else type(inputs).__name__
-        raise ValueError(
-            "contrast needs the inputs in one float tensor with at least two values per row, but"
-            f" they are {what}: choose score='loss'"
-        )
-    return inputs.flatten(1).std(dim=1)
+    if isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.shape[1:].numel() > 1:
+        return inputs.flatten(1).std(dim=1)
+    raise ValueError(
+        "contrast needs the inputs in one float tensor with at least two values per row: choose"
+        " score='loss'"
+    )
 
 
 class LossAndContrast(RelativeScore):
@@ -186,42 +184,30 @@ def class_logits(outputs: Any, targets: Any) -> Tensor:
     """
     with suppress(ValueError):
         outputs = logits_of(outputs)
-    tensor, rows = isinstance(outputs, Tensor), count_rows(targets)
-    if not tensor or outputs.ndim != 2 or len(outputs) != rows or outputs.shape[1] < 2:
-        what = list(outputs.shape) if tensor else type(outputs).__name__
+    rows, shape = count_rows(targets), list(getattr(outputs, "shape", ()))
+    if len(shape) != 2 or shape[0] != rows or shape[1] < 2:
         raise ValueError(
-            f"the model returned {what} for a batch of {rows} rows, but this score compares classes"
-            f" and needs [batch, classes] with at least two of them: {INSTEAD}"
+            f"the model returned {shape or type(outputs).__name__} for a batch of {rows} rows, but"
+            f" this score needs [batch, classes] with at least two classes: {INSTEAD}"
         )
     return single(outputs)
 
 
 def entropy(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """Entropy of the predicted distribution, in nats, from 0 to ``ln(classes)``. Ignores labels.
-
-    Source: Settles, "Active Learning Literature Survey" (2009), section 3.1.
-    """
+    """Entropy of the predicted distribution, in nats, from 0 to ``ln(classes)``."""
     logs = class_logits(outputs, targets).log_softmax(1)
     logs = logs.clamp_min(torch.finfo(logs.dtype).min)  # 0 * log 0 is 0, but 0 * -inf is NaN
     return -(logs.exp() * logs).sum(1)
 
 
 def margin(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """``1 - (p1 - p2)`` with the two largest probabilities; 1 if they are equal.
-
-    Source: Scheffer, Decomain and Wrobel, "Active Hidden Markov Models for Information Extraction"
-    (2001), reversed so that higher means less certain. Ignores labels.
-    """
-    shares = class_logits(outputs, targets).softmax(1)
-    first, second = shares.topk(2, dim=1).values.unbind(1)
+    """``1 - (p1 - p2)`` with the two largest probabilities (Scheffer et al., 2001, reversed)."""
+    first, second = class_logits(outputs, targets).softmax(1).topk(2, dim=1).values.unbind(1)
     return 1 - (first - second)
 
 
 def confidence(outputs: Any, targets: Any, inputs: Any) -> Tensor:
-    """Least confidence: ``1 - p`` with the largest probability ``p``. Ignores labels.
-
-    Source: Lewis and Gale, "A Sequential Algorithm for Training Text Classifiers" (1994).
-    """
+    """Least confidence (Lewis and Gale, 1994): ``1 - p`` with the largest probability ``p``."""
     return 1 - class_logits(outputs, targets).softmax(1).amax(1)
 
 
@@ -229,27 +215,21 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     """Norm of the gradient of cross-entropy with respect to the logits: ``||softmax(z) - y||``.
 
     Up to a constant, it bounds the norm of the full gradient without a backward pass. Targets are
-    class indices ``[batch]`` or probabilities ``[batch, classes]``; the training criterion is not
-    used. Source: Katharopoulos and Fleuret, "Not All Samples Are Created Equal" (ICML
-    2018), section 3.2.
+    class indices ``[batch]`` or probabilities ``[batch, classes]``. Source: Katharopoulos and
+    Fleuret, "Not All Samples Are Created Equal" (ICML 2018), section 3.2.
     """
     logits, labels = class_logits(outputs, targets), labels_of(targets)
-    if labels.is_floating_point() and labels.shape == logits.shape:
-        if bool((labels < 0).any()):
-            raise ValueError(
-                "targets are negative, but this score takes float targets as class probabilities:"
-                f" {INSTEAD}"
-            )
+    if not labels.is_floating_point() and labels.shape == logits.shape[:1]:
+        check_labels(labels, logits.shape[1], ignored=None)
+        shares = F.one_hot(labels.long(), logits.shape[1]).to(logits.dtype)
+    elif labels.is_floating_point() and labels.shape == logits.shape and bool((labels >= 0).all()):
         shares = labels.to(logits.dtype)
-    elif labels.is_floating_point() or labels.shape != logits.shape[:1]:
+    else:
         raise ValueError(
             f"targets are {labels.dtype} of shape {list(labels.shape)}, but this score compares"
             f" outputs of shape {list(logits.shape)} with class indices [batch] or float"
-            f" probabilities [batch, classes]: give such targets, or {INSTEAD}"
+            f" probabilities [batch, classes] of 0 or more: give such targets, or {INSTEAD}"
         )
-    else:
-        check_labels(labels, logits.shape[1], ignored=None)
-        shares = F.one_hot(labels.long(), logits.shape[1]).to(logits.dtype)
     return (shares.sum(1, keepdim=True) * logits.softmax(1) - shares).norm(dim=1)
 
 
@@ -266,9 +246,8 @@ def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
         )
     index = index.detach().cpu()
     if not whole_numbers(index) or index.shape != (rows,) or bool((index < 0).any()):
-        lowest = f", down to {index.min().item()}" if index.numel() else ""
         raise ValueError(
-            f"index is {index.dtype} of shape {list(index.shape)}{lowest}, but {name} needs one"
+            f"index is {index.dtype} of shape {list(index.shape)}, but {name} needs one"
             " non-negative integer per row: the position of the sample in the data set"
         )
     return index.long()
@@ -314,9 +293,7 @@ _TERM = re.compile(r"\s*(?:(\d+\.?\d*|\.\d+)\s*\*)?\s*([a-z]\w*)\s*", re.ASCII)
 def named_score(text: str, criterion: Criterion | None = None) -> Score:
     """Builds a score from a registered name or a weighted sum such as "loss + 0.5*el2n".
 
-    A term is ``name`` or ``weight*name`` with a weight of 0 or more. See `WeightedSum`.
-
-    Raises ``ValueError`` for an unknown name or an invalid sum.
+    A term is ``name`` or ``weight*name``, see `WeightedSum`. Raises ``ValueError`` for other texts.
     """
     if not set(text) & set("+*-"):
         return _registered(text, criterion)
@@ -347,7 +324,7 @@ class WeightedSum(RelativeScore):
     Args:
         terms: pairs of a weight (0 or more) and a non-negative score that is not a `RelativeScore`.
 
-    Raises ``ValueError`` for invalid weights or terms, and for a term with negative values.
+    Raises ``ValueError`` for other weights or terms.
     """
 
     def __init__(self, terms: Sequence[tuple[float, Score]]) -> None:
@@ -370,17 +347,14 @@ class WeightedSum(RelativeScore):
 
     def features(self, batch: Scored) -> Tensor:
         columns = [score_rows(term, batch) for _, term in self.terms]
-        columns = [each if each.dtype == torch.float64 else each.float() for each in columns]
-        features = torch.stack(columns, dim=1)
-        lowest = features.nan_to_num(0.0, 0.0, 0.0).amin(0).tolist()
-        for (_, term), value in zip(self.terms, lowest, strict=True):
-            if value < 0:
+        for (_, term), values in zip(self.terms, columns, strict=True):
+            if bool((values[values.isfinite()] < 0).any()):
                 raise ValueError(
-                    f"{_name(term)} gave {value:g}, but a weighted score divides each term by its"
-                    " mean, so no term may be negative: use a score and a criterion that are 0 or"
-                    " more"
+                    f"{_name(term)} is negative, but a weighted score divides each term by its"
+                    " mean: use a score and a criterion that are 0 or more"
                 )
-        return features
+        columns = [each if each.dtype == torch.float64 else each.float() for each in columns]
+        return torch.stack(columns, dim=1)
 
     def combine(self, features: Tensor, reference: Tensor) -> Tensor:
         scale = torch.where(reference > 0, reference, features)

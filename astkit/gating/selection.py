@@ -7,7 +7,7 @@ rows to train on, with their weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ class Selection:
     """Rows to train on, with the loss ``sum(weight * loss) / normaliser``.
 
     With several processes, a gate that selects no row of its share selects one with weight 0, since
-    every process has to take part in the forward and backward pass.
+    every process has to take part in each step.
 
     Attributes:
         index: int64 ``[n]``: rows of the data set (``plan``) or batch (``choose``); may repeat.
@@ -139,9 +139,19 @@ class Selection:
         normaliser, and weights that are all 0.
         """
         name = type(policy).__name__
-        for what, index in (("index", self.index), ("score_only", self.score_only)):
-            if index is not None:
-                _check_index(name, what, index, rows)
+        for index in (self.index, self.score_only):
+            if index is None:
+                continue
+            if index.dtype != torch.int64 or index.ndim != 1:
+                raise ValueError(
+                    f"{name} gave rows as {index.dtype} of shape {list(index.shape)}: give int64"
+                    " rows of shape [n]"
+                )
+            if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
+                raise ValueError(
+                    f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some"
+                    f" of which do not exist: select from 0 to {rows - 1}"
+                )
         weight = self.weight
         if weight.shape != self.index.shape or not bool(
             (weight >= 0).all() & weight.isfinite().all()
@@ -153,7 +163,7 @@ class Selection:
         if self.normaliser is None and len(self) and not bool(weight.any()):
             raise ValueError(
                 f"{name} gave the weight 0 to all {len(self)} rows, so there is nothing to train"
-                " on: select no row instead, or give one a weight above 0"
+                " on: select no row instead"
             )
         if self.normaliser is not None and not 0 < float(self.normaliser) < float("inf"):
             raise ValueError(
@@ -161,19 +171,6 @@ class Selection:
                 " None for the sum of the weights"
             )
         return self
-
-
-def _check_index(name: str, what: str, index: Tensor, rows: int) -> None:
-    if index.dtype != torch.int64 or index.ndim != 1:
-        raise ValueError(
-            f"{name} gave {what} as {index.dtype} of shape {list(index.shape)}: give int64 rows of"
-            " shape [n]"
-        )
-    if len(index) and (int(index.min()) < 0 or int(index.max()) >= rows):
-        raise ValueError(
-            f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some of"
-            f" which do not exist: select from 0 to {rows - 1}"
-        )
 
 
 @contextmanager
@@ -202,9 +199,8 @@ class Scored:
     gradients, whose cost is counted.
 
     Args:
-        outputs: model outputs, if already known.
-        targets: second argument of the criterion.
-        inputs: model inputs.
+        outputs: model outputs; ``None`` if not known yet.
+        targets, inputs: second argument of the criterion, and inputs of the model.
         index: int64 ``[rows]``, data set indices; ``None`` if unknown.
         model: the model in training; ``None`` if unknown.
         criterion: returns one loss per row.
@@ -224,23 +220,19 @@ class Scored:
         forward: Forward | None = None,
         count: Count | None = None,
     ) -> None:
+        self.batch = Batch(index, inputs, targets)
         self.targets, self.inputs, self.index, self.model = targets, inputs, index, model
         self.criterion = criterion
         self._outputs = outputs
-        self._forward = forward or _forward
+        self._forward = forward or (lambda model, batch: call(model, batch.x, batch.y))
         self._count = count or (lambda model, batch, trained: None)
         self._losses: Tensor | None = None
         self._scoring = False
 
     @property
-    def batch(self) -> Batch:
-        """Index, inputs and targets."""
-        return Batch(self.index, self.inputs, self.targets)
-
-    @property
     def rows(self) -> int:
         """Number of rows."""
-        return self.batch.rows
+        return count_rows(self.targets)
 
     @property
     def device(self) -> torch.device:
@@ -252,8 +244,7 @@ class Scored:
     def outputs(self) -> Any:
         """The model's outputs."""
         if self._outputs is None:
-            if self.model is None:
-                raise ValueError("outputs are neither given nor computable: pass outputs or model")
+            assert self.model is not None, "pass outputs or a model that computes them"
             self._outputs = self.forward(self.model)
         return self._outputs
 
@@ -304,11 +295,9 @@ class Scored:
         """Outputs of ``model``, in eval mode without gradients."""
         if model is not self.model:
             self._move(model)
-        if self._scoring and model is self.model:
+        inside = self._scoring and model is self.model
+        with nullcontext() if inside else evaluating(model, self.device):
             outputs = self._forward(model, self.batch)
-        else:
-            with evaluating(model, self.device):
-                outputs = self._forward(model, self.batch)
         self._count(model, self.batch, False)
         return outputs
 
@@ -347,7 +336,6 @@ class Scored:
                 self._scoring = False
 
     def _move(self, model: nn.Module) -> None:
-        """Move ``model`` to the device of the inputs."""
         device = self.device
         if any(parameter.device != device for parameter in model.parameters()):
             model.to(device)
@@ -357,17 +345,15 @@ class ScoredBatches:
     """Batches of ``loader`` as `Scored`, for ``Policy.prepare`` in a custom training loop.
 
     The loader must allow repeated iteration, and yield ``(index, batch)`` pairs of an `indexed`
-    data set, or batches if ``indexed`` is false.
+    data set.
     """
 
-    def __init__(
-        self, loader: Iterable[Any], criterion: Criterion = cross_entropy_rows, indexed: bool = True
-    ) -> None:
-        self.loader, self.criterion, self.indexed = loader, criterion, indexed
+    def __init__(self, loader: Iterable[Any], criterion: Criterion = cross_entropy_rows) -> None:
+        self.loader, self.criterion = loader, criterion
 
     def __iter__(self) -> Iterator[Scored]:
-        for item in self.loader:
-            batch = as_batch(item[1], item[0]) if self.indexed else as_batch(item)
+        for index, item in self.loader:
+            batch = as_batch(item, index)
             yield Scored(None, batch.y, batch.x, batch.index, criterion=self.criterion)
 
 
@@ -380,15 +366,14 @@ class Predictions(NamedTuple):
     predicted: Tensor | None = None
 
     def take(self, rows: Tensor) -> Predictions:
-        """Those of some rows."""
+        """Those of the selected ``rows``."""
         return Predictions(*(None if part is None else part[rows] for part in self))
 
 
 def predictions(outputs: Any, targets: Any) -> Predictions:
-    """Correctness, largest class probability, probability of the label, and class of each row.
+    """Those of class logits and integer labels; ``None`` each for other outputs or targets.
 
-    All are ``None`` unless outputs are class logits and targets are integer labels; a row whose
-    label is ignored (-100) counts as wrong, with probability 0.
+    A row whose label is ignored (-100) counts as wrong, with probability 0.
     """
     classes = class_outputs(outputs, targets)
     if classes is None:
@@ -400,7 +385,3 @@ def predictions(outputs: Any, targets: Any) -> Predictions:
     own = probabilities.gather(1, real.unsqueeze(1)).squeeze(1)
     own = torch.where(labels >= 0, own, 0.0)
     return Predictions(guess == labels, confidence, own, guess)
-
-
-def _forward(model: nn.Module, batch: Batch) -> Any:
-    return call(model, batch.x, batch.y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,15 @@ class Visit:
     confidence: Tensor | None = None
     label_probability: Tensor | None = None
     trained: bool = True
+
+
+_TYPES = {
+    "index": torch.int64,
+    "losses": torch.float32,
+    "correct": torch.uint8,
+    "confidence": torch.float32,
+    "label_probability": torch.float32,
+}
 
 
 class Visits:
@@ -64,37 +74,25 @@ class Visits:
             return []
         waiting, self._waiting, self._batches = self._waiting, [], 0
         sizes = [(key, len(visit.losses)) for key, visit in waiting]
-        columns = [
-            torch.tensor(sizes, dtype=torch.int64).flatten(),
-            _column([visit.index for _, visit in waiting], torch.int64),
-            _column([visit.losses for _, visit in waiting], torch.float32),
-            _column([visit.correct for _, visit in waiting], torch.uint8),
-            _column([visit.confidence for _, visit in waiting], torch.float32),
-            _column([visit.label_probability for _, visit in waiting], torch.float32),
-        ]
-        parts: dict[int, list[tuple[Tensor, ...]]] = {}
+        columns = [torch.tensor(sizes, dtype=torch.int64).flatten()]
+        for name, dtype in _TYPES.items():
+            parts = [getattr(visit, name) for _, visit in waiting]
+            known = [part.detach().to(dtype) for part in parts if part is not None]
+            columns.append(torch.cat(known) if known else torch.empty(0, dtype=dtype))
+        visits: dict[int, list[tuple[Tensor, ...]]] = {}
         for head, *process in distributed.gather(*columns):
             keys, lengths = head[::2].tolist(), head[1::2].tolist()
             rows = [each.split(lengths) if len(each) else [each] * len(keys) for each in process]
             for key, *visit in zip(keys, *rows, strict=True):
-                parts.setdefault(key, []).append(tuple(visit))
-        return [_joined(key, parts[key]) for key in sorted(parts)]
-
-
-def _column(parts: list[Tensor | None], dtype: torch.dtype) -> Tensor:
-    known = [part.detach().to(dtype) for part in parts if part is not None]
-    return torch.cat(known) if known else torch.empty(0, dtype=dtype)
+                visits.setdefault(key, []).append(tuple(visit))
+        return [_joined(key, visits[key]) for key in sorted(visits)]
 
 
 def _joined(key: int, visits: list[tuple[Tensor, ...]]) -> Visit:
-    index, losses, correct, confidence, probability = (
-        torch.cat(part) for part in zip(*visits, strict=True)
-    )
-    return Visit(
-        index if len(index) else None,
-        losses,
-        correct.bool() if len(correct) else None,
-        confidence if len(confidence) else None,
-        probability if len(probability) else None,
-        trained=key % 2 == 0,
-    )
+    """One visit from those of all processes to a batch."""
+    joined = (torch.cat(part) for part in zip(*visits, strict=True))
+    known: dict[str, Any] = {"index": None, "losses": torch.empty(0)}
+    known |= {name: part for name, part in zip(_TYPES, joined, strict=True) if len(part)}
+    if "correct" in known:
+        known["correct"] = known["correct"].bool()
+    return Visit(**known, trained=key % 2 == 0)

@@ -137,11 +137,13 @@ class Ledger:
         passes: int = 1,
         overflowed: int | Tensor = 0,
         padded: int | Tensor | None = None,
+        dense: float = 0.0,
     ) -> None:
         """Add one batch: numbers of samples, in ``passes`` passes of each kind, at ``cost``.
 
         Of the samples counted as trained, ``overflowed`` and ``padded`` (a number, or a 0-dim
-        tensor that is read later) were not trained on; their FLOPs are still counted.
+        tensor that is read later) were not trained on; their FLOPs are still counted. ``dense``:
+        rows that dense training would have trained on.
         """
         counts, flops = self.counts, self.flops
         counts.scored += scored
@@ -161,6 +163,9 @@ class Ledger:
         if trained:  # not by calling them, since every step comes here
             flops.forward += cost.forward.per_row * trained + cost.forward.fixed * passes
             flops.backward += cost.backward.per_row * trained + cost.backward.fixed * passes
+        if dense:
+            per_row = cost.forward.per_row + cost.backward.per_row
+            self.flops_dense += per_row * dense + cost.forward.fixed + cost.backward.fixed
         if evaluated:
             flops.evaluation += cost.scoring.per_row * evaluated + cost.scoring.fixed * passes
 

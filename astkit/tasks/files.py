@@ -1,26 +1,20 @@
-"""Tasks of a comparison from files: image folders, tables, Hugging Face data sets, scripts."""
+"""Tasks of a comparison from files: image folders, tables, scripts."""
 
 from __future__ import annotations
 
-import operator
 import runpy
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
-from astkit.datasets import Images, load
-from astkit.datasets.images import resized
+from astkit.datasets import load
 from astkit.datasets.sources import carve
-from astkit.rng import permutation
 from astkit.tasks.images import images
 from astkit.tasks.parts import (
     HELD,
     PARTS,
-    WIDTH,
     Arguments,
     Labelled,
     divided,
@@ -28,7 +22,6 @@ from astkit.tasks.parts import (
     regression,
     standardised,
 )
-from astkit.tasks.text import WORDS, hashed
 
 MANY = 100  # largest number of classes in a table
 
@@ -84,68 +77,6 @@ def table(path: str | Path, target: str) -> Arguments:
     data, model = Labelled(standardised(inputs, rows[0]), y), partial(mlp, inputs.shape[1], outputs)
     parts: Arguments = {part: data.take(i) for part, i in zip(PARTS, rows, strict=True)}
     return {**parts, **others, "make_model": model}
-
-
-def hugging_face(path: str | Path) -> Arguments:
-    """A ``datasets`` folder on disk with the columns label and text, or label and image.
-
-    Words of a text are hashed for an embedding bag; images are resized to 32 pixels. Missing parts
-    are drawn from "train". Raises ``ValueError`` for other columns, and without the package.
-    """
-    try:
-        import datasets
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            "a Hugging Face folder needs the package datasets: pip install datasets"
-        ) from error
-    found = datasets.load_from_disk(str(path))
-    parts = dict(found) if isinstance(found, dict) else {"train": found}
-    if "train" not in parts:
-        raise ValueError(f"{path} has the parts {', '.join(parts)}: rename one of them to train")
-    train = parts["train"]
-    kind = next((name for name in ("text", "image") if name in train.column_names), None)
-    if kind is None or "label" not in train.column_names:
-        raise ValueError(
-            f"{path} has the columns {', '.join(train.column_names)}: rename them to label and text"
-            " or image"
-        )
-    if "test" not in parts:
-        parts["train"], parts["test"] = _divided(parts["train"])
-    if "validation" not in parts:
-        parts["train"], parts["validation"] = _divided(parts["train"])
-    try:
-        classes = 1 + max(map(operator.index, train["label"]))
-    except TypeError as error:
-        raise ValueError(
-            f"{path} has labels such as {train['label'][0]!r}: number the classes from 0"
-        ) from error
-    if kind == "text":
-        made: Arguments = {"make_model": partial(_bag, classes)}
-        for part in PARTS:
-            made[part] = Labelled(
-                hashed(parts[part]["text"]), torch.tensor(parts[part]["label"][:])
-            )
-        return made
-    names = tuple(map(str, range(classes)))
-    train, held, test = (_pictures(parts[part], names) for part in PARTS)
-    return images(train, held, test, "simple_cnn", ("flip",))
-
-
-def _divided(rows: Any) -> tuple[Any, Any]:
-    order = permutation(len(rows), 0, "hugging face").tolist()
-    held = max(1, round(HELD * len(rows)))
-    return rows.select(order[held:]), rows.select(order[:held])
-
-
-def _bag(classes: int) -> nn.Module:
-    return nn.Sequential(nn.EmbeddingBag(WORDS, WIDTH, padding_idx=0), nn.Linear(WIDTH, classes))
-
-
-def _pictures(rows: Any, names: tuple[str, ...]) -> Images:
-    from torchvision.transforms.functional import pil_to_tensor
-
-    pixels = [resized(pil_to_tensor(image.convert("RGB")), 32) for image in rows["image"]]
-    return Images(torch.stack(pixels), torch.tensor(rows["label"][:]), names, "images")
 
 
 def script(path: str | Path) -> Arguments:

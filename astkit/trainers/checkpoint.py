@@ -128,14 +128,14 @@ class Checkpoints:
         """Release the folder."""
         self._lock.release()
 
-    def due(self, step: int) -> bool:
-        """Whether a checkpoint is due after training batch ``step``."""
-        return self.every is not None and step % self.every == 0
-
-    def rested(self) -> bool:
-        """Whether the pause after the latest checkpoint is over, in all processes."""
-        over = time.monotonic() - self._last >= self.pause
-        return distributed.least(over) == [1.0] if self.pause else over
+    def due(self, step: int, epoch_ended: bool, done: bool) -> bool:
+        """Whether a checkpoint is due after training batch ``step``, in all processes."""
+        if not epoch_ended and (self.every is None or step % self.every):
+            return False
+        rested = time.monotonic() - self._last >= self.pause
+        if self.pause and not done:
+            rested = distributed.least(rested) == [1.0]
+        return done or rested
 
     def write(self, state: dict[str, Any], step: int) -> None:
         """Write ``state``, and remove the oldest checkpoints.
@@ -245,21 +245,6 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise DamagedError(f"{path} holds a {type(state).__name__} in place of a mapping")
     return state
-
-
-def check_shape(now: Any, then: Any, place: str = "") -> None:
-    """Raise ``ValueError`` for a state whose values have other types than those of a new run."""
-    if isinstance(now, Mapping):
-        if not isinstance(then, Mapping) or now.keys() - then.keys():
-            raise ValueError(f"{place.strip('/') or 'the state'} lacks entries")
-        for name in now:
-            check_shape(now[name], then[name], f"{place}/{name}")
-    elif _kind(then) is list if now is None else _kind(now) != _kind(then):
-        raise ValueError(f"{place.strip('/')} is a {type(then).__name__}")
-
-
-def _kind(value: Any) -> type:
-    return float if type(value) is int else list if isinstance(value, tuple) else type(value)
 
 
 def _expanded(content: bytes) -> bytes:

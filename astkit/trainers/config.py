@@ -63,8 +63,7 @@ class TrainConfig:
         threads: CPU threads of torch, at most the CPUs available to the process; ``None`` keeps
             torch's number.
         keep_memory: let glibc keep the memory of freed tensors (Linux); see `astkit.system`.
-        validation_fraction: fraction of the validation rows evaluated after each epoch, in (0, 1];
-            below 1, the accuracy is reported with an interval.
+        validation_fraction: fraction of the validation rows evaluated after each epoch, in (0, 1].
         report_every: batches between two reports to the observers. Until then the values of a batch
             stay on the device, so that nothing waits for it.
         seed: random seed of dropout; data order, augmentation and gate have their own.

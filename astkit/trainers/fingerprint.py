@@ -16,7 +16,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -50,13 +50,6 @@ TOLERANCE = 1e-4  # relative; float32 sums differ by less between processors
 HALF_TOLERANCE = 3e-2  # in bf16 and fp16
 
 
-class FirstBatches(NamedTuple):
-    """At most `FIRST` rows of each split; ``None`` where they differ from one load to the next."""
-
-    train: Batch | None
-    validation: Batch | None
-
-
 class Run(Protocol):
     """The attributes of a trainer that describe its run."""
 
@@ -71,7 +64,7 @@ class Run(Protocol):
     device: torch.device
 
     @property
-    def first_batches(self) -> FirstBatches: ...
+    def first_batches(self) -> tuple[Batch | None, Batch | None]: ...
 
     def forward(self, model: nn.Module, batch: Batch) -> Any: ...
 
@@ -97,7 +90,7 @@ def describe(run: Run) -> dict[str, Any]:
         **{f"data.{name}": value for name, value in _layout(run.train_data).items()},
     }
     functions = [each.function for each in run.metrics]
-    first = run.first_batches.train  # shuffled and augmented
+    first = run.first_batches[0]  # shuffled and augmented
     return {
         "settings": settings,
         "training data": data_part(run.train_data),
@@ -140,8 +133,13 @@ def describe_weights(run: Run) -> dict[str, Any]:
     }
 
 
-def first_batches(batches: Batches, validation: BatchSource | None) -> FirstBatches:
-    """The first rows of both splits; to be called while no epoch is under way."""
+def first_batches(
+    batches: Batches, validation: BatchSource | None
+) -> tuple[Batch | None, Batch | None]:
+    """The first `FIRST` rows of both splits; ``None`` where they differ between two loads.
+
+    To be called while no epoch is under way.
+    """
 
     def steady(load: Callable[[], Batch]) -> Batch | None:
         loaded: list[Batch] = []
@@ -153,7 +151,7 @@ def first_batches(batches: Batches, validation: BatchSource | None) -> FirstBatc
         return None if repeated(compute) is None else loaded[-1]
 
     held = None if validation is None else steady(lambda: next(iter(validation.batches(0))))
-    return FirstBatches(steady(batches.peek), held)
+    return steady(batches.peek), held
 
 
 def check_same(then: Mapping[str, Any], now: Mapping[str, Any], where: object) -> None:

@@ -19,8 +19,23 @@ from astkit.gating.losses import (
     labels_of,
     row_losses,
 )
+from astkit.gating.policy import Policy
 from astkit.gating.scores import entropy
 from astkit.gating.selection import Scored
+
+
+def check_rows(batch: Batch, policy: Policy | None) -> None:
+    """Raise ``ValueError`` for an empty batch, or one without the index that ``policy`` needs."""
+    if not batch.rows:
+        raise ValueError(
+            "the training data contain an empty batch: remove empty batches from the loader"
+        )
+    if policy is not None and policy.needs_index and batch.index is None:
+        raise ValueError(
+            f"{type(policy).__name__} keeps per-sample state, but the training data provide no"
+            " indices: pass the data set itself with batch_size=..., or use a DataLoader of"
+            " indexed(data)"
+        )
 
 
 def takes_classes(

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from astkit import distributed
 from astkit.files import check_target, plain_values, write_atomic
+from astkit.gating.policy import Policy, overrides
 from astkit.trainers.progress import in_notebook
 
 NOTEBOOK_SECONDS = 0.5  # between reports to a live picture
@@ -128,13 +130,10 @@ class Reports:
         self.waiting: list[StepRecord] = []
         self.every, self._live, self._sent = every, in_notebook(), 0.0
 
-    def keep(self, record: StepRecord) -> None:
-        """Keep the record of a batch until it is sent."""
+    def keep(self, record: StepRecord) -> bool:
+        """Keep the record of a batch until it is sent; returns whether it is time to."""
         self.waiting.append(record)
-
-    def due(self) -> bool:
-        """Whether it is time to send."""
-        if len(self.waiting) >= self.every or self.waiting[-1].step == 1:
+        if len(self.waiting) >= self.every or record.step == 1:
             return True
         return self._live and time.perf_counter() - self._sent > NOTEBOOK_SECONDS
 
@@ -213,38 +212,59 @@ class Event:
 
 
 class Steering:
-    """Changes of settings requested during a run, and the applied ones in order (``events``).
+    """Changes of the settings of ``policy`` during a run; the applied ones in order: ``events``.
 
-    ``put`` is thread-safe. If several values for one name are put between two batches, the last one
-    is applied. ``replay``: events of an earlier run, or their records, which are applied again at
-    the same steps.
+    If several values for one name are put between two batches, the last one is applied. ``replay``:
+    events of an earlier run, or their records, which are applied again at the same steps.
     """
 
-    def __init__(self, replay: Iterable[Event | Mapping[str, Any]] = ()) -> None:
-        self.events: list[Event] = []
+    def __init__(
+        self, policy: Policy | None, replay: Iterable[Event | Mapping[str, Any]] = ()
+    ) -> None:
+        self.policy, self.events = policy, list[Event]()
         events = [each if isinstance(each, Event) else Event(**each) for each in replay]
         self._replay = sorted(events, key=lambda event: event.step)
         self._wanted: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     def put(self, name: str, value: Any) -> None:
-        """Request a change before the next batch."""
+        """Request a change before the next batch; thread-safe. Raises: see `Trainer.steer`."""
+        if (processes := distributed.world()) > 1:
+            raise ValueError(
+                f"{name} cannot be changed while {processes} processes train, since they would do"
+                " so at different steps: pass replay=[Event(step, name, value)]"
+            )
+        if self.policy is None or not overrides(self.policy, "steer"):
+            raise ValueError(
+                f"{type(self.policy).__name__} has no setting {name!r} to steer: give the trainer"
+                " a policy that chooses after scoring, such as a Gate"
+            )
         with self._lock:
             self._wanted[name] = value
 
-    def due(self, step: int) -> list[tuple[str, Any]]:
-        """The changes to apply now, after ``step`` batches."""
+    def applied(self, step: int) -> list[Event]:
+        """Make the changes that are due after ``step`` batches; returns them.
+
+        Warns for an invalid value, which must not stop the run.
+        """
         if not self._replay and not self._wanted:
             return []
-        changes = []
-        while self._replay and self._replay[0].step <= step:
-            event = self._replay.pop(0)
-            if event.step == step:  # earlier ones are part of the loaded state
-                changes.append((event.name, event.value))
+        due = [event for event in self._replay if event.step == step]
+        # earlier ones are part of the loaded state
+        self._replay = [event for event in self._replay if event.step > step]
         with self._lock:
-            changes += self._wanted.items()
+            due += [Event(step, name, value) for name, value in self._wanted.items()]
             self._wanted = {}
-        return changes
+        made = []
+        for event in due:
+            try:
+                assert self.policy is not None
+                self.policy.steer(event.name, event.value)
+                made.append(event)
+            except (TypeError, ValueError) as error:
+                warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
+        self.events += made
+        return made
 
 
 class MetricsFile:

@@ -14,7 +14,7 @@ from torch.amp import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed
-from astkit.datasets.batch import Batch, call, join, take_rows, tensors
+from astkit.datasets.batch import Batch, call, join, tensors
 from astkit.gating.losses import Criterion, row_losses
 from astkit.gating.selection import Predictions, predictions
 from astkit.profiling.ledger import Ledger
@@ -36,13 +36,10 @@ class Optimisation:
     loss scaler finds an overflow, the weights do not change.
 
     Args:
-        model: with several processes a DistributedDataParallel, or a model with ``fully_shard``.
-        config: precision, clipping, accumulation and so on.
-        criterion: ``(outputs, targets) -> [batch]``, one loss per row; see `Criterion`.
+        model, criterion: see `Trainer`.
         optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
         scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
             of ``config.schedule``.
-        device: device of the model.
 
     Attributes:
         model: the model without DistributedDataParallel.
@@ -81,7 +78,6 @@ class Optimisation:
             fused=self.device.type in FUSED,
         )
         _check_parameters(self.model, self.optimizer, criterion)
-        _move_state(self.optimizer)
         self.scheduler = scheduler
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.lr = self.base_lr[0]
@@ -116,13 +112,12 @@ class Optimisation:
             return nullcontext()
         return torch.autocast(self.device.type, self._half)
 
-    def prepare(self, batch: Batch) -> Batch:
-        """``batch`` with its inputs in the memory format of the model."""
+    def _call(self, model: Callable[..., Any], batch: Batch) -> Any:
+        """Outputs of ``model``, for inputs in its memory format."""
         x = batch.x
-        if not self.config.channels_last or not isinstance(x, Tensor) or x.ndim != 4:
-            return batch
-        ordered = x.contiguous(memory_format=torch.channels_last)
-        return batch._replace(x=ordered, y=ordered if batch.y is x else batch.y)
+        if self.config.channels_last and isinstance(x, Tensor) and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return call(model, x, batch.y)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """Outputs of ``model`` in its current mode, computed in micro-batches."""
@@ -132,24 +127,16 @@ class Optimisation:
 
     def _outputs(self, model: Callable[..., Any], batch: Batch) -> Any:
         if self.micro_batch is None:
-            return call(model, batch.x, batch.y)
-        return join([call(model, part.x, part.y) for _, part in self._parts(batch)])
+            return self._call(model, batch)
+        return join([self._call(model, part) for _, part in self._parts(batch)])
 
     def _parts(self, batch: Batch) -> Iterator[tuple[slice, Batch]]:
-        """Micro-batches of nearly equal size, so that BatchNorm is left no single row.
-
-        A batch passed as a single object remains one object.
-        """
+        """Micro-batches of nearly equal size, so that BatchNorm is left no single row."""
         rows = batch.rows
-        count = -(-rows // (self.micro_batch or rows))
-        if count < 2:
-            yield slice(0, rows), batch
-            return
+        count = max(1, -(-rows // (self.micro_batch or rows)))
         for number in range(count):
             part = slice(rows * number // count, rows * (number + 1) // count)
-            x = take_rows(batch.x, part, rows)
-            y = x if batch.y is batch.x else take_rows(batch.y, part, rows)
-            yield part, Batch(None, x, y)
+            yield part, batch if count == 1 else batch.take(part)
 
     def _fitting(self, attempt: Callable[..., Any], first: Any, batch: Batch, *rest: Any) -> Any:
         """``attempt(first, batch, *rest)``; after an out-of-memory error in smaller parts."""
@@ -270,16 +257,23 @@ class Optimisation:
     ) -> Tensor:
         with ledger.phase("forward"):
             with self.autocast():
-                outputs = call(self.training_pass, batch.x, batch.y)
+                outputs = self._call(self.training_pass, batch)
             losses = row_losses(self.criterion, outputs, batch.y)
             if self.watching:
                 self._predictions.append(predictions(outputs, batch.y))
         with ledger.phase("backward"):
-            loss = losses.sum() if weight is None else (losses * weight).sum()
-            loss = loss / divisor
-            self._check_finite(loss.detach(), "training loss")
-            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-        return losses.detach()
+            values = losses.detach()
+            weighted = values if weight is None else values * weight
+            self._check_finite(weighted.sum(), "training loss")
+            # of sum(weight * loss) / divisor, whose own graph would take longer
+            gradient = torch.ones_like(weighted)
+            if self.scaler is not None:
+                gradient = self.scaler.scale(gradient)
+            gradient = gradient / divisor
+            if weight is not None:
+                gradient = gradient * weight
+            losses.backward(gradient.to(values.dtype))
+        return values
 
     def take_predictions(self) -> Predictions:
         """What the model predicted for the rows of the latest training batch."""
@@ -401,21 +395,11 @@ class Optimisation:
         own, like = self.model.state_dict(), distributed.sharded_like
         self.model.load_state_dict({name: like(v, own[name]) for name, v in state["model"].items()})
         then = state["optimizer"]
-        if _kinds(self.optimizer.state_dict()["param_groups"]) != _kinds(then["param_groups"]):
-            raise ValueError("the optimizer's groups have other settings")
         trained = [p for group in self.optimizer.param_groups for p in group["params"]]
         entries = {
             number: {name: like(value, trained[number]) for name, value in entry.items()}
             for number, entry in then["state"].items()
         }
-        # the same for all matrices of a group, and for all its vectors
-        kinds: dict[tuple[int, bool], object] = {}
-        groups = enumerate(self.optimizer.param_groups)
-        group_of = [place for place, group in groups for _ in group["params"]]
-        for number, entry in entries.items():
-            kind = {name: type(value) for name, value in entry.items()}
-            if kinds.setdefault((group_of[number], trained[number].dim() > 1), kind) != kind:
-                raise ValueError("the optimizer's entries differ between parameters")
         self.optimizer.load_state_dict({**then, "state": entries})
 
     def state_dict(self) -> dict[str, Any]:
@@ -467,13 +451,11 @@ class Optimisation:
 
 
 class Compiled:
-    """Calls ``model``, compiled at the first call; falls back to eager mode if that fails.
+    """Calls ``model``, compiled at the first call; eagerly, with a warning, if that fails.
 
     One graph is used for all batch sizes of 2 or more: only dimension 0 of the inputs is marked
-    dynamic (``dynamic=True`` would mark all). The model itself is not modified and can still be
-    called. Dropout draws different random numbers than in eager mode. The first call takes many
-    seconds. If compilation fails (for example without a C++ compiler), a warning is issued. The
-    gate is not compiled: selecting rows breaks the graph and synchronises with CUDA devices.
+    dynamic (``dynamic=True`` would mark all). Dropout draws different random numbers than in eager
+    mode. The gate is not compiled: selecting rows breaks the graph and synchronises with CUDA.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -496,20 +478,18 @@ class Compiled:
         try:
             return self._compiled(*args, **keywords)
         except exc.TorchDynamoException as error:
-            # errors of the model itself are raised here
-            outputs = self.model(*args, **keywords)
-            self._give_up(error)
+            outputs = self.model(*args, **keywords)  # raises errors of the model itself
+            self._give_up(getattr(error, "inner_exception", error))  # wrapped by torch
             return outputs
 
     def _give_up(self, error: Exception) -> None:
         self._compiled = None
-        error = getattr(error, "inner_exception", error)  # wrapped by torch
         what = f"{type(error).__name__}: {error}".splitlines()[0]
-        remedy = "set TORCH_LOGS=dynamo to see the reason, or disable compile"
-        if "compiler" in what.lower():
-            remedy = "install a C++ compiler such as g++ (on Windows cl), or set CXX"
-        sentence = f"torch.compile failed ({what}), so training continues uncompiled: {remedy}"
-        warnings.warn(sentence, stacklevel=3)
+        warnings.warn(
+            f"torch.compile failed ({what}), so training continues uncompiled: install a C++"
+            " compiler if none was found, or disable compile",
+            stacklevel=3,
+        )
 
 
 def out_of_memory(error: BaseException) -> bool:
@@ -525,15 +505,6 @@ def _above_0(total: float | Tensor) -> float | Tensor:
     if isinstance(total, Tensor):
         return torch.where(total == 0, 1.0, total)
     return total or 1.0
-
-
-def _kinds(value: Any) -> object:
-    """Types of the settings of optimizer groups, of which others would fail at the next step."""
-    if isinstance(value, Mapping):
-        return {name: _kinds(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value), [_kinds(part) for part in value]
-    return float if type(value) is int else type(value)
 
 
 def _check_parameters(
@@ -554,15 +525,6 @@ def _check_parameters(
             f"{strange} of the optimizer's {len(trained)} parameters are not the model's: build it"
             " from model.parameters(), after fully_shard and other changes of the model"
         )
-
-
-def _move_state(optimizer: torch.optim.Optimizer) -> None:
-    """Move the state of ``optimizer`` to its parameters, which may have moved since it was made."""
-    kernels = any(group.get("fused") or group.get("capturable") for group in optimizer.param_groups)
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, Tensor) and (value.ndim or kernels):  # else counts stay on the CPU
-                state[name] = value.to(parameter.device)
 
 
 def _not_finite(what: str, value: str) -> FloatingPointError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -87,12 +86,12 @@ class SampleBySampleTrainer(Trainer):
 
     def _per_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, list(_rows(batch))
-        with self.ledger.phase("score"), self._scoring():
-            outputs = join([self.forward(self.model, row) for row in rows])
-            scores = gate.scores(self._seen(batch, outputs))
-        self._count_pass(self.model, batch, False)
-        with self.ledger.phase("gate"):
+        with self.ledger.phase("score"):
+            with evaluating(self.model, self.device):
+                outputs = join([self.forward(self.model, row) for row in rows])
+                scores = gate.scores(self.scored(batch, outputs))
             chosen = gate.select(scores)
+        self._count_pass(self.model, batch, False)
         weights = chosen.weight if weight is None else chosen.weight * chosen.take(weight)
         normaliser, optimisation = chosen.total / max(1, len(chosen)), self.optimisation
         losses = [
@@ -100,12 +99,12 @@ class SampleBySampleTrainer(Trainer):
             for row, own in zip(chosen.index.tolist(), weights, strict=True)
         ]
         optimisation.end_batch(self.ledger)
-        return StepResult(chosen.index, _joined(losses, scores), chosen, scores)
+        return StepResult(chosen.index, _joined(losses, scores), chosen)
 
     def _per_sample(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, list(_rows(batch))
         if not self.score.started:
-            with self.ledger.phase("score"), self._scoring():
+            with self.ledger.phase("score"), evaluating(self.model, self.device):
                 self.score.start(gate, [self._row(row) for row in rows])
             self._count_pass(self.model, batch, False)
         self._count_pass(self.model, batch, False)
@@ -119,18 +118,19 @@ class SampleBySampleTrainer(Trainer):
             self.optimisation.end_batch(self.ledger)
 
         while len(scores) < len(rows):
-            with self.ledger.phase("score"), self._scoring():  # once up to an update
+            # once up to an update
+            with self.ledger.phase("score"), evaluating(self.model, self.device):
                 admitted = self._until_admitted(gate, rows, scores)
             if admitted is not None:
                 train(admitted)
-        with self.ledger.phase("gate"):
+        with self.ledger.phase("score"):
             active = torch.tensor([i in losses for i in range(len(rows))], device=self.device)
             together = torch.stack(scores)
             chosen = gate.settle(together, active)
         for number in sorted(set(chosen.index.tolist()) - set(losses)):  # fallback rows
             train(number)
         trained = _joined([losses[i] for i in sorted(losses)], together)
-        return StepResult(chosen.index, trained, chosen, together)
+        return StepResult(chosen.index, trained, chosen)
 
     def _until_admitted(self, gate: Gate, rows: list[Batch], scores: list[Tensor]) -> int | None:
         """Append scores of further rows, up to the first that is trained on; its position."""
@@ -141,19 +141,8 @@ class SampleBySampleTrainer(Trainer):
                 return i
         return None
 
-    @contextmanager
-    def _scoring(self) -> Iterator[None]:
-        with evaluating(self.model, self.device):
-            yield
-
     def _row(self, row: Batch) -> Scored:
-        return self._seen(row, self.forward(self.model, row))
-
-    def _seen(self, batch: Batch, outputs: Any) -> Scored:
-        known = (outputs, batch.y, batch.x, batch.index, self.model)
-        return Scored(
-            *known, criterion=self.criterion, forward=self.forward, count=self._count_pass
-        )
+        return self.scored(row, self.forward(self.model, row))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "score": self.score.state_dict()}

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,23 +30,17 @@ from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
-from astkit.trainers.checkpoint import Checkpoints, check_shape
-from astkit.trainers.config import Budget, TrainConfig, check_kinds, choose_device
-from astkit.trainers.evaluation import (
-    Evaluation,
-    Measured,
-    Metrics,
-    as_metrics,
-    check_undivided,
+from astkit.trainers.checkpoint import Checkpoints
+from astkit.trainers.config import Budget, TrainConfig, choose_device
+from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
+from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batches
+from astkit.trainers.first_batch import (
+    ScoredData,
+    check_rows,
+    features_of,
+    sampled_rows,
+    takes_classes,
 )
-from astkit.trainers.fingerprint import (
-    FirstBatches,
-    check_same,
-    describe,
-    describe_weights,
-    first_batches,
-)
-from astkit.trainers.first_batch import ScoredData, features_of, sampled_rows, takes_classes
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
@@ -60,7 +52,6 @@ class StepResult(NamedTuple):
     rows: Tensor  # int64 [n], rows of the batch, including rows of weight 0
     losses: Tensor  # [n], before the update
     selection: Selection | None = None
-    scores: Tensor | None = None  # [batch], of a gate
     seen: Scored | None = None  # the batch as the policy saw it
     predictions: Predictions = Predictions()  # for the rows, if they are watched
 
@@ -81,19 +72,14 @@ class Trainer:
         policy: chooses the rows to train on: a `Policy`, its name, or ``{"name": ..., argument:
             value}``; by default all rows.
         epochs: iterations of the training data; shorthand for ``budget=Budget(epochs=...)``.
-        budget: training budget.
         batch_size: rows a batch, in all processes together; for data sets and a `Loader`.
-        config: learning rate, precision and so on.
         criterion: ``(outputs, targets)`` -> one loss per row; cross-entropy by default.
         metrics: additional validation metrics: functions ``(outputs, targets) -> [rows]`` by name,
             or `Metric` objects. Accuracy is computed for integer labels by default.
-        optimizer: built on ``model``'s parameters; AdamW from ``config`` by default.
-        scheduler: a torch scheduler of ``optimizer``, stepped after each optimizer step, in place
-            of ``config.schedule``.
+        optimizer, scheduler: see `Optimisation`.
         observers: receive records of batches and epochs; their time is not measured.
         replay: events of a steered run, which are applied again.
         meter: measures the energy of training and evaluation; none by default.
-        device: "auto" uses the available accelerator.
         checkpoints: a `Checkpoints` object or a folder for the state of the run.
         resume: continue from the newest checkpoint, or start if there is none.
 
@@ -131,85 +117,60 @@ class Trainer:
         **removed: Any,
     ) -> None:
         refuse_removed("Trainer", removed)
-        check_kinds(
-            {
-                "model": model,
-                "epochs": epochs,
-                "budget": budget,
-                "config": config,
-                "criterion": criterion,
-                "optimizer": optimizer,
-                "scheduler": scheduler,
-                "observers": observers,
-            },
-            KINDS,
-        )
         self.device = choose_device(device)
         self._processes, self._process = distributed.world(), distributed.key()
         self.config = config or TrainConfig()
         if batch_size is not None:
             self.config = replace(self.config, batch_size=batch_size)
-        self.budget = _budget(budget, epochs)
+        if (budget is None) == (epochs is None):
+            raise ValueError("epochs and budget: give one of them, such as epochs=10")
+        self.budget = budget or Budget(epochs=epochs)
         size, seed = self.config.batch_size, self.config.seed
         self.train_data = as_loader(train, self.device, size, seed=seed)
-        self.validation = self._validation_source(validation)
+        self.validation: BatchSource | None = None
+        if validation is not None:
+            size = size if is_dataset(validation) else None  # a loader has its own
+            self.validation = as_loader(validation, self.device, size, shuffle=False)
         self.validation_rows = sampled_rows(self.validation, self.config.validation_fraction)
         self.optimisation = Optimisation(
             model, self.config, criterion, optimizer, scheduler, self.device
         )
+        self.model = self.optimisation.model  # without DistributedDataParallel
+        self.optimizer = self.optimisation.optimizer
         self.metrics = as_metrics(metrics)
         self.validates = True  # after each epoch
         self.policy = as_policy(policy, seed)
-        target = _data_of(self.validation)
+        target = getattr(self.validation, "data", getattr(self.validation, "loader", None))
         self.batches = Batches(
             self.train_data, self.policy, target, self.device, seed, self._features
         )
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
-        self.classes = True  # whether integer targets are classes, see `check_batch`
+        self.classes = True  # whether integer targets are classes, see `_check_batch`
         self._flops = FlopCache(self._count_outside)
+        self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
         self._checked: set[object] = set()  # shapes of the training data
         self.step, self.progress = 0, 0.0
         self.done = self.prepared = False
         self.history = History()
         self.reports = Reports([self.history, *observers], self.config.report_every)
-        self.steering = Steering(replay)
+        self.steering = Steering(self.policy, replay)
         self._chooses = self.policy is not None and overrides(self.policy, "choose")
         self._observes = self.policy is not None and overrides(self.policy, "observe")
         if self.policy is not None:
             self.optimisation.watching = self._observes and self.policy.needs_outputs
-            self._check_policy(self.policy)
+            helped = self.policy.cost.helpers and getattr(self.policy, "proxy", None) is None
+            copies = helped or overrides(self.policy, "prepare")
+            if copies and self._processes > 1 and distributed.is_sharded(self.model):
+                raise ValueError(
+                    f"{type(self.policy).__name__} copies the model, which fully_shard prevents:"
+                    " use DistributedDataParallel, or another policy"
+                )
         if isinstance(checkpoints, str | os.PathLike):
             checkpoints = Checkpoints(checkpoints)
         self.checkpoints = checkpoints
         self._described: dict[str, Any] = {}
         self._saved: object = None  # position of the latest checkpoint
         self._open(resume)
-
-    def _validation_source(self, validation: Any) -> BatchSource | None:
-        if validation is None:
-            return None
-        # a loader has its own batch size
-        size = self.config.batch_size if is_dataset(validation) else None
-        return as_loader(validation, self.device, size, shuffle=False)
-
-    def _check_policy(self, policy: Policy) -> None:
-        if distributed.world() > 1 and distributed.is_sharded(self.model):
-            helped = policy.cost.helpers and getattr(policy, "proxy", None) is None
-            if helped or overrides(policy, "prepare"):
-                raise ValueError(
-                    f"{type(policy).__name__} copies the model, which fully_shard prevents: use"
-                    " DistributedDataParallel, or another policy"
-                )
-
-    @property
-    def model(self) -> nn.Module:
-        """The model in training, without DistributedDataParallel."""
-        return self.optimisation.model
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer of the model."""
-        return self.optimisation.optimizer
 
     @property
     def criterion(self) -> Criterion:
@@ -294,20 +255,15 @@ class Trainer:
             begin = copy.deepcopy(self.model)
             random = rng.isolated(self.device, self.config.seed, "prepare")
             with self.ledger.clock("training"), self.ledger.phase("prepare"), random:
-                data = ScoredData(self.train_data, self._prepared)
+                data = ScoredData(self.train_data, self.scored)
                 self.policy.prepare(partial(copy.deepcopy, begin), data)
         self.prepared = True
-
-    def _prepared(self, batch: Batch) -> Scored:
-        return self.scored(self.optimisation.prepare(batch))
 
     def _next_batch(self) -> Batch | None:
         """The next batch; opens rounds, scores ``score_only`` rows; ``None`` after an epoch."""
         while True:
             with self.ledger.clock("training"), self.ledger.phase("load"):
                 batch = self.batches.next()
-                if batch is not None:
-                    batch = self.optimisation.prepare(batch)
             if batch is not None:
                 return batch
             self._score_only()
@@ -334,12 +290,12 @@ class Trainer:
             place = ("score_only", epoch.number, epoch.planned, number)
             random = rng.isolated(self.device, self.config.seed, *place, *self._process)
             with self.ledger.clock("training"), self.ledger.phase("load"), random:
-                batch = self.optimisation.prepare(next(batches))
+                batch = next(batches)
             self.cost(batch)  # counted before the clock runs
             with self.ledger.clock("training"), self.ledger.phase("score"):
                 seen = self.scored(batch)
                 everything = torch.arange(batch.rows, device=seen.losses.device)
-                self.policy.report(self._visit(seen, everything))
+                self.policy.report(self._scored_only(seen, everything))
                 self.ledger.counts.skipped += batch.rows
 
     def _train_on(self, batch: Batch) -> StepRecord:
@@ -353,16 +309,15 @@ class Trainer:
             if self.optimisation.watching:
                 result = result._replace(predictions=self.optimisation.take_predictions())
             with self.ledger.phase("log"):
-                self._observe(batch, result)
+                if self._observes:
+                    self._observe(batch, result)
                 metrics = self._count(batch, result, cost)
         for watch in self.reports.watchers:
             watch(batch, result)
-        self.progress, number = self._spent(), self.batches.epoch.number
-        record = StepRecord(
-            self.step, "train", {"epoch": number, "progress": self.progress, **metrics}
-        )
-        self.reports.keep(record)
-        if self.reports.due():
+        self.progress = self._spent()
+        metrics = {"epoch": self.batches.epoch.number, "progress": self.progress, **metrics}
+        record = StepRecord(self.step, "train", metrics)
+        if self.reports.keep(record):
             self._report()
         return record
 
@@ -384,39 +339,28 @@ class Trainer:
         if self.policy is None or not self._chooses:
             losses = self.train_rows(batch, weight, self.batches.rows / self._processes)
             return StepResult(torch.arange(len(losses)), losses)
-        seen = self.scored(batch)
-        chosen, scores = self._choose(self.policy, seen)
-        if not len(chosen):
-            self.optimisation.end_batch(self.ledger)
-            return StepResult(chosen.index, torch.empty(0), chosen, scores, seen)
-        with self.ledger.phase("gate"):
-            part = batch.take(chosen.index)
-            weights = chosen.weight
+        with self.ledger.phase("score"):
+            seen = self.scored(batch)
+            chosen = self.policy.choose(seen)
+            if chosen is None:
+                chosen = seen.select(torch.arange(seen.rows))
+            if not isinstance(self.policy, Gate):  # whose check would wait for the device
+                chosen.check(seen.rows, self.policy)
+            if self._processes > 1 and not len(chosen):
+                chosen = chosen.padded()
+            part, weights = batch.take(chosen.index), chosen.weight
             if weight is not None:
                 weights = weights * weight.to(weights.device).index_select(0, chosen.index)
         normaliser = chosen.total
         if self._processes > 1:
             own = 0.0 if self.batches.repeating else float(normaliser)
             normaliser = distributed.total(own)[0] / self._processes
-        losses = self.train_rows(part, weights, normaliser)
-        return StepResult(chosen.index[: len(losses)], losses, chosen, scores, seen)
-
-    def _choose(self, policy: Policy, seen: Scored) -> tuple[Selection, Tensor | None]:
-        """Rows of a batch selected by ``policy``, and the scores of a `Gate`."""
-        if isinstance(policy, Gate):
-            with self.ledger.phase("score"):
-                scores = policy.scores(seen)
-            with self.ledger.phase("gate"):
-                chosen = policy.select(scores)
+        losses = torch.empty(0)
+        if len(chosen):
+            losses = self.train_rows(part, weights, normaliser)
         else:
-            scores = None
-            with self.ledger.phase("score"):
-                found = policy.choose(seen)
-                chosen = seen.select(torch.arange(seen.rows)) if found is None else found
-                chosen.check(seen.rows, policy)
-        if self._processes > 1 and not len(chosen):
-            chosen = chosen.padded()
-        return chosen, scores
+            self.optimisation.end_batch(self.ledger)
+        return StepResult(chosen.index[: len(losses)], losses, chosen, seen)
 
     def train_rows(
         self, batch: Batch, weight: Tensor | None, normaliser: float | Tensor | None
@@ -427,10 +371,10 @@ class Trainer:
         """
         return self.optimisation.train(batch, weight, normaliser, self.ledger)
 
-    def scored(self, batch: Batch) -> Scored:
+    def scored(self, batch: Batch, outputs: Any = None) -> Scored:
         """``batch`` for policies: evaluated on first access, in the precision of the run."""
         return Scored(
-            None,
+            outputs,
             batch.y,
             batch.x,
             batch.index,
@@ -454,33 +398,31 @@ class Trainer:
 
     def _observe(self, batch: Batch, result: StepResult) -> None:
         """Report a step to the policy, unless its rows only repeat those of another process."""
-        policy = self.policy
-        if policy is None or not self._observes:
-            return
+        assert self.policy is not None
         if self._processes > 1 and self.batches.repeating:
-            policy.report()
+            self.policy.report()
             return
         rows, losses, known = result.rows, result.losses, result.predictions
-        chosen = result.selection
+        chosen, seen = result.selection, result.seen
         if chosen is not None and chosen.padding is not None:  # leave out padding rows
             real = chosen.weight[: len(rows)] > 0
             rows, losses, known = rows[real], losses[real], known.take(real)
-        visits = [Visit(_rows_of(batch.index, rows), losses, *known[:3])]
-        seen = result.seen
+        index = None if batch.index is None else batch.index[rows.to(batch.index.device)]
+        visits = [Visit(index, losses, *known[:3])]
         if seen is not None and seen.known_losses is not None:
             rest = torch.ones(batch.rows, dtype=torch.bool, device=rows.device)
             rest[rows] = False
-            visits.append(self._visit(seen, rest.nonzero().squeeze(1)))
-        policy.report(*[visit for visit in visits if len(visit.losses)])
+            visits.append(self._scored_only(seen, rest.nonzero().squeeze(1)))
+        self.policy.report(*[visit for visit in visits if len(visit.losses)])
         if self._chooses:  # the next batch may depend on it
-            policy.exchange()
+            self.policy.exchange()
 
-    def _visit(self, seen: Scored, rows: Tensor) -> Visit:
-        """A visit to ``rows`` that were only scored."""
+    def _scored_only(self, seen: Scored, rows: Tensor) -> Visit:
+        """A visit to ``rows`` that were not trained on."""
         known = Predictions()
         if self.optimisation.watching and self.classes:
             known = predictions(seen.outputs, seen.targets).take(rows)
-        index = _rows_of(seen.index, rows)
+        index = None if seen.index is None else seen.index[rows.to(seen.index.device)]
         losses = seen.losses[rows.to(seen.losses.device)]
         return Visit(index, losses, *known[:3], trained=False)
 
@@ -490,35 +432,36 @@ class Trainer:
 
     def _count(self, batch: Batch, result: StepResult, cost: BatchFlops) -> dict[str, Any]:
         """Add a step to the ledger; returns its metrics, with values that may be on the device."""
-        trained, chosen, batches = len(result.rows), result.selection, self.batches
-        repeating = self._processes > 1 and batches.repeating
-        padding = None if chosen is None else chosen.padding
+        rows, trained, chosen = batch.rows, len(result.rows), result.selection
+        repeating = self._processes > 1 and self.batches.repeating
+        padded = None
+        if chosen is not None and (self._processes > 1 or isinstance(chosen.rate, Tensor)):
+            padded = chosen.padding
         self.ledger.note(
             cost,
             trained=trained,
-            skipped=batch.rows - trained,
+            skipped=rows - trained,
             overflowed=self.optimisation.take_lost(),
-            padded=torch.tensor(trained) if repeating else padding,
+            padded=torch.tensor(trained) if repeating else padded,
+            dense=0.0 if repeating else rows / self.batches.epoch.share,
         )
-        if not repeating:
-            self.ledger.flops_dense += cost.training(batch.rows / batches.epoch.share)
         if self.policy is not None and self.policy.flops:
             self.ledger.flops.helper += self.policy.flops
             self.policy.flops = 0.0
         self.step += 1
-        batches.trained()
-        loss = None
-        if len(result.losses):
-            loss = result.losses.mean() if chosen is None else chosen.mean_loss(result.losses)
-        metrics = {
-            "loss": loss,
+        self.batches.trained()
+        metrics: dict[str, Any] = {
+            "loss": None,
             "trained": trained,
-            "seen": batch.rows,
+            "seen": rows,
             "lr": self.optimisation.lr,
             "flops": self.ledger.flops.total,
             "flops_dense": self.ledger.flops_dense,
-            "of_epoch": batches.of_epoch,
+            "of_epoch": self.batches.of_epoch,
         }
+        if trained:
+            losses = result.losses
+            metrics["loss"] = losses.mean() if chosen is None else chosen.mean_loss(losses)
         if chosen is not None:
             metrics["rate"], metrics["threshold"] = chosen.rate, chosen.threshold
             metrics["target_rate"] = chosen.target_rate
@@ -537,33 +480,30 @@ class Trainer:
         A new shape of the training data is first checked on two rows. Raises ``ValueError`` for
         invalid data, before any weight changes.
         """
-        if model is None and (shape := shape_of(batch)) not in self._checked:
-            self.ledger.settle()  # the check waits for the device, while no clock runs
-            self._check_batch(batch)
-            self._checked.add(shape)
-        cost = self._flops.cost(model or self.model, batch)
-        if not self.ledger.uncounted.issuperset(cost.uncounted):
-            self.ledger.uncounted.update(cost.uncounted)
-            self._spent()  # raises for a FLOPs budget with uncounted operations
+        if model is not None and model is not self.model:
+            return self._flops.cost(model, batch)
+        shape: object = batch.x.shape[1:] if isinstance(batch.x, Tensor) else shape_of(batch)
+        cost = self._costs.get(shape)
+        if cost is None:
+            if shape not in self._checked:
+                self.ledger.settle()  # the check waits for the device, while no clock runs
+                self._check_batch(batch)
+                self._checked.add(shape)
+            cost = self._costs[shape] = self._flops.cost(self.model, batch)
+            if not self.ledger.uncounted.issuperset(cost.uncounted):
+                self.ledger.uncounted.update(cost.uncounted)
+                self._spent()  # raises for a FLOPs budget with uncounted operations
         return cost
 
     def _count_outside(self, model: nn.Module, batch: Batch) -> BatchFlops:
         """Count while no clock runs."""
         self.ledger.settle()
+        self._costs.clear()  # some may be predictions, which this count improves
         return self.count_flops(model, batch)
 
     def _check_batch(self, batch: Batch) -> None:
         """Run two rows of a new shape; raise ``ValueError`` for what cannot be trained on."""
-        if not batch.rows:
-            raise ValueError(
-                "the training data contain an empty batch: remove empty batches from the loader"
-            )
-        if self.policy is not None and self.policy.needs_index and batch.index is None:
-            raise ValueError(
-                f"{type(self.policy).__name__} keeps per-sample state, but the training data"
-                " provide no indices: pass the data set itself with batch_size=..., or use a"
-                " DataLoader of indexed(data)"
-            )
+        check_rows(batch, self.policy)
         few = batch.take(slice(0, 2))
         with evaluating(self.model, self.device):
             outputs = self.forward(self.model, few)
@@ -602,30 +542,14 @@ class Trainer:
         The change is recorded as an event, and the run is marked as steered.
         Raises ``ValueError`` for a run without such settings, or in several processes.
         """
-        if distributed.world() > 1:
-            raise ValueError(
-                f"{name} cannot be changed while {distributed.world()} processes train, since they"
-                " would do so at different steps: pass replay=[Event(step, name, value)]"
-            )
-        if self.policy is None or not overrides(self.policy, "steer"):
-            raise ValueError(
-                f"the policy {type(self.policy).__name__} has no setting {name!r} to steer: give"
-                " the trainer a policy that chooses after scoring, such as a Gate"
-            )
         self.steering.put(name, value)
 
     def _steer(self) -> None:
-        for name, value in self.steering.due(self.step):
-            try:
-                assert self.policy is not None
-                self.policy.steer(name, value)
-            except (TypeError, ValueError) as error:  # an invalid value must not stop the run
-                warnings.warn(f"the setting was not changed: {error}", stacklevel=2)
-                continue
-            self.steering.events.append(Event(self.step, name, value))
+        """Make the changes that are due, and tell the observers."""
+        for event in self.steering.applied(self.step):
             self._report()
-            changed = {"name": name, "value": value}
             place = {"epoch": self.epoch, "progress": self.progress}
+            changed = {"name": event.name, "value": event.value}
             self.reports.log(StepRecord(self.step, "event", {**place, **changed}))
 
     # --- the end of an epoch, and evaluation ---
@@ -660,13 +584,8 @@ class Trainer:
         if self.validation is None or not self.validates:
             return {}
         values = self.measure(self.validation, self.validation_rows).values()
-        del values["samples"]
-        interval = values.pop("accuracy_interval")
-        if values["accuracy"] is None:
-            del values["accuracy"]
-        elif interval is not None and self.validation_rows is not None:
-            values["accuracy_low"], values["accuracy_high"] = interval
-        return {f"val_{name}": value for name, value in values.items()}
+        del values["samples"], values["accuracy_interval"]
+        return {f"val_{name}": value for name, value in values.items() if value is not None}
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Metrics of one pass over ``data``, such as the test split; not counted as training.
@@ -692,7 +611,6 @@ class Trainer:
                 repeated = evaluation.divisible and distributed.repeats(batch.rows)
                 if evaluation.divisible and distributed.world() > 1:
                     batch = batch.take(distributed.share(batch.rows))
-                batch = self.optimisation.prepare(batch)
                 self.ledger.note(self.cost(batch), evaluated=0 if repeated else batch.rows)
                 evaluation.add(batch, self.forward(self.model, batch), repeated)
                 empty = False
@@ -706,34 +624,33 @@ class Trainer:
 
     def _save_if_due(self, epoch_ended: bool = False) -> None:
         kept = self.checkpoints
-        if kept is None:
-            return
-        if (epoch_ended or kept.due(self.step)) and (self.done or kept.rested()):
+        if kept is not None and kept.due(self.step, epoch_ended, self.done):
             self._save()
 
     def _save_alone(self) -> None:
         """Save the current state, except with other processes, which may not have stopped here."""
-        if distributed.world() == 1:
+        if self._processes == 1:
             self._save()
 
     def _save(self) -> Path | None:
         """Save the current state, unless it is saved already; returns the folder."""
-        kept, place = self.checkpoints, (self.step, self.epoch, self.done)
-        if kept is None or place == self._saved:
-            return None if kept is None else kept.folder
-        self._exchange()
-        self._report()
-        self.ledger.pool()
-        self.reports.sync()
-        state = {
-            "run": {**self._described, **describe_weights(self)},
-            **self.optimisation.weights(),
-            "trainer": distributed.whole(self.state_dict()),
-        }
-        if distributed.rank() == 0:
-            kept.write(state, self.step)
-        self._saved = place
-        return kept.folder
+        if self.checkpoints is None:
+            return None
+        place = (self.step, self.epoch, self.done)
+        if place != self._saved:
+            self._exchange()
+            self._report()
+            self.ledger.pool()
+            self.reports.sync()
+            state = {
+                "run": {**self._described, **describe_weights(self)},
+                **self.optimisation.weights(),
+                "trainer": distributed.whole(self.state_dict()),
+            }
+            if distributed.rank() == 0:
+                self.checkpoints.write(state, self.step)
+            self._saved = place
+        return self.checkpoints.folder
 
     def _open(self, resume: bool) -> None:
         """Continue from the newest checkpoint if requested.
@@ -746,17 +663,15 @@ class Trainer:
                 raise ValueError("resume is True, but checkpoints is not set: pass the folder")
             return
         self._described = describe(self)
-        found = self.checkpoints.open(resume)
-        settings = str(self._described["settings"])
-        distributed.agree("" if found is None else found[0].name, settings)
-        if found is None:
+        newest = self.checkpoints.open(resume)
+        path, state = newest or (None, {})
+        distributed.agree(str(path and path.name), str(self._described["settings"]))
+        if path is None:
             if resume:  # killed before its first checkpoint, possibly after its first metrics
                 self.reports.start_again()
             return
-        path, state = found
         distributed.agree_to(partial(check_same, state["run"], self._described, path))
         try:
-            check_shape(self.state_dict(), state["trainer"])
             self.optimisation.load_weights(state)
             self.load_state_dict(state["trainer"])
         except Exception as error:
@@ -765,12 +680,12 @@ class Trainer:
                 f"{path} does not hold the state of this run ({what}): remove it, or choose another"
                 " folder"
             ) from error
-        now = {**self._described, **describe_weights(self)}
+        now = {**self._described, **describe_weights(self)}  # with the checkpoint's weights
         distributed.agree_to(partial(check_same, state["run"], now, path))
         self._saved = (self.step, self.epoch, self.done)
 
     @cached_property
-    def first_batches(self) -> FirstBatches:
+    def first_batches(self) -> tuple[Batch | None, Batch | None]:
         """The rows that describe the run; loaded by `_open`, before an epoch is under way."""
         return first_batches(self.batches, self.validation)
 
@@ -795,7 +710,8 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; the caller restores model and optimizer."""
         self.step, self.progress = int(state["step"]), float(state["progress"])
-        self.done, self.prepared = bool(state["done"]), bool(state["prepared"])
+        # int refuses what is no number
+        self.done, self.prepared = bool(int(state["done"])), bool(int(state["prepared"]))
         self.steering.events = [Event(**event) for event in state["events"]]
         self.batches.load_state_dict(state["batches"])
         self.optimisation.load_state_dict(state["optimisation"])
@@ -810,39 +726,8 @@ class Trainer:
         assert source is not None
 
         def scored(batch: Batch) -> Scored:
-            found = self._prepared(batch)
-            self.cost(found.batch)  # before the pass, whose hidden layer is looked at
-            return found
+            self.cost(batch)  # before the pass, whose hidden layer is looked at
+            return self.scored(batch)
 
         with evaluating(self.model, self.device):
             return features_of(self.model, map(scored, source.batches(self.epoch, rows)))
-
-
-KINDS: dict[str, tuple[Any, str]] = {
-    "model": (nn.Module, "a torch module"),
-    "epochs": (Real | None, "a number"),
-    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
-    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
-    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
-    "optimizer": (Optimizer | None, "an optimizer, such as SGD(model.parameters(), lr=0.1)"),
-    "scheduler": (LRScheduler | None, "a torch scheduler of the optimizer"),
-    "observers": (Sequence, "a list of observers"),
-}
-"""Types of arguments, and the words for them."""
-
-
-def _budget(budget: Budget | None, epochs: float | None) -> Budget:
-    if budget is not None and epochs is not None:
-        raise ValueError(f"epochs is {epochs}, but a budget is given too: pass only one")
-    if budget is None and epochs is None:
-        raise ValueError("neither epochs nor budget is given: pass one, such as epochs=10")
-    return budget or Budget(epochs=epochs)
-
-
-def _data_of(source: Any) -> Any:
-    """The data set of a source of batches, or its loader."""
-    return getattr(source, "data", getattr(source, "loader", None))
-
-
-def _rows_of(index: Tensor | None, rows: Tensor) -> Tensor | None:
-    return None if index is None else index[rows.to(index.device)]

@@ -10,6 +10,7 @@ from textwrap import fill, shorten
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.ticker import EngFormatter
 
 from astkit.widgets import frontend
@@ -140,7 +141,7 @@ class LiveBoard:
                 x, y = points[name]
                 if name in NOISY:
                     axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)
-                    y = _running_mean(y)
+                    y = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
                 axis.plot(x, y, label=label, **style)
             for step in self.events:
                 axis.axvline(step, color=SOFT, lw=0.8, ls=":")
@@ -157,13 +158,3 @@ class LiveBoard:
         note = " · ".join(text for name, text in what.items() if name not in points)
         figure.text(0.01, 0.02, fill(shorten(note, 280), 140), size=8, color=SOFT)
         return figure
-
-
-def _running_mean(values: np.ndarray) -> np.ndarray:
-    """Mean of the last `WINDOW` finite values up to each."""
-    finite = np.isfinite(values)
-    totals, counts = np.cumsum(np.where(finite, values, 0.0)), np.cumsum(finite)
-    totals[WINDOW:] -= totals[:-WINDOW].copy()
-    counts[WINDOW:] -= counts[:-WINDOW].copy()
-    mean: np.ndarray = totals / np.maximum(counts, 1)
-    return mean

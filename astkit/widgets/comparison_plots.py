@@ -10,14 +10,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from astkit.widgets import frames
-from astkit.widgets.frames import Table
 from astkit.widgets.style import (
     DASHES,
     INK,
     PAPER,
     SOFT,
     Picture,
+    Table,
     legend_beside,
     line,
     name_seeds,
@@ -54,8 +53,7 @@ def differences(table: Table, quantity: str = "accuracy (points)", higher: bool 
         higher: whether a higher value is better; otherwise the axis runs from right to left, so
             that better is to the right.
     """
-    needed = ["arm", "against", "mean", "low", "high", "n", "outcome"]
-    rows = frames.read(table, "differences", needed)
+    rows = pd.DataFrame(table)
     arms = list(rows["arm"].unique())
     figure = picture(width=8.2, height=1.5 + 0.5 * len(arms))
     axis = figure.axes[0]
@@ -101,8 +99,7 @@ def shares(table: Table) -> Picture:
         table: columns ``condition``, ``policy``, ``share``, ``share_low`` and ``share_high``
             (``None`` if undefined), ``gain``, ``unit`` and ``n``; "oracle" has a ``gain`` alone.
     """
-    needed = ["condition", "policy", "share", "share_low", "share_high", "gain", "unit", "n"]
-    rows = frames.read(table, "shares", needed)
+    rows = pd.DataFrame(table)
     possible = rows[rows["policy"] == "oracle"].set_index("condition")
     rows = rows[(rows["policy"] != "oracle") & rows["share"].notna()]
     conditions, policies = list(rows["condition"].unique()), list(rows["policy"].unique())
@@ -147,8 +144,7 @@ def forecasts(table: Table) -> Picture:
         table: columns ``condition``, ``gain``, ``gain_low``, ``gain_high``, ``forecast`` and
             ``forecast_error``, two standard errors of it; in points of accuracy, or in percent.
     """
-    needed = ["condition", "gain", "gain_low", "gain_high", "forecast", "forecast_error"]
-    rows = frames.read(table, "forecasts", needed)
+    rows = pd.DataFrame(table)
     figure = picture(width=8.6, height=4.6)
     axis = figure.axes[0]
     axis.axline((0, 0), slope=1, color=INK, lw=1, ls="--", label="foretold exactly")
@@ -217,11 +213,8 @@ def cost_to_reach(
         metric: name of the value.
         rows: number of validation rows, for the title.
     """
-    table = frames.read(curves, "cost_to_reach", ["arm", "seed", "value"])
+    table, marks = pd.DataFrame(curves), pd.DataFrame(reached)
     costs = [cost for cost in COSTS if cost in table and table[cost].notna().all()]
-    if not costs:
-        raise ValueError("cost_to_reach needs a column flops or seconds without gaps")
-    marks = frames.read(reached, "cost_to_reach", ["arm", *costs])
     figure = picture(len(costs), width=5.8 if len(costs) > 1 else 7.6, height=4.4)
     for axis, cost in zip(figure.axes, costs, strict=True):
         ranges = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from astkit.widgets import frames
-from astkit.widgets.frames import Table
 from astkit.widgets.style import (
     SOFT,
     Picture,
+    Table,
     legend_beside,
     line,
     name_seeds,
@@ -35,23 +35,21 @@ def threshold_and_rate(
         steps: columns ``step``, ``threshold``, ``rate``; ``seed`` for several runs, ``controller``
             for several curves, ``stream``, the name of their input, and ``target_rate`` if the set
             point is recorded per step.
-        target: the set point if ``steps`` has no ``target_rate``.
+        target: the set point of all steps.
         window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
-
-    Raises ``ValueError`` if the set point is unknown.
     """
-    table = frames.read(steps, "threshold_and_rate", ["step", "threshold", "rate"])
-    if "target_rate" not in table or table["target_rate"].isna().all():
-        if target is None:
-            raise ValueError("the steps have no column target_rate: pass the set point as target")
+    table = pd.DataFrame(steps)
+    if target is not None:
         table = table.assign(target_rate=target)
-    table = table.assign(controller=table.get("controller", "this run"))
+    table = table.assign(controller=table.get("controller", "this run"), seed=table.get("seed", 0))
     runs = table.groupby(["controller", "seed"])["rate"]
     smooth = runs.transform(lambda rate: rate.rolling(window, min_periods=1).mean())
     finite = table["threshold"].astype(float).replace([np.inf, -np.inf], np.nan)
-    parts = frames.windows(table["step"], POINTS)
-    table = table.assign(rate=smooth, threshold=finite, window=parts)
+    number = table["step"].rank(method="dense") - 1
+    part = number // np.ceil(table["step"].nunique() / POINTS)
+    first = table["step"].groupby(part).transform("min")
+    table = table.assign(rate=smooth, threshold=finite, window=first)
     figure = picture(2, width=5.6, height=3.6)
     rate, threshold = figure.axes
     for curve in table["controller"].unique():

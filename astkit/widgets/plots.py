@@ -1,8 +1,8 @@
 """Figures from tidy tables; legible in greyscale, on white and on dark pages.
 
 All functions take a data frame or a list of mappings and return a `Picture`, a
-`matplotlib.figure.Figure` outside pyplot; all raise ``ValueError`` for a missing column or a
-table without rows. Figures of gates are defined in `astkit.widgets.gate_plots`.
+`matplotlib.figure.Figure` outside pyplot. Figures of gates are defined in
+`astkit.widgets.gate_plots`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from astkit.widgets import frames
-from astkit.widgets.frames import Table
 from astkit.widgets.style import (
     COLOURS,
     HATCHES,
@@ -23,7 +21,7 @@ from astkit.widgets.style import (
     PAPER,
     SOFT,
     Picture,
-    name_seeds,
+    Table,
     picture,
     styled,
 )
@@ -40,12 +38,12 @@ def cost_breakdown(results: Table) -> Picture:
     If an arm is named "dense", the number next to a bar is the ratio to its total.
 
     Args:
-        results: columns ``flops_scoring``, ``flops_forward``, ``flops_backward``; ``arm`` and
-            ``seed`` if there are several; ``seconds`` of an epoch for a second panel, with
-            whiskers from the fastest seed to the slowest.
+        results: columns ``arm``, ``flops_scoring``, ``flops_forward``, ``flops_backward``;
+            ``seconds`` of an epoch for a second panel, with whiskers from the fastest seed to the
+            slowest.
     """
     columns = {"flops_scoring": "score", "flops_forward": "forward", "flops_backward": "backward"}
-    table = frames.read(results, "cost_breakdown", list(columns))
+    table = pd.DataFrame(results)
     means = table.groupby("arm", sort=False)[list(columns)].mean().rename(columns=columns)
     panels = 1 + ("seconds" in table)
     figure = picture(panels, width=9.6 / panels, height=1.4 + 0.42 * len(means))
@@ -98,20 +96,18 @@ def _name_rows(axis: Axes, names: Any) -> None:
 
 @styled
 def phase_breakdown(results: Table) -> Picture:
-    """Time per training batch by phase: one stacked bar per arm; means over seeds.
+    """Time per training batch by phase: one stacked bar per row.
 
     Phases below 1 % of the longest bar are part of "other".
 
     Args:
-        results: columns ``phases``, a mapping from phase to seconds; ``seconds`` of the training
-            clock, of which ``other`` is outside all phases; ``training_steps``; ``arm`` and
-            ``seed`` if there are several.
+        results: columns ``arm``; ``phases``, a mapping from phase to seconds; ``seconds`` of the
+            training clock, of which ``other`` is outside all phases; ``training_steps``.
     """
-    table = frames.read(results, "phase_breakdown", ["phases", "seconds", "training_steps"])
+    table = pd.DataFrame(results).set_index("arm")
     phases = pd.DataFrame(table["phases"].tolist(), index=table.index).fillna(0.0)
     phases["other"] = (table["seconds"] - phases.sum(axis=1)).clip(lower=0)
-    per_batch = 1e3 * phases.div(table["training_steps"], axis=0)
-    parts = per_batch.groupby(table["arm"], sort=False).mean()
+    parts = 1e3 * phases.div(table["training_steps"], axis=0)
     small = (parts < 0.01 * parts.sum(axis=1).max()).all() & (parts.columns != "other")
     parts["other"] += parts.loc[:, small].sum(axis=1)
     parts = parts.loc[:, ~small]
@@ -124,7 +120,6 @@ def phase_breakdown(results: Table) -> Picture:
         axis.text(end, place, f" {end:.3g} ms", va="center", size=9)
     axis.set(title="time of a training batch, by phase", xlabel="time per batch (ms)")
     axis.set_xlim(0, 1.12 * ends.max())
-    name_seeds(figure, table["seed"].nunique())
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
 
@@ -139,11 +134,10 @@ def speed_bars(table: Table) -> Picture:
         table: columns ``arm``, ``speed``, ``low``, ``high`` and ``n``; the first row is the
             reference, which is drawn as a line.
     """
-    needed = ["arm", "speed", "low", "high", "n"]
-    rows = frames.read(table, "speed_bars", needed)
+    rows = pd.DataFrame(table)
     first = rows["arm"].iloc[0]
     rows = rows[1:].sort_values("speed", ascending=False)
-    speed, low, high = (rows[name].astype(float) for name in needed[1:4])
+    speed, low, high = (rows[name].astype(float) for name in ("speed", "low", "high"))
     figure = picture(width=8.6, height=1.6 + 0.32 * len(rows))
     axis = figure.axes[0]
     looks = {

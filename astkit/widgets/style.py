@@ -6,16 +6,20 @@ Figures have dark text on white, independent of the page's theme and ``matplotli
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Literal
 
 import matplotlib
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+Table = pd.DataFrame | Sequence[Mapping[str, Any]]
+"""A tidy table, or its rows as mappings."""
 
 PAPER, INK, SOFT = "#ffffff", "#222222", "#595959"
 """Background, text, and auxiliary lines; WCAG contrast to the background 15.9 and 7."""

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from astkit import Budget, RunInfo, Visit
-from astkit.comparison.arguments import checked_task
-from astkit.comparison.compare import Comparison, compare
+from astkit.comparison.compare import checked_task, compare
+from astkit.comparison.report import Comparison
 from astkit.comparison.statistics import DENSE, Interval, by_arm, is_control, mean_interval
 from astkit.comparison.training import Method, run
 from astkit.comparison.verdict import Verdict, amount, judge, unit

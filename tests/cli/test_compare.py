@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import UserDict
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +12,7 @@ from PIL import Image
 from astkit import Comparison
 from astkit.cli import main
 from astkit.comparison import compare as comparison
-from astkit.datasets import as_loader
-from astkit.tasks import files, text
+from astkit.tasks import files
 from tests.cli.refusals import refused
 
 SCRIPT = """
@@ -62,7 +59,7 @@ def test_options_reach_the_comparison(monkeypatch, tmp_path):
         main(["compare"])
     assert [each["name"] for each in asked["policies"]] == ["auto", "cached_loss", "infobatch"]
     assert (asked.get("budget"), list(asked["seeds"]), asked["jobs"]) == (None, [*range(5)], 1)
-    assert (asked["minutes"], asked["out"]) == (None, None)
+    assert asked["out"] is None
     assert len(asked["train"].data) > len(asked["validation"].data)
     (tmp_path / "text.txt").write_text("to be or not to be " * 400)
     words = ["--text", str(tmp_path / "text.txt"), "--epochs", "2", "--policies"]
@@ -131,46 +128,6 @@ def test_a_script_defines_its_task(tmp_path, capsys, monkeypatch):
     assert "does not define test: define it" in refused(capsys, "compare", "--script", path)
 
 
-class Rows(UserDict):
-    """Columns, as a Hugging Face data set gives them."""
-
-    column_names = property(list)
-
-    def __len__(self):
-        return len(self["label"])
-
-    def select(self, rows):
-        return Rows({name: [values[row] for row in rows] for name, values in self.items()})
-
-
-def test_texts_and_images_on_disk_and_a_missing_package(monkeypatch, capsys):
-    words = text.hashed(["a b a", "B"])
-    assert words.shape == (2, text.LENGTH)
-    assert words[0, 0] == words[0, 2] != words[0, 1] == words[1, 0]
-    assert (words > 0).sum(1).tolist() == [3, 1]
-    on_disk = {"texts": Rows(text=["a b", "c"] * 20, label=[0, 1] * 20)}
-    on_disk["parts"] = {"train": on_disk["texts"], "test": Rows(text=["a"], label=[0])}
-    images = [Image.new("RGB", (9, 8 + i % 2), (i, 0, 0)) for i in range(40)]
-    on_disk["images"] = Rows(image=images, label=[0, 1] * 20)
-    on_disk["others"] = Rows(sentence=["a"], label=[0])
-    on_disk["names"] = Rows(text=["a b", "c"], label=["pos", "neg"])
-    on_disk["untrained"] = {"test": on_disk["texts"], "unsupervised": on_disk["texts"]}
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=on_disk.get))
-    for name, sizes in (("texts", [29, 5, 6]), ("images", [29, 5, 6]), ("parts", [34, 6, 1])):
-        task = files.hugging_face(name)
-        assert [len(getattr(task[part], "data", task[part])) for part in PARTS] == sizes
-        x = next(as_loader(task["train"]).batches(0)).x
-        assert task["make_model"]()(x).shape == (len(x), 2)
-    for name, sentence in (
-        ("others", "others has the columns sentence, label: rename them"),
-        ("names", "names has labels such as 'pos': number the classes"),
-        ("untrained", "untrained has the parts test, unsupervised: rename one of them to train"),
-    ):
-        assert refused(capsys, "compare", "--hf", name).startswith(sentence)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    assert refused(capsys, "compare", "--hf", "here").startswith("a Hugging Face folder needs")
-
-
 def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASTKIT_DATA", raising=False)
@@ -182,7 +139,6 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["--policies", "gate:0.25"], "--policies has 'gate:0.25': write gate:target_rate=0.25"),
         (["--epochs", "nan"], "budget epochs is nan"),
         (["--seeds", "0"], "seeds is []: give different whole numbers"),
-        (["--minutes", "-1"], "minutes is -1.0: give a number above 0"),
         (["--jobs", "0"], "jobs is 0: give the number of processes"),
         (["--images", "nowhere"], "No class folders with"),
     ):
@@ -192,7 +148,6 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
         (["train"], "invalid choice: 'train'"),
         (["compare", "--momentum", "0.9"], "unrecognized arguments"),
         (["compare", "--csv", "a", "--script", "b"], "not allowed with argument"),
-        (["compare", "--seeds", "3", "--minutes", "3"], "not allowed with argument"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(arguments)

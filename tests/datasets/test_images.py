@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from astkit.datasets import Images, load, open_mapped
+from astkit.datasets import Images, load
 from astkit.datasets import images as module
 from astkit.datasets.images import decode
 
@@ -121,34 +121,16 @@ def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs devices")
 def test_only_regular_files_are_read_not_endless_devices(tmp_path):
-    def link(*names):
-        for name in names:
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            path.symlink_to("/dev/zero")
-
     batches = [f"python/data_batch_{number}" for number in range(1, 6)]
-    link("folders/ant/1.png", *batches, "python/test_batch", "parquet/train-0.parquet")
-    link("fashion/train-images-idx3-ubyte")
-    reads = [
-        lambda: load("folders", tmp_path / "folders"),
-        lambda: load("cifar10", tmp_path / "python"),
-        lambda: load("cifar10", tmp_path / "parquet"),
-        lambda: load("fashion_mnist", tmp_path / "fashion"),
-    ]
-    for name in ("images.npy", "labels.npy", "classes.json"):
-        folder = tmp_path / f"mapped-{name}"
-        folder.mkdir()
-        np.save(folder / "images.npy", np.zeros((2, 3, 4, 4), np.uint8))
-        np.save(folder / "labels.npy", np.zeros(2, np.int64))
-        link(f"mapped-{name}/{name}")
-        reads.append(lambda folder=folder: open_mapped(folder))
-    for read in reads:
-        with pytest.raises(ValueError, match=r"not a regular file|published checksum"):
-            read()
-    pipe = tmp_path / "folders" / "ant" / "1.png"  # it is not waited for
-    pipe.unlink()
-    os.mkfifo(pipe)
+    for name in (*batches, "python/test_batch", "fashion/train-images-idx3-ubyte"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match="published checksum"):
+        load("cifar10", tmp_path / "python")
+    with pytest.raises(ValueError, match="not a regular file"):
+        load("fashion_mnist", tmp_path / "fashion")
+    (tmp_path / "folders" / "ant").mkdir(parents=True)
+    os.mkfifo(tmp_path / "folders" / "ant" / "1.png")  # it is not waited for
     with pytest.raises(ValueError, match=r"1\.png is not a regular file; replace it"):
         load("folders", tmp_path / "folders")

@@ -53,6 +53,11 @@ def impatient(monkeypatch):
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
 
 
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    return write_mapped(tmp_path_factory.mktemp("mapped") / "toy", DATA)
+
+
 # --- batches ---------------------------------------------------------------------------------
 
 
@@ -85,7 +90,9 @@ orders = st.lists(st.tuples(st.integers(0, N - 1), st.integers(0, 3)), max_size=
     st.none() | orders,
     st.integers(0, 6),
 )
-def test_resident_equals_streamed_equals_dataset(size, augment, epoch, drop_last, visits, start):
+def test_however_rows_are_loaded_batches_are_the_same(
+    mapped, size, augment, epoch, drop_last, visits, start
+):
     chosen = {}
     if visits is not None:
         order, occurrence = torch.tensor(visits, dtype=torch.int64).view(-1, 2).T
@@ -97,6 +104,7 @@ def test_resident_equals_streamed_equals_dataset(size, augment, epoch, drop_last
     expected = passes(resident, epoch, **chosen)
     assert_same(expected, passes(streamed, epoch, **chosen))
     assert_same(expected, passes(Loader(Rows(), size, **options), epoch, **chosen))
+    assert_same(expected, passes(Loader(mapped, size, **options), epoch, **chosen))
     for loader in (resident, streamed):  # a resumed pass is the tail
         assert_same(expected[start:], passes(loader, epoch, start=start, **chosen))
 
@@ -310,8 +318,7 @@ def test_free_memory_is_what_the_system_says(monkeypatch):
     assert module.free_memory() > 2**60
 
 
-def test_small_images_stay_on_the_device(monkeypatch, tmp_path):
-    mapped = write_mapped(tmp_path / "set", DATA)
+def test_small_images_stay_on_the_device(monkeypatch, mapped):
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     assert [automatic_resident(DATA, device) for device in (cpu, cuda)] == [True, True]
     assert [automatic_resident(mapped, device) for device in (cpu, cuda)] == [False, True]

@@ -8,12 +8,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from astkit.datasets import Images, Loader, open_mapped, write_mapped
 from astkit.datasets.mapped import MappedImages
-from tests.datasets.toy import DATA, N, Rows, assert_same, passes
+from tests.datasets.toy import DATA, Rows, assert_same, passes
 
 PIXELS, LABELS = DATA.images, DATA.labels
 
@@ -35,26 +33,6 @@ def test_what_was_written_is_read(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "deep/rows/images.npy"), PIXELS.numpy())
     np.testing.assert_array_equal(np.load(tmp_path / "deep/rows/labels.npy"), LABELS.numpy())
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["images", "rows"]
-
-
-@settings(max_examples=8, deadline=None)
-@given(
-    st.integers(1, 50),
-    st.sampled_from([(), ("crop",), ("crop", "flip")]),
-    st.integers(0, 3),
-    st.sampled_from(["auto", True, False]),
-    st.one_of(st.none(), st.lists(st.integers(0, N - 1), max_size=50)),
-    st.integers(0, 3),
-)
-def test_batches_are_those_of_images_in_memory(
-    mapped, size, augment, epoch, resident, order, start
-):
-    order = None if order is None else torch.tensor(order, dtype=torch.int64)
-    options = {"augment": augment, "seed": 7, "normalize": DATA.channel_stats()}
-    assert_same(
-        passes(Loader(DATA, size, **options), epoch, order=order, start=start),
-        passes(Loader(mapped, size, resident=resident, **options), epoch, order=order, start=start),
-    )
 
 
 def test_copies_are_mapped_too(mapped):

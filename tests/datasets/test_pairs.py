@@ -71,33 +71,6 @@ def test_the_part_depends_on_the_words_alone(some):
     assert validating == (int.from_bytes(digest, "big") / 2**64 < 0.15)
 
 
-def test_a_line_that_is_no_pair_is_named(tmp_path):
-    path = tmp_path / "user.jsonl"
-    wrong = (
-        "no json",
-        "[1]",
-        '{"source": "a"}',
-        '{"source": "a", "target": "!!"}',
-        '{"source": 1}',
-    )
-    for line in wrong:
-        path.write_text(json.dumps({"source": "a b", "target": "c"}) + "\n" + line + "\n")
-        with pytest.raises(ValueError, match=r"user\.jsonl line 2 is .*: give"):
-            read_pairs(path)
-
-
-def test_damaged_and_empty_files_are_refused(tmp_path):
-    whole = written(tmp_path / "a.jsonl.gz", docs_pairs()[:50]).read_bytes()
-    (tmp_path / "torn.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_pairs(tmp_path / "torn.jsonl.gz")
-    with pytest.raises(ValueError, match="contains no pair"):
-        read_pairs(tmp_path / "empty.jsonl")
-    with pytest.raises(FileNotFoundError):
-        read_pairs(tmp_path / "absent.jsonl")
-
-
 def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(pairs, "SHARE", tmp_path / "share")
     monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "data"])
@@ -109,11 +82,27 @@ def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
         assert docs_pairs() == some
 
 
-def test_a_file_that_expands_or_never_ends_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "line",
+    ["no json", "[1]", '{"source": "a"}', '{"source": "a", "target": "!!"}', '{"source": 1}'],
+)
+def test_a_line_that_is_no_pair_is_named(line, tmp_path):
+    path = tmp_path / "user.jsonl"
+    path.write_text(json.dumps({"source": "a b", "target": "c"}) + "\n" + line + "\n")
+    with pytest.raises(ValueError, match=r"user\.jsonl line 2 is .*: give"):
+        read_pairs(path)
+
+
+def test_files_that_are_damaged_empty_expand_or_never_end_are_refused(tmp_path, monkeypatch):
+    whole = written(tmp_path / "torn.jsonl.gz", docs_pairs()[:50]).read_bytes()
     monkeypatch.setattr(pairs, "MOST_BYTES", 1000)
-    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "torn.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(b" " * 100_000))
     (tmp_path / "deep.jsonl").write_bytes(b"[" * 999)
+    os.mkfifo(tmp_path / "pipe.jsonl")
     for path in sorted(tmp_path.iterdir()):
         with pytest.raises(ValueError, match=path.name):
             read_pairs(path)
+    with pytest.raises(FileNotFoundError):
+        read_pairs(tmp_path / "absent.jsonl")

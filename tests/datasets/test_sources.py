@@ -16,14 +16,11 @@ from torchvision.datasets import CIFAR10
 
 import astkit.datasets
 from astkit.datasets import load, sources, split, stratified
-from astkit.datasets.sources import Layout, find_layout, read_shards, search_places
+from astkit.datasets.sources import Layout, find_layout, search_places
 from astkit.names import REGISTRIES
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-SHARED = Path(
-    os.environ.get("ASTKIT_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared/data")
-)
 NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
 
@@ -111,16 +108,6 @@ def test_missing_folders_say_where(tmp_path):
         load("folders", tmp_path)
     with pytest.raises(ValueError, match="root is None"):
         load("folders")
-
-
-@pytest.mark.parametrize("suffix", [".png", ".jpg"])
-def test_a_truncated_image_is_named(tmp_path, class_folders, suffix):
-    path = class_folders(tmp_path, ("ant",), 2, size=16, suffix=suffix)[1]
-    content = path.read_bytes()
-    for keep in (0, 20, int(0.6 * len(content))):
-        path.write_bytes(content[:keep])
-        with pytest.raises(ValueError, match=f"1{suffix} is damaged or no image.*replace it"):
-            load("folders", tmp_path)
 
 
 # --- CIFAR-10 --------------------------------------------------------------------------------
@@ -282,16 +269,6 @@ def test_parquet_files_of_other_images(tmp_path, encoded):
         pq.write_table(pa.table(table), tmp_path / "train-0.parquet")
         with pytest.raises(ValueError, match=words):
             load("cifar10", tmp_path)
-
-
-@pytest.mark.full
-def test_real_parquet_files():
-    source = SHARED / "cifar10-jpeg" / "test-00000-of-00001.parquet"
-    if not source.exists():
-        pytest.skip(f"{source} is absent; set ASTKIT_SHARED_DATA to run this")
-    data = read_shards([source])
-    assert data.shape == (3, 32, 32)
-    assert data.labels.bincount().tolist() == [1000] * 10
 
 
 # --- Fashion-MNIST ---------------------------------------------------------------------------

@@ -72,8 +72,6 @@ def test_outputs_that_are_known_are_not_computed() -> None:
     assert batch.outputs is outputs
     assert not batch.losses.requires_grad
     assert (batch.evaluated, batch.model.passes) == (True, [])  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match="neither given nor computable: pass outputs or model"):
-        Scored(None, Y, X).losses  # noqa: B018
     regression = Scored(outputs, torch.randn(8, 3), X, criterion=nn.MSELoss(reduction="none"))
     torch.testing.assert_close(
         regression.losses, (outputs - regression.targets).square().mean(1).detach()
@@ -206,13 +204,11 @@ def test_a_module_that_does_more_when_its_mode_changes_is_left_alone() -> None:
 
 def test_batches_of_a_loader_as_scored_ones() -> None:
     squared = nn.MSELoss(reduction="none")
-    indexed = ScoredBatches([(torch.arange(8), (X, X[:, :2]))], squared)
-    plain = ScoredBatches([(X, Y), {"x": X}], indexed=False)
+    batches = ScoredBatches(
+        [(torch.arange(8), (X, X[:, :2])), (torch.arange(8), {"x": X})], squared
+    )
     for _ in range(2):  # iterable more than once
-        (batch,) = indexed
-        assert (batch.index is not None, batch.criterion) == (True, squared)
-        assert batch.inputs is X
-        first, second = plain
-        assert first.index is None
-        assert first.targets is Y
+        first, second = batches
+        assert (first.index is not None, first.criterion) == (True, squared)
+        assert first.inputs is X
         assert second.targets is second.inputs

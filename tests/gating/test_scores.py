@@ -294,7 +294,9 @@ def test_a_class_that_is_masked_out_does_not_count() -> None:
 def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
     shapes = [(4,), (4, 1), (3, 5), (4, 5, 7), ()]
     for name, outputs in product(OF_CLASSES, [*map(torch.zeros, shapes), ("a",), None]):
-        sentence = r"model returned (\[.*\]|tuple|NoneType) for a batch of 4 rows.*, such as 'gate'"
+        sentence = (
+            r"model returned (\[.*\]|Tensor|tuple|NoneType) for a batch of 4 rows.*, such as 'gate'"
+        )
         with pytest.raises(ValueError, match=sentence):
             resolve("score", name)(outputs, torch.zeros(4, dtype=torch.int64), UNUSED)
     column, whole = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(4, 5, dtype=torch.int64)
@@ -304,7 +306,7 @@ def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
     for label in (5, -1, -100):
         with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
             gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
-    with pytest.raises(ValueError, match="targets are negative"):
+    with pytest.raises(ValueError, match=r"float probabilities \[batch, classes\] of 0 or more"):
         gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)
 
 
@@ -445,10 +447,10 @@ def test_a_term_that_turns_negative_is_named() -> None:
         return torch.tensor([1.0, -0.25, math.nan, 3.0])
 
     batch = model_batch(0, rows=4)
-    with pytest.raises(ValueError, match=r"signed gave -0\.25, but .* no term may be negative"):
+    with pytest.raises(ValueError, match=r"signed is negative, but a weighted score divides"):
         WeightedSum([(1, Loss()), (0.1, signed)]).score(batch)
     likelihood = Gate(score="loss + contrast", criterion=lambda outputs, targets: outputs[:, 0])
-    with pytest.raises(ValueError, match=r"Loss gave -.*use a score and a criterion that are"):
+    with pytest.raises(ValueError, match=r"Loss is negative.*use a score and a criterion that are"):
         likelihood.significance(*parts(batch))
 
 

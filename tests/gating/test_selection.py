@@ -116,8 +116,8 @@ def test_a_batch_of_other_rows_or_losses_is_refused() -> None:
 # --- check -----------------------------------------------------------------------------------
 
 CHECKED: dict[str, tuple[dict[str, Any], str]] = {
-    "float rows": ({"index": torch.ones(2)}, "index as torch.float32 of shape .* give int64 rows"),
-    "a mask": ({"index": torch.ones(5, dtype=torch.bool)}, "index as torch.bool"),
+    "float rows": ({"index": torch.ones(2)}, "rows as torch.float32 of shape .* give int64 rows"),
+    "a mask": ({"index": torch.ones(5, dtype=torch.bool)}, "rows as torch.bool"),
     "a column": ({"index": torch.zeros(2, 1, dtype=torch.int64)}, r"of shape \[2, 1\]"),
     "row 5": ({"index": torch.tensor([5])}, "selected rows 5 to 5 of 5, .* select from 0 to 4"),
     "row -1": ({"index": torch.tensor([2, -1])}, "selected rows -1 to 2 of 5"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean, stdev
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from astkit import Trainer, rng
 from astkit.datasets import Images, as_loader, sources
 from astkit.datasets.batch import call
 from astkit.datasets.facts import class_labels
-from astkit.tasks import files, series, sound, task, text
+from astkit.tasks import series, sound, task, text
 from astkit.tasks.language import LENGTH, language
 
 RESULTS = Path(astkit.__file__).parents[1] / "tests" / "benchmarks" / "tasks.json"
@@ -175,11 +173,11 @@ def test_images_that_are_searched_are_tasks_too(name: str, monkeypatch: pytest.M
     assert [made[part].num_samples for part in ("train", "validation", "test")] == [180, 20, 200]
 
 
-def test_a_saved_data_set_without_training_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = SimpleNamespace(load_from_disk=lambda path: {"test": [], "dev": []})
-    monkeypatch.setitem(sys.modules, "datasets", package)
-    with pytest.raises(ValueError, match="here has the parts test, dev: rename one of them to tra"):
-        files.hugging_face("here")
+def test_equal_words_have_equal_numbers() -> None:
+    words = text.hashed(["a b a", "B"])
+    assert words.shape == (2, text.LENGTH)
+    assert words[0, 0] == words[0, 2] != words[0, 1] == words[1, 0]
+    assert (words > 0).sum(1).tolist() == [3, 1]
 
 
 # --- learning, with ASTKIT_FULL=1 ------------------------------------------------------------

@@ -314,7 +314,7 @@ class Noisy(Dataset):
 def test_parts_that_differ_from_one_evaluation_to_the_next_are_left_out(tmp_path: Path) -> None:
     run = leave_after(build(tmp_path, train=Noisy(), validation=None), 4)
     assert run._described["training data"] is None
-    assert run.first_batches.train is None
+    assert run.first_batches[0] is None
     assert build(tmp_path, train=Noisy(), validation=None, resume=True).step == 4
 
 

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from astkit import rng
-from astkit.gating import Gate, OriginPI, TopK
+from astkit.gating import Gate, OriginPI, Policy, TopK
 from astkit.trainers import Event, MetricsFile, TrainConfig, Trainer
 from astkit.trainers.history import History, Steering, encode, read
 from tests.trainers.states import hand_over, leave_after, timeless
@@ -304,13 +304,18 @@ def test_a_run_without_such_a_policy_cannot_be_steered() -> None:
 
 
 def test_changes_come_from_any_thread() -> None:
-    steering, taken = Steering(), dict[str, int]()
+    class Board(Policy):
+        def steer(self, name: str, value: Any) -> None:
+            taken[name] = value
+
+    taken = dict[str, int]()
+    steering = Steering(Board())
     threads = [threading.Thread(target=steering.put, args=(f"gain{i}", i)) for i in range(50)]
     for thread in threads:
         thread.start()
     while len(taken) < 50:
-        taken |= dict(steering.due(0))
+        steering.applied(0)
     for thread in threads:
         thread.join()
     assert taken == {f"gain{i}": i for i in range(50)}
-    assert steering.due(1) == []
+    assert steering.applied(1) == []

@@ -680,19 +680,12 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"train": Loader(TRAIN, 8, drop_last=True), "policy": RandomSubset(0.1)}, "no batch"),
     ({"policy": "perplexity"}, "unknown policy 'perplexity'"),
     ({"policy": {"name": "random", "share": 0.1}}, r"cannot be made with .*share.*rate, seed"),
-    ({"epochs": 1, "budget": Budget(epochs=2)}, "epochs is 1, but a budget is given too"),
-    ({"epochs": None}, "neither epochs nor budget is given"),
+    ({"epochs": 1, "budget": Budget(epochs=2)}, "epochs and budget: give one of them"),
+    ({"epochs": None}, "epochs and budget: give one of them, such as epochs=10"),
     ({"train": foreign(TRAIN, True), "batch_size": 4}, "own loader|batch_size"),
     ({"train": 7}, "cannot be iterated"),
     ({"metrics": F.mse_loss}, r"metrics holds a function: give functions \(outputs,"),
     ({"train": Unsized(TRAIN), "policy": RandomSubset(0.5)}, "Unsized has no batch_size"),
-    ({"epochs": "5"}, "epochs is '5': pass a number"),
-    ({"epochs": None, "budget": 5}, r"budget is 5: pass a budget, such as Budget\(epochs=5"),
-    ({"config": {"lr": 1}}, r"config is {'lr': 1}: pass a configuration"),
-    ({"optimizer": torch.optim.SGD}, "optimizer is <class .*: pass an optimizer, such as SGD"),
-    ({"criterion": "mse"}, "criterion is 'mse': pass a function"),
-    ({"scheduler": 0.1}, "scheduler is 0.1: pass a torch scheduler"),
-    ({"observers": print}, "observers is <built-in function print>: pass a list"),
     ({"metrics": dict.fromkeys(["label"], F.mse_loss)}, "the name label twice, or one that is"),
 ]
 
@@ -706,9 +699,7 @@ def test_impossible_policies_and_arguments_are_refused(
         finish(build(model=model, **options))
 
 
-def test_a_model_or_a_device_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"model is <function network .*: pass a torch module"):
-        build(model=network)
+def test_a_device_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="device is 'gpu': pass auto"):
         choose_device("gpu")
 

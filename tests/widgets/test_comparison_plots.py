@@ -136,11 +136,6 @@ def test_only_measured_costs_are_drawn():
     assert [axis.get_ylabel() for axis in figure.axes] == ["validation loss"]
     assert figure.get_suptitle() == ""
     figure.png()  # dollar signs are no formula
-    rows["flops"] = np.nan
-    with pytest.raises(ValueError, match="cost_to_reach needs a column flops or seconds without"):
-        plots.cost_to_reach(rows, [{"arm": "$x$"}])
-    with pytest.raises(ValueError, match="differences needs the columns low, high, n"):
-        plots.differences([{"arm": "a", "against": "dense", "mean": 1, "outcome": "higher"}])
 
 
 def test_shares_have_a_row_for_each_condition_and_the_possible_gain_beside_it():

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 
-from astkit.widgets import frames, gate_plots, plots
+from astkit.widgets import plots
 
 ARMS = ("dense", "batched gate", "random")
 
@@ -86,13 +86,11 @@ def timed():
     return [
         {
             "arm": arm,
-            "seed": seed,
             "training_steps": 10,
             "phases": {**phases, "score": 0.1} if arm == ARMS[1] else phases,
-            "seconds": 0.25 + 0.1 * (arm == ARMS[1]) + 0.02 * seed,
+            "seconds": 0.26 + 0.1 * (arm == ARMS[1]),
         }
         for arm in ARMS[:2]
-        for seed in (0, 1)
     ]
 
 
@@ -107,7 +105,6 @@ def test_a_bar_holds_the_milliseconds_of_each_phase_in_the_order_of_a_batch(time
     assert widths(picture, 1) == pytest.approx({**plain, "score": 10})
     assert rows_of(picture.axes[0]) == list(ARMS[:2])
     assert [text.get_text() for text in picture.axes[0].texts] == [" 26 ms", " 36 ms"]
-    assert picture.get_suptitle() == "mean of 2 seeds"
     expected = ["load", "score", "forward", "backward", "optimizer", "log", "other"]
     assert legend(picture) == list(stacks(picture)) == expected
     for arm in range(2):
@@ -117,7 +114,8 @@ def test_a_bar_holds_the_milliseconds_of_each_phase_in_the_order_of_a_batch(time
 
 def test_neighbours_differ_in_grey():
     phases = ["load", "score", "gate", "forward", "backward", "optimizer", "log"]
-    rows = [{"phases": dict.fromkeys(phases, 0.1), "seconds": 1.0, "training_steps": 1}]
+    row = {"phases": dict.fromkeys(phases, 0.1), "seconds": 1.0, "training_steps": 1}
+    rows = [{"arm": "dense", **row}]
     parts = plots.phase_breakdown(rows).axes[0].containers
     looks = [(bar.get_facecolor(), bar.get_hatch()) for part in parts for bar in part]
     assert len(set(looks)) == len(looks) == len(phases) + 1
@@ -147,56 +145,3 @@ def test_speeds_are_bars_and_their_interval_decides_what_they_are_called():
     assert np.allclose(spans, [rows[place][2:] for place in (3, 1, 2)])
     assert len({bar.get_hatch() for bar in axis.patches}) == 2  # losing shows without colour
     assert axis.get_xlabel() == "times as fast as plain (n = 7)"
-
-
-# --- tables
-
-STEPS = [{"step": s, "threshold": 1.0, "rate": 0.1, "target_rate": 0.1} for s in (1, 2, 3)]
-FIGURES = {**vars(plots), **vars(gate_plots)}
-PICTURES = {
-    "threshold_and_rate": (STEPS, ["step", "threshold", "rate"]),
-    "cost_breakdown": (
-        [{"arm": "dense", "flops_scoring": 0.0, "flops_forward": 1.0, "flops_backward": 2.0}],
-        ["flops_scoring", "flops_forward", "flops_backward"],
-    ),
-    "phase_breakdown": (
-        [{"phases": {"load": 1.0}, "seconds": 1.0, "training_steps": 1}],
-        ["phases", "seconds", "training_steps"],
-    ),
-    "speed_bars": (
-        [{"arm": arm, "speed": 1.0, "low": 1.0, "high": 1.0, "n": 2} for arm in "ab"],
-        ["arm", "speed", "low", "high", "n"],
-    ),
-}
-
-
-def test_every_figure_takes_rows_and_frames_and_names_what_is_missing():
-    own = {name for name, each in FIGURES.items() if hasattr(each, "__wrapped__")}
-    assert set(PICTURES) == own - {"picture"}
-    for name, (rows, needed) in PICTURES.items():
-        draw, table = FIGURES[name], pd.DataFrame(rows)
-        first = draw(rows).axes[0]
-        assert first.has_data(), name
-        assert first.get_title(), name
-        assert first.get_xlabel(), name
-        assert first.get_ylabel() or rows_of(first), name
-        for column in needed:
-            less = table.drop(columns=column).assign(other=1)
-            with pytest.raises(ValueError, match=f"^{name} needs the column {column}, but .*other"):
-                draw(less)
-        with pytest.raises(ValueError, match=f"^{name} was given a table without .*rows"):
-            draw(pd.DataFrame({"step": []}))
-        pd.testing.assert_frame_equal(table, pd.DataFrame(rows))  # as it was
-    with pytest.raises(ValueError, match="needs the columns threshold, rate, but"):
-        gate_plots.threshold_and_rate([{"step": 1}])
-
-
-@pytest.mark.parametrize(("steps", "count"), [(range(10, 20), 3), ([1, 11, 21, 31], 2), ([5], 4)])
-def test_windows_hold_nearly_as_many_steps_each_and_begin_at_one_of_them(steps, count):
-    steps = pd.Series(list(steps) * 2)  # two seeds
-    window = frames.windows(steps, count)
-    assert window.nunique() == min(count, steps.nunique())
-    sizes = steps.groupby(window.to_numpy()).nunique()
-    assert sizes.max() - sizes.min() <= 1
-    firsts = steps.groupby(window.to_numpy()).min()
-    assert list(firsts.index) == list(firsts)

@@ -82,5 +82,3 @@ def test_processes_plan_with_the_scores_of_the_first() -> None:
 def test_training_without_scores_is_refused() -> None:
     with pytest.raises(ValueError, match=r"StaticEL2N has no scores: call policy.prepare\(make"):
         StaticEL2N().plan(info(0))
-    with pytest.raises(ValueError, match="StaticEL2N keeps per-sample state, but got no"):
-        StaticEL2N().prepare(model, ScoredBatches([(X, Y)], indexed=False))

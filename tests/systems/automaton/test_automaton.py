@@ -41,25 +41,6 @@ def test_states_are_those_of_the_plain_loops(name: str, hard: Any) -> None:
     torch.testing.assert_close(fast, slow, rtol=0, atol=1e-10)
 
 
-def gradient(model: LogicCA, x: torch.Tensor, *args: Any, **ways: Any) -> list[torch.Tensor]:
-    x = x.clone().requires_grad_()
-    out = model(x, *args, **ways)
-    parts = torch.autograd.grad(out.square().sum(), [x, *model.parameters()])
-    return [out.detach(), *parts]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_fused_and_plain_gates_give_the_same(name: str) -> None:
-    config = CONFIGS[name]
-    model, x = trained(config), inputs(config, 3)
-    masks = masks_of(config, 5, x)
-    plain = gradient(model, x, 5, masks)
-    for a, b in zip(plain, gradient(model, x, 5, masks, fused=False), strict=True):
-        assert (a - b).abs().max() <= 1e-13 * b.abs().max()
-    with torch.no_grad():
-        assert torch.equal(model(x, 5, masks), plain[0])
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_its_gradients_are_those_of_differences(name: str) -> None:
     model, x = trained(CONFIGS[name]), inputs(CONFIGS[name], 2, (3, 4)).requires_grad_()

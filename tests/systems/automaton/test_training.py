@@ -145,8 +145,8 @@ def test_the_gate_trains_on_the_rows_of_highest_loss(task: tasks.Task) -> None:
     masks, hard = task.masks(batch.index, 0, 0), task.hard(0, 0)
     scores = first_channel_loss(model(batch.x, task.steps, masks, hard), batch.y).detach()
     result = trainer.train_batch(batch, None)
-    assert result.scores is not None
-    torch.testing.assert_close(result.scores, scores)
+    assert result.seen is not None
+    torch.testing.assert_close(result.seen.losses, scores)
     rows = result.rows.sort().values
     assert 0 < len(rows) < len(scores)
     left = [i for i in range(len(scores)) if i not in rows.tolist()]

@@ -36,13 +36,5 @@ def test_a_cell_holds_the_mean_weighted_by_energy_age_and_nearness() -> None:
     assert surface[0, 2:].tolist() == [0, 0]
 
 
-def test_where_a_flow_lands_has_a_gradient() -> None:
-    at = landing((0.3, 0.6, 1.0, 0), (1.0, 1.0, -1.0, 0))
-    place = at.place.clone().requires_grad_()
-    deposit([at._replace(place=place)], 1, SQUARE).square().sum().backward()
-    assert place.grad is not None
-    assert (place.grad[0, [0, 1, 3]] != 0).all()
-
-
 def test_a_lost_position_shows_as_nan() -> None:
     assert deposit([landing((float("nan"), 0, 1.0, 0))], 1, SQUARE).isnan().any()

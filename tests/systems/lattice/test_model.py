@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -66,15 +65,6 @@ def test_presets_grow_and_run() -> None:
         assert output.y.isfinite().all()
 
 
-def test_no_rule_to_stop_equals_all_the_steps() -> None:
-    ruled = config(tau=1.0, patience=math.inf, max_steps=6, z_min=0.3)
-    built = model(ruled)
-    x = inputs(3)
-    assert exactly(built(x), built(x, adaptive=False))
-    stopping = model(replace(ruled, tau=0.5, min_steps=1, depth=3, spawn_threshold=1.0))
-    assert not exactly(stopping(x), stopping(x, adaptive=False))
-
-
 def test_patience_waits_for_the_first_arrival() -> None:
     built = model(config(depth=20, z_min=0.5, z_max=1.5, patience=3, spawn_threshold=1.0))
     with torch.no_grad():
@@ -83,15 +73,6 @@ def test_patience_waits_for_the_first_arrival() -> None:
     stats = built(inputs(2)).stats
     assert stats.steps.tolist() == [13, 13]
     assert stats.completed.tolist() == [12, 12]
-
-
-def test_a_sample_alone_is_as_in_its_batch() -> None:
-    built, x = model(config(max_flows=14, theta_e=0.05)), inputs(5)
-    together = built(x)
-    for row in range(5):
-        alone = built(x[row : row + 1])
-        assert (alone.y[0] - together.y[row]).abs().max() <= BOUND
-        assert [int(each[0]) for each in alone.stats] == [int(each[row]) for each in together.stats]
 
 
 def test_one_call_a_step() -> None:
