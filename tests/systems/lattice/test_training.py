@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from astkit import rng
+from astkit import RandomSubset, rng
 from astkit.datasets.pairs import TextPair
-from astkit.gating import Gate, RandomSubset
+from astkit.gating import Gate
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig
 from astkit.systems.lattice.tasks import Pairs, Task, retrieval, text_task
 from astkit.systems.lattice.training import (
