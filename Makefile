@@ -27,7 +27,7 @@ docs: $(READY) ## build the site, which works offline, in out/site/html
 	@echo "open out/site/html/index.html"
 
 pages: $(READY) ## write docs/policies.md and docs/surface.md anew
-	@$(BIN)/python -m tests.benchmarks.policies --table
+	@$(BIN)/python -m tests.benchmarks.policies
 	@$(BIN)/python -m tests.benchmarks.surface
 
 peers: .venv-peers/.ready ## time a training step beside other libraries, in an environment of its own
@@ -73,5 +73,5 @@ $(READY): pyproject.toml
 .venv-peers/.ready: $(READY)
 	@$(BIN)/python -m venv .venv-peers
 	@$(BIN)/uv pip install --quiet --python .venv-peers/bin/python \
-	  --editable '.[integrations]' pillow scikit-learn 'skorch>=1.1,<2'
+	  --editable '.[integrations]' pillow scikit-learn 'skorch>=1.1,<2' 'cleanlab>=2.7,<3'
 	@touch $@

@@ -19,10 +19,11 @@ from PIL import Image
 from astkit.comparison import report as comparison_page
 from astkit.comparison import verdict
 from astkit.comparison.statistics import DENSE
+from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES, resolve
-from tests.benchmarks import policies_plan, policies_table
+from tests.benchmarks import policies as policies_page
 from tests.benchmarks.bench import markdown
-from tests.benchmarks.gain import read
+from tests.benchmarks.gain import parsed
 from tests.benchmarks.surface import PACKAGES, alias, exported, summary
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -139,8 +140,8 @@ def toctree(*entries: str) -> str:
 
 def policies() -> dict[str, str]:
     """A page for each policy: its card, what was measured, its class."""
-    entries = list(read(policies_plan.RESULTS).values())
-    claims = policies_table.claims(entries)
+    entries = list(read_json(policies_page.ENTRIES).values())
+    claims = policies_page.claims(entries)
     pages = {}
     for name, path, kind in names()["by name: policy"]:
         card = [(head, getattr(kind.card, field)) for head, field in CARD.items()]
@@ -162,18 +163,18 @@ def policies() -> dict[str, str]:
     return {"index": head + toctree(*pages), **pages}
 
 
-def measured(name: str, entries: list[policies_plan.Entry]) -> Iterator[str]:
+def measured(name: str, entries: list[policies_page.Entry]) -> Iterator[str]:
     """The rows of policy ``name`` and of its controls in docs/policies.md, and the verdicts."""
-    own = [e for e in entries if policies_plan.parsed(e["policy"])[0] == name]
-    tasks = policies_table.tasks(entries) if own else {}
+    own = [e for e in entries if parsed(e["policy"])[0] == name]
+    tasks = policies_page.tasks(entries) if own else {}
     found = False
     for task, runs in tasks.items():
-        labels = {policies_table.label(e) for e in own}
+        labels = {policies_page.label(e) for e in own}
         if not any(run["policy"] in labels for run in runs):
             continue
         found = True
         verdicts = verdict.judge(runs)
-        table = comparison_page.results(runs, verdicts, policies_table.heading_metric(task))
+        table = comparison_page.results(runs, verdicts, policies_page.heading_metric(task))
         table = table.set_index("policy").drop(columns="time / dense")
         kept = [p for p in table.index if p in labels or p.startswith((DENSE, "random"))]
         yield f"### {task}\n\n{markdown(table.loc[kept])}\n"

@@ -27,12 +27,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import Budget, Gate, Trainer
+from astkit.files import read_json
 from astkit.names import PUBLIC, REGISTRIES
 from astkit.profiling import EnergyMeter
 from astkit.systems.lattice.model import LatticeConfig
 from astkit.widgets import gate_plots
-from tests.benchmarks import policies_plan, policies_table, surface
-from tests.benchmarks.gain import read
+from tests.benchmarks import policies, surface
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -108,9 +108,9 @@ def test_every_public_name_is_documented_once(generated: dict[str, str]) -> None
 
 
 def test_a_policy_page_has_its_card_and_its_rows_of_the_table(generated: dict[str, str]) -> None:
-    results = read(policies_plan.RESULTS)
-    tables = policies_table.page(results).partition("## Accuracy at equal cost")[2]
-    for name, card in policies_table.cards().T.to_dict().items():
+    results = read_json(policies.ENTRIES)
+    tables = policies.page(results).partition("## Accuracy at equal cost")[2]
+    for name, card in policies.cards().T.to_dict().items():
         page = generated[f"policies/{name}.md"].replace("\\|", "|")
         assert [text for text in card.values() if text.replace("\\|", "|") not in page] == []
         rows = re.findall(r"^\| .* points .*\|$", page, re.MULTILINE)

@@ -5,8 +5,9 @@ notebooks/results/06_gain.json, in this order, and resumes those that were inter
 are kept in out/gain, which git ignores, so that they do not change the checkout that they stamp;
 `tests.benchmarks.shares` moves them.
 ``--only TEXT`` those whose name holds TEXT, ``--forecasts`` what `aim` foretells for each of them,
-``--search`` the trials of learning rates, which are kept elsewhere. Seeds 0 to 4 were not looked at
-before; searches use seeds from 100.
+``--search`` the trials of learning rates, which are kept elsewhere, ``--runs`` others than those of
+the plan, by their names, as "cifar10 | clean | 8 | cached_loss:rate=0.3 | 0". Seeds 0 to 4 were not
+looked at before; searches use seeds from 100.
 
 All methods of a condition spend the FLOPs of dense training, scoring and helper models included.
 The learning rate is the one of `RATES` with which dense training is best on validation data in a
@@ -16,6 +17,7 @@ search (`SETTINGS`).
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 from collections.abc import Callable
@@ -83,6 +85,26 @@ class Run:
         """Names its entry."""
         parts = [self.data, self.condition, f"{self.epochs:g}", self.policy, str(self.seed)]
         return " | ".join(parts + ([] if self.lr is None else [f"lr {self.lr:g}"]))
+
+
+def parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """Name and options of "name:option=value,option=value"."""
+    name, _, rest = text.partition(":")
+    pairs = (part.partition("=") for part in filter(None, rest.split(",")))
+    options = {}
+    for option, _, value in pairs:
+        try:
+            options[option] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[option] = value
+    return name, options
+
+
+def named(name: str) -> Run:
+    """The run that has this name."""
+    data, condition, epochs, policy, seed, *rate = name.split(" | ")
+    lr = float(rate[0].removeprefix("lr ")) if rate else None
+    return Run(data, condition, float(epochs), policy, int(seed), lr)
 
 
 def plan() -> list[Run]:
@@ -176,11 +198,7 @@ def images(name: str) -> tuple[Images, Images]:
 
 def made(run: Run) -> Condition:
     """The condition of a run."""
-    name, _, rest = run.condition.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, rest.split(",")):
-        key, _, value = part.partition("=")
-        options[key] = float(value) if key == "share" else int(value) if key == "target" else value
+    name, options = parsed(run.condition)
     if name == "human_labels":
         options["path"] = SHARED / "cifar10n" / "train_labels.npz"
     if name == "irrelevant_text" and (SHARED / "tinyshakespeare.txt").exists():
@@ -348,8 +366,10 @@ def method_of(spec: Run, here: Condition, entries: dict[str, Any]) -> Method:
     if at:
         rate = entries[replace(spec, policy=other).name]["rate"]
         return Method(spec.policy, {"name": name, "rate": rate})
-    dense = spec.policy in ("dense", "dense+target", "elr")
-    return Method(spec.policy, None if dense else {"name": spec.policy})
+    if spec.policy in ("dense", "dense+target", "elr"):
+        return Method(spec.policy, None)
+    name, options = parsed(spec.policy)
+    return Method(spec.policy, {"name": name, **options})
 
 
 def execute(spec: Run) -> dict[str, Any]:
@@ -413,13 +433,11 @@ def main() -> None:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--search", action="store_true")
     kinds.add_argument("--forecasts", action="store_true")
+    kinds.add_argument("--runs", nargs="+", metavar="NAME")
     options = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
-    runs = [
-        each
-        for each in (search() if options.search else plan())
-        if any(text in each.name for text in options.only)
-    ]
+    every = search() if options.search else [named(x) for x in options.runs or ()] or plan()
+    runs = [each for each in every if any(text in each.name for text in options.only)]
     if any(each.data == "cifar10" for each in runs):
         images("cifar10")
     if options.forecasts:

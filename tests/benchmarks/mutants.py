@@ -1,23 +1,23 @@
-"""How many small faults does the suite catch, and how many of them only in its full form?
+"""How many small faults does the suite catch?
 
-    python -m tests.benchmarks.mutants --count 60 --out tests/benchmarks/mutants.json
+    rm -rf out/lines tests/benchmarks/mutants.json
+    python -m tests.benchmarks.mutants --count 120 --seed 1
 
-1. The whole suite runs once under `coverage`, which notes for each line the tests that reach it.
+1. The tests of ``make test`` that need not be alone run once under `coverage`, which notes for each
+   line the tests that reach it (out/lines).
 2. Faults are drawn, with a seed, from those that can be made in a function of the four packages on
    a line that a test reaches: another comparison, operator or constant, a condition negated, a
    statement left out.
-3. For each fault, in a copy of the tree: the fast tests that reach its line, the quickest first,
-   until one fails or 60 s of processor time are over; if none fails, those of ``make test-full``.
+3. For each fault, in a copy of the tree: the tests that reach its line, the quickest first, until
+   one fails or 60 s of processor time are over.
 
-A result is saved after each fault, and the same command resumes.
+Results are saved after each fault, and the same command resumes. Local changes are in the copies.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import copy
-import json
 import os
 import random
 import resource
@@ -35,14 +35,17 @@ import coverage
 import pytest
 from scipy.stats import binomtest
 
-from astkit.files import write_atomic
+from astkit.files import read_json, write_json
 from astkit.stamp import stamp
+from tests.benchmarks import bench
+from tests.benchmarks.bench import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
+RESULTS = bench.HERE / "mutants.json"
+LINES = ROOT / "out" / "lines"
 FOLDERS = ("gating", "trainers", "datasets", "comparison")
 SECONDS = 60
-Tests = dict[str, tuple[float, bool]]
-"""Seconds of each test, and whether only ``make test-full`` runs it."""
+Lines = dict[tuple[str, int], set[str]]
+"""The tests that reach each (path, line)."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -160,11 +163,10 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tests: Tests = {}
+        self.tests: dict[str, float] = {}
         sources = [str(ROOT / "astkit" / name) for name in FOLDERS]
-        self.coverage = coverage.Coverage(
-            data_file=str(folder / f"lines.{os.getpid()}"), source=sources, config_file=False
-        )
+        data = str(folder / f"lines.{os.getpid()}")
+        self.coverage = coverage.Coverage(data_file=data, source=sources, config_file=False)
         self.coverage.start()
 
     @pytest.hookimpl(wrapper=True)
@@ -177,37 +179,35 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # beside xdist the controller hears of every worker's tests too: only what ran here counts
         if report.when == "call" and report.passed and not hasattr(report, "node"):
-            full = "full" in report.keywords
-            self.tests[report.nodeid] = (round(report.duration, 3), full)
+            self.tests[report.nodeid] = round(report.duration, 3)
 
     def pytest_sessionfinish(self) -> None:
         self.coverage.stop()
         self.coverage.save()
-        write_atomic(self.folder / f"tests.{os.getpid()}.json", json.dumps(self.tests))
+        write_json(self.folder / f"tests.{os.getpid()}.json", self.tests)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the recorder where this module is given to pytest with ``-p``."""
-    # a tracer would distort the timings of those that run alone
-    folder = os.environ.get("ASTKIT_LINES")
-    if folder and config.option.markexpr != "alone":
+    if folder := os.environ.get("ASTKIT_LINES"):
         config.pluginmanager.register(Recorder(Path(folder)))
 
 
-def record(folder: Path, options: list[str]) -> None:
-    """Run the whole suite and keep in ``folder`` which tests reach which line."""
+def record(folder: Path, tests: list[str]) -> None:
+    """Run ``tests``, or the suite, and keep in ``folder`` which of them reach which line."""
     folder.mkdir(parents=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", __spec__.name, *options]
-    environment = {"ASTKIT_LINES": str(folder), "ASTKIT_FULL": "1", "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False)
+    options = ["-q", "-n", "2", "--dist", "loadfile", "-m", "not alone and not full"]
+    command = [sys.executable, "-m", "pytest", "-p", __spec__.name, *options, *tests]
+    environment = {**os.environ, "ASTKIT_LINES": str(folder), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, cwd=ROOT, env=environment, check=False)
 
 
-def reached(folder: Path) -> tuple[dict[tuple[str, int], set[str]], Tests]:
-    """The tests that reach each (path, line), and all tests that passed."""
-    tests: Tests = {}
+def reached(folder: Path) -> tuple[Lines, dict[str, float]]:
+    """The tests that reach each line, and the seconds of all tests that passed."""
+    tests: dict[str, float] = {}
     for path in folder.glob("tests.*.json"):
-        tests.update({name: tuple(value) for name, value in json.loads(path.read_text()).items()})
-    lines: dict[tuple[str, int], set[str]] = {}
+        tests |= read_json(path)
+    lines: Lines = {}
     for path in folder.glob("lines.*"):
         data = coverage.CoverageData(str(path))
         data.read()
@@ -218,7 +218,7 @@ def reached(folder: Path) -> tuple[dict[tuple[str, int], set[str]], Tests]:
     return lines, tests
 
 
-def draw(lines: dict[tuple[str, int], set[str]], count: int, seed: int) -> list[Mutant]:
+def draw(lines: Lines, count: int, seed: int) -> list[Mutant]:
     """``count`` faults on reached lines, at most one a statement."""
     every: dict[tuple[str, int], list[Mutant]] = {}
     for folder in FOLDERS:
@@ -232,39 +232,26 @@ def draw(lines: dict[tuple[str, int], set[str]], count: int, seed: int) -> list[
     return [generator.choice(every[place]) for place in places]
 
 
-def judge(mutant: Mutant, names: set[str], tests: Tests) -> dict[str, Any]:
-    """Which of the two suites catches ``mutant``."""
-    quickest = sorted(names, key=lambda name: tests[name][0])
-    fast = [name for name in quickest if not tests[name][1]]
-    slow = [name for name in quickest if tests[name][1]]
+def judge(mutant: Mutant, names: set[str], tests: dict[str, float]) -> dict[str, Any]:
+    """Whether the tests ``names`` catch ``mutant``."""
+    quickest = sorted(names, key=tests.__getitem__)
     with tempfile.TemporaryDirectory() as scratch:
         tree = Path(scratch) / "tree"
-        _copy_tree(tree)
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+        for name in filter(None, listed.stdout.split("\0")):
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
         target = tree / mutant.path
         target.write_text(mutated(target.read_text(), mutant))
-        caught_fast, over = _fails(tree, fast, tests)
-        caught, slow_over = (caught_fast, False) if caught_fast else _fails(tree, slow, tests)
-    found = {"fast": caught_fast, "full": caught, "time_over": over or slow_over}
-    return {**asdict(mutant), "tests": len(names), **found}
+        caught, over = _fails(tree, quickest, sum(tests[name] for name in names))
+    return {**asdict(mutant), "tests": len(names), "caught": caught, "time_over": over}
 
 
-def _copy_tree(tree: Path) -> None:
-    tree.mkdir()
-    files = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split("\0")
-    for name in filter(None, files):
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / name, tree / name)
-
-
-def _fails(tree: Path, names: list[str], tests: Tests) -> tuple[str, bool]:
+def _fails(tree: Path, names: list[str], seconds: float) -> tuple[str, bool]:
     """The test that fails, if any ("hangs" where all should end soon), and whether time ran out."""
-    if not names:
-        return "", False
     (tree / "names").write_text("\n".join(names))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "@names"]
-    environment = {**os.environ, "ASTKIT_FULL": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
     environment["PYTHONPATH"] = str(tree)  # before the installed package
     options = {"cwd": tree, "env": environment, "capture_output": True, "text": True}
     try:
@@ -272,8 +259,7 @@ def _fails(tree: Path, names: list[str], tests: Tests) -> tuple[str, bool]:
     except subprocess.TimeoutExpired:
         done = None
     if done is None or done.returncode < 0:
-        soon = sum(tests[name][0] for name in names) < SECONDS / 4
-        return ("hangs", False) if soon else ("", True)
+        return ("hangs", False) if seconds < SECONDS / 4 else ("", True)
     if done.returncode == 0:
         return "", False
     lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -291,34 +277,28 @@ def share(caught: int, count: int) -> list[float]:
     return [caught / count, float(interval.low), float(interval.high)]
 
 
+def _key(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return entry["path"], entry["line"], entry["statement"], entry["becomes"]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--count", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--lines", type=Path, default=ROOT / "out" / "lines", help="coverage")
-    parser.add_argument("--out", type=Path, required=True)
-    arguments, options = parser.parse_known_args()
-    if not arguments.lines.exists():
-        record(arguments.lines, options)
-    lines, tests = reached(arguments.lines)
-    drawn = draw(lines, arguments.count, arguments.seed)
-    saved = json.loads(arguments.out.read_text())["mutants"] if arguments.out.exists() else []
-    results = {(entry["path"], entry["line"], entry["becomes"]): entry for entry in saved}
-    todo = [m for m in drawn if (m.path, m.line, m.becomes) not in results]
+    """Draw faults and see which of them the tests catch; ``--tests``: only those, to try it out."""
+    asked = bench.options(main.__doc__, RESULTS, count=120, seed=0, tests="")
+    if not LINES.exists():
+        record(LINES, asked.tests.split())
+    lines, tests = reached(LINES)
+    drawn = draw(lines, asked.count, asked.seed)
+    before = {_key(entry): entry for entry in read_json(asked.out).get("mutants", [])}
+    keys = {_key(asdict(mutant)): mutant for mutant in drawn}
+    saved = [before[key] for key in keys if key in before]
+    todo = [mutant for key, mutant in keys.items() if key not in before]
     with ThreadPoolExecutor(2) as pool:
         for entry in pool.map(lambda m: judge(m, lines[m.path, m.line], tests), todo):
-            results[entry["path"], entry["line"], entry["becomes"]] = entry
-            print(*(entry[name] or "-" for name in ("path", "line", "fast", "full")), flush=True)
-            _save(arguments.out, arguments.seed, [*results.values()])
-
-
-def _save(path: Path, seed: int, results: list[dict[str, Any]]) -> None:
-    counts = {name: sum(bool(entry[name]) for entry in results) for name in ("fast", "full")}
-    shares = {name: share(count, len(results)) for name, count in counts.items()}
-    report = {"stamp": stamp(), "seed": seed, "caught": shares, "mutants": results}
-    write_atomic(path, json.dumps(report, indent=1) + "\n")
+            saved.append(entry)
+            print(*(entry[name] or "-" for name in ("path", "line", "caught")), flush=True)
+            caught = share(sum(bool(each["caught"]) for each in saved), len(saved))
+            report = {"stamp": stamp(), "seed": asked.seed, "caught": caught, "mutants": saved}
+            write_json(asked.out, report)
 
 
 if __name__ == "__main__":

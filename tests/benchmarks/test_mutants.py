@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -50,11 +49,8 @@ def test_a_share_comes_with_wilsons_interval() -> None:
     assert mutants.share(54, 60) == pytest.approx([0.9, 0.7985, 0.9534], abs=1e-4)
 
 
-def test_the_committed_figures_are_those_of_60_mutants() -> None:
-    report = json.loads(Path(__file__).with_name("mutants.json").read_text())
-    found = report["mutants"]
-    assert len(found) == 60
-    for suite in ("fast", "full"):
-        assert report["caught"][suite] == mutants.share(sum(bool(m[suite]) for m in found), 60)
-    # whatever only the full suite catches needs a fast test
-    assert [m for m in found if m["full"] and not m["fast"]] == []
+def test_the_committed_share_is_that_of_its_mutants() -> None:
+    report = json.loads(mutants.RESULTS.read_text())
+    caught = [bool(each["caught"]) for each in report["mutants"]]
+    assert len(caught) >= 60
+    assert report["caught"] == mutants.share(sum(caught), len(caught))
