@@ -110,12 +110,12 @@ class Picture(Figure):
 def animation(
     pictures: Iterable[Picture], fps: int = 8, dpi: float = 80, kind: str = "png"
 ) -> bytes:
-    """An animated PNG of 64 colours, or a GIF, which nbconvert and its pages do not show."""
+    """An animated PNG of 48 colours, or a GIF, which nbconvert and its pages do not show."""
     from PIL import Image
 
     frames = [Image.open(BytesIO(each.png(dpi))).convert("RGB") for each in pictures]
     stacked = Image.fromarray(np.concatenate([np.asarray(frame) for frame in frames]))
-    colours = stacked.quantize(64, dither=Image.Dither.NONE)
+    colours = stacked.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     times: dict[str, Any] = {"append_images": few[1:], "duration": 1000 // fps, "loop": 0}
     few[0].save(film := BytesIO(), kind, save_all=True, **times)
