@@ -73,5 +73,5 @@ $(READY): pyproject.toml
 .venv-peers/.ready: $(READY)
 	@$(BIN)/python -m venv .venv-peers
 	@$(BIN)/uv pip install --quiet --python .venv-peers/bin/python \
-	  --editable '.[integrations]' pillow scikit-learn 'skorch>=1.1,<2'
+	  --editable '.[integrations]' pillow scikit-learn 'skorch>=1.1,<2' 'cleanlab>=2.7,<3'
 	@touch $@

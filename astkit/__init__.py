@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from astkit.names import PUBLIC, REMOVED
 
 if TYPE_CHECKING:
-    from astkit.comparison.compare import Comparison as Comparison
     from astkit.comparison.compare import compare as compare
+    from astkit.comparison.report import Comparison as Comparison
     from astkit.datasets.foreign import indexed as indexed
     from astkit.datasets.loader import Loader as Loader
     from astkit.gating.epoch import RunInfo as RunInfo

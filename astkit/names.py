@@ -10,7 +10,7 @@ PUBLIC: dict[str, str] = {
     "AdaptiveSparseTrainer": "astkit.trainers.dropin",
     "Budget": "astkit.trainers.config",
     "Checkpoints": "astkit.trainers.checkpoint",
-    "Comparison": "astkit.comparison.compare",
+    "Comparison": "astkit.comparison.report",
     "Dashboard": "astkit.widgets.dashboard",
     "EnergyFlowLattice": "astkit.systems.lattice.model",
     "LatticeConfig": "astkit.systems.lattice.model",
@@ -128,6 +128,8 @@ REMOVED = {
     "SampleStep": "use SampleBySampleTrainer",
     "DeviceGate": 'use Gate(controller="top_k")',
     "LiveBoard": "use Dashboard",
+    "dataset": "pass the parts of a task: compare(**astkit.tasks.task(name))",
+    "minutes": "give seeds; with out, the same call with more seeds adds them",
 }
 """Arguments and names of astkit 0.2 that are gone, and what to use in their place."""
 

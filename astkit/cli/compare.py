@@ -15,9 +15,10 @@ from astkit.names import REGISTRIES
 EXAMPLES = """\
 examples:
   astkit compare --dataset digits --policies auto infobatch
-  astkit compare --csv table.csv --target price --minutes 30 -o runs/price
+  astkit compare --csv table.csv --target price --seeds 10 -o runs/price
 
-With -o, the same command continues a comparison that was interrupted.
+With -o, the same command continues a comparison that was interrupted, and one
+with more seeds or policies adds to it.
 """
 POLICIES = ["auto", "cached_loss", "infobatch"]
 
@@ -45,9 +46,7 @@ def add_commands(commands: Any) -> None:
         help=f"of {', '.join(sorted(REGISTRIES['policy']))}; default: {' '.join(POLICIES)}",
     )
     command.add_argument("--epochs", type=float, help="of dense training (5, or the task's)")
-    amount = command.add_mutually_exclusive_group()
-    amount.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
-    amount.add_argument("--minutes", type=float, help="add seeds while they fit into this time")
+    command.add_argument("--seeds", type=int, default=5, help="number of seeds (5)")
     command.add_argument("--jobs", type=int, default=1, help="processes; seconds need 1 (1)")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     out = "folder for results, checkpoints and a page"
@@ -69,7 +68,6 @@ def run(options: argparse.Namespace) -> None:
         report = compare(
             **task,
             seeds=range(options.seeds),
-            minutes=options.minutes,
             jobs=options.jobs,
             out=options.out,
         )

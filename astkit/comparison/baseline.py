@@ -31,18 +31,20 @@ NAME = "baseline.json"
 
 @dataclass
 class Trial:
-    """A run of dense training: validation value, and that of each row if it is a mean of them."""
+    """A run of dense training: its validation value, and that of each row if it is their mean."""
 
     value: float
     rows: Tensor | None = None
+    metric: str = "accuracy"
+    higher: bool = True
 
-    def gain(self, other: Trial, metric: str, higher: bool) -> float | None:
+    def gain(self, other: Trial) -> float | None:
         """How much better this run is than ``other``; ``None`` if that may be chance.
 
         It has to exceed `LEAST`, and twice the standard error of the paired differences of rows.
         """
-        gain = (self.value - other.value) * (1.0 if higher else -1.0)
-        least = LEAST if unit(metric)[0] > 1 else LEAST_SHARE * abs(other.value)
+        gain = (self.value - other.value) * (1.0 if self.higher else -1.0)
+        least = LEAST if unit(self.metric)[0] > 1 else LEAST_SHARE * abs(other.value)
         error = 0.0
         if self.rows is not None and other.rows is not None:
             differences = (self.rows - other.rows).double()
@@ -56,8 +58,6 @@ class Baseline:
 
     lr: float | None = None
     notes: list[str] = field(default_factory=list)
-    metric: str = ""
-    higher: bool = True
     trial: Trial | None = None  # half of the budget, at that learning rate
 
     def look_at(self, value: float | None, rows: Tensor | None, budget: Budget) -> None:
@@ -65,11 +65,11 @@ class Baseline:
         trial, self.trial = self.trial, None
         if trial is None or value is None:
             return
-        gain = Trial(value, rows).gain(trial, self.metric, self.higher)
+        gain = replace(trial, value=value, rows=rows).gain(trial)
         if gain is not None:
             name, limit = next((k, v) for k, v in vars(budget).items() if v is not None)
             self.notes.append(
-                f"twice the budget gained dense training {spelled(gain, self.metric)}: this"
+                f"twice the budget gained dense training {_points(gain, trial.metric)}: this"
                 f" comparison is about short training; try budget=Budget({name}={2 * limit:g})"
             )
 
@@ -84,76 +84,62 @@ class Baseline:
         return cls(kept["lr"], list(kept["notes"])) if kept else None
 
 
-class _Trials:
-    """Runs of dense training for half of the budget, by the factor on the learning rate."""
-
-    def __init__(self, task: Task, budget: Budget, seed: int) -> None:
-        self.task, self.seed = task, seed
-        limits = {name: limit / 2 for name, limit in vars(budget).items() if limit is not None}
-        if budget.steps is not None:
-            limits = {"steps": max(1, budget.steps // 2)}
-        self.budget = Budget(**limits)
-        self.metric, self.higher = "", True
-        self.found: dict[float, Trial] = {}
-
-    def run(self, factor: float) -> None:
-        trainer = self.task.trainer(None, self.seed, self.budget, factor)
-        trainer.validates = False
-        try:
-            trainer.run()
-        except FloatingPointError:
-            self.found[factor] = Trial(math.nan)
-            return
-        assert trainer.validation is not None
-        measured = trainer.measure(trainer.validation, trainer.validation_rows)
-        value, self.metric, self.higher = self.task.value(measured.values())
-        self.found[factor] = Trial(value, measured.rows.get(self.metric))
-
-    @property
-    def best(self) -> float:
-        """The best factor; 1 if all runs diverged."""
-        sign = 1 if self.higher else -1
-        finite = {
-            f: sign * each.value for f, each in self.found.items() if each.value == each.value
-        }
-        return max(finite, key=finite.__getitem__, default=1.0)
-
-
 def check_baseline(task: Task, budget: Budget, seed: int, given: bool) -> Baseline:
     """Try dense training at several learning rates; see the module.
 
     ``given``: whether the learning rate is the user's, which is not changed.
     """
-    start, trials = time.monotonic(), _Trials(task, budget, seed)
-    for factor in TRIED if given else CHOSEN:
-        trials.run(factor)
+    start = time.monotonic()
+    trials = {factor: tried(task, budget, seed, factor) for factor in (TRIED if given else CHOSEN)}
     for _ in range(0 if given else WIDER):
-        if trials.best not in (min(trials.found), max(trials.found)):
+        best, lowest, highest = _best(trials), min(trials), max(trials)
+        if lowest < best < highest:
             break
-        trials.run(trials.best * (3 if trials.best == max(trials.found) else 1 / 3))
-    best, rate = trials.best, task.config.peak_lr
-    baseline = Baseline(metric=trials.metric, higher=trials.higher)
+        factor = best * (3 if best == highest else 1 / 3)
+        trials[factor] = tried(task, budget, seed, factor)
+    best, rate = _best(trials), task.config.peak_lr
+    baseline = Baseline(trial=trials[1.0] if given else trials[best])
     if given:
-        baseline.trial = trials.found[1.0]
-        gain = trials.found[best].gain(baseline.trial, trials.metric, trials.higher)
+        gain = trials[best].gain(trials[1.0])
         if gain is not None:
             known = None if task.make_optimizer is not None else rate
-            baseline.notes.append(_untuned(spelled(gain, trials.metric), best, known))
+            baseline.notes.append(_untuned(_points(gain, trials[best].metric), best, known))
     else:
-        baseline.lr, baseline.trial = rate * best, trials.found[best]
+        baseline.lr = rate * best
         print(f"compare: learning rate {baseline.lr:.2g} for all methods, the best on validation")
     took = duration(time.monotonic() - start)
-    print(f"compare: baseline checked by {len(trials.found)} runs of half of the budget, {took}")
+    print(f"compare: baseline checked by {len(trials)} runs of half of the budget, {took}")
     return baseline
 
 
-def with_lr(task: Task, lr: float | None) -> Task:
-    """``task`` with the learning rate ``lr``, unless that is ``None``."""
-    return task if lr is None else replace(task, config=replace(task.config, lr=lr))
+def tried(task: Task, budget: Budget, seed: int, factor: float) -> Trial:
+    """Dense training for half of ``budget`` with ``factor`` times the learning rate."""
+    half = {name: limit / 2 for name, limit in vars(budget).items() if limit is not None}
+    if budget.steps is not None:
+        half = {"steps": max(1, budget.steps // 2)}
+    trainer = task.trainer(None, seed, Budget(**half), factor)
+    trainer.validates = False
+    try:
+        trainer.run()
+    except FloatingPointError:
+        return Trial(math.nan)
+    assert trainer.validation is not None
+    measured = trainer.measure(trainer.validation, trainer.validation_rows)
+    value, metric, higher = task.value(measured.values())
+    return Trial(value, measured.rows.get(metric), metric, higher)
 
 
-def spelled(gain: float, metric: str) -> str:
-    """A gain in words, such as "+4.2 points"."""
+def _best(trials: dict[float, Trial]) -> float:
+    """The best factor; 1 if all runs diverged."""
+    values = {
+        factor: trial.value if trial.higher else -trial.value
+        for factor, trial in trials.items()
+        if not math.isnan(trial.value)
+    }
+    return max(values, key=values.__getitem__, default=1.0)
+
+
+def _points(gain: float, metric: str) -> str:
     scale, name = unit(metric)
     return f"+{gain * scale:.1f} points" if scale > 1 else f"{gain:.3g} in {name}"
 

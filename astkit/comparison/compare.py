@@ -1,257 +1,59 @@
-"""`astkit.compare`: what does selecting samples gain for a model and its data, at equal cost?"""
+"""`astkit.compare`: what does selecting samples gain for a model and its data, at equal cost?
+
+The arguments are checked here; `Schedule` orders the runs, `training.run` trains one of them, and a
+`Comparison` judges and shows the results.
+"""
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
-from astkit.comparison import verdict
-from astkit.comparison.arguments import (
-    KINDS,
-    check_numbers,
-    checked_methods,
-    checked_task,
-    with_task,
-)
-from astkit.comparison.samples import Samples, Suspects, explorer, together
+from astkit.comparison.report import NAME, Comparison
 from astkit.comparison.schedule import Schedule
-from astkit.comparison.training import RECORDS, Chosen, Entry
-from astkit.files import read_json, write_atomic, write_json
-from astkit.gating.forecast import Forecast
+from astkit.comparison.statistics import DENSE
+from astkit.comparison.training import RECORDS, Chosen, Method, Task
 from astkit.gating.losses import Criterion
-from astkit.names import refuse_removed
+from astkit.gating.policy import Policy, as_policy
+from astkit.names import REGISTRIES, refuse_removed
 from astkit.trainers import Budget, TrainConfig
 from astkit.trainers.config import check_kinds
-from astkit.trainers.evaluation import Metrics
+from astkit.trainers.evaluation import Metrics, as_metrics
+from astkit.trainers.fingerprint import plain
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from astkit.widgets.explore import Explorer
-
-NAME = "comparison.json"
-
-
-class Comparison:
-    """Result of `compare`; in a notebook it displays the verdicts, the tables and the figures.
-
-    Attributes:
-        entries: one mapping per method and seed: ``policy`` ("dense", "random at 0.3", or the label
-            of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
-            training (``None`` if runs took place in parallel), ``joules`` (or ``None``, with
-            ``joules_reason``), ``flops`` (``None`` if they cannot be counted), ``trained`` and
-            ``scored`` (samples), ``rate`` (share trained on), ``worst_class`` (lowest recall, or
-            ``None``), ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it
-            was trained, and ``visits``, a file name.
-        metric, higher: name of ``value``, and whether a higher one is better.
-        forecast: what choosing by the validation data was expected to gain, before any training;
-            ``None`` if no policy does so.
-        baseline: sentences on an untuned or short baseline, shown before the verdicts.
-        notes: sentences on what was left out, could not be measured, or has to be known.
-        settings: what the runs share; ``stamp``: environment of the latest call.
-        smallest_gain: gains below it are called none; see `verdict.judge`.
-        train: the training data; ``None`` for a loaded comparison.
-    """
-
-    def __init__(self, contents: Mapping[str, Any], folder: Path, train: Any = None) -> None:
-        self.entries: list[Entry] = list(contents["entries"])
-        self.metric, self.higher = contents["metric"], contents["higher"]
-        self.notes: list[str] = list(contents["notes"])
-        self.baseline: list[str] = list(contents.get("baseline", []))
-        forecast = contents.get("forecast")
-        self.forecast = None if forecast is None else Forecast(**forecast)
-        self.settings, self.stamp = dict(contents["settings"]), dict(contents["stamp"])
-        self.smallest_gain: float | None = contents.get("smallest_gain")
-        self.train = train
-        self._folder = folder  # of the arrays
-
-    @cached_property
-    def verdicts(self) -> list[verdict.Verdict]:
-        """One verdict per policy."""
-        return verdict.judge(
-            self.entries,
-            self.metric,
-            self.higher,
-            rows=self.test_rows,
-            resampled=self.resampled,
-            smallest_gain=self.smallest_gain,
-        )
-
-    @property
-    def verdict(self) -> str:
-        """`before`, and the sentences of all verdicts; a line each."""
-        sentences = [*self.before, *(each.sentence for each in self.verdicts)]
-        return "\n".join(f"{sentence}." for sentence in sentences)
-
-    @property
-    def before(self) -> list[str]:
-        """The forecast, and what has to be known of the baseline."""
-        return [*([] if self.forecast is None else [self.forecast.sentence]), *self.baseline]
-
-    @property
-    def resampled(self) -> bool:
-        """Whether the metric is no mean over rows, so that bootstrap samples of it are kept."""
-        return any("resampled" in self._arrays(entry) for entry in self.entries[:1])
-
-    def test_rows(self, entry: Mapping[str, Any]) -> Tensor | None:
-        """Results of a run on the test rows, or on bootstrap samples of them; ``None``: unknown."""
-        arrays = self._arrays(entry)
-        return arrays.get("resampled", arrays.get("test"))
-
-    def _arrays(self, entry: Mapping[str, Any]) -> dict[str, Tensor]:
-        path = self._folder / Path(entry["visits"]).name
-        return load_file(path) if path.exists() else {}
-
-    def table(self) -> pd.DataFrame:
-        """One row per method: number of seeds, and means over them; joules if they were measured.
-
-        Seeds without a finite value are left out, and counted as ``failed`` if there are any.
-        """
-        import numpy as np
-        import pandas as pd
-
-        kept = ["value", "flops", "seconds", "trained", "scored", "rate", "worst_class"]
-        if any(entry.get("joules") is not None for entry in self.entries):
-            kept.insert(3, "joules")
-        frame = pd.DataFrame(self.entries)
-        frame[kept] = frame[kept].apply(pd.to_numeric)
-        good = np.isfinite(frame["value"])
-        counts = good.groupby(frame["policy"], sort=False).agg(["sum", "size"])
-        means = frame[good].groupby("policy")[kept].mean().reindex(counts.index)
-        means.insert(0, "n", counts["sum"])
-        if not good.all():
-            means.insert(1, "failed", counts["size"] - counts["sum"])
-        return means.rename(columns={"value": self.metric})
-
-    def visits(self, policy: str, seed: int) -> dict[str, Tensor]:
-        """What one run trained on: ``trained`` and ``losses`` ``[8, rows]``, ``predicted``.
-
-        See `astkit.comparison.training.Record`. Raises ``ValueError`` for a run that does not
-        exist.
-        """
-        for entry in self.entries:
-            if (entry["policy"], entry["seed"]) == (policy, seed):
-                return self._arrays(entry)
-        known = sorted({(entry["policy"], entry["seed"]) for entry in self.entries})
-        raise ValueError(f"no run of {policy!r} with seed {seed}: choose one of {known}")
-
-    def samples(
-        self,
-        policy: str,
-        *,
-        labels: Tensor | None = None,
-        show: Callable[[int], Any] | None = None,
-    ) -> Samples:
-        """Which samples a method trained on, over all seeds; see `Samples` for the arguments.
-
-        Raises ``ValueError`` for a method that was not trained.
-        """
-        seeds = [entry["seed"] for entry in self.entries if entry["policy"] == policy]
-        records = together([self.visits(policy, seed) for seed in seeds or [0]])
-        return Samples(**records, data=self.train, labels=labels, show=show, name=policy)
-
-    def suspects(self, k: int = 50, policy: str = "dense") -> Suspects:
-        """The ``k`` rows that most likely have a wrong label; see `Suspects`."""
-        return self.samples(policy).suspects(k)
-
-    def explore(self, most: int = 600) -> Explorer:
-        """A widget: choose a method, a class and a group, see samples, their losses and visits.
-
-        ``.save("explore.html")`` writes a page of the same that needs no kernel; see `explorer`.
-        """
-        policies = dict.fromkeys(entry["policy"] for entry in self.entries)
-        return explorer({policy: self.samples(policy) for policy in policies}, most)
-
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain values, see `astkit.comparison.report.to_json`."""
-        from astkit.comparison import report
-
-        return report.to_json(self)
-
-    def to_markdown(self) -> str:
-        """Verdicts and tables."""
-        from astkit.comparison import report
-
-        return report.markdown(self)
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write a page with verdicts, tables and figures; it needs no other files."""
-        return write_atomic(path, self._repr_html_())
-
-    def _repr_html_(self) -> str:
-        from astkit.comparison import report
-
-        return report.html(self)
-
-    def __repr__(self) -> str:
-        return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
-
-    def save(self, path: str | Path) -> Path:
-        """Write everything to a JSON file, and the arrays to a folder beside it."""
-        path = Path(path)
-        folder = path.with_name(f"{path.stem}_visits")
-        for name in (Path(entry["visits"]).name for entry in self.entries):
-            if folder != self._folder and (self._folder / name).exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self._folder / name, folder / name)
-        names = (
-            "entries",
-            "metric",
-            "higher",
-            "notes",
-            "baseline",
-            "settings",
-            "stamp",
-            "smallest_gain",
-        )
-        contents = {name: getattr(self, name) for name in names}
-        forecast = None if self.forecast is None else self.forecast._asdict()
-        return write_json(path, {**contents, "forecast": forecast})
-
-    @classmethod
-    def load(cls, path: str | Path) -> Comparison:
-        """A comparison from a file written by `save`, or from the folder ``out`` of `compare`.
-
-        Raises ``ValueError`` for another file, ``FileNotFoundError`` for a missing one.
-        """
-        path = Path(path)
-        path = path / NAME if path.is_dir() else path
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
-        found = read_json(path, entries=list, metric=str, higher=bool, settings=dict)
-        needed = {"policy", "seed", "value", "flops", "seconds", "curve", "visits"}
-        if not found.get("entries"):
-            raise ValueError(f"{path} is no comparison: it has no entries")
-        if lacking := {name for entry in found["entries"] for name in needed - entry.keys()}:
-            raise ValueError(f"{path} is no comparison: its entries lack {', '.join(lacking)}")
-        return cls(
-            {"notes": [], "stamp": {}, **found},
-            path.with_name(f"{path.stem}_visits"),
-        )
+KINDS: dict[str, tuple[Any, str]] = {
+    "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
+    "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
+    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
+    "make_optimizer": (
+        Callable | None,
+        "a function, such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)",
+    ),
+    "seeds": (Iterable, "whole numbers, such as range(5)"),
+    "jobs": (int, "a whole number"),
+}
+"""Types of the arguments of `compare`, and the words for them."""
 
 
 def compare(
-    make_model: Callable[[], nn.Module] | None = None,
-    train: Any = None,
-    validation: Any = None,
-    test: Any = None,
+    make_model: Callable[[], nn.Module],
+    train: Any,
+    validation: Any,
+    test: Any,
     *,
     policies: Sequence[str | Chosen] | str | Chosen = "auto",
-    dataset: str | None = None,
     budget: Budget | None = None,
     seeds: Iterable[int] = range(5),
-    minutes: float | None = None,
     criterion: Criterion | None = None,
     metrics: Metrics = None,
     config: TrainConfig | None = None,
@@ -281,12 +83,9 @@ def compare(
             selectable: a map-style data set, a `Loader`, or a DataLoader without its own sampler.
         policies: names, mappings ``{"name": ..., argument: value}`` or `Policy` objects; each run
             uses a copy.
-        dataset: name of a task in place of the data, such as "digits" or "language", see
-            `astkit.tasks`; it supplies the other arguments too, where they are not given.
         budget: of dense training, in epochs, steps or FLOPs; 5 epochs by default. If FLOPs cannot
             be counted, the other methods train for as many seconds.
         seeds: at least 2 for an interval, 5 for a table.
-        minutes: add seeds 0, 1, ... while the next one fits into this time; replaces ``seeds``.
         criterion: ``(outputs, targets)`` -> one loss per row, or losses and mask per token;
             cross-entropy by default.
         metrics: functions ``(outputs, targets) -> [rows]`` by name, or objects with ``update`` and
@@ -296,8 +95,8 @@ def compare(
         batch_size: rows per batch; 128 for data sets by default.
         make_optimizer: builds the optimizer of a model, or a pair of it and a torch scheduler;
             AdamW from ``config`` by default.
-        out: folder of the results; the same call continues an interrupted comparison there. By
-            default nothing is kept after the process.
+        out: folder of the results; the same call continues an interrupted comparison there, and
+            more seeds or policies may be asked for. By default nothing is kept after the process.
         jobs: number of processes; above 1, seconds are not compared.
         smallest_gain: gains below it are called none, in units of the metric; by default 0.005
             (0.5 points) for accuracies.
@@ -321,23 +120,18 @@ def compare(
         "batch_size": batch_size,
         "make_optimizer": make_optimizer,
         "device": device,
-        "budget": budget,
     }
-    values = values if dataset is None else with_task(dataset, values)
-    check_kinds({**values, "seeds": seeds, "minutes": minutes, "jobs": jobs}, KINDS)
-    budget, seeds = values.pop("budget") or Budget(epochs=5), list(seeds)
-    check_numbers(seeds, minutes, jobs, budget)
+    check_kinds({**values, "budget": budget, "seeds": seeds, "jobs": jobs}, KINDS)
+    budget, seeds = budget or Budget(epochs=5), list(seeds)
+    _check_numbers(seeds, jobs, budget)
     task, methods = checked_task(values), checked_methods(policies)
     with _opened(out) as folder:
-        if minutes is not None:
-            seeds = _finished_seeds(folder)
         schedule = Schedule(
             task,
             methods,
             budget,
             seeds,
             folder,
-            minutes=None if seeds else minutes,
             jobs=jobs,
             resumable=out is not None,
             check_baseline=check_baseline,
@@ -348,12 +142,6 @@ def compare(
         if out is None:
             weakref.finalize(report, shutil.rmtree, folder, ignore_errors=True)
         return report
-
-
-def _finished_seeds(folder: Path) -> list[int]:
-    """The seeds of a comparison that has ended here: more minutes are not added to it."""
-    finished = read_json(folder / NAME) or {"entries": []}
-    return sorted({entry["seed"] for entry in finished["entries"]})
 
 
 @contextmanager
@@ -376,3 +164,145 @@ def _opened(out: str | Path | None) -> Iterator[Path]:
         raise ValueError(
             f"out is {folder}, which another process is using: wait, or choose another folder"
         ) from error
+
+
+def _check_numbers(seeds: list[int], jobs: int, budget: Budget) -> None:
+    whole = all(isinstance(seed, int) and seed >= 0 for seed in seeds)
+    if not seeds or not whole or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds is {seeds}: give different whole numbers, such as range(5)")
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}: give the number of processes, 1 or more")
+    if budget.seconds is not None:
+        raise ValueError(
+            "budget is in seconds, which depend on the load of the machine: give epochs, steps or"
+            " FLOPs"
+        )
+
+
+# --- the task ---
+
+
+def checked_task(given: Mapping[str, Any]) -> Task:
+    """The `Task` with the fields ``given``, those that are not ``None``.
+
+    Raises ``ValueError`` for missing data, and for a ``make_model`` whose runs would not start from
+    the same weights.
+    """
+    for part in ("train", "validation", "test"):
+        if given[part] is None:
+            raise ValueError(f"{part} is missing: pass data for it")
+    named = {name: value for name, value in given.items() if value is not None}
+    found = Task(**{**named, "metrics": as_metrics(given["metrics"])})
+    _check_model(found)
+    return found
+
+
+def _check_model(task: Task) -> None:
+    make = task.make_model
+    if isinstance(make, nn.Module) or not callable(make):
+        raise ValueError(
+            f"make_model is a {type(make).__name__}: pass a function without arguments that returns"
+            " a new model"
+        )
+    one, other = task.model(0), task.model(0)
+    if not isinstance(one, nn.Module):
+        raise ValueError(f"make_model returns a {type(one).__name__}: return a torch module")
+    if one is other:
+        raise ValueError("make_model returns the same model twice: build a new one in each call")
+    held = _addresses(one).values()
+    if shared := [name for name, address in _addresses(other).items() if address in held]:
+        raise ValueError(
+            f"make_model returns models that share {shared[0]}, so that one run would train"
+            " another's weights: build the whole model in each call, or copy the shared part"
+        )
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    if not all(first.equal(second) for first, second in pairs):
+        raise ValueError(
+            "make_model returns different weights for the same seed: draw them with torch's default"
+            " generator only"
+        )
+
+
+def _addresses(model: nn.Module) -> dict[str, int]:
+    """Where the tensors lie that training changes: those with gradients, and running statistics."""
+    return {
+        name: value.data_ptr()
+        for name, value in model.state_dict(keep_vars=True).items()
+        if value.numel() and (value.requires_grad or name.endswith("running_mean"))
+    }
+
+
+# --- the policies ---
+
+
+def checked_methods(policies: Any) -> dict[str, Method]:
+    """The policies by label, without "dense"; raises ``ValueError`` for invalid ones."""
+    one = isinstance(policies, str | Mapping | Policy)
+    found: dict[str, Method] = {}
+    for each in [policies] if one else policies:
+        if each == DENSE:  # always trained
+            continue
+        chosen = {"name": each} if isinstance(each, str) else each
+        label = label_of(chosen)
+        if label in found:
+            raise ValueError(f"policies holds {label} twice: give each policy other arguments")
+        if isinstance(chosen, Policy) and _used(chosen):
+            raise ValueError(
+                f"policies holds a {label} with what it observed in another run: pass a new one, or"
+                " its name"
+            )
+        found[label] = Method(label, chosen)
+    if not found:
+        raise ValueError(
+            f"policies is {policies!r}: name at least one beside dense training, such as"
+            " 'infobatch'"
+        )
+    return found
+
+
+def _used(policy: Policy) -> bool:
+    """Whether the state of ``policy`` is no longer that of a new one."""
+    try:
+        new = type(policy)(**policy.config())
+    except (TypeError, ValueError):  # a constructor that does not store its arguments
+        return False
+    return bool(plain(policy.state_dict()) != plain(new.state_dict()))
+
+
+def label_of(policy: Chosen) -> str:
+    """The policy's name with the arguments given, such as "gate(0.25, score=entropy)"."""
+    kind = type(as_policy(policy))
+    given = _given(policy) if isinstance(policy, Policy) else policy
+    first = next(iter(inspect.signature(kind).parameters), None)
+    words = {key: _word(value) for key, value in given.items() if key not in ("name", "seed")}
+    parts = [word if key == first else f"{key}={word}" for key, word in words.items()]
+    parts.sort(key=lambda part: "=" in part)
+    names = {place: name for name, place in REGISTRIES["policy"].items()}
+    name = names.get(f"{kind.__module__}:{kind.__qualname__}", kind.__name__)
+    return name + (f"({', '.join(parts)})" if parts else "")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool | int | float | str | list | tuple | Mapping | None):
+        return str(value)
+    return str(getattr(value, "__name__", type(value).__name__))  # no address: it names files
+
+
+def _given(policy: Policy) -> dict[str, Any]:
+    """Arguments of ``policy`` that differ from the defaults; objects by their class."""
+    parameters = inspect.signature(type(policy)).parameters
+    held = policy.config()
+    simple = {
+        name: value
+        for name, value in held.items()
+        if name in parameters
+        and isinstance(value, bool | int | float | str)
+        and value != parameters[name].default
+    }
+    try:
+        other = plain(type(policy)(**simple).config())
+    except (TypeError, ValueError):  # an object is required
+        other = {}
+    now = plain(held)
+    kinds = {name: type(value) for name, value in held.items() if now[name] != other.get(name)}
+    return {**kinds, **simple}

@@ -1,7 +1,7 @@
-"""Report of a comparison: verdicts, tables and figures, as Markdown, HTML or JSON. Needs pandas.
+"""The result of `astkit.compare`: verdicts, tables and figures, as Markdown, HTML or JSON.
 
 ``entries`` are those of `astkit.comparison.statistics`, ``verdicts`` those of `verdict.judge`, and
-``metric`` is the name of the entries' ``value``.
+``metric`` is the name of the entries' ``value``. Tables need pandas.
 """
 
 from __future__ import annotations
@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
+from safetensors.torch import load_file
 from torch import Tensor
 
+from astkit.comparison.samples import Samples, Suspects, explorer, together
 from astkit.comparison.statistics import (
     COSTS,
     DENSE,
@@ -36,15 +39,22 @@ from astkit.comparison.statistics import (
     pairs,
     ratio_interval,
     share,
+    spread_of_draws,
 )
-from astkit.comparison.verdict import Verdict, amount, unequal, unit
+from astkit.comparison.verdict import Verdict, amount, judge, unequal, unit
+from astkit.files import read_json, write_atomic, write_json
 from astkit.gating.forecast import Forecast
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from astkit.widgets.explore import Explorer
     from astkit.widgets.style import Picture
 
-SCHEMA = 1
-"""Version of `to_json`; it is raised when a key changes its meaning or goes."""
+NAME = "comparison.json"
+NEEDED = {"policy", "seed", "value", "flops", "seconds", "curve", "visits"}  # of an entry
+SCHEMA = 2
+"""Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class")
 TITLE = "Does choosing samples help here?"
 _PAGE = """<!doctype html>
@@ -62,113 +72,243 @@ _PAGE = """<!doctype html>
 """
 _SECOND = (
     "Share of the samples that were trained on; FLOPs and time until the validation value stays at"
-    " least as good as the final one of dense training, as a share of its whole run; validation"
-    " value after equal time and recall of the worst class, both minus dense training."
+    " least as good as the final one of dense training, as a share of its whole run; recall of the"
+    " worst class, minus dense training."
 )
 _NONE = "–"
 
 
-class Compared(Protocol):
-    """What is reported: a `Comparison`; see there for the attributes."""
+class Comparison:
+    """Result of `compare`; in a notebook it displays the verdicts, the tables and the figures.
 
-    entries: list[dict[str, Any]]
-    metric: str
-    higher: bool
-    baseline: list[str]
-    forecast: Forecast | None
-    notes: list[str]
-
-    @property
-    def before(self) -> list[str]: ...
-
-    @property
-    def verdicts(self) -> list[Verdict]: ...
-
-    @property
-    def resampled(self) -> bool: ...
-
-    def test_rows(self, entry: Entry, /) -> Tensor | None: ...
-
-
-def markdown(report: Compared) -> str:
-    """Verdicts, tables and notes as Markdown, without figures."""
-    parts = [f"## {TITLE}", *map(_plain, report.before)]
-    parts.append("\n".join(f"- {_plain(each.sentence)}." for each in report.verdicts))
-    for title, table in _tables(report).items():
-        lines = [list(table.columns), ["---"] * table.shape[1], *table.to_numpy().tolist()]
-        parts.append(title)
-        parts.append("\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines))
-    return "\n\n".join([*filter(None, parts), *map(_plain, report.notes)]) + "\n"
-
-
-def html(report: Compared) -> str:
-    """A page that needs no other files, with figures; notebooks can display it in a cell."""
-    verdicts = report.verdicts
-    said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in verdicts)
-    before = "".join(f"<p>{escape(sentence)}</p>" for sentence in report.before)
-    parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
-    for title, table in _tables(report).items():
-        parts += [f"<p>{escape(title)}</p>", table.to_html(index=False)]
-    for alt, figure in pictures(
-        report.entries, verdicts, report.test_rows, report.resampled
-    ).items():
-        png = base64.b64encode(figure.png()).decode()
-        parts.append(f'<p><img alt="{escape(alt)}" src="data:image/png;base64,{png}"></p>')
-    parts += [f"<p>{escape(note)}</p>" for note in report.notes]
-    return _PAGE.format(title=TITLE, body="\n".join(parts))
-
-
-def _tables(report: Compared) -> dict[str, pd.DataFrame]:
-    """The tables by what is said above them."""
-    verdicts, metric = report.verdicts, report.metric
-    tables = {legend(verdicts): results(report.entries, verdicts, metric)}
-    if verdicts:
-        tables[_SECOND] = further(report.entries, verdicts, metric)
-    return tables
-
-
-def to_json(report: Compared) -> dict[str, Any]:
-    """The report as plain values, for scripts; what is not known is ``None``.
-
-    Keys: ``schema`` (`SCHEMA`), ``metric``, ``higher`` (whether a higher value is better),
-    ``unit`` (its ``name``, and the ``factor`` by which differences are shown), ``forecast`` (the
-    fields of `Forecast`, or null), ``baseline`` (what has to be known of it), ``legend`` (what
-    intervals and outcomes cover), ``notes``, and two
-    lists:
-
-    - ``verdicts``, one for each policy: ``sentence``, ``better`` (true, false or null), and all
-      attributes of `astkit.comparison.verdict.Verdict`; an interval has ``mean``, ``low``, ``high``
-      and ``n``, in the metric's unit;
-    - ``figures``, one for each method: ``policy``, its `means`, and, except for dense training,
-      the intervals ``reach_flops``, ``reach_seconds``, ``after_equal_time`` and
-      ``worst_class_gap``, and ``reached``, a number of seeds: see `further`.
+    Attributes:
+        entries: one mapping per method and seed: ``policy`` ("dense", "random at 0.3", or the label
+            of a policy), ``seed``, ``value`` of the metric on the test data, ``seconds`` of
+            training (``None`` if runs took place in parallel), ``joules`` (or ``None``, with
+            ``joules_reason``), ``flops`` (``None`` if they cannot be counted), ``trained`` and
+            ``scored`` (samples), ``rate`` (share trained on), ``worst_class`` (lowest recall, or
+            ``None``), ``curve``: lists ``[FLOPs, seconds, validation value]``, ``stamp``: where it
+            was trained, and ``visits``, a file name.
+        metric, higher: name of ``value``, and whether a higher one is better.
+        forecast: what choosing by the validation data was expected to gain, before any training;
+            ``None`` if no policy does so.
+        baseline: sentences on an untuned or short baseline, shown before the verdicts.
+        notes: sentences on what was left out, could not be measured, or has to be known.
+        settings: what the runs share; ``stamp``: environment of the latest call.
+        smallest_gain: gains below it are called none; see `verdict.judge`.
+        train: the training data; ``None`` for a loaded comparison.
     """
-    verdicts, arms = report.verdicts, by_arm(report.entries)
-    figures = []
-    for name, row in means(report.entries).items():
-        figure: dict[str, Any] = {"policy": name, **row}
-        if name != DENSE:
-            figure |= _beside(arms[name], arms[DENSE], report.higher)
-        figures.append(figure)
-    factor, name = unit(report.metric)
-    plain: dict[str, Any] = _json(
-        {
+
+    def __init__(self, contents: Mapping[str, Any], folder: Path, train: Any = None) -> None:
+        self.entries: list[dict[str, Any]] = list(contents["entries"])
+        self.metric: str = contents["metric"]
+        self.higher: bool = contents["higher"]
+        self.notes: list[str] = list(contents.get("notes", []))
+        self.baseline: list[str] = list(contents.get("baseline", []))
+        forecast = contents.get("forecast")
+        self.forecast = None if forecast is None else Forecast(**forecast)
+        self.settings = dict(contents.get("settings", {}))
+        self.stamp = dict(contents.get("stamp", {}))
+        self.smallest_gain: float | None = contents.get("smallest_gain")
+        self.train = train
+        self._folder = folder  # of the arrays
+
+    @classmethod
+    def load(cls, path: str | Path) -> Comparison:
+        """A comparison from a file written by `save`, or from the folder ``out`` of `compare`.
+
+        Raises ``ValueError`` for another file, ``FileNotFoundError`` for a missing one.
+        """
+        path = Path(path)
+        path = path / NAME if path.is_dir() else path
+        if not path.exists():
+            raise FileNotFoundError(f"{path} does not exist: give a file that `save` wrote")
+        found = read_json(path, entries=list, metric=str, higher=bool, settings=dict)
+        if not found.get("entries"):
+            raise ValueError(f"{path} is no comparison: it has no entries")
+        if lacking := {name for entry in found["entries"] for name in NEEDED - entry.keys()}:
+            raise ValueError(f"{path} is no comparison: its entries lack {', '.join(lacking)}")
+        return cls(found, path.with_name(f"{path.stem}_visits"))
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to a JSON file, and the arrays to a folder beside it."""
+        path = Path(path)
+        folder = path.with_name(f"{path.stem}_visits")
+        if folder != self._folder and self._folder.exists():
+            shutil.copytree(self._folder, folder, dirs_exist_ok=True)
+        contents = {name: value for name, value in vars(self).items() if name in _SAVED}
+        contents["forecast"] = None if self.forecast is None else self.forecast._asdict()
+        return write_json(path, contents)
+
+    # --- what was found ---
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """One verdict per policy."""
+        return judge(
+            self.entries,
+            self.metric,
+            self.higher,
+            rows=self.test_rows,
+            smallest_gain=self.smallest_gain,
+        )
+
+    @property
+    def verdict(self) -> str:
+        """`before`, and the sentences of all verdicts; a line each."""
+        sentences = [*self.before, *(each.sentence for each in self.verdicts)]
+        return "\n".join(f"{sentence}." for sentence in sentences)
+
+    @property
+    def before(self) -> list[str]:
+        """The forecast, and what has to be known of the baseline."""
+        return [*([] if self.forecast is None else [self.forecast.sentence]), *self.baseline]
+
+    def table(self) -> pd.DataFrame:
+        """One row per method: number of seeds, and means over them; joules if they were measured.
+
+        Seeds without a finite value are left out, and counted as ``failed`` if there are any.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(means(self.entries)).T.rename_axis("policy")
+        frame["failed"] = frame["failed"].astype(int)
+        frame.insert(0, "n", frame.pop("seeds").astype(int) - frame["failed"])
+        unknown = [name for name in ("failed", "joules") if not frame[name].any()]
+        return frame.drop(columns=unknown).rename(columns={"value": self.metric})
+
+    def test_rows(self, entry: Entry) -> Tensor | None:
+        """Results of a run on the test rows, see `verdict.judge`; ``None`` if they are unknown."""
+        arrays = self._arrays(entry)
+        if "resampled" in arrays:
+            return spread_of_draws(arrays["resampled"])
+        return arrays.get("test")
+
+    def visits(self, policy: str, seed: int) -> dict[str, Tensor]:
+        """What one run trained on: ``trained`` and ``losses`` ``[8, rows]``, ``predicted``.
+
+        See `astkit.comparison.training.Record`. Raises ``ValueError`` for a run that does not
+        exist.
+        """
+        for entry in self.entries:
+            if (entry["policy"], entry["seed"]) == (policy, seed):
+                return self._arrays(entry)
+        known_runs = sorted({(entry["policy"], entry["seed"]) for entry in self.entries})
+        raise ValueError(f"no run of {policy!r} with seed {seed}: choose one of {known_runs}")
+
+    def _arrays(self, entry: Entry) -> dict[str, Tensor]:
+        path = self._folder / Path(entry["visits"]).name
+        return load_file(path) if path.exists() else {}
+
+    def samples(self, policy: str, *, show: Callable[[int], Any] | None = None) -> Samples:
+        """Which samples a method trained on, over all seeds; ``show``: see `Samples`.
+
+        Raises ``ValueError`` for a method that was not trained.
+        """
+        seeds = [entry["seed"] for entry in self.entries if entry["policy"] == policy]
+        records = together([self.visits(policy, seed) for seed in seeds or [0]])
+        return Samples(**records, data=self.train, show=show, name=policy)
+
+    def suspects(self, k: int = 50, policy: str = DENSE) -> Suspects:
+        """The ``k`` rows that most likely have a wrong label; see `Suspects`."""
+        return self.samples(policy).suspects(k)
+
+    def explore(self, most: int = 600) -> Explorer:
+        """A widget: choose a method, a class and a group, see samples, their losses and visits.
+
+        ``.save("explore.html")`` writes a page of the same that needs no kernel; see `explorer`.
+        """
+        policies = dict.fromkeys(entry["policy"] for entry in self.entries)
+        return explorer({policy: self.samples(policy) for policy in policies}, most)
+
+    # --- how it is shown ---
+
+    def __repr__(self) -> str:
+        return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
+
+    def to_markdown(self) -> str:
+        """Verdicts, tables and notes as Markdown, without figures."""
+        parts = [f"## {TITLE}", *map(_plain, self.before)]
+        parts.append("\n".join(f"- {_plain(each.sentence)}." for each in self.verdicts))
+        for title, table in self._tables().items():
+            lines = [list(table.columns), ["---"] * table.shape[1], *table.to_numpy().tolist()]
+            parts.append(title)
+            parts.append("\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines))
+        return "\n\n".join([*filter(None, parts), *map(_plain, self.notes)]) + "\n"
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write a page with verdicts, tables and figures; it needs no other files."""
+        return write_atomic(path, self._repr_html_())
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in self.verdicts)
+        before = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.before)
+        parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
+        for title, table in self._tables().items():
+            parts += [f"<p>{escape(title)}</p>", table.to_html(index=False)]
+        for alt, figure in pictures(self.entries, self.verdicts, self.test_rows).items():
+            png = base64.b64encode(figure.png()).decode()
+            parts.append(f'<p><img alt="{escape(alt)}" src="data:image/png;base64,{png}"></p>')
+        parts += [f"<p>{escape(note)}</p>" for note in self.notes]
+        return _PAGE.format(title=TITLE, body="\n".join(parts))
+
+    def _tables(self) -> dict[str, pd.DataFrame]:
+        """The tables by what is said above them."""
+        tables = {legend(self.verdicts): results(self.entries, self.verdicts, self.metric)}
+        if self.verdicts:
+            tables[_SECOND] = further(self.entries, self.verdicts)
+        return tables
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values, for scripts; what is not known is ``None``.
+
+        Keys: ``schema`` (`SCHEMA`), ``metric``, ``higher`` (whether a higher value is better),
+        ``unit`` (its ``name``, and the ``factor`` by which differences are shown), ``forecast``
+        (the fields of `Forecast`, or null), ``baseline`` (what has to be known of it), ``legend``
+        (what intervals and outcomes cover), ``notes``, and two lists:
+
+        - ``verdicts``, one for each policy: ``sentence``, ``better`` (true, false or null), and all
+          attributes of `astkit.comparison.verdict.Verdict`; an interval has ``mean``, ``low``,
+          ``high`` and ``n``, in the metric's unit;
+        - ``figures``, one for each method: ``policy``, its `means`, and, except for dense training,
+          the intervals ``reach_flops``, ``reach_seconds`` and ``worst_class_gap``, and ``reached``,
+          a number of seeds: see `further`.
+        """
+        arms, figures = by_arm(self.entries), []
+        for name, row in means(self.entries).items():
+            beside = {} if name == DENSE else _beside(arms[name], arms[DENSE], self.higher)
+            figures.append({"policy": name, **row, **beside})
+        factor, unit_name = unit(self.metric)
+        said = [
+            {"sentence": each.sentence, "better": each.better, **vars(each)}
+            for each in self.verdicts
+        ]
+        contents = {
             "schema": SCHEMA,
-            "metric": report.metric,
-            "higher": report.higher,
-            "unit": {"name": name, "factor": factor},
-            "forecast": None if report.forecast is None else report.forecast._asdict(),
-            "baseline": list(report.baseline),
-            "legend": legend(verdicts),
-            "verdicts": [
-                {"sentence": each.sentence, "better": each.better, **vars(each)}
-                for each in verdicts
-            ],
+            "metric": self.metric,
+            "higher": self.higher,
+            "unit": {"name": unit_name, "factor": factor},
+            "forecast": None if self.forecast is None else self.forecast._asdict(),
+            "baseline": self.baseline,
+            "legend": legend(self.verdicts),
+            "verdicts": said,
             "figures": figures,
-            "notes": list(report.notes),
+            "notes": self.notes,
         }
-    )
-    return plain
+        plain: dict[str, Any] = _json(contents)
+        return plain
+
+
+_SAVED = (
+    "entries",
+    "metric",
+    "higher",
+    "notes",
+    "baseline",
+    "settings",
+    "stamp",
+    "smallest_gain",
+)
 
 
 def _json(value: Any) -> Any:
@@ -215,6 +355,8 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
 
     Seeds without a finite value are left out; the number of seeds is then "4 of 5".
     """
+    import pandas as pd
+
     arms, judged = by_arm(entries), {each.policy: each for each in verdicts}
     rows = []
     for name, average in means(entries).items():
@@ -234,8 +376,10 @@ def results(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
     return pd.DataFrame(rows)
 
 
-def further(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) -> pd.DataFrame:
+def further(entries: Sequence[Entry], verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """One row per policy, as text: see the sentence above the table."""
+    import pandas as pd
+
     arms, average, rows = by_arm(entries), means(entries), []
     for each in verdicts:
         beside = _beside(arms[each.policy], arms[DENSE], each.higher)
@@ -246,8 +390,7 @@ def further(entries: Sequence[Entry], verdicts: Sequence[Verdict], metric: str) 
             some = f"{beside['reached']} of {each.n} seeds"
             row[f"{cost} needed"] = reached.text(".2f") if reached.n else some
         gaps_to = {
-            "after equal time": (beside["after_equal_time"], metric),
-            "minus random": (each.to_random, metric),
+            "minus random": (each.to_random, each.metric),
             "worst class": (beside["worst_class_gap"], "accuracy"),
         }
         for name, (gap, of) in gaps_to.items():
@@ -261,7 +404,6 @@ def _beside(arm: Arm, dense: Arm, higher: bool) -> dict[str, Any]:
     costs = {key: reach(arm, dense, key, higher) for key in COSTS}
     beside: dict[str, Any] = {
         "reached": max(len(known(values)) for values in costs.values()),
-        "after_equal_time": mean_interval(at_equal_seconds(arm, dense)),
         "worst_class_gap": mean_interval(differences(arm, dense, "worst_class")),
     }
     for key, values in costs.items():  # the mean over those seeds that reach it would be too low
@@ -306,28 +448,8 @@ def reached_at(
     return before + (cost - before) * (target - worse) / (value - worse)
 
 
-def at_equal_seconds(arm: Arm, dense: Arm) -> list[float | None]:
-    """Validation value after the seconds of dense training minus its final one, by seed.
-
-    A run that is shorter counts with its final value; None if unknown, or if dense training ended
-    before the run was validated for the first time.
-    """
-    gaps = list[float | None]()
-    for run, control in pairs(arm, dense):
-        target, value = _last(control), None
-        if run["curve"] and finite(run["seconds"]) and control["seconds"]:
-            _, seconds, values = np.array(run["curve"], dtype=float).T  # None becomes NaN
-            if control["seconds"] >= seconds[0]:
-                value = float(np.interp(control["seconds"], seconds, values))
-        gaps.append(value - target if finite(value) and finite(target) else None)
-    return gaps
-
-
 def pictures(
-    entries: Sequence[Entry],
-    verdicts: Sequence[Verdict],
-    rows: Rows | None = None,
-    resampled: bool = False,
+    entries: Sequence[Entry], verdicts: Sequence[Verdict], rows: Rows | None = None
 ) -> dict[str, Picture]:
     """The figures that the entries allow, by their descriptions; ``rows``: see `verdict.judge`."""
     if not verdicts:
@@ -338,7 +460,7 @@ def pictures(
     _, name = unit(metric)
     quantity = f"{metric} ({name})" if name != metric else metric
     controls = {
-        name: gaps(arm, arms[DENSE], rows, resampled).estimate().interval()
+        name: gaps(arm, arms[DENSE], rows).estimate().interval()
         for name, arm in arms.items()
         if name.startswith(RANDOM)
     }

@@ -38,9 +38,9 @@ class Samples:
     """The samples that a run trained on; notebooks display images, table rows or texts.
 
     Args:
-        trained, losses, predicted: see above.
+        trained, losses: see above.
         data: map-style data set of the N rows, or a loader of it; ``None`` displays row numbers.
-        labels: int64 ``[N]``, class numbers; by default those of ``data``, if it has any.
+        predicted: see above.
         show: returns what is displayed for a row: an image, a text, or the values of a table row
             (a mapping or a vector); by default the inputs in ``data[row]``.
         name: name of the policy, for titles.
@@ -49,8 +49,7 @@ class Samples:
         total: int64 ``[N]``: how often each row was trained on.
         loss: float ``[N]``: its loss above that of the average row in the same part of the budget,
             mean over the parts; NaN for rows without a loss.
-
-    Raises ``ValueError`` for arrays, labels or data of different lengths.
+        labels: int64 ``[N]``, class numbers; ``None`` if ``data`` have none.
     """
 
     def __init__(
@@ -59,34 +58,16 @@ class Samples:
         losses: Tensor,
         data: Any = None,
         *,
-        labels: Tensor | None = None,
         predicted: Tensor | None = None,
         show: Callable[[int], Any] | None = None,
         name: str = "this run",
     ) -> None:
-        self.trained, losses, self.data = (
-            trained.cpu(),
-            torch.atleast_2d(losses.cpu()),
-            data_set(data),
-        )
-        rows = losses.shape[-1]
-        if trained.ndim != 2 or trained.shape[1] != rows or losses.ndim != 2 or not rows:
-            raise ValueError(
-                f"trained has shape {list(trained.shape)} and losses {list(losses.shape)}: pass"
-                " both as [parts, N], with a column for each of the N rows"
-            )
-        if self.data is not None and len(self.data) != rows:
-            raise ValueError(
-                f"data has {len(self.data)} rows, but trained counts {rows}: pass the training data"
-            )
-        if labels is not None and list(labels.shape) != [rows]:
-            raise ValueError(
-                f"labels has shape {list(labels.shape)}: pass one for each of {rows} rows"
-            )
-        self.labels = class_labels(self.data, rows) if labels is None else labels.cpu()
+        self.trained, self.losses, self.name = trained, losses, name
+        self.data = data_set(data)
+        self.labels = class_labels(self.data, losses.shape[1])
         some = predicted is not None and bool((predicted >= 0).any())  # none without classes
-        self.predicted, self.name = predicted if some else None, name
-        self.total, self.losses = self.trained.long().sum(0), losses
+        self.predicted = predicted if some else None
+        self.total = trained.long().sum(0)
         self.loss = (losses - losses.nanmean(1, keepdim=True)).nanmean(0)
         self.show = show or (lambda row: None if self.data is None else _inputs(self.data[row]))
 
@@ -118,7 +99,7 @@ class Samples:
         import pandas as pd
 
         if self.labels is None:
-            raise ValueError("the rows have no class labels: pass labels, int64 [N]")
+            raise ValueError("the data have no class labels: give them an attribute labels")
         rows = torch.cat([torch.ones(1, len(self.total)), self.trained]).double()
         counts = torch.zeros(len(rows), int(self.labels.max()) + 1, dtype=torch.float64)
         shares = counts.index_add_(1, self.labels, rows) / rows.sum(1, keepdim=True)
@@ -198,8 +179,7 @@ class Suspects:
 
     Networks fit consistent samples first, so wrong labels keep a high loss for long (Arpit et al.,
     "A Closer Look at Memorization in Deep Networks", 2017). They are ranked by the mean over the
-    run, not by the last loss, since in the end they are fitted too. Raises ``ValueError`` for ``k``
-    below 1.
+    run, not by the last loss, since in the end they are fitted too.
 
     Attributes:
         rows: int64 ``[k]``, the most suspected first.
@@ -207,8 +187,6 @@ class Suspects:
     """
 
     def __init__(self, samples: Samples, k: int = 50) -> None:
-        if k < 1:
-            raise ValueError(f"k is {k}: ask for at least one row")
         self.samples, order = samples, by_loss(samples.loss)
         self.rows, self.kept = order[:k], order[k:].sort().values
 
@@ -220,12 +198,11 @@ class Suspects:
         """Write the table, atomically."""
         return write_atomic(path, self.table().to_csv(float_format="%.6g"))
 
-    def drop(self) -> Kept:
+    def drop(self) -> Subset[Any]:
         """The training data without the suspects; raises ``ValueError`` for a loaded comparison."""
-        samples = self.samples
-        if samples.data is None:
-            raise ValueError("the training data are not known here: compare anew, or pass data")
-        return Kept(samples.data, self.kept, samples.labels)
+        if self.samples.data is None:
+            raise ValueError("a loaded comparison has no training data: compare anew")
+        return Subset(self.samples.data, self.kept.tolist())
 
     def __repr__(self) -> str:
         number, rows = len(self.rows), len(self.samples.loss)
@@ -242,30 +219,16 @@ class Suspects:
 
     def picture(self) -> Picture:
         """Images of the suspects, each with its label and the class predicted."""
-        samples, predicted = self.samples, self.samples.predicted
-        parts = self.rows.split(ACROSS)
-        starts = [1 + place * ACROSS for place in range(len(parts))]
-        lines = {
-            f"{a} to {a + len(part) - 1}: suspects": part
-            for a, part in zip(starts, parts, strict=True)
-        }
+        samples, predicted, lines = self.samples, self.samples.predicted, {}
+        for place, rows in enumerate(self.rows.split(ACROSS)):
+            first = 1 + place * ACROSS
+            lines[f"{first} to {first + len(rows) - 1}: suspects"] = rows
 
         def words(row: int) -> str:
             return "" if predicted is None else f" → {samples.class_name(int(predicted[row]))}"
 
         title = "suspected wrong labels: label given" + " → class predicted" * bool(words(0))
         return samples.images(lines, words, title)
-
-
-class Kept(Subset[Any]):
-    """Rows of a data set, with their ``labels`` (int64 ``[rows]``) and ``classes``, if known."""
-
-    def __init__(self, data: Any, rows: Tensor, labels: Tensor | None) -> None:
-        super().__init__(data, rows.tolist())
-        if labels is not None:
-            self.labels = labels[rows]
-        if hasattr(data, "classes"):
-            self.classes = data.classes
 
 
 def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 
-from astkit.comparison.baseline import Baseline, check_baseline, with_lr
+from astkit.comparison.baseline import Baseline, check_baseline
 from astkit.comparison.samples import data_set
 from astkit.comparison.statistics import DENSE
 from astkit.comparison.training import RECORDS, Entry, Method, Task, opened, run, selectable
@@ -23,7 +22,7 @@ from astkit.gating.policies.aim import Aim, forecast
 from astkit.gating.policies.auto import Auto
 from astkit.gating.policy import Policy, overrides
 from astkit.stamp import stamp
-from astkit.trainers import Budget, Progress, Trainer
+from astkit.trainers import Budget, Trainer
 from astkit.trainers.fingerprint import (
     check_same,
     data_part,
@@ -34,11 +33,6 @@ from astkit.trainers.fingerprint import (
 )
 from astkit.trainers.progress import duration
 
-UNLABELLED = {
-    "train": "neither looks for wrong labels nor at class shares",
-    "validation": "does not follow its class shares",
-}
-"""What `auto` leaves out without class labels."""
 PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend on
 EXCESS = 1.1  # share of the FLOPs of dense training above which a run is noted
 SHARED = 0.01  # share of the smaller split above which shared rows are warned of
@@ -49,7 +43,7 @@ class Schedule:
     """The runs of a comparison, and their entries so far by label and seed.
 
     For each seed dense training comes first, then every policy, then random selection at the rate
-    of each policy that skips samples.
+    of each policy that skips samples; with several jobs, each of them for all seeds at once.
     """
 
     task: Task
@@ -57,61 +51,60 @@ class Schedule:
     budget: Budget
     seeds: list[int]
     folder: Path
-    minutes: float | None = None
     jobs: int = 1
     resumable: bool = True
     check_baseline: bool = True
     notes: list[str] = field(default_factory=list)
     entries: dict[tuple[str, int], Entry] = field(default_factory=dict)
+    controls: dict[str, Method] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def train(self) -> dict[str, Any]:
         """Train the runs that the folder lacks; returns the contents of a `Comparison`."""
-        start = time.monotonic()
-        self.settings: dict[str, Any] = {}
         for path in sorted((self.folder / "entries").glob("*.json")):
             entry = read_json(path, policy=str, seed=int, rate=float)
             self.entries[entry["policy"], entry["seed"]] = entry
-        dense = Method(DENSE, None)
-        controls: dict[str, Method] = {}
-        seeds: list[int] = []
-        self.progress = Together((1 + 2 * len(self.methods)) * max(1, len(self.seeds)))
-        first = self.seeds[0] if self.seeds else 0
+        self.start, self.trained = time.perf_counter(), 0
+        self.whole = (1 + 2 * len(self.methods)) * len(self.seeds)  # runs, at most
+        first, dense = self.seeds[0], Method(DENSE, None)
         expected = self._forecast(first)
         baseline = self._baseline(first)
         if self.jobs > 1 or (DENSE, first) in self.entries:
             self._check(self.task.trainer(None, first, self.budget))
-        try:
-            for group in self._groups(start):
-                seeds += group
-                self._train([(dense, seed) for seed in group])
-                self._look_at(baseline, first)
-                self._train([(each, seed) for seed in group for each in self.methods.values()])
-                found = self._controls(seeds)
-                self.progress.whole = (1 + len(self.methods) + len(found)) * len(
-                    self.seeds or seeds
-                )
-                due = {label: group if label in controls else seeds for label in found}
-                self._train([(found[label], seed) for label in due for seed in due[label]])
-                controls = found
-        finally:
-            self.progress.end()
-        labels = [DENSE, *controls, *self.methods]
-        known = ((label, seed) for seed in seeds for label in labels)
+        groups = [self.seeds] if self.jobs > 1 else [[seed] for seed in self.seeds]
+        for group in groups:
+            self._train([(dense, seed) for seed in group])
+            self._look_at(baseline, first)
+            self._train([(each, seed) for seed in group for each in self.methods.values()])
+            seeds = self.seeds[: self.seeds.index(group[-1]) + 1]
+            self.controls = self._controls(seeds)
+            self.whole = (1 + len(self.methods) + len(self.controls)) * len(self.seeds)
+            self._train([(each, seed) for each in self.controls.values() for seed in seeds])
+        known = ((label, seed) for seed in self.seeds for label in self._labels())
         entries = [self.entries[each] for each in known if each in self.entries]
         if all("failed" in entry for entry in entries):
             raise FloatingPointError(f"dense training fails: {entries[0]['failed']}")
         self._note_costs(entries)
+        for label in self.methods:
+            self._note_policy(label, [entry for entry in entries if entry["policy"] == label])
         self._note_data(entries)
+        some = next(entry for entry in entries if "failed" not in entry)
         return {
             "entries": entries,
-            "metric": _first(entries, "metric"),
-            "higher": _first(entries, "higher"),
+            "metric": some["metric"],
+            "higher": some["higher"],
             "notes": self.notes,
             "baseline": baseline.notes,
             "forecast": None if expected is None else expected._asdict(),
             "settings": self.settings,
             "stamp": stamp(),
         }
+
+    def _labels(self) -> list[str]:
+        """The methods in the order of the report."""
+        return [DENSE, *self.controls, *self.methods]
+
+    # --- before the first run ---
 
     def _forecast(self, seed: int) -> Forecast | None:
         """What choosing by the validation data is expected to gain, if a policy does so."""
@@ -138,7 +131,7 @@ class Schedule:
                 baseline = check_baseline(self.task, self.budget, seed, given)
             baseline.save(self.folder)
         if self.task.config.lr is None:
-            self.task = with_lr(self.task, baseline.lr)
+            self.task = replace(self.task, config=replace(self.task.config, lr=baseline.lr))
         return baseline
 
     def _look_at(self, baseline: Baseline, seed: int) -> None:
@@ -203,35 +196,22 @@ class Schedule:
                 " loads all rows in its own way: pass a map-style data set, or a plain DataLoader"
             )
 
-    def _groups(self, start: float) -> Iterator[list[int]]:
-        """Seeds that are trained together: one after the other, or as many as there are jobs."""
-        if self.minutes is None:
-            size = len(self.seeds) if self.jobs > 1 else 1
-            yield from (self.seeds[at : at + size] for at in range(0, len(self.seeds), size))
-            return
-        longest = 0.0
-        for first in itertools.count(0, self.jobs):
-            began = time.monotonic()
-            group = list(range(first, first + self.jobs))
-            if first and began - start + longest > self.minutes * 60:
-                return
-            yield group
-            longest = max(longest, time.monotonic() - began)
+    # --- the runs ---
 
     def _train(self, runs: Sequence[tuple[Method, int]]) -> None:
         """Train the ``runs`` that have no entry, in this process or in parallel.
 
         Where dense training failed there is nothing to compare with, so these seeds are left out.
         """
-        failed = {
-            seed for (label, seed), e in self.entries.items() if label == DENSE and "failed" in e
-        }
-        runs = [each for each in runs if each[1] not in failed]
-        missing = [each for each in runs if (each[0].label, each[1]) not in self.entries]
-        self.progress.done += len(runs) - len(missing)
+        failed = {seed for seed in self.seeds if "failed" in self.entries.get((DENSE, seed), {})}
+        missing = [
+            (method, seed)
+            for method, seed in runs
+            if seed not in failed and (method.label, seed) not in self.entries
+        ]
         for entry in self._entries(missing):
             self.entries[entry["policy"], entry["seed"]] = entry
-            self.progress.finished(entry)
+            self._report(entry)
 
     def _entries(self, runs: Sequence[tuple[Method, int]]) -> Iterator[Entry]:
         calls = [
@@ -241,14 +221,23 @@ class Schedule:
         train = partial(run, resumable=self.resumable, timed=self.jobs == 1)
         if self.jobs == 1:
             for call in calls:
-                check = None if self.settings else self._check
-                yield train(*call, observers=(self.progress,), check=check)
+                yield train(*call, check=None if self.settings else self._check)
             return
         import joblib
 
         with joblib.parallel_config("loky", n_jobs=self.jobs, inner_max_num_threads=1):
             parallel = joblib.Parallel(return_as="generator_unordered")
             yield from parallel(joblib.delayed(train)(*call) for call in calls)
+
+    def _report(self, entry: Entry) -> None:
+        """Print a run that has ended, and the time left."""
+        self.trained += 1
+        wanted = [(label, seed) for label in self._labels() for seed in self.seeds]
+        done = sum(each in self.entries for each in wanted)
+        left = (time.perf_counter() - self.start) * max(0, self.whole - done) / self.trained
+        value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
+        words = f"{entry['policy']}, seed {entry['seed']}: {value}"
+        print(f"run {done} of {self.whole}: {words}; {duration(left)} left", flush=True)
 
     def _budget(self, method: Method, seed: int) -> Budget:
         """Dense training has the budget given; other runs have what dense training cost."""
@@ -266,10 +255,9 @@ class Schedule:
 
     def _controls(self, seeds: Sequence[int]) -> dict[str, Method]:
         """Random selection at the rate of each policy for its first seed that did not fail."""
-        controls = {}
+        controls: dict[str, Method] = {}
         if not hasattr(selectable(self.task.train, 0), "order"):
-            self._say("train loads all rows in its own way, so there is no random control")
-            return {}
+            return controls
         for label, method in self.methods.items():
             runs = (self.entries.get((label, seed)) for seed in seeds)
             good = next((each for each in runs if each is not None and "failed" not in each), None)
@@ -294,33 +282,30 @@ class Schedule:
                 f"runs differ in {', '.join(PLACE[:-1])} or {PLACE[-1]} (see stamp in entries), so"
                 " their seconds are not comparable"
             )
-        dense = {entry["seed"]: entry for entry in entries if entry["policy"] == DENSE}
         for entry in entries:
             name = f"{entry['policy']}, seed {entry['seed']}"
+            dense = self.entries[DENSE, entry["seed"]]
             if "failed" in entry:
                 self._say(f"{name}: {entry['failed']}")
-            elif not uncounted and entry["flops"] > EXCESS * dense[entry["seed"]]["flops"]:
-                self._say(self._excess(name, entry, dense[entry["seed"]]))
-        for label in self.methods:
-            first = next(entry for entry in entries if entry["policy"] == label)
-            self._note_break_even(label, first, dense[first["seed"]])
-            if all("failed" in entry for entry in entries if entry["policy"] == label):
-                self._say(f"{label} failed with all seeds, so it has no random control")
-            steps = entry_steps(entries, label)
-            if steps and not 0.9 < steps[0] / steps[1] < 1.1:
-                self._say(f"{label} took {steps[0]} steps, its random control {steps[1]}")
+            elif not uncounted and entry["flops"] > EXCESS * dense["flops"]:
+                self._say(
+                    f"{name} cost {entry['flops'] / dense['flops']:.2f} times the FLOPs of dense"
+                    " training: its last step, or the training of a helper model, went beyond the"
+                    " budget; give a larger budget"
+                )
 
-    def _excess(self, name: str, entry: Entry, dense: Entry) -> str:
-        share = entry["flops"] / dense["flops"]
-        said = f"{name} cost {share:.2f} times the FLOPs of dense training"
-        if entry["steps"] <= 1:
-            return f"{said}: a single step costs more than the budget; give a larger budget"
-        policy = (
-            self.methods[entry["policy"]].new_policy(0) if entry["policy"] in self.methods else None
-        )
-        if policy is not None and overrides(policy, "prepare"):
-            return f"{said}: its helper models are trained before the budget is checked"
-        return f"{said}: its last step went beyond the budget; give a larger budget"
+    def _note_policy(self, label: str, runs: Sequence[Entry]) -> None:
+        """Break-even rate, steps beside those of the control, and whether all ``runs`` failed."""
+        first = runs[0]
+        self._note_break_even(label, first, self.entries[DENSE, first["seed"]])
+        if all("failed" in entry for entry in runs):
+            self._say(f"{label} failed with all seeds, so it has no random control")
+        for control in self.controls:
+            other = self.entries[control, first["seed"]]
+            near = abs(other["rate"] - first["rate"]) < 0.01 * first["rate"]
+            steps, others = first["steps"], other["steps"]
+            if near and not 0.9 * others < steps < 1.1 * others:
+                self._say(f"{label} took {steps} steps, its random control {others}")
 
     def _note_break_even(self, label: str, entry: Entry, dense: Entry) -> None:
         """The rate below which scoring saves time, from the seconds of the first seed."""
@@ -340,28 +325,27 @@ class Schedule:
             )
 
     def _note_data(self, entries: Sequence[Entry]) -> None:
-        task = self.task
-        for part in ("validation", "test"):
-            if data_set(getattr(task, part)) is data_set(task.train):
-                self._say(f"{part} is the training data: pass samples that are not trained on")
-        self._note_shared()
-        asked = "auto" in self.methods and entries[0]["worst_class"] is not None
-        for part, effect in UNLABELLED.items() if asked else ():
-            if class_labels(data_set(getattr(task, part))) is None:
+        if not hasattr(selectable(self.task.train, 0), "order"):
+            self._say("train loads all rows in its own way, so there is no random control")
+        names = ("train", "validation", "test")
+        parts = {name: data_set(getattr(self.task, name)) for name in names}
+        for name in ("validation", "test"):
+            if parts[name] is parts["train"]:
+                self._say(f"{name} is the training data: pass samples that are not trained on")
+        if "auto" in self.methods and entries[0]["worst_class"] is not None:
+            unread = [name for name in ("train", "validation") if class_labels(parts[name]) is None]
+            if unread:
                 self._say(
-                    f"{part} has no class labels that auto could read, so it {effect}: give the"
-                    " data set an attribute labels, one class per row"
+                    f"auto cannot read the class labels of {' and '.join(unread)}, so it does not"
+                    " look for wrong labels or at class shares: give the data set an attribute"
+                    " labels, one class per row"
                 )
-
-    def _note_shared(self) -> None:
-        """Rows that two parts of the data share, in the first line of the report."""
-        task = self.task
-        shared = shared_rows(task.train, task.validation, task.test) or {}
-        parts = [f"{part.rows:,} of {one} in {other}" for (one, other), part in shared.items()]
-        if not parts:
+        shared = shared_rows(self.task.train, self.task.validation, self.task.test) or {}
+        if not shared:
             return
-        sentence = f"rows with equal inputs: {', '.join(parts)}"
-        if any(rows.share > SHARED for rows in shared.values()):
+        counts = [f"{part.rows:,} of {a} in {b}" for (a, b), part in shared.items()]
+        sentence = f"rows with equal inputs: {', '.join(counts)}"
+        if any(part.share > SHARED for part in shared.values()):
             sentence += (
                 "; remove them from the training data, since a model that has seen a row says"
                 " nothing about new ones"
@@ -372,43 +356,3 @@ class Schedule:
     def _say(self, sentence: str) -> None:
         print(sentence)
         self.notes.append(sentence)
-
-
-class Together(Progress):
-    """Progress of all runs together: a bar, or a line per run."""
-
-    def __init__(self, whole: int) -> None:
-        super().__init__("compare")
-        self.whole, self.done, self.trained = whole, 0, 0
-
-    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Does nothing: a line follows when the run has ended."""
-
-    def finished(self, entry: Entry) -> None:
-        """Count and report a run."""
-        self.done += 1
-        self.trained += 1
-        value = "failed" if entry["value"] is None else f"{entry['metric']} {entry['value']:.4g}"
-        left = (time.perf_counter() - self.start) * max(0, self.whole - self.done) / self.trained
-        words = f"{entry['policy']}, seed {entry['seed']}: {value}"
-        print(f"run {self.done} of {self.whole}: {words}; {duration(left)} left", flush=True)
-
-    def close(self) -> None:
-        """Called at the end of each run; does nothing."""
-
-    def end(self) -> None:
-        """Does nothing: there is no bar."""
-
-
-def entry_steps(entries: Sequence[Entry], label: str) -> tuple[int, int] | None:
-    """Steps of a policy and of its random control with the first seed; ``None`` without one."""
-    first = next(entry for entry in entries if entry["policy"] == label)
-    for entry in entries:
-        near = abs(entry["rate"] - first["rate"]) < 0.01 * first["rate"]
-        if entry["policy"].startswith("random at ") and entry["seed"] == first["seed"] and near:
-            return first["steps"], entry["steps"]
-    return None
-
-
-def _first(entries: Sequence[Entry], key: str) -> Any:
-    return next((entry[key] for entry in entries if key in entry), None)

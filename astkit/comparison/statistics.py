@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.trainers.evaluation import wilson_interval
 
 Entry = Mapping[str, Any]
 Arm = dict[int, Entry]
@@ -90,15 +89,6 @@ def paired_difference(values: Mapping[Any, float], control: Mapping[Any, float])
     return mean_interval(values[key] - control[key] for key in values if key in control)
 
 
-def split_error(accuracy: float, rows: int) -> float:
-    """Half width of Wilson's 95 % interval of an ``accuracy`` measured on ``rows`` samples.
-
-    It is the uncertainty due to the finite test split, independent of the number of seeds.
-    """
-    low, high = wilson_interval(round(accuracy * rows), rows)
-    return (high - low) / 2
-
-
 @dataclass(frozen=True)
 class Estimate:
     """Mean of ``n`` paired differences, one a seed, and the two parts of its variance.
@@ -159,14 +149,11 @@ class Estimate:
         return float(root)
 
 
-def estimate(
-    values: Sequence[float], rows: np.ndarray | None = None, resampled: bool = False
-) -> Estimate:
+def estimate(values: Sequence[float], rows: np.ndarray | None = None) -> Estimate:
     """Mean of the differences ``values`` of S seeds, and its variance over seeds and test rows.
 
-    ``rows``: float ``[S, R]``, the difference of each test row at each seed; if ``resampled``, the
-    difference in the metric on each of R bootstrap samples of the test rows, see `bootstrap_rows`.
-    Columns that are not finite are left out.
+    ``rows``: float ``[S, R]``, the difference of each test row at each seed; of a metric that is no
+    mean over rows, see `spread_of_draws`. Columns that are not finite are left out.
 
     Row i at seed j differs by d_ij = d + r_i + s_j + e_ij, with independent random effects of rows,
     seeds, and both. The mean over S seeds and R rows then has the variance
@@ -175,9 +162,7 @@ def estimate(
     however many seeds there are. Two seeds have the covariance var(r) over the rows, so the mean
     covariance of all pairs of seeds, over R, estimates it; this is the method of moments,
     (MS_rows - MS_residual) / (S R), in the table of the analysis of variance (Searle, Casella and
-    McCulloch, Variance Components (1992), chapter 4). Negative estimates count as 0. In bootstrap
-    samples of the rows, R times smaller, the same covariance appears for any metric (Efron and
-    Tibshirani, An Introduction to the Bootstrap (1993), chapter 6).
+    McCulloch, Variance Components (1992), chapter 4). Negative estimates count as 0.
     """
     n, common, units = len(values), 0.0, 0
     spread = float(np.std(values, ddof=1)) if n > 1 else 0.0
@@ -188,7 +173,7 @@ def estimate(
         units = kept.shape[1]
         covariances = np.cov(kept)
         of_pairs = (covariances.sum() - covariances.trace()) / (n * (n - 1))
-        common = max(0.0, float(of_pairs)) / (1 if resampled else units)
+        common = max(0.0, float(of_pairs)) / units
         if (kept == kept[0]).all():  # the seed makes no difference
             seeds = 0.0
     return Estimate(fmean(values) if n else math.nan, n, seeds, common, units)
@@ -202,6 +187,16 @@ def bootstrap_rows(rows: int, draws: int = DRAWS) -> Iterator[Tensor]:
     for draw in range(draws):
         random = rng.generator(0, "bootstrap of the test rows", draw)
         yield torch.randint(rows, (rows,), generator=random)
+
+
+def spread_of_draws(values: Tensor) -> Tensor:
+    """A metric's ``values`` ``[R]`` on R samples of `bootstrap_rows`, for the rows of `estimate`.
+
+    Between two seeds they have the covariance var(r) / rows for any metric (Efron and Tibshirani,
+    An Introduction to the Bootstrap (1993), chapter 6), which `estimate` divides by R once more, so
+    they are multiplied by the square root of R.
+    """
+    return values.double() * math.sqrt(len(values))
 
 
 def holm(p: Mapping[str, float], error: float = ERROR) -> set[str]:
@@ -358,26 +353,24 @@ class Gaps(NamedTuple):
     Attributes:
         values: float ``[S]``.
         rows: float ``[S, R]``, or ``None`` unless all of these runs have them; see `estimate`.
-        resampled: whether ``rows`` are bootstrap samples of the test rows.
     """
 
     values: np.ndarray
     rows: np.ndarray | None
-    resampled: bool
 
     def estimate(self) -> Estimate:
         """Mean and variance of the differences."""
-        return estimate(self.values.tolist(), self.rows, self.resampled)
+        return estimate(self.values.tolist(), self.rows)
 
     def minus(self, other: Gaps, factor: float) -> Gaps:
         """These differences minus ``factor`` times ``other``, which has the same seeds."""
         rows = None
         if self.rows is not None and other.rows is not None:
             rows = self.rows - factor * other.rows
-        return Gaps(self.values - factor * other.values, rows, self.resampled)
+        return Gaps(self.values - factor * other.values, rows)
 
 
-def gaps(arm: Arm, control: Arm, rows: Rows | None = None, resampled: bool = False) -> Gaps:
+def gaps(arm: Arm, control: Arm, rows: Rows | None = None) -> Gaps:
     """Differences of ``arm`` to ``control``, for the seeds at which both are finite."""
     both = pairs(arm, control)
     values = np.array([run["value"] - other["value"] for run, other in both])
@@ -387,7 +380,7 @@ def gaps(arm: Arm, control: Arm, rows: Rows | None = None, resampled: bool = Fal
         if mine is not None and its is not None:
             of_rows.append((mine.double() - its.double()).numpy(force=True))
     complete = both and len(of_rows) == len(both)
-    return Gaps(values, np.stack(of_rows) if complete else None, resampled)
+    return Gaps(values, np.stack(of_rows) if complete else None)
 
 
 def share_of_gain(policy: Gaps, oracle: Gaps) -> Interval:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, default_collate
+from torch.utils.data import RandomSampler, default_collate
 
 from astkit import rng
 from astkit.comparison.statistics import bootstrap_rows
@@ -32,7 +32,6 @@ from astkit.trainers import (
     Budget,
     Checkpoints,
     Metric,
-    Observer,
     StepResult,
     TrainConfig,
     Trainer,
@@ -163,7 +162,17 @@ class Method:
         return Method(f"random at {rate:.3g}", {"name": "random", "rate": rate})
 
 
-class Record:
+class _Quiet:
+    """An observer that reads no reports, which come late."""
+
+    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class Record(_Quiet):
     """An observer of what a run trains on, by row; it does not wait for the device.
 
     Attributes:
@@ -178,12 +187,6 @@ class Record:
         self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
         self.losses = torch.full((PARTS, rows), torch.nan, device=device)
         self.predicted = torch.full((rows,), -1, dtype=torch.int16, device=device)
-
-    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
     def watch(self, batch: Batch, result: StepResult) -> None:
         """Count a training step."""
@@ -210,13 +213,8 @@ class Record:
         for name, value in state.items():
             getattr(self, name).copy_(value)
 
-    def save(self, path: Path, others: Mapping[str, Tensor]) -> None:
-        """Write the arrays, and ``others``."""
-        arrays = {**self.state_dict(), **others}
-        write_atomic(path, save({name: part.cpu().contiguous() for name, part in arrays.items()}))
 
-
-class Curve:
+class Curve(_Quiet):
     """Validates at `POINTS` equal fractions of the budget and at its end.
 
     Attributes:
@@ -227,12 +225,6 @@ class Curve:
         self.measure = measure
         self.points: list[list[float | None]] = []
         self.reached = 0
-
-    def log(self, step: int, *, phase: str, **metrics: Any) -> None:
-        """Does nothing: reports are late."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
     def reach(self, progress: float, done: bool) -> None:
         """Validate if the next fraction of the budget is reached."""
@@ -256,7 +248,6 @@ def run(
     seed: int,
     budget: Budget,
     folder: Path,
-    observers: tuple[Observer, ...] = (),
     *,
     resumable: bool = True,
     timed: bool = True,
@@ -283,7 +274,7 @@ def run(
         method.new_policy(seed),
         seed,
         budget,
-        observers=[curve, *([record] if indexed else []), *observers],
+        observers=[curve, record] if indexed else [curve],
         checkpoints=Checkpoints(saved, every=1, pause=PAUSE) if resumable else None,
         resume=resumable,
         meter=EnergyMeter(device),
@@ -310,7 +301,10 @@ def run(
         "stamp": {key: value for key, value in stamp().items() if key in STAMPED},
         "visits": f"{name}.safetensors",
     }
-    record.save(folder / RECORDS / entry["visits"], arrays)
+    kept = {
+        name: part.cpu().contiguous() for name, part in {**record.state_dict(), **arrays}.items()
+    }
+    write_atomic(folder / RECORDS / entry["visits"], save(kept))
     path = write_json(folder / "entries" / f"{name}.json", entry)
     shutil.rmtree(saved, ignore_errors=True)
     return read_json(path)
@@ -395,19 +389,16 @@ def selectable(data: Any, seed: int) -> BatchSource:
 
 def opened(data: Any) -> Any:
     """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
-    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
-        return data
     if not convertible(data):
         return data
-    rows: Any = data.dataset
-    collate: Any = None if data.collate_fn is default_collate else data.collate_fn
+    rows, collate = data.dataset, data.collate_fn
     if isinstance(rows, Indexed):  # the Loader provides indices itself
         rows = rows.indexed_data
     return Loader(
         rows,
-        data.batch_size or 1,
+        data.batch_size,
         shuffle=isinstance(data.sampler, RandomSampler),
         num_workers=data.num_workers,
         drop_last=data.drop_last,
-        collate_fn=collate,
+        collate_fn=None if collate is default_collate else collate,
     )

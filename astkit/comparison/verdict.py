@@ -171,7 +171,6 @@ def judge(
     higher: bool = True,
     *,
     rows: Rows | None = None,
-    resampled: bool = False,
     smallest_gain: float | None = None,
 ) -> list[Verdict]:
     """One verdict for each policy that is not a control, in the order of ``entries``.
@@ -182,10 +181,8 @@ def judge(
         metric: name of ``value`` and of the curves' values; accuracies are shares of samples.
         higher: whether a higher value is better.
         rows: returns the results of a run on the test rows, float ``[test_rows]``, in the same
-            order for all runs, whose mean is its ``value``; or ``None``. By default intervals are
-            over seeds only.
-        resampled: ``rows`` returns the metric on each of the samples of `bootstrap_rows` instead,
-            for metrics that are no means over rows.
+            order for all runs, whose mean is its ``value``, or `spread_of_draws`; or ``None``. By
+            default intervals are over seeds only.
         smallest_gain: gains below it are called none; by default `SMALLEST_GAIN` for accuracies.
 
     Outcomes are corrected for the number of policies, the oracle not counted: with a probability
@@ -202,7 +199,7 @@ def judge(
     dense, sign = arms.get(DENSE, {}), 1 if higher else -1
 
     def against(arm: Arm, control: Arm) -> Gaps:
-        return gaps(arm, control, rows, resampled)
+        return gaps(arm, control, rows)
 
     estimates = {name: against(arm, dense).estimate() for name, arm in policies.items()}
     zero = {name: each.p() for name, each in estimates.items()}

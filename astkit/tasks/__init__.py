@@ -1,8 +1,8 @@
 """Tasks of a comparison: arguments of `astkit.compare`, by name; from files: `astkit.tasks.files`.
 
-``astkit.compare(**task("language"), policies=["auto"])``, or ``dataset="language"``. A task is a
-mapping with ``make_model``, ``train``, ``validation``, ``test``, and where they differ from the
-defaults ``criterion``, ``metrics``, ``config``, ``batch_size``, ``budget`` and ``policies``.
+``astkit.compare(**task("language"), policies=["auto"])``. A task is a mapping with ``make_model``,
+``train``, ``validation``, ``test``, and where they differ from the defaults ``criterion``,
+``metrics``, ``config``, ``batch_size``, ``budget`` and ``policies``.
 """
 
 from __future__ import annotations

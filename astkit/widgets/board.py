@@ -136,6 +136,8 @@ class LiveBoard:
                     continue
                 style = line(("this run", "dense")[place], markers=False)
                 style |= {"linestyle": ("-", "--")[place], "lw": 1.2}
+                if place and name != "flops_dense":
+                    style["color"] = SOFT
                 x, y = points[name]
                 if name in NOISY:
                     axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)

@@ -25,7 +25,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from astkit import Budget, Gate
-from astkit.comparison.arguments import checked_task
+from astkit.comparison.compare import checked_task
 from astkit.comparison.statistics import ratio_interval
 from astkit.comparison.training import Task
 from astkit.files import read_json, write_atomic, write_json

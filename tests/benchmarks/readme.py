@@ -21,12 +21,14 @@ import pandas as pd
 from PIL import Image
 
 from astkit import files
-from astkit.comparison.statistics import by_arm, differences, mean_interval, split_error
+from astkit.comparison.statistics import by_arm, differences, mean_interval
 from astkit.comparison.verdict import amount
 from astkit.runs import export
 from astkit.stamp import describe
+from astkit.trainers.evaluation import wilson_interval
 from tests.benchmarks import distributed as bytes_added
 from tests.benchmarks import figures, optimal_rate, origin, tasks
+from tests.benchmarks import suspects as wrong_labels
 from tests.benchmarks.bench import HERE, ROOT, markdown
 
 RESULTS = ROOT / "notebooks" / "results"
@@ -193,6 +195,12 @@ def _arms(results: list[Report], test_rows: int) -> pd.DataFrame:
         "seconds / dense": share["seconds"].map("{:.2f}".format),
     }
     return pd.DataFrame(shown)
+
+
+def split_error(accuracy: float, rows: int) -> float:
+    """Half width of Wilson's 95 % interval of an ``accuracy`` on ``rows`` test samples."""
+    low, high = wilson_interval(round(accuracy * rows), rows)
+    return (high - low) / 2
 
 
 def _percent(share: float) -> str:
@@ -374,8 +382,20 @@ def _commits(parts: Report) -> str:
     return f"Commits: {', '.join(commits)}. {describe(list(parts.values())[-1]['stamp'])}"
 
 
+def suspects() -> str:
+    """Wrong labels found, in words."""
+    return wrong_labels.sentence(read(HERE / "suspects.json")["rows"])
+
+
+def suspects_found() -> str:
+    """Wrong labels found by one training, and by cleanlab's cross-validation."""
+    report = read(HERE / "suspects.json")
+    return f"{markdown(wrong_labels.table(report['rows']))}\n\n{describe(report['stamp'])}"
+
+
 FILES: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (gains, notebooks),
+    "README.md": (gains, suspects, notebooks),
+    "docs/compare.md": (suspects_found,),
     "docs/measured.md": (digits, cifar10, package, benchmarks, speed, scores, claims),
     "docs/systems.md": (lattice, logic_ca),
     "docs/distributed.md": (distributed,),
@@ -393,7 +413,7 @@ def fill(name: str, text: str) -> str:
             raise ValueError(
                 f"{name} has {len(found)} places for {make.__name__!r}: mark exactly one"
             )
-        block = f"<!-- {make.__name__} -->\n\n{make()}\n\n<!-- end -->"
+        block = f"<!-- {make.__name__} -->\n{make()}\n<!-- end -->"
         text = text.replace(found[0], block)
     return text
 

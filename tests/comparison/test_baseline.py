@@ -54,20 +54,19 @@ def test_without_a_rate_one_is_chosen_for_all_methods(tmp_path: Path) -> None:
     assert report.settings["settings"]["lr"] > 5e-3
     assert "untuned" not in report.verdict
     again = astkit.compare(perceptron, *digits(), seeds=[0, 1], out=tmp_path)
-    assert (again.entries, again.verdict) == (report.entries, report.verdict)
+    assert (again.entries, again.baseline) == (report.entries, report.baseline)
 
 
 def test_rates_are_tried_beyond_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[float] = []
-    monkeypatch.setattr(baseline._Trials, "run", lambda self, factor: _fake(self, factor, tried))
+    factors: list[float] = []
+
+    def tried(task: Any, budget: Budget, seed: int, factor: float) -> Trial:
+        factors.append(factor)
+        return Trial(min(0.9, factor / 300))
+
+    monkeypatch.setattr(baseline, "tried", tried)
     run(config=TrainConfig(), check_baseline=True, policies=["auto"], seeds=[0])
-    assert tried == pytest.approx([1 / 3, 1, 3, 10, 30, 90, 270])
-
-
-def _fake(trials: Any, factor: float, tried: list[float]) -> None:
-    tried.append(factor)
-    trials.metric, trials.higher = "accuracy", True
-    trials.found[factor] = Trial(min(0.9, factor / 300))
+    assert factors == pytest.approx([1 / 3, 1, 3, 10, 30, 90, 270])
 
 
 def test_an_optimizer_is_tried_by_its_groups_and_scheduler(tmp_path: Path) -> None:
@@ -97,9 +96,8 @@ def test_a_gain_has_to_exceed_a_point_and_twice_its_error() -> None:
     few = torch.tensor([1.0] * 30 + [0.0] * 20)
     better = torch.tensor([1.0] * 34 + [0.0] * 16)
     scattered = better[torch.randperm(50, generator=torch.Generator().manual_seed(0))]
-    assert Trial(0.68, better).gain(Trial(0.6, few), "accuracy", True) is not None
-    assert Trial(0.68, scattered).gain(Trial(0.6, few), "accuracy", True) is None
-    assert Trial(0.605).gain(Trial(0.6), "accuracy", True) is None
-    assert Trial(0.97).gain(Trial(1.0), "loss", False) == pytest.approx(0.03)
-    assert Trial(0.99).gain(Trial(1.0), "loss", False) is None
-    assert Trial(1.5).gain(Trial(1.0), "loss", False) is None
+    assert Trial(0.68, better).gain(Trial(0.6, few)) is not None
+    assert Trial(0.68, scattered).gain(Trial(0.6, few)) is None
+    assert Trial(0.605).gain(Trial(0.6)) is None
+    for loss, gain in ((0.97, pytest.approx(0.03)), (0.99, None), (1.5, None)):
+        assert Trial(loss, None, "loss", False).gain(Trial(1.0, None, "loss", False)) == gain

@@ -8,7 +8,6 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +16,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import astkit
-from astkit import Budget, Comparison, Gate, Metric, Policy, Selection, TrainConfig
+from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
 from astkit.comparison import schedule, training
-from astkit.gating import InfoBatch
+from astkit.comparison.compare import checked_methods, label_of
+from astkit.gating import OriginPI
 from astkit.trainers import Trainer
 from tests.comparison import small_tasks
 from tests.comparison.small_tasks import (
-    CONFIG,
     HELD,
     ROWS,
     TRAIN,
@@ -292,11 +291,10 @@ def test_a_metric_with_update_and_compute_has_an_interval_by_bootstrap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     report = run(metrics={"recall": MacroRecall()}, policies=["cached_loss"])
-    assert (report.metric, report.resampled) == ("recall", True)
+    assert report.metric == "recall"
     assert report.verdicts[0].test_rows
     for entry in report.entries:
-        draws = report.test_rows(entry)
-        assert draws is not None
+        draws = report.visits(entry["policy"], entry["seed"])["resampled"]
         assert float(draws.mean()) == pytest.approx(entry["value"], abs=4 * float(draws.std()))
     monkeypatch.setattr(training, "KEPT", 10)
     short = run(metrics={"recall": MacroRecall()}, policies=["cached_loss"])
@@ -318,19 +316,6 @@ def test_parallel_runs_give_the_same_entries_without_seconds(report: Comparison)
     assert {entry["seconds"] for entry in parallel.entries} == {None}
     assert timeless(parallel.entries) == timeless(report.entries)
     assert any("in parallel" in note for note in parallel.notes)
-
-
-def test_seeds_are_added_while_they_fit_and_a_finished_comparison_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(0, 100_000, 20))
-    stub = SimpleNamespace(monotonic=lambda: float(next(clock)), perf_counter=time.perf_counter)
-    monkeypatch.setattr(schedule, "time", stub)
-    first = run(minutes=3, policies=["auto"], out=tmp_path)
-    seeds = {entry["seed"] for entry in first.entries}
-    assert len(seeds) > 1
-    again = run(minutes=3, policies=["auto"], out=tmp_path)
-    assert again.entries == first.entries
 
 
 def test_rows_that_parts_share_are_the_first_note() -> None:
@@ -366,6 +351,33 @@ def test_a_loader_with_its_own_iteration_is_passed_through_or_refused() -> None:
     assert dense["value"] > 0.9  # all labels are 0, in the test loader too
 
 
+def padded(rows: list[Any]) -> dict[str, Tensor]:
+    """A batch of texts of different lengths."""
+    tokens = nn.utils.rnn.pad_sequence([torch.tensor(each) for each, _ in rows], batch_first=True)
+    return {"tokens": tokens, "labels": torch.tensor([label for _, label in rows])}
+
+
+class Texts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs: Tensor = self.last(self.words(tokens).mean(1))
+        return outputs
+
+
+def test_loaders_with_a_collate_function_of_texts() -> None:
+    rows: Any = [([1 + i % 7] * (1 + i % 5) + [8] * (i % 2), i % 2) for i in range(120)]
+    parts = [
+        DataLoader(part, 16, collate_fn=padded) for part in (rows[:64], rows[64:96], rows[96:])
+    ]
+    names = ("train", "validation", "test")
+    report = run(make_model=Texts, **dict(zip(names, parts, strict=True)), batch_size=None)
+    assert report.metric == "accuracy"
+    assert {"cached_loss", "gate(0.25)"} <= {entry["policy"] for entry in report.entries}
+
+
 def test_torch_loaders_are_read_as_data_sets() -> None:
     def drawn(train: Any) -> list[dict[str, Any]]:
         return timeless(run(train=train, policies=["cached_loss"], batch_size=None).entries)
@@ -389,6 +401,31 @@ def test_each_run_has_its_own_policy_criterion_and_optimizer() -> None:
     assert scheduled.entries[0]["curve"] != fixed.entries[0]["curve"]
 
 
+def test_labels_name_the_arguments_given() -> None:
+    class Mine(Policy):
+        def __init__(self, first: float = 1.0, score: Any = None) -> None:
+            self.first, self.score = first, score
+
+    for policy, label in (
+        (InfoBatch(seed=4), "infobatch"),
+        ({"name": "gate", "score": "el2n", "target_rate": 0.25}, "gate(0.25, score=el2n)"),
+        ({"name": "gate", "target_rate": 0.1, "seed": 3}, "gate(0.1)"),
+        (Gate(0.2, "el2n", fallback=0), "gate(0.2, score=el2n, fallback=0)"),
+        (Gate(controller=OriginPI(0.3)), "gate(0.3, controller=OriginPI)"),
+        (Mine(), "Mine"),
+        (Mine(2.0, print), "Mine(2.0, score=builtin_function_or_method)"),
+    ):
+        assert label_of(policy) == label
+
+
+@pytest.mark.parametrize("policy", [InfoBatch(), Gate(0.25)])
+def test_a_policy_that_observed_another_run_is_refused(policy: Policy) -> None:
+    assert list(checked_methods(policy)) == [label_of(policy)]
+    Trainer(make_model(), TRAIN, classes(100), policy=policy, budget=Budget(epochs=3)).run()
+    with pytest.raises(ValueError, match="with what it observed in another run: pass a new one"):
+        checked_methods([policy])
+
+
 def test_nothing_is_kept_without_a_folder() -> None:
     report = run(policies=["auto"], seeds=[0])
     folder = report._folder.parent
@@ -405,13 +442,11 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"make_model": partial(getattr, ONE, "inner")}, "returns the same model twice"),
     ({"make_model": lambda: 3}, "make_model returns a int: return a torch module"),
     ({"test": None}, "test is missing"),
-    ({"dataset": "digits"}, "dataset is 'digits', but train is given too"),
     ({"policies": []}, "policies is \\[\\]: name at least one"),
     ({"policies": ["auto", "auto"]}, "policies holds auto twice"),
     ({"policies": ["autos"]}, "unknown policy 'autos'"),
     ({"seeds": [0, 0]}, "seeds is \\[0, 0\\]: give different whole numbers"),
     ({"seeds": []}, "seeds is \\[\\]"),
-    ({"minutes": 0}, "minutes is 0: give a number above 0"),
     ({"jobs": 0}, "jobs is 0: give the number of processes"),
     ({"budget": Budget(seconds=3)}, "budget is in seconds, which depend on the load"),
     ({"budget": 3}, "budget is 3: pass a budget"),
@@ -428,6 +463,8 @@ def test_mistakes_are_one_sentence(change: dict[str, Any], sentence: str) -> Non
 def test_arguments_of_the_last_version_name_their_remedy() -> None:
     with pytest.raises(TypeError, match="compare has no argument 'all_policies'"):
         run(all_policies=True)
+    with pytest.raises(TypeError, match=r"'minutes' .*the same call with more seeds adds them"):
+        run(minutes=3)
     with pytest.raises(TypeError, match=r"Trainer has no argument 'step' .*the policy determines"):
         Trainer(make_model(), TRAIN, epochs=1, step=None)
     with pytest.raises(AttributeError, match=r"GatedStep.*pass policy=\.\.\. to Trainer"):
@@ -448,9 +485,6 @@ def test_data_that_drop_all_rows_are_refused_before_training() -> None:
     few = DataLoader(Subset(TRAIN, range(5)), batch_size=16, shuffle=True, drop_last=True)
     with pytest.raises(ValueError, match="drop_last"):
         run(train=few, batch_size=None)
-
-
-assert CONFIG.lr == 0.02
 
 
 def test_a_policy_that_chooses_by_the_target_has_a_forecast_first(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
-from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astkit.comparison import report as comparison_report
-from astkit.comparison.report import at_equal_seconds, reach, reached_at
-from astkit.comparison.verdict import Verdict, judge
+from astkit import Comparison
+from astkit.comparison.report import further, pictures, reach, reached_at
+from astkit.comparison.verdict import judge
 from tests.comparison.test_statistics import entry
 from tests.comparison.test_verdict import CLEAR, NOISY, entries
 
@@ -30,28 +30,13 @@ def rows() -> Rows:
     return [{**row, "rate": 0.3} if row["policy"] != "dense" else row for row in entries(gaps)]
 
 
-@dataclass
-class Report:
-    """What the report needs of a `Comparison`."""
-
-    entries: Rows
-    notes: list[str] = field(default_factory=list)
-    baseline: list[str] = field(default_factory=list)
-    forecast: None = None
-    metric: str = "accuracy"
-    higher: bool = True
-    resampled: bool = False
-
-    @property
-    def before(self) -> list[str]:
-        return self.baseline
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        return judge(self.entries, self.metric, self.higher)
-
-    def test_rows(self, entry: Any) -> None:
-        """No results by row."""
+def report(
+    entries: Rows, notes: tuple[str, ...] = (), metric: str = "accuracy", **others: Any
+) -> Comparison:
+    """A comparison of which no results by row are kept."""
+    found = [{**entry, "visits": "none"} for entry in entries]
+    contents = {"entries": found, "metric": metric, "higher": metric == "accuracy", "notes": notes}
+    return Comparison({**contents, **others}, Path("nowhere"))
 
 
 class Tags(HTMLParser):
@@ -85,14 +70,14 @@ def row_of(markdown: str, policy: str) -> str:
 
 
 def test_the_tables_hold_every_method_and_its_numbers(rows: Rows) -> None:
-    said = comparison_report.markdown(Report(rows, ["one note"]))
+    said = report(rows, ("one note",)).to_markdown()
     assert [f"- {each.sentence}." in said for each in judge(rows)] == [True, False]  # one escaped
     assert row_of(said, "dense") == "| dense | 5 | 85.00% | – | 1.00 | 1.00 |"
     assert row_of(said, "infobatch") == (
         "| infobatch | 5 | 85.90% | +0.9 points [-1.2, +3.0] | 1.00 | 1.00 |"
     )
     assert row_of(said, "random at 0.30") == "| random at 0.30 | 5 | 85.90% | – | 1.00 | 1.00 |"
-    second = comparison_report.further(rows, judge(rows), "accuracy").set_index("policy")
+    second = further(rows, judge(rows)).set_index("policy")
     assert second.loc[HOSTILE].tolist()[:2] == ["0.30", "0.85 [0.84, 0.87]"]
     assert second.loc["infobatch", "FLOPs needed"] == "3 of 5 seeds"
     assert second.loc[HOSTILE, "minus random"].startswith("+1.2 points [-")
@@ -104,15 +89,15 @@ def test_the_tables_hold_every_method_and_its_numbers(rows: Rows) -> None:
 
 
 def test_what_is_wrong_with_the_baseline_is_said_before_the_verdicts(rows: Rows) -> None:
-    report = Report(rows, ["one note"], baseline=["<untuned> baseline"])
-    for said in (comparison_report.markdown(report), Tags(comparison_report.html(report)).text):
+    shown = report(rows, ("one note",), baseline=["<untuned> baseline"])
+    for said in (shown.to_markdown(), Tags(shown._repr_html_()).text):
         assert said.index("untuned") < said.index("infobatch: ") < said.index("one note")
-    assert comparison_report.to_json(report)["baseline"] == report.baseline
+    assert shown.to_json()["baseline"] == shown.baseline
 
 
 def test_an_oracle_adds_the_share_of_the_possible_gain() -> None:
     rows = entries({"x": NOISY, "oracle": CLEAR})
-    said = comparison_report.markdown(Report(rows))
+    said = report(rows).to_markdown()
     assert row_of(said, "dense").count("|") == 8
     assert row_of(said, "x").rstrip(" |").endswith("]")
     assert row_of(said, "oracle").endswith("| – |")
@@ -120,16 +105,16 @@ def test_an_oracle_adds_the_share_of_the_possible_gain() -> None:
 
 
 def test_names_cannot_break_the_page(rows: Rows) -> None:
-    hostile = Report(rows, ["<i>a note"])
-    page = Tags(comparison_report.html(hostile))
+    hostile = report(rows, ("<i>a note",))
+    page = Tags(hostile._repr_html_())
     assert not {"b", "i"} & {*page.seen}
     assert page.text.count(HOSTILE) == 3  # a sentence and two rows
     assert "<i>a note" in page.text
     assert page.seen.count("img") == 2
     assert all(link.startswith("data:image/png;base64,") for link in page.links)
-    lines = comparison_report.markdown(hostile).splitlines()
+    lines = hostile.to_markdown().splitlines()
     tables = [line.replace("\\|", "") for line in lines if line.startswith("|")]
-    assert [line.count("|") for line in tables] == [7] * 6 + [8] * 4
+    assert [line.count("|") for line in tables] == [7] * 10
     assert r"gate(\<b>\|\*a\*\|$x$\</b>)" in "\n".join(lines)
 
 
@@ -137,23 +122,17 @@ def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
     lost = {"seconds": None, "flops": None, "worst_class": None, "curve": []}
     rows = [{**row, **lost, "value": 1.2} for row in entries({"x": NOISY})]
     rows[-1]["value"] = math.nan
-    lossy = Report(rows, metric="loss", higher=False)
-    assert row_of(comparison_report.markdown(lossy), "x") == (
-        "| x | 4 of 5 | 1.2 | +0.0 in loss | – | – |"
-    )
-    figures = comparison_report.pictures(rows, lossy.verdicts)
-    assert list(figures) == ["differences to dense training"]
-    nothing = Report(rows[:5], metric="loss", higher=False)
-    assert Tags(comparison_report.html(nothing)).seen.count("table") == 1
-    assert "Holm" not in comparison_report.markdown(lossy)
+    lossy = report(rows, metric="loss")
+    assert row_of(lossy.to_markdown(), "x") == "| x | 4 of 5 | 1.2 | +0.0 in loss | – | – |"
+    assert list(pictures(rows, lossy.verdicts)) == ["differences to dense training"]
+    assert Tags(report(rows[:5], metric="loss")._repr_html_()).seen.count("table") == 1
+    assert "Holm" not in lossy.to_markdown()
 
 
 def test_the_json_is_the_whole_report_in_plain_values(rows: Rows) -> None:
     rows = copy.deepcopy(rows)
     rows[5] |= {"value": None, "trained": 9000}  # of "infobatch"
-    found = json.loads(
-        json.dumps(comparison_report.to_json(Report(rows, ["a note"])), allow_nan=False)
-    )
+    found = json.loads(json.dumps(report(rows, ("a note",)).to_json(), allow_nan=False))
     keys = "schema metric higher unit forecast baseline legend verdicts figures notes"
     assert set(found) == {*keys.split()}
     assert found["unit"] == {"name": "points", "factor": 100}
@@ -177,16 +156,16 @@ def test_a_lost_validation_value_leaves_the_page_whole(rows: Rows) -> None:
     for row in rows[7:9]:  # of "infobatch"
         row["curve"] = [[*point[:2], None] for point in row["curve"]]
     rows[1]["curve"][-1][2] = math.inf  # of dense
-    shown = comparison_report.further(rows, judge(rows), "accuracy")
+    shown = further(rows, judge(rows))
     assert shown["FLOPs needed"].tolist() == ["2 of 5 seeds", "4 of 5 seeds"]
-    assert Tags(comparison_report.html(Report(rows))).seen.count("img") == 2
+    assert Tags(report(rows)._repr_html_()).seen.count("img") == 2
 
 
 def test_the_figures_show_what_the_verdicts_say(rows: Rows) -> None:
     rows = copy.deepcopy(rows)
     for row in rows[5:10]:
         row["flops"] = 85.0
-    forest, costs = comparison_report.pictures(rows, judge(rows)).values()
+    forest, costs = pictures(rows, judge(rows)).values()
     (axis,) = forest.axes
     assert axis.get_xlabel() == "difference of accuracy (points), better to the right"
     names = [text.get_text().replace("\n", " ") for text in axis.get_yticklabels()]
@@ -214,18 +193,6 @@ def test_the_cost_of_reaching_dense_is_a_share_of_its_whole_run() -> None:
     assert reach({0: entry("a", 0, 0.3)}, dense, "flops", False) == [pytest.approx(0.25)]
     arm[0]["value"] = None  # a seed that failed counts nowhere
     assert reach(arm, dense, "seconds", True) == [None, None, pytest.approx(0.75)]
-
-
-def test_the_value_after_equal_time_is_read_from_the_curve() -> None:
-    dense = {seed: entry("dense", seed, 0.85, seconds=15.0) for seed in range(4)}
-    arm = {0: entry("a", 0, 0.9), 1: entry("a", 1, 0.9, seconds=None), 2: entry("a", 2, 0.7)}
-    arm[2]["curve"] = [[50.0, 5.0, 0.5], [100.0, 10.0, 0.7]]
-    arm[3] = entry("a", 3)
-    dense[3]["seconds"] = 4.0  # before the first validation
-    found = at_equal_seconds(arm, dense)
-    assert found == [pytest.approx(0.0), None, pytest.approx(-0.15), None]  # a shorter run: its end
-    arm[0]["curve"][1][2] = None  # a gap on the way
-    assert at_equal_seconds(arm, dense)[0] is None
 
 
 @given(

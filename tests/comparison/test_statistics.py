@@ -28,9 +28,8 @@ from astkit.comparison.statistics import (
     seeds_for,
     seeds_needed,
     share_of_gain,
-    split_error,
+    spread_of_draws,
 )
-from astkit.trainers.evaluation import wilson_interval
 
 NUMBERS = st.integers(-3000, 3000).map(lambda value: value / 1000)
 
@@ -74,8 +73,6 @@ def test_intervals_as_words() -> None:
     assert Interval(1, 0.5, 2, 5).verdict("slower", "faster") == "slower"
     assert f"{Interval(0.2, 0.1, 0.3, 5):.1f}" == "0.2 [0.1, 0.3], n = 5"
     assert Interval(0.2, 0.1, 0.3, 5).text("+.1f", " points") == "+0.2 points [+0.1, +0.3]"
-    low, high = wilson_interval(90, 100)
-    assert split_error(0.9, 100) == pytest.approx((high - low) / 2)
 
 
 @given(st.integers(2, 5), st.integers(2, 8), st.integers(0, 2**32 - 1))
@@ -120,7 +117,9 @@ def test_bootstrap_samples_of_the_rows_give_the_same_part_for_a_mean() -> None:
     assert int(samples.max()) == 399
     draws = rows[:, samples.numpy()].mean(-1)
     values = rows.mean(1).tolist()
-    expected, found = estimate(values, rows), estimate(values, draws, resampled=True)
+    scaled = np.stack([spread_of_draws(torch.from_numpy(each)).numpy() for each in draws])
+    expected, found = estimate(values, rows), estimate(values, scaled)
+    assert found.common == pytest.approx(np.cov(draws)[np.triu_indices(5, 1)].mean())
     assert found.seeds == expected.seeds
     assert found.common == pytest.approx(expected.common, rel=0.1)
 
@@ -196,7 +195,7 @@ def test_the_range_of_seeds_follows_the_interval_of_the_spread() -> None:
 def test_a_share_of_the_gain_has_fiellers_interval(pairs: list[tuple[float, float]]) -> None:
     policy, oracle = np.array(pairs).T
     n, whole = len(pairs), stats.ttest_1samp(oracle, 0).pvalue if np.ptp(oracle) > 0 else 1.0
-    found = share_of_gain(Gaps(policy, None, False), Gaps(oracle, None, False))
+    found = share_of_gain(Gaps(policy, None), Gaps(oracle, None))
     if not whole < 0.05 * (1 - 1e-6) or np.ptp(policy) < 1e-3:
         return
     t, cov = stats.t.isf(0.025, n - 1), np.cov(policy, oracle) / n
@@ -216,9 +215,9 @@ def test_a_share_of_the_gain_has_fiellers_interval(pairs: list[tuple[float, floa
 def test_shares_of_the_gain_at_the_ends() -> None:
     random = np.random.default_rng(0)
     rows = 0.5 + random.normal(size=(4, 200))
-    oracle = Gaps(rows.mean(1), rows, False)
+    oracle = Gaps(rows.mean(1), rows)
     assert share_of_gain(oracle, oracle) == pytest.approx((1, 1, 1, 4))
-    nothing = Gaps(np.zeros(4), np.zeros((4, 200)), False)
+    nothing = Gaps(np.zeros(4), np.zeros((4, 200)))
     assert share_of_gain(nothing, oracle) == pytest.approx((0, 0, 0, 4))
     assert share_of_gain(oracle, nothing).n == 0
 
