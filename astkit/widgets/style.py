@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Literal
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,10 +30,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++++")
 
-_OWN = "axes contour figure font grid hatch image legend lines patch path savefig scatter text"
-_OWN += " xaxis xtick yaxis ytick"
 LOOK: Any = {
-    **{k: v for k, v in matplotlib.rcParamsDefault.items() if k.split(".")[0] in _OWN.split()},
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "hatch.color"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color", "patch.edgecolor"), INK),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
@@ -47,7 +44,7 @@ LOOK: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
-styled = matplotlib.rc_context(LOOK)
+styled = matplotlib.style.context(["default", LOOK])
 """Decorator of functions that draw: applies this style."""
 
 SELECTED, SKIPPED = "#00857A", "#B8860B"
