@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from astkit import distributed, rng
-from astkit.datasets.batch import Batch, arguments, count_rows, map_tensors, tensors
+from astkit.datasets.batch import Batch, arguments, map_tensors, tensors
 
 DRAWS = 8
 """Repeated passes of a model whose control flow may depend on random numbers."""
@@ -159,15 +159,7 @@ def count_flops(
     restored (hooks do run). A compiled model is counted eagerly and stays compiled. Where torch's
     counter fails and the model alone does not, such as with jagged nested tensors, all is 0 and
     ``uncounted`` says so.
-
-    Raises ``ValueError`` if there are no rows or ``x`` and ``y`` differ in their number.
     """
-    rows = count_rows(x)
-    if rows == 0 or count_rows(y) != rows:
-        raise ValueError(
-            f"count_flops needs as many rows in x as in y and at least one, got {rows} and "
-            f"{count_rows(y)}: pass one batch of the training data"
-        )
     model = distributed.unwrapped(getattr(model, "_orig_mod", model))
     device = next(tensors(x)).device
     # nothing is compiled before dynamo is imported, and importing it takes seconds

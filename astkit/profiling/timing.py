@@ -40,21 +40,15 @@ class Timings:
     baseline: str
 
     def median(self, name: str) -> float:
-        """Median seconds of the arm. Raises ``ValueError`` for an arm that was not run."""
-        _known(name, self.seconds)
+        """Median seconds of the arm."""
         return float(np.median(self.seconds[name]))
 
     def ratio(self, a: str, b: str) -> Ratio:
         """Seconds of ``a`` over seconds of ``b``, round by round: above 1 means ``b`` is faster.
 
-        Raises ``ValueError`` for an unknown arm or if the time of ``b`` is not measurable.
+        Raises ``ValueError`` if the time of ``b`` is not measurable.
         """
-        for name in (a, b):
-            _known(name, self.seconds)
-        over, under = np.asarray(self.seconds[a]), np.asarray(self.seconds[b])
-        if not (under > 0).all():
-            raise ValueError(f"arm {b!r} took no measurable time: let it do more work per call")
-        ratios = over / under
+        ratios = np.asarray(self.seconds[a]) / np.asarray(self.seconds[b])
         return Ratio(float(np.median(ratios)), *bootstrap_interval(ratios.tolist()), len(ratios))
 
     def table(self) -> list[dict[str, object]]:
@@ -83,18 +77,9 @@ def interleaved(
     ``synchronize`` (such as ``torch.cuda.synchronize``) is called before each reading of ``clock``
     (seconds), so that queued work is attributed to the arm that queued it. Orders are
     deterministic.
-
-    Raises ``ValueError`` if there are no arms, fewer than 2 rounds, a negative warm-up or an
-    unknown baseline. Exceptions of arms are propagated.
     """
-    if not arms or rounds < 2 or warmup < 0:
-        raise ValueError(
-            f"there are {len(arms)} arms, {rounds} rounds and {warmup} rounds of warm-up: pass at"
-            " least one named function, 2 rounds, and 0 or more to warm up"
-        )
     names, wait = list(arms), synchronize or (lambda: None)
     baseline = baseline or names[0]
-    _known(baseline, arms)
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(-warmup, rounds):
         for place in permutation(len(names), 0, "benchmark order", number).tolist():
@@ -122,8 +107,3 @@ def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
     draws = sample[random.integers(len(sample), size=(RESAMPLES, len(sample)))]
     low, high = np.quantile(np.median(draws, axis=1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
-
-
-def _known(name: str, arms: Mapping[str, object]) -> None:
-    if name not in arms:
-        raise ValueError(f"unknown arm {name!r}: choose one of {', '.join(map(repr, arms))}")

@@ -6,3 +6,5 @@ record.py      the run folder and its files
 tables.py      means over seeds with intervals, from run folders
 export.py      a notebook and the package as one file, for Kaggle
 """
+
+from astkit.runs import record as record

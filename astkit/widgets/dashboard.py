@@ -116,8 +116,6 @@ class Dashboard:
     """
 
     def __init__(self, live: bool | None = None, pace: float | None = None) -> None:
-        if pace is not None and not pace > 0:
-            raise ValueError(f"pace is {pace}: pass batches a second above 0, or None")
         self.live, self.pace = live, pace
         self.board = LiveBoard(live)
 

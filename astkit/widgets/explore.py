@@ -80,8 +80,6 @@ class Explorer(anywidget.AnyWidget):
         samples: n samples, all of them embedded: some thousand small pictures are a few megabytes.
         methods: for each method what it did with them.
         title: heading.
-
-    Raises ``ValueError`` without samples or methods, and for counts and losses of another shape.
     """
 
     _esm = _FOLDER.joinpath("explore.js").read_text() + "\nexport default { render };\n"
@@ -94,11 +92,7 @@ class Explorer(anywidget.AnyWidget):
         methods: Mapping[str, Choices],
         title: str = "Which samples are trained on",
     ) -> None:
-        if not samples or not methods:
-            raise ValueError(
-                f"there are {len(samples)} samples and {len(methods)} methods: pass at least one"
-            )
-        entries = [_method(name, each, len(samples)) for name, each in methods.items()]
+        entries = [_method(name, each) for name, each in methods.items()]
         shown = [_sample(sample) for sample in samples]
         super().__init__(content={"title": title, "samples": shown, "methods": entries})
 
@@ -111,13 +105,8 @@ class Explorer(anywidget.AnyWidget):
         return write_atomic(path, page)
 
 
-def _method(name: str, choices: Choices, samples: int) -> dict[str, Any]:
+def _method(name: str, choices: Choices) -> dict[str, Any]:
     counts, losses = np.asarray(choices.counts), np.asarray(choices.losses, dtype=float)
-    if counts.shape != losses.shape or counts.ndim != 2 or counts.shape[1] != samples:
-        raise ValueError(
-            f"{name} has counts of shape {list(counts.shape)} and losses of shape"
-            f" {list(losses.shape)}: pass both as [parts, {samples}], one column for each sample"
-        )
     return {
         "name": name,
         "colour": line(name)["color"],

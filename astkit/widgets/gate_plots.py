@@ -35,16 +35,12 @@ def threshold_and_rate(
         steps: columns ``step``, ``threshold``, ``rate``; ``seed`` for several runs, ``controller``
             for several curves, ``stream``, the name of their input, and ``target_rate`` if the set
             point is recorded per step.
-        target: the set point if ``steps`` has no ``target_rate``.
+        target: the set point of all steps.
         window: number of batches in the running mean of each seed's rate.
         shock: the step at which the stream changed, marked by a vertical line.
-
-    Raises ``ValueError`` if the set point is unknown.
     """
     table = pd.DataFrame(steps)
-    if "target_rate" not in table or table["target_rate"].isna().all():
-        if target is None:
-            raise ValueError("the steps have no column target_rate: pass the set point as target")
+    if target is not None:
         table = table.assign(target_rate=target)
     table = table.assign(controller=table.get("controller", "this run"), seed=table.get("seed", 0))
     runs = table.groupby(["controller", "seed"])["rate"]

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from astkit import rng
+from astkit import RandomSubset, rng
 from astkit.files import read_json, write_json
-from astkit.gating import Gate, RandomSubset
+from astkit.gating import Gate
 from astkit.stamp import describe, stamp
 from astkit.systems.automaton.automaton import PAPERS_FIRST_LOGIT, LogicCA
 from astkit.systems.automaton.circuit import PackedCircuit, from_automaton

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from astkit import models, rng
+from astkit import CachedLoss, models, rng
 from astkit.datasets import Images, Loader, load
-from astkit.gating import CachedLoss, Gate, RunInfo
+from astkit.gating import Gate, RunInfo
 from astkit.profiling import interleaved
 from astkit.trainers import SampleBySampleTrainer, Trainer
 from tests.benchmarks import bench

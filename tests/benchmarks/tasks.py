@@ -16,14 +16,14 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from astkit import Budget, RunInfo, Visit
+from astkit import Budget, CachedLoss, RunInfo, Visit
 from astkit.comparison.compare import checked_task, compare
 from astkit.comparison.report import Comparison
 from astkit.comparison.statistics import DENSE, Interval, by_arm, is_control, mean_interval
 from astkit.comparison.training import Method, run
 from astkit.comparison.verdict import Verdict, amount, judge, unit
 from astkit.files import read_json, write_json
-from astkit.gating import CachedLoss, cross_entropy_rows
+from astkit.gating import cross_entropy_rows
 from astkit.gating.policies.learned import Learned
 from astkit.stamp import stamp
 from astkit.tasks import task

@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "02_controller_tuning.ipynb"
 SMALL = {"streams": 2, "steps": 250, "seeds": [0, 1], "epochs": 1}
-FAST = {"live_epochs": 60, "pace": 50}
+FAST = {"live_epochs": 200, "pace": 50}
 TRAINER = """\
 import torch
 from astkit import Dashboard, Gate, Loader, Trainer

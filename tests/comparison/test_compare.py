@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import astkit
-from astkit import Budget, Comparison, Gate, Metric, Policy, Selection, TrainConfig
+from astkit import Budget, Comparison, Gate, InfoBatch, Metric, Policy, Selection, TrainConfig
 from astkit.comparison import schedule, training
 from astkit.comparison.compare import checked_methods, label_of
-from astkit.gating import InfoBatch, OriginPI
+from astkit.gating import OriginPI
 from astkit.trainers import Trainer
 from tests.comparison import small_tasks
 from tests.comparison.small_tasks import (

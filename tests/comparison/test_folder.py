@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from astkit import Gate, Metric, TrainConfig
-from astkit.gating import InfoBatch, Kakurenbo, LogIntegral
+from astkit import Gate, InfoBatch, Kakurenbo, Metric, TrainConfig
+from astkit.gating import LogIntegral
 from astkit.gating.policies.auto import Auto
 from tests.comparison.small_tasks import TEST, TRAIN, make_model, run
 

@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from astkit.gating import (
-    LogIntegral,
-    OriginPI,
-    QuantileEMA,
-    TopK,
-    density,
-)
+from astkit.gating import LogIntegral, OriginPI, QuantileEMA, TopK
+from astkit.gating.controllers import density
 from tests.gating.streams import BATCH, TAU, follow, gamma2, through_json
 
 KINDS: list[Any] = [LogIntegral, OriginPI, QuantileEMA, TopK]

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, Sampler
 
+from astkit import RandomSubset
 from astkit.datasets import indexed
-from astkit.gating import Policy, RandomSubset, RunInfo, Selection, Visit
+from astkit.gating import Policy, RunInfo, Selection, Visit
 from astkit.gating.epoch import Epoch
 
 

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from astkit import RandomSubset
 from astkit.datasets import indexed
-from astkit.gating import Gate, Policy, RandomSubset, RunInfo, Selection, Visit
+from astkit.gating import Gate, Policy, RunInfo, Selection, Visit
 from astkit.gating.policies.infobatch import InfoBatch
 from astkit.trainers import TrainConfig, Trainer
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from astkit.gating import check_labels, cross_entropy_rows, row_losses, token_losses
-from astkit.gating.losses import class_outputs, labels_of, logits_of, reduced
+from astkit.gating import cross_entropy_rows, row_losses, token_losses
+from astkit.gating.losses import check_labels, class_outputs, labels_of, logits_of, reduced
 
 LOGITS = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 4, 2, 2])

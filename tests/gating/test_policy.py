@@ -13,17 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from astkit import RandomSubset
 from astkit.datasets import indexed
 from astkit.datasets.batch import as_batch
-from astkit.gating import (
-    Gate,
-    Policy,
-    RandomSubset,
-    RunInfo,
-    Scored,
-    Selection,
-    as_policy,
-)
+from astkit.gating import Gate, Policy, RunInfo, Scored, Selection, as_policy
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import Trainer
 from astkit.trainers.fingerprint import plain

@@ -16,20 +16,26 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from astkit.gating import (
-    EL2N,
     ContextScore,
     Gate,
-    Loss,
     LossAndContrast,
-    LossContrastConstant,
     OriginPI,
     RelativeScore,
     Score,
     Scored,
+)
+from astkit.gating.scores import (
+    EL2N,
+    Loss,
+    LossContrastConstant,
     WeightedSum,
+    confidence,
+    contrast,
+    entropy,
+    gradient_norm,
+    margin,
     named_score,
 )
-from astkit.gating.scores import confidence, contrast, entropy, gradient_norm, margin
 from astkit.names import REGISTRIES, resolve
 from astkit.trainers import checkpoint
 from astkit.trainers.fingerprint import plain

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astkit.gating import Policy, RandomSubset, RunInfo, Scored, Selection
+from astkit import RandomSubset
+from astkit.gating import Policy, RunInfo, Scored, Selection
 
 numbers = st.floats(0.01, 10)
 

@@ -112,16 +112,9 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says(monkeypatch):
 
 
 def test_impossible_requests_are_refused():
-    result = Timings({"a": (1.0, 2.0), "b": (0.0, 0.0)}, "a")
-    arms = {"a": int, "b": int}
+    result = Timings({"a": (1.0, 2.0), "b": (1.0, math.nan)}, "a")
     for wrong, message in (
-        (lambda: interleaved(arms, rounds=1), "1 rounds and 2 rounds of warm-up"),
-        (lambda: interleaved(arms, warmup=-1), "-1 rounds of warm-up"),
-        (lambda: interleaved({}), "there are 0 arms"),
-        (lambda: interleaved(arms, baseline="c"), "unknown arm 'c': choose one of 'a', 'b'"),
-        (lambda: result.ratio("a", "c"), "unknown arm 'c'"),
-        (lambda: result.median("c"), "unknown arm 'c'"),
-        (lambda: result.ratio("a", "b"), "no measurable time"),
+        (lambda: result.ratio("a", "b"), "all finite"),
         (lambda: bootstrap_interval([1.0]), "at least 2"),
         (lambda: bootstrap_interval([1.0, math.nan]), "finite"),
     ):

@@ -19,9 +19,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from astkit import Budget, Checkpoints, Gate, SampleBySampleTrainer, TrainConfig, Trainer
+from astkit import (
+    Budget,
+    CachedLoss,
+    Checkpoints,
+    Gate,
+    InfoBatch,
+    ProxyTopK,
+    SampleBySampleTrainer,
+    TrainConfig,
+    Trainer,
+)
 from astkit import distributed as several
-from astkit.gating import CachedLoss, InfoBatch, ProxyTopK
 from tests.trainers.worlds import (
     CRITERION,
     Ended,

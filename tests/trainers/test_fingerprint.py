@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from astkit import InfoBatch, Kakurenbo, RandomSubset
 from astkit.datasets import Loader, load
-from astkit.gating import Gate, InfoBatch, Kakurenbo, LogIntegral, RandomSubset
+from astkit.gating import Gate, LogIntegral
 from astkit.gating.policies import auto
 from astkit.trainers import Budget, TrainConfig, Trainer
 from astkit.trainers.fingerprint import checksum, repeated, same

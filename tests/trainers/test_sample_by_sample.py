@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from astkit.datasets import Loader
-from astkit.gating import ContextScore, Gate, LogIntegral, Loss, OriginPI, Policy, Selection
+from astkit.gating import ContextScore, Gate, LogIntegral, OriginPI, Policy, Selection
+from astkit.gating.scores import Loss
 from astkit.profiling.flops import FlopCounter
 from astkit.trainers import SampleBySampleTrainer, TrainConfig
 from tests.trainers.states import RecordedSampleTrainer, RecordedTrainer, hand_over, leave_after

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from astkit import rng
+from astkit import CachedLoss, RandomSubset, rng
 from astkit.datasets import Batch, Images, Loader, load
-from astkit.gating import CachedLoss, Gate, Policy, RandomSubset, RunInfo, Selection
+from astkit.gating import Gate, Policy, RunInfo, Selection
 from astkit.profiling.flops import BatchFlops, PassFlops
 from astkit.trainers import Budget, SampleBySampleTrainer, TrainConfig, Trainer, choose_device
 from tests.gating.syncs import Syncs

@@ -220,8 +220,3 @@ def test_a_run_without_a_gate_has_controls_without_its_rows(monkeypatch):
     run.status, dense.progress = "running", 0.92
     controls._started, controls._first = time.perf_counter() - 2, 0.9
     assert "8 s left" in controls.readout()  # 2 % took 2 s
-
-
-def test_a_pace_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="pace is 0: pass batches a second above 0"):
-        Dashboard(pace=0)

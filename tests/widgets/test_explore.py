@@ -63,14 +63,3 @@ def test_large_pictures_become_small_ones():
     ]
     image = Image.open(io.BytesIO(base64.b64decode(sample["picture"].partition(",")[2])))
     assert image.size == (96, 48)
-
-
-def test_what_does_not_fit_is_refused():
-    for samples, methods, why in (
-        ([], {"auto": AUTO}, "0 samples and 1 methods"),
-        (SAMPLES, {}, "3 samples and 0 methods"),
-        (SAMPLES[:2], {"auto": AUTO}, r"pass both as \[parts, 2\]"),
-        (SAMPLES, {"auto": Choices(AUTO.counts, [1.0, 2.0, 3.0])}, r"losses of shape \[3\]"),
-    ):
-        with pytest.raises(ValueError, match=why):
-            Explorer(samples, methods)

@@ -67,7 +67,7 @@ def test_threshold_and_rate_draw_the_median_and_the_set_point(steps):
 
 def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
     moved = steps.assign(target_rate=np.where(steps["step"] < 30, 0.1, 0.25))
-    picture = gate_plots.threshold_and_rate(moved, 0.7)  # the steps know better
+    picture = gate_plots.threshold_and_rate(moved)
     axis = picture.axes[0]
     line = axis.lines[-1]
     assert line.get_drawstyle() == "steps-post"
@@ -77,12 +77,6 @@ def test_a_set_point_that_moves_is_drawn_in_steps_with_its_band(steps):
     assert shade(axis)[30] == pytest.approx((0.08, 0.3))  # the edge of the step
     assert shade(axis)[40] == pytest.approx((0.2, 0.3))
     assert "set point" in legend(picture)
-
-
-def test_a_set_point_is_needed(steps):
-    for table in (steps, steps.assign(target_rate=None)):
-        with pytest.raises(ValueError, match="pass the set point as target"):
-            gate_plots.threshold_and_rate(table)
 
 
 def test_a_threshold_without_end_does_not_hide_the_others(steps):

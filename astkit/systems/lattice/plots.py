@@ -1,18 +1,23 @@
-"""Figures of a lattice: paths of flows, times, learning curves."""
+"""Figures of a lattice: one drawing, also with a slider, paths of flows, times, learning curves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from IPython.display import HTML
 from matplotlib.collections import LineCollection
 from torch import Tensor
 
 from astkit.systems.lattice.model import EnergyFlowLattice, Flows, LatticeOutput, Rollout
 from astkit.widgets.style import INK, SOFT, Picture, line, picture, styled
+
+_SOURCE = "data:image/png;base64,"
 
 
 @torch.no_grad()
@@ -62,6 +67,49 @@ def flow_paths(tables: Mapping[str, pd.DataFrame], depth: int) -> Picture:
         axis.set(xlabel="plane (z)", ylabel="energy", title=title)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
     return figure
+
+
+@styled
+def drawing(flows: pd.DataFrame, depth: int, step: int | None = None) -> Picture:
+    """One sample in a lattice: its first surface, its flows on their way, and what has arrived.
+
+    Args:
+        flows: rows of one sample, from `flow_table`.
+        depth: planes of the lattice.
+        step: the step to show; the last one by default.
+    """
+    shown = flows if step is None else flows[flows["step"] <= step]
+    first, now = flows[flows["step"] == 0], shown.sort_values("step").groupby("slot").last()
+    arrived, largest = now[now["z"] >= depth - 1], float(flows["energy"].abs().max())
+    look: dict[str, Any] = {"cmap": "PuOr", "vmin": -largest, "vmax": largest, "edgecolor": SOFT}
+    figure = picture(3, width=4.0, height=3.6)
+    surface, way, answer = figure.axes
+    way.add_collection(LineCollection(list(_moves(shown)), colors=SOFT, lw=0.7, alpha=0.6))
+    way.scatter(now["z"], now["energy"], c=now["energy"], s=22, linewidth=0.5, **look)
+    way.axvline(depth - 1, color=INK, ls=":", lw=1.2)
+    way.set(xlim=(-0.3, flows["z"].max() + 0.3), ylim=(-1.1 * largest, 1.1 * largest))
+    way.set(xlabel="plane (z), the last one dotted", ylabel="energy", title="2. flows move")
+    for axis, cells in ((surface, first), (answer, arrived)):
+        dots = axis.scatter(
+            cells["x"], cells["y"], c=cells["energy"], marker="s", s=90, linewidth=0.5, **look
+        )
+        axis.set(xlim=(-0.7, first["x"].max() + 0.7), ylim=(-0.7, first["y"].max() + 0.7))
+        axis.set(xlabel="x (cells)", ylabel="y (cells)", aspect="equal")
+    surface.set_title("1. energy on the first surface")
+    answer.set_title(f"3. on the last plane: {len(arrived)} of {len(now)} flows")
+    figure.colorbar(dots, ax=answer, label="energy", shrink=0.8)
+    return figure
+
+
+def slider(pictures: Sequence[Picture], name: str = "step") -> HTML:
+    """Pictures behind a slider that needs no kernel; where scripts do not run, the last one."""
+    images = [base64.b64encode(each.png(dpi=66)).decode() for each in pictures]
+    show = f"this.closest('div').querySelector('img').src = {_SOURCE!r} + {images}[this.value]"
+    last = len(images) - 1
+    return HTML(
+        f'<div><img src="{_SOURCE}{images[-1]}"><br><label>{escape(name)} <input type="range"'
+        f' min="0" max="{last}" value="{last}" oninput="{escape(show)}"></label></div>'
+    )
 
 
 def _moves(flows: pd.DataFrame) -> np.ndarray:

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from astkit import rng
 from astkit.datasets import Loader
 from astkit.datasets.batch import Batch
-from astkit.gating import evaluating
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
 from astkit.systems.lattice.tasks import Task, retrieval
 from astkit.systems.lattice.text import TextBridge, Vocabulary
@@ -165,22 +164,3 @@ class LatticeTrainer(Trainer):
         """Evaluation with the full weight of the contrast."""
         self.loss.contrast = self.contrast
         return super().measure(*args, **options)
-
-    def examples(self, count: int = 5) -> list[dict[str, str]]:
-        """Texts generated for the first ``count`` validation pairs.
-
-        ``source`` and ``target`` are the task's texts; ``said`` is decoded from the task's
-        embedding of the source, ``heard`` from the bridge's own. Raises ``ValueError`` without
-        texts.
-        """
-        if self.bridge is None:
-            raise ValueError("there is no text bridge: train with text above 0")
-        pairs = self.task.texts_of(self.task.validation)[:count]
-        with evaluating(self.lattice, self.device):
-            x, _ = self.task.validation.fetch(torch.arange(len(pairs)))
-            sources = (x.to(self.device), self.bridge.encode([pair.source for pair in pairs]))
-            decoded = [self.bridge.decode(self.lattice(side).surface) for side in sources]
-        return [
-            {"source": pair.source, "target": pair.target, "said": said, "heard": heard}
-            for pair, said, heard in zip(pairs, *decoded, strict=True)
-        ]

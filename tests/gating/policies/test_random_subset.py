@@ -6,7 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astkit.gating import RandomSubset, RunInfo, Selection, Visit
+from astkit import RandomSubset
+from astkit.gating import RunInfo, Selection, Visit
 
 rates, sizes, seeds = st.floats(0.01, 1), st.integers(1, 60), st.integers(0, 2**32 - 1)
 

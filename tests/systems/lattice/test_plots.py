@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -38,6 +40,30 @@ def test_flows_are_drawn_until_they_land_with_the_same_limits(flows: pd.DataFram
     assert np.allclose(start.get_xydata(), [[0, 0.5], [0, -0.2]])
     assert np.allclose(end.get_xydata(), [[1.8, 0.5], [2.3, 0.1]])
     assert plane.get_xdata() == [2, 2]
+
+
+def test_a_drawing_holds_the_first_surface_the_way_and_what_has_arrived(
+    flows: pd.DataFrame,
+) -> None:
+    surface, way, answer, _ = plots.drawing(flows, depth=3).axes
+    starts, moved, landed = (axis.collections[-1].get_offsets() for axis in (surface, way, answer))
+    assert np.allclose(starts, [[0, 1], [1, 1]])
+    assert np.allclose(moved, [[1.8, 0.5], [2.3, 0.1]])
+    assert np.allclose(landed, [[0, 0]])
+    assert answer.get_title() == "3. on the last plane: 1 of 2 flows"
+    earlier = plots.drawing(flows, depth=3, step=1).axes[1]
+    assert np.allclose(earlier.collections[-1].get_offsets(), [[0.9, 0.5], [0.9, -0.2]])
+    assert earlier.get_xlim() == way.get_xlim()
+
+
+def test_a_slider_holds_all_pictures_and_shows_the_last(flows: pd.DataFrame) -> None:
+    pictures = [plots.drawing(flows, 3, step) for step in range(3)]
+    page = plots.slider(pictures).data
+    images = re.findall(r"[A-Za-z0-9+/=]{200,}", page)
+    assert len(images) == 4
+    assert images[0] == images[-1]
+    assert len(set(images)) == 3
+    assert '<input type="range" min="0" max="2" value="2"' in page
 
 
 def test_times_are_those_of_a_flow() -> None:
