@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
 from typing import Any
 
 import torch
@@ -76,6 +75,18 @@ ABLATION = (
 )
 
 
+class Fading(LatticeTrainer):
+    """The contrast's weight decreases linearly to 0 in training, and is whole in validation."""
+
+    def train_batch(self, batch: Any, weight: Any) -> Any:
+        """Train with the weight at this point of the budget."""
+        whole, self.loss.contrast = self.loss.contrast, self.loss.contrast * (1 - self.progress)
+        try:
+            return super().train_batch(batch, weight)
+        finally:
+            self.loss.contrast = whole
+
+
 def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
     """Metrics after the last step, and what it took."""
     config = replace(LATTICE, **arm.lattice, seed=seed, dim=task.dim)
@@ -84,7 +95,9 @@ def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
         enlarge(model, head)
     settings = replace(CONFIG, lr=arm.lr, seed=seed)
     options = {"steps": arm.steps, "config": settings, "device": "cpu"}
-    trainer = LatticeTrainer(model, task, **options, **arm.weights)
+    kind = Fading if arm.weights["fade"] else LatticeTrainer
+    weights = {name: value for name, value in arm.weights.items() if name != "fade"}
+    trainer = kind(model, task, **options, **weights)
     last = trainer.run().epochs[-1]
     metrics = {name: last[name] for name in METRICS}
     seconds = trainer.ledger.seconds["training"]
@@ -126,12 +139,9 @@ def enlarge(model: EnergyFlowLattice, head: slice) -> None:
 
 
 def line(name: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The seeds of an arm in one line: mean and range."""
-    parts = []
-    for metric in METRICS[:2]:
-        values = [row[metric] for row in rows]
-        parts.append(f"{metric} {mean(values):.3f} [{min(values):.3f}, {max(values):.3f}]")
-    return f"{name}: {', '.join(parts)}, n = {len(rows)} seeds"
+    """An arm in one line, seed by seed."""
+    parts = (f"{metric} {[round(row[metric], 3) for row in rows]}" for metric in METRICS)
+    return f"{name}: {', '.join(parts)}"
 
 
 def main(arguments: list[str] | None = None) -> None:
