@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from astkit import RandomSubset
 from astkit.datasets import indexed
@@ -24,14 +23,7 @@ N = 50
 X = torch.randn(N, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
 PAIRS = TensorDataset(X, Y)
-NEXT = _BaseDataLoaderIter.__next__
 criterion = nn.CrossEntropyLoss(reduction="none")
-
-
-@pytest.fixture(autouse=True)
-def torch_is_as_it_was() -> Iterator[None]:
-    yield
-    assert _BaseDataLoaderIter.__next__ is NEXT
 
 
 class Dicts(Dataset[dict[str, Tensor]]):
