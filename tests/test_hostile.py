@@ -37,7 +37,7 @@ from astkit.runs import notebook, tables
 from astkit.trainers import MetricsFile
 from tests.runs import sweeping, test_tables
 
-FAST, FULL = 50, 1000
+FAST, FULL = 30, 1000
 MOST_MEMORY = 1 << 20  # KiB that a reader may take for one file
 MOST_SECONDS = 60
 LONGEST = 1500  # characters of a refusal

@@ -73,10 +73,6 @@ def as_batch(item: Any, index: Tensor | None = None) -> Batch:
             f"the loader yielded inputs of {count_rows(batch.x)} rows with targets of"
             f" {count_rows(batch.y)}: give each row one target"
         )
-    if index is not None and len(index) != batch.rows:
-        raise ValueError(
-            f"the loader yielded {len(index)} indices for {batch.rows} rows: give one per row"
-        )
     return batch
 
 

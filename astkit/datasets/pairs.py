@@ -15,6 +15,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from astkit.datasets.images import regular
 from astkit.datasets.sources import search_places
 from astkit.files import SHARE
 
@@ -67,20 +68,16 @@ def docs_pairs() -> list[TextPair]:
 def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:
     """The pairs of a JSONL file, plain or gzipped: ``{"source": ..., "target": ...}`` per line.
 
-    Raises ``FileNotFoundError``, and ``ValueError`` for a file that cannot be read, is empty, or
-    has a line without words in source or target.
+    Raises ``ValueError`` for a file that is missing, cannot be read, is empty, or has a line
+    without words in source or target.
     """
-    path = Path(path)
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a regular file: name a file of JSON lines")
+    path = regular(Path(path), "name a file of JSON lines")
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES:,} bytes of text")
         lines = content.decode().split("\n")
-    except FileNotFoundError:
-        raise
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as JSON lines ({error}): rewrite it") from error
     pairs = [_pair(line, f"{path} line {n}") for n, line in enumerate(lines, 1) if line.strip()]

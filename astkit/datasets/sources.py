@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -156,11 +156,7 @@ class Layout(NamedTuple):
 
 
 def load_cifar10(root: Path | None, size: int | None) -> Parts:
-    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 images, uint8 ``[N, 3, 32, 32]``.
-
-    Raises ``FileNotFoundError``, listing every folder searched, if not found, and ``ValueError``
-    for damaged or incomplete files.
-    """
+    """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 images, uint8 ``[N, 3, 32, 32]``."""
     layouts = (
         Layout(("data_batch_[1-5]", "test_batch"), _read_python),
         Layout(("train-*.parquet", "plain_text/train-*.parquet"), _read_parquet, "cifar"),
@@ -171,8 +167,7 @@ def load_cifar10(root: Path | None, size: int | None) -> Parts:
 def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
     """Fashion-MNIST (Xiao et al. 2017): 60,000 and 10,000 images, uint8 ``[N, 1, 28, 28]``.
 
-    From files as torchvision or Debian's package dataset-fashion-mnist put them. Raises as
-    `load_cifar10`.
+    From files as torchvision or Debian's package dataset-fashion-mnist put them.
     """
     layouts = (Layout(("train-images-idx3-ubyte*",), _read_idx, "fashion"),)
     places = [*search_places(root), *([DEBIAN] if root is None else [])]
@@ -210,29 +205,25 @@ def find_layout(places: list[Path], layouts: Sequence[Layout]) -> tuple[Path, La
     Ties below one place are resolved by the order of ``layouts``, then by the smallest depth.
     """
     for place in places:
-        ranks = [
-            (rank, depth, str(folder))
-            for folder, depth in _folders(place)
-            for rank, layout in enumerate(layouts)
-            if any(True for pattern in layout.patterns for _ in folder.glob(pattern))
-            and (not depth or layout.word in str(folder.relative_to(place)).lower())
-        ]
-        if ranks:
-            rank, _, folder = min(ranks)
-            return Path(folder), layouts[rank]
+        folders = _folders(place)
+        for layout in layouts:
+            for folder in folders:
+                named = folder == place or layout.word in str(folder.relative_to(place)).lower()
+                if named and any(path for each in layout.patterns for path in folder.glob(each)):
+                    return folder, layout
     return None
 
 
-def _folders(root: Path) -> Iterator[tuple[Path, int]]:
-    """``root`` and the folders below it with their depths, by increasing depth."""
+def _folders(root: Path) -> list[Path]:
+    """``root`` and the folders below it, by increasing depth."""
     queue = [(root, 0)] if root.is_dir() else []
     for folder, depth in queue:
-        yield folder, depth
         if depth < DEPTH:
             # unlike iterdir, glob passes over a folder without permission to read it
             below = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
             queue += [(path, depth + 1) for path in below]
             del queue[MOST_FOLDERS:]
+    return [folder for folder, _ in queue]
 
 
 def _read_python(folder: Path) -> Parts:
@@ -308,9 +299,8 @@ def _idx(folder: Path, name: str, shape: tuple[int, ...]) -> Tensor:
     header = bytes((0, 0, 8, len(shape))) + np.array(shape, ">u4").tobytes()
     try:
         with gzip.open(path) if path == compressed else open(path, "rb") as file:
-            content = file.read(
-                len(header) + prod(shape) + 1
-            )  # a small file may expand to any size
+            # a small file may expand to any size
+            content = file.read(len(header) + prod(shape) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is damaged ({error}); {AGAIN}.") from error
     if content[: len(header)] != header or len(content) != len(header) + prod(shape):

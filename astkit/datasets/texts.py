@@ -7,7 +7,7 @@ import hashlib
 import sys
 from collections import Counter
 from functools import lru_cache
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +48,24 @@ def documentation() -> str:
     return "\n".join(dict.fromkeys(sides))
 
 
-@lru_cache(maxsize=1)
 def prose() -> str:
     """Paragraphs of at least 12 words, without code, of the docstrings named by `PROSE`.
 
-    Its files are parsed, not imported. Raises ``ValueError`` for another version of the package,
-    which has another text.
+    Raises ``ValueError`` for another version of the package, which has another text.
     """
-    package = util.find_spec("sklearn")
-    folder = Path(package.origin).parent if package and package.origin else Path()
+    text = _docstrings("sklearn")
+    if hashlib.sha256(text.encode()).hexdigest() != PROSE_SHA256:
+        raise ValueError(f"the other text is from {PROSE}: install this version of scikit-learn")
+    return text
+
+
+@lru_cache(maxsize=1)
+def _docstrings(package: str) -> str:
+    """Its paragraphs of prose; the files are parsed, not imported."""
+    found = util.find_spec(package)
+    folder = Path(found.origin).parent if found and found.origin else Path()
     paragraphs: dict[str, None] = {}
-    for path in sorted(folder.rglob("*.py")) if package else ():
+    for path in sorted(folder.rglob("*.py")) if found else ():
         if "tests" in path.relative_to(folder).parts:
             continue
         for node in ast.walk(ast.parse(path.read_bytes())):
@@ -67,11 +74,4 @@ def prose() -> str:
                     words = part.split()
                     if len(words) >= 12 and ">>>" not in part:
                         paragraphs[" ".join(words)] = None
-    text = "\n".join(paragraphs)
-    if hashlib.sha256(text.encode()).hexdigest() != PROSE_SHA256:
-        installed = metadata.version("scikit-learn") if package else "none"
-        raise ValueError(
-            f"the other text is from {PROSE}, but version {installed} is installed: install"
-            " this version"
-        )
-    return text
+    return "\n".join(paragraphs)

@@ -101,15 +101,16 @@ class LiveBoard:
         else:
             self._handle.update(bundle, raw=True)
 
-    def film(self, frames: int = 16, fps: int = 2) -> bytes:
+    def film(self, frames: int = 12, fps: int = 2) -> bytes:
         """The recorded run again, as an animated PNG: the board after equal shares of its steps."""
         last = max(step for points in self.series.values() for step, _ in points)
-        return animation((self._until(last * (i + 1) / frames) for i in range(frames)), fps)
+        shown = (self._until(last * (i + 1) / frames) for i in range(frames))
+        return animation(shown, fps, dpi=64)
 
     def _until(self, step: float) -> Picture:
         earlier = LiveBoard(False)
         earlier.series = {
-            name: [p for p in all_ if p[0] <= step] for name, all_ in self.series.items()
+            name: [p for p in logged if p[0] <= step] for name, logged in self.series.items()
         }
         earlier.events = [event for event in self.events if event <= step]
         earlier._reason = self._reason

@@ -117,7 +117,7 @@ def phase_breakdown(results: Table) -> Picture:
     axis = figure.axes[0]
     ends = _stacked(axis, parts)
     for place, end in enumerate(ends):
-        axis.text(end, place, f" {end:.3g} ms", va="center", size=9)
+        axis.text(end, place, f" {end:,.{'0f' if end >= 100 else '3g'}} ms", va="center", size=9)
     axis.set(title="time of a training batch, by phase", xlabel="time per batch (ms)")
     axis.set_xlim(0, 1.12 * ends.max())
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=5)

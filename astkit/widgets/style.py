@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Literal
 
-import matplotlib
+import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -30,10 +30,7 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "xxxx", "----", "\\\\\\\\", "++++")
 
-_OWN = "axes contour figure font grid hatch image legend lines patch path savefig scatter text"
-_OWN += " xaxis xtick yaxis ytick"
 LOOK: Any = {
-    **{k: v for k, v in matplotlib.rcParamsDefault.items() if k.split(".")[0] in _OWN.split()},
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "hatch.color"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color", "patch.edgecolor"), INK),
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
@@ -47,7 +44,7 @@ LOOK: Any = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
-styled = matplotlib.rc_context(LOOK)
+styled = matplotlib.style.context(["default", LOOK])
 """Decorator of functions that draw: applies this style."""
 
 SELECTED, SKIPPED = "#00857A", "#B8860B"
@@ -110,12 +107,12 @@ class Picture(Figure):
 def animation(
     pictures: Iterable[Picture], fps: int = 8, dpi: float = 80, kind: str = "png"
 ) -> bytes:
-    """An animated PNG of 64 colours, or a GIF, which nbconvert and its pages do not show."""
+    """An animated PNG of 48 colours, or a GIF, which nbconvert and its pages do not show."""
     from PIL import Image
 
     frames = [Image.open(BytesIO(each.png(dpi))).convert("RGB") for each in pictures]
     stacked = Image.fromarray(np.concatenate([np.asarray(frame) for frame in frames]))
-    colours = stacked.quantize(64, dither=Image.Dither.NONE)
+    colours = stacked.quantize(48, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     few = [frame.quantize(palette=colours, dither=Image.Dither.NONE) for frame in frames]
     times: dict[str, Any] = {"append_images": few[1:], "duration": 1000 // fps, "loop": 0}
     few[0].save(film := BytesIO(), kind, save_all=True, **times)

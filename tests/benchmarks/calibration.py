@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import optimize, special, stats
+from scipy import optimize, stats
 
-from astkit.comparison.statistics import DENSE, Entry, by_arm, gaps
+from astkit.comparison.statistics import DENSE, Entry
 from astkit.comparison.verdict import SMALLEST_GAIN, Verdict, judge
 from astkit.files import write_json
 from astkit.rng import derive
@@ -91,8 +91,8 @@ def cell(effects: Sequence[float], shape: str, n: int, rows: int, trials: int) -
     ``wrong``: share of comparisons with an outcome that the effects contradict: of which
     ``wrong_sign`` a sign ("higher" and "lower" at an effect of 0 included), ``wrong_none`` a
     "no gain" at a gain of `SMALLEST_GAIN` or more. ``seeds_only``: ``wrong`` if the test rows are
-    not regarded. ``covered``: share of intervals that hold their effect; ``satterthwaite``: the
-    same with his degrees of freedom. ``decided``: share of outcomes other than "cannot tell yet".
+    not regarded. ``covered``: share of intervals that hold their effect.
+    ``decided``: share of outcomes other than "cannot tell yet".
     With one policy, ``once_more``: ``wrong`` if the suggested seeds, up to `MOST_SEEDS` in all,
     are added once to a verdict that cannot tell.
     """
@@ -106,15 +106,10 @@ def cell(effects: Sequence[float], shape: str, n: int, rows: int, trials: int) -
         found["wrong_sign"].append(signs)
         found["wrong_none"].append(nones)
         found["seeds_only"].append(any(wrong(judge(world.entries), effects)))
-        arms = by_arm(world.entries)
         for verdict, effect in zip(verdicts, effects, strict=True):
             _, low, high, _ = verdict.difference
             found["covered"].append(low <= effect <= high)
             found["decided"].append(verdict.outcome != "cannot tell yet")
-            each = gaps(arms[verdict.policy], arms[DENSE], world.test_rows).estimate()
-            freedom = (n - 1) * (1 + each.common / each.seeds) ** 2
-            half = special.stdtrit(freedom, 0.975) * each.error
-            found["satterthwaite"].append(abs(each.mean - effect) <= half)
         if len(effects) == 1:
             needed = verdicts[0].needed
             if verdicts[0].outcome == "cannot tell yet" and needed is not None:

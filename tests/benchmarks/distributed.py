@@ -28,9 +28,8 @@ EPOCHS = 5
 TYPICAL = 128  # rows per process, of the figures by formula
 NAMES = ("gate", "quantile_ema", "top_k", "infobatch", "cached_loss", "auto", "random")
 MEANING = (
-    "bytes per step and process, without the gradients. sent: tensors that a process hands to"
-    " torch.distributed; received: tensors that it gets back. rows: per process. What is exchanged"
-    " once, such as the scores of the first batch, is spread over the steps"
+    "bytes per step and process, without gradients. What is exchanged once, such as the scores of"
+    " the first batch, is spread over the steps"
 )
 
 
@@ -110,11 +109,8 @@ def measured(name: str, world: int, epochs: int = EPOCHS) -> dict[str, Any]:
 
 def line(row: dict[str, Any]) -> str:
     """A row in one line."""
-    parts = (
-        f"{part} {row['counted'][part]:.0f} (formula {row['formula'][part]:.0f})"
-        for part in ("sent", "received")
-    )
-    return f"{row['policy']}, {row['world']} processes: {', '.join(parts)} bytes a step"
+    counted, formula = row["counted"], row["formula"]
+    return f"{row['policy']}, {row['world']} processes: {counted} bytes a step, formula {formula}"
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import mean
 from typing import Any
 
 import torch
@@ -126,12 +125,9 @@ def enlarge(model: EnergyFlowLattice, head: slice) -> None:
 
 
 def line(name: str, rows: Sequence[dict[str, Any]]) -> str:
-    """The seeds of an arm in one line: mean and range."""
-    parts = []
-    for metric in METRICS[:2]:
-        values = [row[metric] for row in rows]
-        parts.append(f"{metric} {mean(values):.3f} [{min(values):.3f}, {max(values):.3f}]")
-    return f"{name}: {', '.join(parts)}, n = {len(rows)} seeds"
+    """An arm in one line, seed by seed."""
+    parts = (f"{metric} {[round(row[metric], 3) for row in rows]}" for metric in METRICS)
+    return f"{name}: {', '.join(parts)}"
 
 
 def main(arguments: list[str] | None = None) -> None:

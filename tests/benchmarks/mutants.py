@@ -47,26 +47,13 @@ SECONDS = 60
 Lines = dict[tuple[str, int], set[str]]
 """The tests that reach each (path, line)."""
 
-COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-}
+PAIRS = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)),
+    *((ast.In, ast.NotIn), (ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.And, ast.Or)),
+)
+WHOLE = ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.AnnAssign
+SWAPPED = {old: new for pair in PAIRS for old, new in (pair, pair[::-1])}
+SWAPPED |= {ast.FloorDiv: ast.Mult, ast.Mod: ast.Mult}
 
 
 @dataclass(frozen=True)
@@ -89,17 +76,13 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
         if not isinstance(statement, ast.stmt) or id(statement) in seen:
             continue
         seen.add(id(statement))
-        if isinstance(
-            statement, ast.Assign | ast.AugAssign | ast.Expr | ast.Return | ast.AnnAssign
-        ):
+        if isinstance(statement, WHOLE) and not _is_text(statement):
             span = statement.lineno, statement.end_lineno or statement.lineno
             changes = _changed(statement)
         elif isinstance(statement, ast.If | ast.While):
             span = statement.lineno, statement.body[0].lineno - 1
             changes = _headers(statement)
         else:
-            continue
-        if _is_text(statement) or statement.col_offset == 0:
             continue
         before = ast.get_source_segment(source, statement) or ""
         for text in changes:
@@ -131,12 +114,11 @@ def _changed(node: ast.AST) -> Iterator[str]:
 
 
 def _change(node: ast.AST) -> bool:
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS:
-        node.ops[0] = COMPARISONS[type(node.ops[0])]()
-    elif isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in OPERATORS:
-        node.op = OPERATORS[type(node.op)]()
-    elif isinstance(node, ast.BoolOp):
-        node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+    """Change ``node`` in place, if that can be done."""
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPPED:
+        node.ops[0] = SWAPPED[type(node.ops[0])]()
+    elif isinstance(node, ast.BinOp | ast.AugAssign | ast.BoolOp) and type(node.op) in SWAPPED:
+        node.op = SWAPPED[type(node.op)]()
     elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
         node.value = not node.value
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):

@@ -94,14 +94,13 @@ def measure(method: str, seed: int, parts: Splits) -> Row:
     with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
         rate = train()
     seconds = time.process_time() - start
-    counted = {"scored": rows.scored, "trained": rows.trained}
     test = Loader(parts.test, 500, shuffle=False, normalize=parts.train.channel_stats())
     model.eval()
     with torch.no_grad():
         right = sum(int((model(x).argmax(1) == y).sum()) for _, x, y in test.batches(0))
     value = right / len(parts.test.labels)
     row = {"policy": method, "seed": seed, "value": value, "rate": rate, "seconds": seconds}
-    return {**row, **counted}
+    return {**row, "scored": rows.scored, "trained": rows.trained}
 
 
 def table(rows: list[Row]) -> pd.DataFrame:

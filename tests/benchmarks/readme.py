@@ -64,6 +64,11 @@ CHANGED = ("01_cifar10_simple_cnn.json", "lattice_learning.json")
 Report = dict[str, Any]
 
 
+def shown(rows: dict[str, Any], axis: str, stamp: Report) -> str:
+    """A table with a row for each entry of ``rows``, and the stamp below it."""
+    return f"{markdown(pd.DataFrame(rows).T.rename_axis(axis))}\n\n{describe(stamp)}"
+
+
 def read(path: Path) -> Report:
     """The result at ``path``; ``ValueError`` for local changes in one that is not `CHANGED`."""
     report: Report = json.loads(path.read_text())
@@ -250,8 +255,7 @@ def scores() -> str:
                 ),
             }
         )
-    table = pd.DataFrame(rows).T.rename_axis("score")
-    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
+    return shown(rows, "score", report["stamp"])
 
 
 def lattice() -> str:
@@ -259,9 +263,8 @@ def lattice() -> str:
     report = read(HERE / "lattice_learning.json")
     rows = {name: _learned([found]) for name, found in report["baselines"].items()}
     rows |= {name: _learned(report["arms"][name]["rows"], "val_") for name in SHOWN}
-    table = pd.DataFrame(rows).T.rename_axis("from a paragraph to the next one")
-    stamped = next(iter(report["arms"].values()))["stamp"]
-    return f"{markdown(table)}\n\n{describe(stamped)}"
+    first = next(iter(report["arms"].values()))
+    return shown(rows, "from a paragraph to the next one", first["stamp"])
 
 
 def _learned(runs: list[dict[str, float]], prefix: str = "") -> dict[str, str]:
@@ -311,9 +314,10 @@ def claims() -> str:
     Unlike the other tables it shows results measured with local changes, and says so.
     """
     table = figures.table()
-    table["run"] = [
-        f"[{Path(run).stem}](../{run}){_changes(run)}" if run else "" for run in table["run"]
-    ]
+    for run in filter(None, table["run"].unique()):
+        dirty = any(stamp["dirty"] for stamp in _stamps(json.loads((ROOT / run).read_text())))
+        link = f"[{Path(run).stem}](../{run}){' (with changes)' * dirty}"
+        table["run"] = table["run"].replace(run, link)
     return markdown(table)
 
 
@@ -330,13 +334,7 @@ def distributed() -> str:
         for world in (8, 64, 1024):
             received = bytes_added.formula(name, bytes_added.TYPICAL, world, 100)[1]
             row[f"received by formula, N = {world:,}"] = f"{received:,.0f}"
-    table = pd.DataFrame(rows).T.rename_axis("bytes a step")
-    return f"{markdown(table)}\n\n{describe(report['stamp'])}"
-
-
-def _changes(run: str) -> str:
-    stamps = _stamps(json.loads((ROOT / run).read_text()))
-    return " (with changes)" if any(stamp["dirty"] for stamp in stamps) else ""
+    return shown(rows, "bytes a step", report["stamp"])
 
 
 def beyond_images() -> str:
@@ -354,7 +352,8 @@ def beyond_images() -> str:
 
 def tokens() -> str:
     """Token selection by the excess over a reference model."""
-    return _with_costs("tokens")
+    part = {"tokens": read(HERE / "tasks.json")["tokens"]}
+    return f"{markdown(tasks.table(part, costs=True))}\n\n{_commits(part)}"
 
 
 def learned() -> str:
@@ -362,21 +361,14 @@ def learned() -> str:
     part = read(HERE / "tasks.json")["learned"]
     arms = by_arm(part["entries"])
     gap = mean_interval(differences(arms["learned"], arms["cached_loss"], "value"))
-    cpu = part["planning"]
-    return (
-        f"{_with_costs('learned')}\n\nlearned minus cached_loss: {amount(gap, part['metric'])},"
+    cpu, table = part["planning"], tasks.table({"learned": part}, costs=True)
+    said = (
+        f"learned minus cached_loss: {amount(gap, part['metric'])},"
         f" n = {gap.n}. Planning an epoch of {cpu['rows']:,} samples takes"
         f" {1000 * cpu['learned']:.0f} ms of CPU time, with cached_loss"
         f" {1000 * cpu['cached_loss']:.0f} ms (medians, n = {cpu['n']}, one thread)."
     )
-
-
-def _with_costs(name: str) -> str:
-    report = read(HERE / "tasks.json")
-    if name not in report:
-        return "Not measured yet."
-    part = {name: report[name]}
-    return f"{markdown(tasks.table(part, costs=True))}\n\n{_commits(part)}"
+    return f"{markdown(table)}\n\n{_commits({'learned': part})}\n\n{said}"
 
 
 def optimal() -> str:
@@ -410,7 +402,6 @@ FILES: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/kaggle.md": (exports,),
     "docs/tasks.md": (beyond_images, tokens, learned, optimal),
 }
-TABLES = tuple(make for makes in FILES.values() for make in makes)
 
 
 def fill(name: str, text: str) -> str:
@@ -431,7 +422,4 @@ if __name__ == "__main__":
     for number in NOTEBOOKS:
         files.write_atomic(ROOT / "docs" / "static" / f"{number}.png", thumbnail(number))
     for name in FILES:
-        try:
-            files.write_atomic(ROOT / name, fill(name, (ROOT / name).read_text()))
-        except ValueError as error:
-            raise SystemExit(f"{name} is left as it is: {error}") from error
+        files.write_atomic(ROOT / name, fill(name, (ROOT / name).read_text()))

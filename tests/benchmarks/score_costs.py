@@ -9,14 +9,15 @@ score's own elementwise work is not in them and shows in the seconds alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from astkit import models
 from astkit.datasets import Images, load
-from astkit.gating import Gate, Scored, evaluating
+from astkit.gating import Gate, evaluating
 from astkit.names import REGISTRIES
 from astkit.profiling import FlopCounter, interleaved
 from tests.benchmarks import bench
@@ -27,10 +28,9 @@ RESULTS = bench.HERE / "score_costs.json"
 ROUNDS = 61
 SUMS = ("0.7*loss + 0.3*contrast",)  # for the price of combining
 MEANING = (
-    "extra_flops: FLOPs a sample beyond the model's forward pass, elementwise work not counted;"
-    " seconds: scoring a batch by this score over scoring it by loss, the median of ratios taken"
-    " within a round, with its 95 % interval, the forward pass included. The row 'loss' times a"
-    " second arm that scores by loss: it shows what the measurement can tell"
+    "extra_flops: a sample, beyond the model's forward pass; seconds: of scoring a batch by this"
+    " score over scoring it by loss, forward pass included. The row 'loss' times a second arm that"
+    " scores by loss: it shows what the measurement can tell"
 )
 
 
@@ -43,9 +43,12 @@ def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
     """One row for each registered score, and for a weighted sum, on ``network``."""
     model = models.build(network, data.shape, data.num_classes)
     batch = (data.images / 255, data.labels, torch.arange(len(data)))
-    names = (*REGISTRIES["score"], *SUMS)
-    arms = {name: _scoring(name, model, *batch) for name in names}
-    times = interleaved({"by loss": _scoring("loss", model, *batch), **arms}, rounds=rounds)
+
+    def scoring(name: str) -> Callable[[], Tensor]:
+        return partial(Gate(score=name).score, model, *batch)
+
+    arms = {name: scoring(name) for name in (*REGISTRIES["score"], *SUMS)}
+    times = interleaved({"by loss": scoring("loss"), **arms}, rounds=rounds)
     with FlopCounter() as counted, evaluating(model):
         model(batch[0])
     forward = counted.get_total_flops() / len(data)
@@ -68,21 +71,10 @@ def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _scoring(
-    name: str, model: nn.Module, x: Tensor, y: Tensor, index: Tensor
-) -> Callable[[], Tensor]:
-    gate = Gate(score=name)
-    return lambda: gate.scores(Scored(None, y, x, index, model))
-
-
 def line(row: dict[str, Any]) -> str:
     """A row in one line."""
-    seconds = row["seconds"]
-    return (
-        f"{row['network']}, {row['score']}: {row['extra_flops']:+,.0f} FLOPs a sample, seconds"
-        f" {seconds['median']:.3f} [{seconds['low']:.3f}, {seconds['high']:.3f}] of by loss,"
-        f" n = {row['n']}"
-    )
+    cost = f"{row['extra_flops']:+,.0f} FLOPs a sample, seconds {row['seconds']} of by loss"
+    return f"{row['network']}, {row['score']}: {cost}, n = {row['n']}"
 
 
 def main(arguments: list[str] | None = None) -> None:

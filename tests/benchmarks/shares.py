@@ -6,7 +6,6 @@ that README, docs/policies.md and notebook 06 show, and the picture of README.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from typing import Any
 
@@ -18,28 +17,13 @@ from torch import Tensor
 
 from astkit.comparison.statistics import DENSE, by_arm, gaps, share_of_gain
 from astkit.comparison.training import RECORDS
-from astkit.files import write_atomic
+from astkit.files import write_atomic, write_json
 from astkit.widgets import comparison_plots
-from tests.benchmarks.gain import (
-    CACHE,
-    FORECASTS,
-    RESULTS,
-    ROWS,
-    SEEDS,
-    Run,
-    dumped,
-    plan,
-    read,
-)
+from tests.benchmarks.gain import CACHE, FORECASTS, RESULTS, ROWS, SEEDS, Run, dumped, plan, read
 
 SHARES = RESULTS.with_name("06_shares.json")
 PICTURE = RESULTS.with_name("06_shares.png")
-DATA = {
-    "text": "text",
-    "table": "table",
-    "fashion_mnist": "Fashion-MNIST",
-    "cifar10": "CIFAR-10",
-}
+DATA = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 WORDS = {
     "irrelevant_text": "four of five texts are irrelevant",
     "drift:kind=law,data=table": "table: older rows follow another law",
@@ -61,7 +45,7 @@ WORDS = {
 def described(data: str, condition: str, epochs: float) -> str:
     """A condition in words."""
     words = WORDS.get(condition) or WORDS[condition.partition(":")[0]]
-    if data in ("text", "table"):
+    if data not in DATA:
         return words
     return f"{words} ({DATA[data]}, {epochs:g} epochs)"
 
@@ -163,8 +147,7 @@ def main() -> None:
     if changed:
         raise SystemExit(f"measured with local changes, train them again: {', '.join(changed)}")
     commits = sorted({entry["stamp"]["commit"][:8] for entry in entries.values()})
-    content = {"measured_at": commits, "rows": table}
-    write_atomic(SHARES, json.dumps(content, indent=1) + "\n")
+    write_json(SHARES, {"measured_at": commits, "rows": table})
     comparison_plots.shares(table).savefig(PICTURE, dpi=150)
     print(pd.DataFrame(table).round(3).to_string())
 

@@ -132,7 +132,7 @@ def test_mistakes_are_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ASTKIT_DATA", raising=False)
     for options, sentence in (
-        (["--dataset", "mnist"], "dataset is 'mnist': choose one of digits, cifar10"),
+        (["--dataset", "mnist"], "unknown task 'mnist': choose one of cifar10, digits"),
         (["--csv", "a.csv"], "--csv needs --target"),
         (["--target", "a"], "--csv needs --target"),
         (["--policies", "infobach"], "unknown policy 'infobach': choose one of"),

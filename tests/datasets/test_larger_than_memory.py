@@ -1,9 +1,9 @@
-"""Data on disk through Hugging Face datasets and WebDataset: planned, or gated as a stream."""
+"""Data on disk, also of Hugging Face datasets and WebDataset: planned, or gated as a stream."""
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from astkit import Gate, Loader, RandomSubset, Trainer
 from astkit.datasets import as_loader
@@ -34,9 +34,24 @@ def table():
     return datasets.Dataset.from_dict({"x": X.numpy(), "label": Y.numpy()})
 
 
-@pytest.fixture(params=["datasets", "webdataset", "webloader"])
+class Shuffled(IterableDataset):
+    """The rows in an order that depends on the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        random = torch.Generator().manual_seed(self.epoch)
+        return ((X[row], Y[row]) for row in torch.randperm(N, generator=random))
+
+
+@pytest.fixture(params=["torch", "datasets", "webdataset", "webloader"])
 def stream(request, tmp_path):
-    """Makes a shuffled stream of batches that is read from files in several shards."""
+    """Makes a shuffled stream of batches, which other libraries read from files in shards."""
+    if request.param == "torch":
+        return lambda: DataLoader(Shuffled(), BATCH)
     if request.param == "datasets":
         table = request.getfixturevalue("table")
         for shard in range(SHARDS):

@@ -104,5 +104,5 @@ def test_files_that_are_damaged_empty_expand_or_never_end_are_refused(tmp_path, 
     for path in sorted(tmp_path.iterdir()):
         with pytest.raises(ValueError, match=path.name):
             read_pairs(path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ValueError, match=r"absent\.jsonl is missing; name a file"):
         read_pairs(tmp_path / "absent.jsonl")

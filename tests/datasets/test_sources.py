@@ -257,14 +257,15 @@ def test_an_unknown_pickle_is_never_run(tmp_path, monkeypatch, encoded):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_parquet_files_of_other_images(tmp_path, encoded):
+def test_parquet_files_of_other_images(tmp_path, encoded, monkeypatch):
+    monkeypatch.setattr(sources, "CIFAR10_ROWS", 3)
     picture = encoded(rows(0, 1)[0][0].reshape(3, 32, 32))
     large = encoded(np.zeros((3, 33, 32), np.uint8))
     for table, words in (
         ({"img": [picture], "label": [11]}, r"Row 0 .*label 11, not \[3, 32, 32\] and 0 to 9"),
         ({"img": [picture], "label": [None]}, "Row 0 .*label None"),
         ({"img": [large], "label": [1]}, r"Row 0 .*shape \[3, 33, 32\]"),
-        ({"img": [picture] * 50_001, "label": [1] * 50_001}, "has 50001 rows"),
+        ({"img": [picture] * 4, "label": [1] * 4}, "has 4 rows, not 1 to 3"),
     ):
         pq.write_table(pa.table(table), tmp_path / "train-0.parquet")
         with pytest.raises(ValueError, match=words):
@@ -294,7 +295,6 @@ def make_fashion(folder, compressed):
     [
         ("debian/fashion-mnist", True),
         ("data/FashionMNIST/raw", False),
-        ("data/FashionMNIST/raw", True),
     ],
 )
 def test_fashion_mnist_is_found_where_debian_and_torchvision_put_it(place, compressed, tmp_path):

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import papermill
 import pytest
 import yaml
@@ -90,17 +89,3 @@ def run_nbval() -> Callable[[Path], Completed]:
         )
 
     return run
-
-
-@pytest.fixture
-def write_notebook(tmp_path: Path) -> Callable[..., Path]:
-    """Write a notebook that consists of the given cells."""
-
-    def write(*cells: nbformat.NotebookNode) -> Path:
-        language = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        metadata = {"kernelspec": language, "language_info": {"name": "python"}}
-        path = tmp_path / "generated.ipynb"
-        nbformat.write(nbformat.v4.new_notebook(cells=list(cells), metadata=metadata), path)
-        return path
-
-    return write

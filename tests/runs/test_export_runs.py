@@ -23,7 +23,6 @@ from PIL import Image
 from astkit.datasets.sources import CIFAR10 as CLASSES
 from astkit.runs import export
 from tests.notebooks.conftest import FOLDER
-from tests.runs.sweeping import write as write_notebook
 
 PARAMS = Path(__file__).resolve().parents[1] / "notebooks" / "params"
 RUN_SECONDS = 900
@@ -180,43 +179,6 @@ def test_an_export_finds_what_the_package_finds(number: str, begin_in, tmp_path:
     assert any(outputs for _, outputs in expected)
     # what is written stays in the current folder
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {package.name, "ran.ipynb"}
-
-
-LEARN = """\
-import torch
-from IPython.display import Markdown, display
-
-from astkit import Gate, Loader, models
-from astkit.datasets import Images
-from astkit.widgets import gate_plots
-
-pixels = torch.arange(64 * 64).view(64, 1, 8, 8).mul(7).to(torch.uint8)
-part = Images(pixels, torch.arange(64) % 4, tuple("abcd"), "stripes")
-model = models.build("digits_cnn", part.shape, part.num_classes, seed=0)
-gate, steps = Gate(rate), []
-for step, (_, x, y) in enumerate(Loader(part, 8).batches(0)):
-    chosen = gate(model, x, y)
-    rows = chosen.index.tolist()
-    steps.append({"step": step, "rate": len(rows) / len(y), "threshold": sum(rows), "rows": rows})
-print(steps)
-"""
-PICTURE = 'display(gate_plots.threshold_and_rate(steps, rate), Markdown("**bold**"))'
-
-
-def test_a_small_export_finds_what_the_package_finds(begin_in, tmp_path: Path) -> None:
-    small = write_notebook(tmp_path / "small.ipynb", LEARN, PICTURE, parameters="rate = 0.5")
-    book = export.build(export.read(small), {"rate": 0.25})
-    nbformat.write(book, tmp_path / "exported.ipynb")
-    finish = begin_in("bare", tmp_path / "exported.ipynb", tmp_path / "empty", {})
-    space: dict[str, Any] = {"rate": 0.25}
-    exec(LEARN, space)
-    *_, found, shown = finish().cells
-    assert found.outputs[0].text.strip() == str(space["steps"])
-    kinds = [set(output.data) for output in shown.outputs]
-    assert kinds == [{"image/png", "text/plain"}, {"text/markdown", "text/plain"}]
-    package, ran = sorted(path.name for path in (tmp_path / "empty").iterdir())
-    assert package.startswith("astkit-")
-    assert ran == "ran.ipynb"
 
 
 def test_the_template_of_a_competition_writes_a_submission(begin_in, tmp_path: Path) -> None:

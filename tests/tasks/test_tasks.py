@@ -62,8 +62,7 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("to be " * 20)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\xff" * 9000)
     for options, sentence in (
-        ({"name": "speech"}, "dataset is 'speech': choose one of digits, cifar10, fashion_mnist"),
-        ({"name": "sound", "root": "data"}, "task 'sound' has no option 'root': leave it out"),
+        ({"name": "speech"}, "unknown task 'speech': choose one of cifar10, digits, fashion_mnist"),
         ({"name": "language", "path": tmp_path / "short.txt"}, "short.txt has 120 characters, 1 "),
         ({"name": "language", "path": tmp_path / "binary.txt"}, "binary.txt is not UTF-8 text"),
     ):

@@ -156,7 +156,7 @@ def test_a_film_shows_the_run_from_its_beginning_to_its_end():
             film.seek(number)
             frames.append(np.asarray(film.convert("L"), float))
     assert all(np.abs(a - b).max() > 100 for a, b in itertools.pairwise(frames))
-    alone = np.asarray(Image.open(io.BytesIO(live.picture().png(dpi=80))).convert("L"), float)
+    alone = np.asarray(Image.open(io.BytesIO(live.picture().png(dpi=64))).convert("L"), float)
     assert np.abs(frames[-1] - alone).mean() < 3
 
 
