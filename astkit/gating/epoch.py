@@ -127,7 +127,7 @@ class Epoch:
             run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
             chosen = self.planner.plan(run)
         if chosen is None:
-            chosen = Selection(rows, candidates=len(rows))
+            chosen = Selection(rows)
         chosen.check(self.samples, self.planner)
         self.rows = torch.cat([self.rows, chosen.index])
         self.scale = torch.cat([self.scale, chosen.scale.float()])

@@ -41,7 +41,7 @@ class Selection:
     normaliser: float | Tensor | None = None
     score_only: Tensor | None = None  #: of plans: rows to score, for ``observe``, after the round
     lr_factor: float = 1.0  #: of plans: learning rate factor during the round
-    candidates: int | None = None  #: number of candidate rows
+    candidates: int | None = None  #: number of rows of the batch
     rate: float | Tensor | None = None  #: fraction of active candidates, fallback rows excluded
     threshold: float | Tensor | None = None  #: of the scores; ``None`` without scoring
     fallback: bool | Tensor = False  #: whether rows were added because too few were active
