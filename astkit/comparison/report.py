@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import re
 import shutil
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from astkit.comparison.samples import Samples, Suspects, explorer, together
+from astkit.comparison.samples import Samples, Suspects, explorer, image_tag, together
 from astkit.comparison.statistics import (
     COSTS,
     DENSE,
@@ -247,8 +246,7 @@ class Comparison:
         for title, table in self._tables().items():
             parts += [f"<p>{escape(title)}</p>", table.to_html(index=False)]
         for alt, figure in pictures(self.entries, self.verdicts, self.test_rows).items():
-            png = base64.b64encode(figure.png()).decode()
-            parts.append(f'<p><img alt="{escape(alt)}" src="data:image/png;base64,{png}"></p>')
+            parts.append(f"<p>{image_tag(escape(alt), figure)}</p>")
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
         return _PAGE.format(title=TITLE, body="\n".join(parts))
 

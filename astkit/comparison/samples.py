@@ -163,11 +163,8 @@ class Samples:
         return f"{self.name}, {len(self.total):,} rows; {sizes}"
 
     def _repr_html_(self) -> str:
-        html = [f"<p>{escape(repr(self))}</p>"]
-        if any(map(len, self.groups.values())) and _is_image(self.show(0)):
-            html.append(_image_tag("samples by group", self.picture()))
-        else:
-            html.append(self.table().to_html(na_rep="–", float_format="{:.3g}".format))
+        pictures = any(map(len, self.groups.values())) and _is_image(self.show(0))
+        html = [_html(self, pictures)]
         if self.labels is not None:
             html.append("<p>Share of each class, of all rows and of those trained on:</p>")
             html.append(self.class_shares().to_html(float_format="{:.1%}".format))
@@ -210,12 +207,7 @@ class Suspects:
         return f"{self.samples.name}: the {number:,} of {rows:,} rows {words}"
 
     def _repr_html_(self) -> str:
-        html, rows = [f"<p>{escape(repr(self))}</p>"], self.rows.tolist()
-        if _is_image(self.samples.show(rows[0])):
-            html.append(_image_tag("suspected wrong labels", self.picture()))
-        else:
-            html.append(self.table().to_html(na_rep="–", float_format="{:.3g}".format))
-        return "\n".join(html)
+        return _html(self, _is_image(self.samples.show(int(self.rows[0]))))
 
     def picture(self) -> Picture:
         """Images of the suspects, each with its label and the class predicted."""
@@ -262,11 +254,9 @@ def explorer(methods: Mapping[str, Samples], most: int = 600) -> Explorer:
     samples = []
     for row in rows:
         value, label = first.show(row), "" if first.labels is None else str(first.label(row))
-        picture, text = (
-            value if kind else None for kind in (_is_image(value), isinstance(value, str))
-        )
-        fields = {} if text else _contents(value)
-        samples.append(Sample(row, label, picture, text or "", fields))
+        picture = value if _is_image(value) else None
+        text = value if isinstance(value, str) else ""
+        samples.append(Sample(row, label, picture, text, {} if text else _contents(value)))
     return Explorer(samples, choices)
 
 
@@ -311,7 +301,17 @@ def _is_image(value: Any) -> bool:
     return hasattr(value, "getbands") or len(shape) == 2 or coloured  # getbands: PIL
 
 
-def _image_tag(words: str, figure: Picture) -> str:
+def _html(shown: Samples | Suspects, pictures: bool) -> str:
+    """What the rows are, as images or as a table."""
+    words = escape(repr(shown))
+    if pictures:
+        return f"<p>{words}</p>\n{image_tag(words, shown.picture())}"
+    table = shown.table().to_html(na_rep="–", float_format="{:.3g}".format)
+    return f"<p>{words}</p>\n{table}"
+
+
+def image_tag(words: str, figure: Picture) -> str:
+    """A figure within a page; ``words`` describe it."""
     png = base64.b64encode(figure.png()).decode()
     return f'<img alt="{words}" src="data:image/png;base64,{png}">'
 

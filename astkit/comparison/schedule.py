@@ -12,15 +12,14 @@ from typing import Any
 from safetensors.torch import load_file
 
 from astkit.comparison.baseline import Baseline, check_baseline
-from astkit.comparison.samples import data_set
 from astkit.comparison.statistics import DENSE
-from astkit.comparison.training import RECORDS, Entry, Method, Task, opened, run, selectable
+from astkit.comparison.training import RECORDS, Entry, Method, Task, run, selectable
 from astkit.datasets.facts import class_labels, shared_rows
 from astkit.files import read_json, write_json
 from astkit.gating.forecast import Forecast
 from astkit.gating.policies.aim import Aim, forecast
 from astkit.gating.policies.auto import Auto
-from astkit.gating.policy import Policy, overrides
+from astkit.gating.policy import overrides
 from astkit.stamp import stamp
 from astkit.trainers import Budget, Trainer
 from astkit.trainers.fingerprint import (
@@ -64,6 +63,7 @@ class Schedule:
         for path in sorted((self.folder / "entries").glob("*.json")):
             entry = read_json(path, policy=str, seed=int, rate=float)
             self.entries[entry["policy"], entry["seed"]] = entry
+        self.selects = hasattr(selectable(self.task.train, 0), "order")  # rows before loading
         self.start, self.trained = time.perf_counter(), 0
         self.whole = (1 + 2 * len(self.methods)) * len(self.seeds)  # runs, at most
         first, dense = self.seeds[0], Method(DENSE, None)
@@ -163,7 +163,12 @@ class Schedule:
         for label, method in self.methods.items():
             policy = method.new_policy(trainer.config.seed)
             assert policy is not None
-            self._check_selectable(label, policy)
+            if overrides(policy, "plan") and not self.selects:
+                raise ValueError(
+                    f"{label} selects rows before loading, but train is a"
+                    f" {type(self.task.train).__name__} that loads all rows in its own way: pass a"
+                    " map-style data set, or a plain DataLoader"
+                )
             arguments = {k: v for k, v in plain(policy).items() if k != "seed"}
             policies[label] = {"arguments": arguments, "policy": policy_part(trainer, policy)}
         path = self.folder / "settings.json"
@@ -186,14 +191,6 @@ class Schedule:
             self._say(
                 f"{' and '.join(left_out)} cannot be compared with a later call, since they differ"
                 " from one reading to the next or are read in order only"
-            )
-
-    def _check_selectable(self, label: str, policy: Policy) -> None:
-        source = opened(self.task.train)
-        if overrides(policy, "plan") and not hasattr(selectable(source, 0), "order"):
-            raise ValueError(
-                f"{label} selects rows before loading, but train is a {type(source).__name__} that"
-                " loads all rows in its own way: pass a map-style data set, or a plain DataLoader"
             )
 
     # --- the runs ---
@@ -256,7 +253,7 @@ class Schedule:
     def _controls(self, seeds: Sequence[int]) -> dict[str, Method]:
         """Random selection at the rate of each policy for its first seed that did not fail."""
         controls: dict[str, Method] = {}
-        if not hasattr(selectable(self.task.train, 0), "order"):
+        if not self.selects:
             return controls
         for label, method in self.methods.items():
             runs = (self.entries.get((label, seed)) for seed in seeds)
@@ -295,11 +292,9 @@ class Schedule:
                 )
 
     def _note_policy(self, label: str, runs: Sequence[Entry]) -> None:
-        """Break-even rate, steps beside those of the control, and whether all ``runs`` failed."""
+        """Break-even rate, and steps beside those of the control."""
         first = runs[0]
         self._note_break_even(label, first, self.entries[DENSE, first["seed"]])
-        if all("failed" in entry for entry in runs):
-            self._say(f"{label} failed with all seeds, so it has no random control")
         for control in self.controls:
             other = self.entries[control, first["seed"]]
             near = abs(other["rate"] - first["rate"]) < 0.01 * first["rate"]
@@ -325,15 +320,11 @@ class Schedule:
             )
 
     def _note_data(self, entries: Sequence[Entry]) -> None:
-        if not hasattr(selectable(self.task.train, 0), "order"):
+        if not self.selects:
             self._say("train loads all rows in its own way, so there is no random control")
-        names = ("train", "validation", "test")
-        parts = {name: data_set(getattr(self.task, name)) for name in names}
-        for name in ("validation", "test"):
-            if parts[name] is parts["train"]:
-                self._say(f"{name} is the training data: pass samples that are not trained on")
         if "auto" in self.methods and entries[0]["worst_class"] is not None:
-            unread = [name for name in ("train", "validation") if class_labels(parts[name]) is None]
+            parts = {"train": self.task.train, "validation": self.task.validation}
+            unread = [name for name, data in parts.items() if class_labels(data) is None]
             if unread:
                 self._say(
                     f"auto cannot read the class labels of {' and '.join(unread)}, so it does not"

@@ -20,7 +20,7 @@ from astkit import rng
 from astkit.comparison.statistics import bootstrap_rows
 from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch, join
-from astkit.datasets.foreign import Indexed, convertible
+from astkit.datasets.foreign import convertible
 from astkit.files import read_json, write_atomic, write_json
 from astkit.gating.losses import Criterion, cross_entropy_rows
 from astkit.gating.policies.random_subset import RandomSubset
@@ -391,11 +391,9 @@ def opened(data: Any) -> Any:
     """A torch DataLoader that loads each row once as a `Loader`; anything else unchanged."""
     if not convertible(data):
         return data
-    rows, collate = data.dataset, data.collate_fn
-    if isinstance(rows, Indexed):  # the Loader provides indices itself
-        rows = rows.indexed_data
+    collate = data.collate_fn
     return Loader(
-        rows,
+        getattr(data.dataset, "indexed_data", data.dataset),  # it provides indices itself
         data.batch_size,
         shuffle=isinstance(data.sampler, RandomSampler),
         num_workers=data.num_workers,

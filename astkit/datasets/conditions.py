@@ -27,6 +27,7 @@ from astkit.datasets.texts import PROSE, documentation, encoded, prose, read_tex
 from astkit.names import resolve
 
 TARGET = 1000  # validation rows
+CLASSES, COPIES = 5, 4  # of an open set; of a duplicated row
 NONE = -1  # true label of an image that belongs to no class of the task
 HUMAN_LABELS = "ASTKIT_CIFAR10N"  # environment variable: the file of CIFAR-10N's labels
 KINDS = {"worse": "worse_label", "random1": "random_label1"}
@@ -170,16 +171,14 @@ def wrong_labels(
     return relabelled(made, labels, f"{train.name}, {share:.0%} wrong labels")
 
 
-def duplicates(
-    train: Images, test: Images | None, seed: int, target: int = TARGET, copies: int = 4
-) -> Condition:
-    """Random rows ``copies`` times each, and as many other rows once; the size is kept."""
+def duplicates(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+    """Random rows `COPIES` times each, and as many other rows once; the size is kept."""
     made = clean(train, test, seed, target)
     count = len(made.labels)
-    each = count // (copies + 1)
+    each = count // (COPIES + 1)
     order = rng.permutation(count, seed, "duplicates")
-    made = made.of(torch.cat([order[:each].repeat(copies), order[each : 2 * each]]))
-    return replace(made, description=f"{train.name}, {each} images {copies} times, {each} once")
+    made = made.of(torch.cat([order[:each].repeat(COPIES), order[each : 2 * each]]))
+    return replace(made, description=f"{train.name}, {each} images {COPIES} times, {each} once")
 
 
 def long_tail(
@@ -207,16 +206,14 @@ def small(
     return replace(made, description=f"{train.name}, {len(made.labels)} images")
 
 
-def open_set(
-    train: Images, test: Images | None, seed: int, target: int = TARGET, classes: int = 5
-) -> Condition:
-    """The first ``classes`` classes; as many images of the others have random labels of these."""
-    made, outside = _first_classes(train, test, seed, target, classes)
+def open_set(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+    """The first `CLASSES` classes; as many images of the others have random labels of these."""
+    made, outside = _first_classes(train, test, seed, target)
     count = min(len(made.labels), len(outside))
     made = made.of(rng.permutation(len(made.labels), seed, "open set", "inside")[:count])
     outside = outside[rng.permutation(len(outside), seed, "open set", "outside")[:count]]
-    labels = torch.randint(classes, (count,), generator=rng.generator(seed, "open set"))
-    said = f"{train.name}, {count} images of {classes} classes and {count} of none of them"
+    labels = torch.randint(CLASSES, (count,), generator=rng.generator(seed, "open set"))
+    said = f"{train.name}, {count} images of {CLASSES} classes and {count} of none of them"
     return replace(_with_others(made, train, outside, labels), description=said)
 
 
@@ -235,33 +232,25 @@ def other_domain(train: Images, test: Images | None, seed: int, target: int = TA
     return replace(made, description=said, train=changed, relevant=relevant)
 
 
-def web(
-    train: Images,
-    test: Images | None,
-    seed: int,
-    target: int = TARGET,
-    factor: float = 10.0,
-    share: float = 0.2,
-    copies: int = 4,
-) -> Condition:
+def web(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
     """Data as from the web: an open set, wrong labels, copies and a long tail together.
 
-    Images of the first five classes in a long tail of ``factor``, ``share`` of them with wrong
-    labels; as many images of other classes, with labels in the shares of the tail; and a fifth of
-    all images ``copies`` times.
+    Images of the first `CLASSES` classes in a long tail of 10, a fifth of them with wrong labels;
+    as many images of other classes, with labels in the shares of the tail; and a fifth of all
+    images `COPIES` times.
     """
-    made, outside = _first_classes(train, test, seed, target, 5)
-    made = made.of(tail(made.labels, factor, seed))
-    made = relabelled(made, mislabelled(made.labels, share, seed), "")
+    made, outside = _first_classes(train, test, seed, target)
+    made = made.of(tail(made.labels, 10, seed))
+    made = relabelled(made, mislabelled(made.labels, 0.2, seed), "")
     count = min(len(made.labels), len(outside))
     outside = outside[rng.permutation(len(outside), seed, "web", "outside")[:count]]
     labels = made.labels[rng.permutation(len(made.labels), seed, "web", "labels")[:count]]
     made = _with_others(made, train, outside, labels)
     order = rng.permutation(len(made.labels), seed, "web", "copies")
-    made = made.of(torch.cat([order, order[: len(order) // 5].repeat(copies - 1)]))
+    made = made.of(torch.cat([order, order[: len(order) // 5].repeat(COPIES - 1)]))
     said = (
-        f"{train.name}, five classes in a long tail of {factor:g}, {share:.0%} of the labels wrong,"
-        f" {count} images of none of them, a fifth of all images {copies} times"
+        f"{train.name}, five classes in a long tail of 10, 20% of the labels wrong,"
+        f" {count} images of none of them, a fifth of all images {COPIES} times"
     )
     return replace(made, description=said, class_shares=shares(made.test or made.validation))
 
@@ -345,18 +334,18 @@ def relabelled(made: Condition, labels: Tensor, said: str) -> Condition:
 
 
 def _first_classes(
-    train: Images, test: Images | None, seed: int, target: int, classes: int
+    train: Images, test: Images | None, seed: int, target: int
 ) -> tuple[Condition, Tensor]:
-    """The `clean` data of the first ``classes`` classes, and the rows of the others."""
+    """The `clean` data of the first `CLASSES` classes, and the rows of the others."""
 
     def first(data: Images) -> Images:
-        inside = data.labels < classes
-        names = data.classes[:classes]
+        inside = data.labels < CLASSES
+        names = data.classes[:CLASSES]
         return Images(data.images[inside], data.labels[inside], names, data.name)
 
     made = clean(first(train), None if test is None else first(test), seed, target)
-    inside = (train.labels < classes).nonzero().squeeze(1)
-    outside = (train.labels >= classes).nonzero().squeeze(1)
+    inside = (train.labels < CLASSES).nonzero().squeeze(1)
+    outside = (train.labels >= CLASSES).nonzero().squeeze(1)
     return replace(made, rows=inside[made.rows]), outside
 
 

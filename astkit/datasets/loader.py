@@ -167,6 +167,13 @@ class Loader:
         other._stream = None
         return other
 
+    def plain(self) -> Self:
+        """A copy that loads every row as it is: not augmented, and with a last batch in part."""
+        other = copy.copy(self)
+        other._augment, other.drop_last = Augment(), False
+        other._stream = None
+        return other
+
     def divided(self) -> Self:
         """A copy whose batches hold this process's share of the rows; see `distributed.share`."""
         other = copy.copy(self)

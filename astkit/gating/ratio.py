@@ -68,6 +68,13 @@ class Pair:
         return self.train.labels is not None and self.target.labels is not None
 
     @cached_property
+    def classes(self) -> int:
+        """Number of classes; 0 without."""
+        if self.train.labels is None or self.target.labels is None:
+            return 0
+        return 1 + max(int(self.train.labels.max()), int(self.target.labels.max()))
+
+    @cached_property
     def sample(self) -> Tensor:
         """At most `FITTED` training rows in random order; of a series, in whole blocks."""
         size = BLOCK if self.train.series else 1
@@ -105,7 +112,7 @@ def class_test(pair: Pair) -> float:
     """P-value of equal class shares: Pearson's statistic, by permutation of rows."""
     assert pair.train.labels is not None
     assert pair.target.labels is not None
-    size = 1 + max(int(pair.train.labels.max()), int(pair.target.labels.max()))
+    size = pair.classes
     of_target = pair.target.labels.bincount(minlength=size).numpy()
     both = of_target + pair.train.labels.bincount(minlength=size).numpy()
     of_target, both = of_target[both > 0], both[both > 0]
@@ -272,9 +279,10 @@ def target_share(scores: Array, of_target: Array, weights: Array) -> float:
 class Classifier:
     """Tells training rows from rows of the target; each kind has half of the weight.
 
-    Linear models of features. For tables boosted trees on columns and targets and, in a regression,
-    on how far each target is from what models of either kind expect, so that another law is seen:
-    `Experts` of one half of the rows judge the other half.
+    Linear models of features; of those of a model with the class label, since a loss that is usual
+    for one class is not for another. For tables boosted trees on columns and targets and, in a
+    regression, on how far each target is from what models of either kind expect, so that another
+    law is seen: `Experts` of one half of the rows judge the other half.
 
     Args:
         train, target: int64, the rows to fit.
@@ -287,10 +295,11 @@ class Classifier:
         if self.targets and not pair.has_classes:
             halves = (slice(1, None, 2), slice(0, None, 2))
             self.experts = [Experts(pair, train[half], target[half]) for half in halves]
+        self.classes = pair.classes if pair.train.of_model else 0
         count = len(self.experts)
         parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
         parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]
-        x = stacked([_view(*part, self.targets) for part in parts])
+        x = stacked([_view(*part, self.targets, self.classes) for part in parts])
         kinds = np.repeat([0, 1], [len(train), len(target)])
         of_train = np.concatenate([factor[part].numpy() for _, part, _ in parts[:count]])
         weight = np.concatenate([of_train, np.full(len(target), of_train.sum() / len(target))])
@@ -305,7 +314,7 @@ class Classifier:
         """A number for each of the rows ``which``, int64 ``[n]``: higher, more like the target."""
         if not len(which):
             return np.empty(0)
-        views = [_view(rows, which, experts, self.targets) for experts in self.experts]
+        views = [_view(rows, which, each, self.targets, self.classes) for each in self.experts]
         found = [
             self.model.predict_proba(view)[:, 1]
             if hasattr(self.model, "predict_proba")
@@ -335,9 +344,17 @@ class Experts:
         return np.abs(own - said)
 
 
-def _view(rows: Rows, which: Tensor, experts: Experts | None, targets: bool) -> Matrix:
-    """Columns that a classifier sees of the rows ``which``: features, ``targets``, and errors."""
+def _view(
+    rows: Rows, which: Tensor, experts: Experts | None, targets: bool, classes: int
+) -> Matrix:
+    """Columns that a classifier sees of the rows ``which``.
+
+    Features, one for each of ``classes`` that the label may be, ``targets``, and errors.
+    """
     x = rows.features(which)
+    if classes:
+        assert rows.labels is not None
+        return np.hstack([x, np.eye(classes, dtype=np.float32)[rows.labels[which].numpy()]])
     if not targets:
         return x
     y = _columns(rows, which)

@@ -57,12 +57,10 @@ class Notebook:
 
     def default(self, name: str) -> Any:
         """The default of a parameter; ``ValueError`` for an unknown one."""
-        if name in self.defaults:
-            return self.defaults[name]
-        remedy = "tag its first code cell 'parameters'"
-        if self.defaults:
-            remedy = f"choose from {', '.join(self.defaults)}"
-        raise ValueError(f"{self.path.name} has no parameter {name!r}: {remedy}")
+        if name not in self.defaults:
+            known = ", ".join(self.defaults) or "those of a first code cell tagged 'parameters'"
+            raise ValueError(f"{self.path.name} has no parameter {name!r}: choose from {known}")
+        return self.defaults[name]
 
     def fit(self, name: str, value: Any) -> Any:
         """``value`` converted to the type of the parameter's default.
@@ -101,7 +99,7 @@ class Outcome:
     """The outcome of a run; ``error`` and ``note`` have one line.
 
     Attributes:
-        parameters: those that differ from the call's defaults; ``config.json`` has all.
+        parameters: those given; ``config.json`` has all.
         status: "incomplete" if it stopped at a time limit or was interrupted, "busy" if another
             process has locked it.
         seconds: wall time of the kernel; ``None`` if unknown.
@@ -173,30 +171,26 @@ def run(
     parameters = {name: notebook.fit(name, value) for name, value in parameters.items()}
     name, every, seed = _identity(notebook, parameters)
     earlier = Record.find(root, name, every, seed)
+    files = {"notebook": notebook.path.name, "code": notebook.code}
     try:
         if earlier and again:
             with _locked(earlier.folder):
                 shutil.rmtree(earlier.folder)
-            earlier = None
-        begun = earlier is not None and bool(earlier.config)
-        files = {"notebook": notebook.path.name, "code": notebook.code}
         record = Record.create(root, name, every, seed, **files)
         with _locked(record.folder):
             if record.status == "complete":
-                return outcome(notebook, parameters, record)
-            if begun:  # remove files of an earlier attempt, and update the environment stamp
-                for file in ("error.json", "result.json"):
-                    (record.folder / file).unlink(missing_ok=True)
-                record.write("env.json", {**stamp(), "earlier": record.read("env.json")})
-                record.write("config.json", {**record.config, **files})
+                return _outcome(notebook, parameters, record)
+            for file in ("error.json", "result.json"):  # of an earlier attempt
+                (record.folder / file).unlink(missing_ok=True)
+            record.write("env.json", stamp())
+            record.write("config.json", {**record.config, **files})
             return _run(notebook, parameters, record, threads, show)
     except Locked:
         return Outcome(parameters, "busy", folder=earlier.folder if earlier else None)
 
 
-def outcome(notebook: Notebook, parameters: Mapping[str, Any], record: Record) -> Outcome:
+def _outcome(notebook: Notebook, parameters: Parameters, record: Record) -> Outcome:
     """The outcome of a run that is not being executed, read from its folder."""
-    parameters = dict(parameters)
     if record.status == "failed":
         return Outcome(parameters, "failed", error=record.reason, folder=record.folder)
     if record.status != "complete":
@@ -321,7 +315,7 @@ def _run(
             (record.folder / "result.json").unlink(missing_ok=True)
         if isinstance(end, dict):
             record.write("error.json", end)
-    done = outcome(notebook, parameters, record)
+    done = _outcome(notebook, parameters, record)
     note = "the time limit was reached: run it again to resume" if end == "left" else ""
     return Outcome(parameters, done.status, seconds, done.error, record.folder, True, note)
 

@@ -11,10 +11,8 @@ locked by the process that executes it::
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +27,7 @@ from astkit.system import allowed_cpus
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST = 100_000  # runs of one sweep: more are probably a typing error
+MOST = 100_000  # numbers of a range: more are probably a typing error
 _SAFE = "PYTHONSAFEPATH"
 _RANGE = re.compile(r"(?<![\w.])([+-]?\d{1,9})\.\.([+-]?\d{1,9})(?![\w.])")
 
@@ -81,8 +79,7 @@ def run(
 def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
     """Every combination of ``values``, see `run`, the last name varying fastest.
 
-    Raises ``ValueError`` for an unknown name, a value of another type, no values, duplicates, or
-    more than `MOST` combinations.
+    Raises ``ValueError`` for an unknown name, a value of another type, and no values.
     """
     columns: dict[str, list[Any]] = {}
     for name, several in values.items():
@@ -91,11 +88,6 @@ def combinations(plan: Notebook, values: Mapping[str, Any]) -> list[Parameters]:
         column = columns[name] = [plan.fit(name, value) for value in several]
         if not column:
             raise ValueError(f"{name} has no values: give one or more")
-        text, count = Counter(map(repr, column)).most_common(1)[0]  # True is not 1, though equal
-        if count > 1:
-            raise ValueError(f"{name} contains {text} twice: give each value once")
-    if (count := math.prod(map(len, columns.values()))) > MOST:
-        raise ValueError(f"these are {count:,} combinations: give at most {MOST:,}")
     rows = itertools.product(*columns.values())
     return [dict(zip(columns, row, strict=True)) for row in rows]
 

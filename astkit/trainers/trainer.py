@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from astkit import distributed, rng, system
-from astkit.datasets import BatchSource, as_loader
+from astkit.datasets import BatchSource, Loader, as_loader
 from astkit.datasets.batch import Batch
 from astkit.datasets.foreign import is_dataset
 from astkit.gating.gate import Gate
@@ -724,6 +724,8 @@ class Trainer:
         """See `RunInfo.features`."""
         source = self.batches.source if of == "data" else self.validation
         assert source is not None
+        if isinstance(source, Loader):
+            source = source.plain()  # augmentation alone would look like a shift
 
         def scored(batch: Batch) -> Scored:
             self.cost(batch)  # before the pass, whose hidden layer is looked at

@@ -75,6 +75,18 @@ ABLATION = (
 )
 
 
+class Fading(LatticeTrainer):
+    """The contrast's weight decreases linearly to 0 in training, and is whole in validation."""
+
+    def train_batch(self, batch: Any, weight: Any) -> Any:
+        """Train with the weight at this point of the budget."""
+        whole, self.loss.contrast = self.loss.contrast, self.loss.contrast * (1 - self.progress)
+        try:
+            return super().train_batch(batch, weight)
+        finally:
+            self.loss.contrast = whole
+
+
 def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
     """Metrics after the last step, and what it took."""
     config = replace(LATTICE, **arm.lattice, seed=seed, dim=task.dim)
@@ -83,7 +95,9 @@ def measured(arm: Arm, task: Task, seed: int) -> dict[str, Any]:
         enlarge(model, head)
     settings = replace(CONFIG, lr=arm.lr, seed=seed)
     options = {"steps": arm.steps, "config": settings, "device": "cpu"}
-    trainer = LatticeTrainer(model, task, **options, **arm.weights)
+    kind = Fading if arm.weights["fade"] else LatticeTrainer
+    weights = {name: value for name, value in arm.weights.items() if name != "fade"}
+    trainer = kind(model, task, **options, **weights)
     last = trainer.run().epochs[-1]
     metrics = {name: last[name] for name in METRICS}
     seconds = trainer.ledger.seconds["training"]

@@ -179,6 +179,7 @@ def record(folder: Path, tests: list[str]) -> None:
     """Run ``tests``, or the suite, and keep in ``folder`` which of them reach which line."""
     folder.mkdir(parents=True)
     options = ["-q", "-n", "2", "--dist", "loadfile", "-m", "not alone and not full"]
+    options += ["--ignore", "tests/notebooks"]  # notebooks run in processes of their own
     command = [sys.executable, "-m", "pytest", "-p", __spec__.name, *options, *tests]
     environment = {**os.environ, "ASTKIT_LINES": str(folder), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=False)

@@ -140,8 +140,6 @@ def test_wrong_labels_are_exactly_a_share_and_uniform_over_the_other_classes(sha
 def test_duplicates_repeat_some_rows_and_hold_others_once() -> None:
     one = made("duplicates", target=0)
     assert one.rows.bincount(minlength=1500).bincount().tolist() == [900, 300, 0, 0, 300]
-    two = made("duplicates", target=0, copies=2)
-    assert two.rows.bincount(minlength=1500).bincount().tolist() == [500, 500, 500]
 
 
 def test_the_published_long_tail_of_cifar10() -> None:
@@ -167,7 +165,6 @@ def test_half_of_an_open_set_belongs_to_no_class() -> None:
     assert LABELS[one.rows[outside]].min() == 5
     assert LABELS[one.rows[~outside]].max() == 4
     assert one.labels[outside].bincount().min() > 90  # 130 expected
-    assert made("open_set", classes=8).outputs == 8
 
 
 def test_half_of_the_images_are_of_another_domain() -> None:
@@ -332,7 +329,6 @@ def test_what_cannot_be_made_is_refused_with_the_remedy() -> None:
         ("drift", data, {}, "'drift' is not made of images: leave train and test out"),
         ("clean", data, {"target": 1500}, "fraction is 1.0; pass a fraction between 0 and 1"),
         ("wrong_labels", data, {"share": 1.1}, "share is 1.1: give a number from 0 to 1"),
-        ("duplicates", data, {"copies": 900}, "selects no row"),
         ("long_tail", data, {"factor": 0.5}, "factor is 0.5: give 1 or more"),
         ("long_tail", data, {"factor": 1e4}, "without a row: give at most 50"),
         ("small", data, {"rows": 500}, "fraction is 1.0; pass a fraction between 0 and 1"),

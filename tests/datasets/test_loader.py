@@ -119,6 +119,14 @@ def test_a_row_looks_the_same_in_any_batch(order, size, epoch):
         assert torch.equal(y, DATA.labels[index])
 
 
+def test_a_plain_copy_loads_every_row_as_it_is():
+    loader = Loader(DATA, 8, augment=BOTH, drop_last=True, normalize=STATS)
+    order = torch.arange(N).flip(0)
+    expected = passes(Loader(DATA, 8, normalize=STATS), order=order)
+    assert_same(expected, passes(loader.plain(), order=order))
+    assert loader.drop_last
+
+
 def test_each_pass_visits_every_row_in_its_own_order():
     loader = Loader(DATA, 4)
     orders = [torch.cat([batch.index for batch in loader.batches(epoch)]) for epoch in (0, 1)]

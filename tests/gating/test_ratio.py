@@ -139,6 +139,32 @@ def mean(pool: list[tuple[float, float, float]]) -> float:
     return sum(value * weight for _, value, weight in pool) / sum(weight for *_, weight in pool)
 
 
+def test_features_of_a_model_are_told_apart_with_the_label_by_a_literal_ridge_regression() -> None:
+    random = torch.Generator().manual_seed(0)
+    seen = [torch.randn(n, 3, generator=random) for n in (90, 30)]
+    labels = [torch.randint(4, (n,), generator=random) for n in (90, 30)]
+    rows = [
+        Rows(TensorDataset(x, y), by_row=x.__getitem__) for x, y in zip(seen, labels, strict=True)
+    ]
+    factor = torch.rand(90, dtype=torch.float64, generator=random)
+    fitted = torch.arange(0, 90, 2), torch.arange(20)
+    found = ratio.Classifier(Pair(*rows), *fitted, factor)
+    scores = found.scores(rows[0], torch.arange(90))
+
+    views = [np.hstack([x, np.eye(4)[y]]) for x, y in zip(seen, labels, strict=True)]
+    x = np.vstack([view[which] for view, which in zip(views, fitted, strict=True)])
+    kinds = np.repeat([0.0, 1.0], [45, 20])
+    weight = np.concatenate([factor[::2], np.full(20, float(factor[::2].sum()) / 20)])
+    middle, spread = x.mean(0), x.std(0)
+    a = (x - middle) / spread
+    means = [np.average(part, 0, weight) for part in (a, kinds)]
+    a, centred = a - means[0], kinds - means[1]
+    penalty = ratio.SHRINK * weight.sum() * 7 / 20
+    slope = np.linalg.solve((a.T * weight) @ a + penalty * np.eye(7), (a.T * weight) @ centred)
+    expected = ((views[0] - middle) / spread - means[0]) @ slope + means[1]
+    assert scores == pytest.approx(expected, abs=1e-5)
+
+
 def test_consecutive_rows_of_a_series_stay_together() -> None:
     series = pair(torch.zeros(1030, 2, 5), torch.zeros(130, 2, 5), torch.zeros(1030, 1))
     assert series.train.series

@@ -66,12 +66,6 @@ def test_means_intervals_and_differences_are_those_by_hand(root: Path) -> None:
     assert math.isnan(table.loc[(0.1, "dense"), "minus dense"])
 
 
-def test_another_metric_can_be_chosen(root: Path) -> None:
-    assert set(tables.table(tables.collect(root), "flops")["flops"]) == {5.0}
-    with pytest.raises(ValueError, match="metric is 'speed': choose one of test_accuracy, flops"):
-        tables.table(tables.collect(root), "speed")
-
-
 def test_several_rows_of_a_seed_count_once(root: Path, tmp_path: Path) -> None:
     runs = tables.collect(root)
     row = tables.table(runs._replace(varied=[])).loc["gate"]
@@ -134,13 +128,3 @@ def test_runs_of_several_notebooks_make_one_table(root: Path) -> None:
     assert named <= set(table.index)
     with pytest.raises(FileNotFoundError, match="nowhere contains no runs: create some"):
         tables.collect(root / "nowhere")
-
-
-def test_rows_of_odd_values_are_reported_or_refused(tmp_path: Path) -> None:
-    run = Record.create(tmp_path, "x", {})
-    for rows in ([{"arm": "a"}], [{}], [{"loss": [1]}], [{"loss": "high"}]):
-        run.write("result.json", {"rows": rows})
-        with pytest.raises(ValueError, match=r"no complete run has (rows|a column of numbers)"):
-            tables.table(tables.collect(tmp_path))
-    run.write("result.json", {"rows": [{"arm": {"a": 1}, "loss": 1.0}, {"loss": 2.0}]})
-    assert tables.table(tables.collect(tmp_path))["loss"].tolist() == [1.5]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from astkit import rng
-from astkit.datasets import Loader
+from astkit.datasets import Images, Loader
 from astkit.gating import Gate, Policy
 from astkit.trainers import TrainConfig, Trainer
 from astkit.trainers.first_batch import ScoredData
@@ -223,6 +223,22 @@ def test_features_are_the_last_hidden_layer_the_loss_and_the_entropy(micro_batch
     expected += [-(logs.exp() * logs).sum(1, keepdim=True)]
     for found in policy.found:
         torch.testing.assert_close(found, torch.cat(expected, 1))
+
+
+def test_features_are_those_of_rows_that_are_not_augmented() -> None:
+    """Otherwise training data would differ from validation data that are like them."""
+
+    class Looking(Policy):
+        def plan(self, run: Any) -> None:
+            rows = torch.arange(20)
+            self.found = [run.features(rows, of) for of in ("data", "target")]
+
+    pixels = torch.randint(0, 256, (20, 1, 4, 4), dtype=torch.uint8)
+    data = Images(pixels, torch.arange(20) % 3, ("a", "b", "c"), "noise")
+    policy, model = Looking(), nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    train = Loader(data, 8, augment=("crop", "flip"), drop_last=True)
+    next(Trainer(model, train, data, policy=policy, epochs=1, device="cpu").steps())
+    torch.testing.assert_close(*policy.found)
 
 
 def test_policies_with_a_memory_need_the_index() -> None:

@@ -107,3 +107,10 @@ def test_responses_hold_medians_bands_set_point_and_shock(responses):
     assert len({str(line._unscaled_dash_pattern) for line in rate.lines[:2]}) == 2
     named = gate_plots.threshold_and_rate(responses.assign(stream="a jump"), window=1)
     assert named.get_suptitle() == "a jump: " + picture.get_suptitle()
+
+
+def test_a_long_run_is_drawn_in_windows_of_equal_length():
+    steps = [{"step": s, "threshold": float(s), "rate": 0.1} for s in range(1000)]
+    line = gate_plots.threshold_and_rate(steps, 0.1, window=1).axes[1].lines[0]
+    assert list(line.get_xdata()) == list(range(0, 1000, 4))
+    assert list(line.get_ydata())[:2] == [1.5, 5.5]

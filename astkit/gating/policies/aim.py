@@ -19,7 +19,7 @@ from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, inp
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
 FEWEST = 100  # rows of a target
-UNSEEN = 2000  # rows that the model has not been trained on yet, for a test with its features
+ASKED = 2000  # training rows of a test with the features of the model
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,12 @@ class Aim(Policy):
     of the rows that would be left out are noise, by which a proxy loses less than a network.
 
     The test takes place before the first step, with features that need no training. For images it
-    is repeated once in the first epoch, with the model's last hidden layer, loss and entropy, on
-    rows that the model has not been trained on yet; only if it finds something are all rows scored.
+    is repeated once in the first epoch, with the model's last hidden layer, loss and entropy and
+    the label; only if it finds something are all rows scored. If all rows have been trained on so
+    far, rows that the model has not seen yet are tested, and weighted as above. If rows are drawn,
+    those are tested that are to be drawn next: untrained features see other pixels, but the model
+    sees meanings and wrong labels that are left among them, and the weights are multiplied by the
+    ratio that it finds. The power is kept; the proxy has judged already that the target pays.
 
     Rows are drawn systematically: over an epoch a row comes its expected number of times, rounded
     up or down. The loss is their plain mean: the draw itself moves the distribution.
@@ -64,8 +68,9 @@ class Aim(Policy):
         avoid="if the validation data are not like the data that count",
     )
     rounds = 4
-    state: ClassVar[tuple[str, ...]] = ("drawn_by", "stage")
+    state: ClassVar[tuple[str, ...]] = ("drawn_by", "power", "stage")
     drawn_by: Tensor | None = None  # float64 [N]; None: all rows
+    power: float = 0.0  # to which the ratio was taken for it
     stage: int = 0  # tests so far: none, the early one, all
 
     def __init__(self, features: FeaturesOf | None = None, seed: int = 0) -> None:
@@ -94,21 +99,26 @@ class Aim(Policy):
             train, wanted = Rows(run.data, self.features), Rows(target, self.features)
             self._settle(aimed(Pair(train, wanted, run.seed)))
         images = not known or train.kind == IMAGES
-        if self.drawn_by is None and run.features is not None and images:
+        if run.features is not None and images:
             self.stage = 1
 
     def _ask_the_model(self, run: RunInfo) -> None:
-        """Compare rows not trained on yet with the target, as the model sees them."""
+        """Compare rows that are to be trained on next with the target, as the model sees them."""
         assert run.features is not None
         self.stage, features = 2, run.features
         if run.progress > 0.5:  # too late for a pass over all rows
             return
         train = Rows(run.data, by_row=lambda rows: features(rows, "data"))
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"))
-        self._settle(aimed(Pair(train, target, run.seed), run.rows[:UNSEEN]))
+        seen = Pair(train, target, run.seed)
+        if self.drawn_by is None:
+            self._settle(aimed(seen, run.rows[:ASKED]))
+            return
+        self.drawn_by = sharpened(seen, self.drawn_by, self.power)
+        self.flops += seen.booked()
 
     def _settle(self, found: Aimed) -> None:
-        self.drawn_by = found.weights
+        self.drawn_by, self.power = found.weights, found.forecast.power
         self.flops += found.flops
 
 
@@ -155,6 +165,21 @@ def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
         weights /= weights.mean()
     reason = "" if unit else "cannot tell, the data have no targets to judge a proxy by"
     return result(weights, gain, error, unit, power, reason=reason)
+
+
+def sharpened(pair: Pair, drawn_by: Tensor, power: float) -> Tensor:
+    """Weights ``drawn_by [N]`` times the ratio of the target to rows drawn by them, to a ``power``.
+
+    The weights themselves where a test does not tell `ASKED` rows drawn by them from the target.
+    """
+    count = min(ASKED, len(drawn_by) // 4)  # few, so that hardly any row is drawn twice
+    rows = draw(drawn_by, count, rng.generator(pair.seed, "aim", "asked"))
+    if input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS:
+        return drawn_by
+    everything = torch.arange(len(pair.target))
+    left = input_ratio(pair, drawn_by, everything, torch.arange(len(pair.train)))
+    found = drawn_by * left**power
+    return found / found.mean()
 
 
 def weights(

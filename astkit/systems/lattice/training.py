@@ -11,12 +11,10 @@ from torch.nn import functional as F
 
 from astkit import rng
 from astkit.datasets import Loader
-from astkit.datasets.batch import Batch
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig, LatticeOutput
 from astkit.systems.lattice.tasks import Task, retrieval
 from astkit.systems.lattice.text import TextBridge, Vocabulary
-from astkit.trainers import Budget, Metric, StepResult, TrainConfig, Trainer
-from astkit.trainers.evaluation import Measured
+from astkit.trainers import Budget, Metric, TrainConfig, Trainer
 
 OTHERS = 4096
 """Maximum number of contrastive targets; cost per row is linear in it."""
@@ -102,8 +100,6 @@ class LatticeTrainer(Trainer):
         contrast: weight of the contrastive loss, see `LatticeLoss`; the other targets are those
             of training pairs, the same for every batch.
         temperature: divisor of cosines in the contrastive loss.
-        fade: decrease the contrast's weight linearly to 0 during training; ``val_loss`` has the
-            full weight.
         text: weight of the text loss; above 0, a `TextBridge` is trained with the lattice.
         options: other arguments of `Trainer`, such as policy, device, checkpoints, resume.
 
@@ -120,7 +116,6 @@ class LatticeTrainer(Trainer):
         config: TrainConfig = CONFIG,
         contrast: float = 0.0,
         temperature: float = 0.05,
-        fade: bool = False,
         text: float = 0.0,
         **options: Any,
     ) -> None:
@@ -140,7 +135,6 @@ class LatticeTrainer(Trainer):
             sides = zip(*((pair.source, pair.target) for pair in task.texts), strict=True)
             tokens = tuple(map(vocabulary.encode, sides))
             train, validation = replace(train, tokens=tokens), replace(validation, tokens=tokens)
-        self.contrast, self.fade = contrast, fade
         self.loss = LatticeLoss(contrast, others, temperature, self.bridge, text)
         loader = Loader(train, batch_size, seed=config.seed)
         super().__init__(
@@ -154,13 +148,3 @@ class LatticeTrainer(Trainer):
             metrics=[Metric(name, Ranks(name), higher=True) for name in METRICS],
             **options,
         )
-
-    def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
-        """Train on ``batch`` with the contrast's weight at this point of the budget."""
-        self.loss.contrast = self.contrast * (1 - self.progress if self.fade else 1.0)
-        return super().train_batch(batch, weight)
-
-    def measure(self, *args: Any, **options: Any) -> Measured:
-        """Evaluation with the full weight of the contrast."""
-        self.loss.contrast = self.contrast
-        return super().measure(*args, **options)

@@ -14,9 +14,10 @@ from astkit import RunInfo, TrainConfig, Trainer, rng
 from astkit.datasets import Images
 from astkit.gating import as_policy
 from astkit.gating.features import Rows
+from astkit.gating.forecast import Forecast
 from astkit.gating.policies import aim
 from astkit.gating.policies.aim import Aim
-from astkit.gating.ratio import Pair
+from astkit.gating.ratio import Pair, input_ratio
 
 N, M = 900, 240
 
@@ -213,6 +214,49 @@ def test_images_are_asked_about_again_with_the_features_of_the_model() -> None:
     count = len(seen)
     policy.plan(run_info(train, target, 1, 0, features=features))
     assert len(seen) == count  # settled
+
+
+@pytest.mark.parametrize("left", [0.0, 3.0])
+def test_the_model_is_asked_about_the_rows_that_are_drawn(
+    left: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the rows are hardly drawn; of the others the model tells half from the target."""
+    n = 2 * N
+    train, target = pictures(n, 0), pictures(M, 1)
+    early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
+    first = aim.Aimed(early, Forecast(5.0, 1.0, "points", 0.5, 0.0), True, 7.0)
+    monkeypatch.setattr(aim, "aimed", lambda pair: first)
+    asked: list[int] = []
+
+    def features(rows: Tensor, of: str) -> Tensor:
+        asked.append(len(rows))
+        other = (rows % 8 // 2 == 2).float() * (of == "data")
+        noise = [rng.uniform(rows, each, of) for each in (0, 1)]
+        return torch.stack([left * other + noise[0], noise[1]], 1)
+
+    policy = Aim()
+    for part in range(3):
+        assert policy.plan(run_info(train, target, 0, part, features=features)) is not None
+    assert not asked
+    chosen = policy.plan(run_info(train, target, 0, 3, features=features))
+    assert chosen is not None
+    assert policy.flops > first.flops
+    found = policy.drawn_by
+    assert found is not None
+    assert chosen.index.equal(aim.draw(found, n, rng.generator(0, "aim", 0))[n * 3 // 4 :])
+    if not left:
+        assert found is early
+        assert sum(asked) == n // 4 + M  # the rows of the test
+        return
+    rows = (
+        Rows(train, by_row=lambda rows: features(rows, "data")),
+        Rows(target, by_row=lambda rows: features(rows, "target")),
+    )
+    ratio = input_ratio(Pair(*rows), early, torch.arange(M), torch.arange(n))
+    literal = early * ratio.sqrt()  # the power that the proxy chose before
+    torch.testing.assert_close(found, literal / literal.mean())
+    like_target = torch.arange(n) % 8 >= 6
+    assert float(found[like_target].sum() / found.sum()) > 0.75  # of 0.45 before
 
 
 def test_a_custom_loop_asks_once_before_training() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from astkit import RandomSubset, rng
+from astkit import rng
 from astkit.datasets.pairs import TextPair
 from astkit.gating import Gate
 from astkit.systems.lattice.model import EnergyFlowLattice, LatticeConfig
@@ -75,20 +75,6 @@ def test_the_loss_of_a_row_is_that_of_a_plain_computation():
         exps = torch.tensor(cosines).div(0.5).exp()  # the row's own target is number i of them
         slow = 1 - cosines[i] - 0.2 * float((exps[i] / exps.sum()).log())
         assert float(fast[i]) == pytest.approx(slow, rel=1e-4)
-
-
-def test_the_contrast_fades_with_the_budget_and_counts_in_full_in_validation():
-    options = {"steps": 8, "batch_size": 16, "contrast": 0.5, "fade": True}
-    trainer = cpu(SMALL, task(), **options, policy=RandomSubset(0.5))
-    left = []
-    for record in trainer.steps():
-        if record.phase == "train":
-            left.append(trainer.loss.contrast / 0.5)
-    assert left == pytest.approx([1 - 2 * step / 7.5 for step in range(4)], abs=0.01)
-    x, y = task().validation.whole()
-    with torch.no_grad():
-        losses = LatticeLoss(0.5, trainer.loss.others)(trainer.model(x), y)
-    assert trainer.history.epochs[-1]["val_loss"] == pytest.approx(float(losses.mean()))
 
 
 def test_one_encode_one_lattice_pass_and_one_decode_a_step():
