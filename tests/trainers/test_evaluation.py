@@ -140,13 +140,6 @@ def test_without_class_labels_there_is_a_loss_and_what_metrics_say() -> None:
     assert (found["accuracy"], found["accuracy_interval"], found["first"]) == (None, None, 2.0)
 
 
-def test_nan_outputs_are_not_hidden() -> None:
-    x = torch.tensor([[math.nan, 0.0], [1.0, 0.0]], dtype=torch.float64)
-    found = trainer().evaluate(Given((x, torch.tensor([0, 0]))))
-    assert math.isnan(found["loss"])
-    assert found["samples"] == 2
-
-
 def test_a_pass_reads_as_often_of_20_batches_as_of_one() -> None:
     counts = []
     for batches in (1, 20):
@@ -211,24 +204,6 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused() -> Non
     }.items():
         with pytest.raises(ValueError, match=f"the metric 'mine' gave {gave}: return one value p"):
             trainer(metrics={"mine": function}).evaluate(data)
-
-
-def test_a_metric_may_replace_the_accuracy_which_then_has_no_interval(digits: Any) -> None:
-    run = Trainer(
-        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-        digits.subset(range(32)),
-        digits.subset(range(32, 64)),
-        epochs=1,
-        criterion=lambda outputs, targets: outputs.square().mean(1),
-        metrics={"accuracy": lambda outputs, targets: targets.float() / 10},
-        config=TrainConfig(validation_fraction=0.5),
-        device="cpu",
-    )
-    (epoch,) = run.run().epochs
-    rows = run.validation_rows
-    expected = digits.labels[32:64][rows].double().mean() / 10
-    assert epoch["val_accuracy"] == pytest.approx(float(expected), rel=1e-6)
-    assert run.evaluate(run.validation)["accuracy_interval"] is None
 
 
 # --- loaders
@@ -334,21 +309,6 @@ def test_a_part_that_cannot_be_drawn_is_refused(loader: Any, digits: Any) -> Non
     for sentence, (source, fraction) in refusals.items():
         with pytest.raises(ValueError, match=sentence):
             sampled_rows(source, fraction)
-
-
-def test_known_intervals() -> None:
-    # Brown, Cai and DasGupta 2001 and textbooks: the usual worked examples
-    for right, total, low, high in [
-        (0, 10, 0.0, 0.2775),
-        (10, 10, 0.7225, 1.0),
-        (1, 10, 0.0179, 0.4042),
-        (50, 100, 0.4038, 0.5962),
-    ]:
-        assert wilson_interval(right, total) == pytest.approx((low, high), abs=6e-5)
-    for right, total, level in [(-1, 5, 0.95), (6, 5, 0.95), (0, 0, 0.95), (1, 5, 1.0)]:
-        sentence = f"{right} right of {total} rows at level {level}: give"
-        with pytest.raises(ValueError, match=sentence):
-            wilson_interval(right, total, level)
 
 
 @settings(deadline=None, max_examples=25)

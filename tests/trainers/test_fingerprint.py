@@ -319,23 +319,6 @@ def test_parts_that_differ_from_one_evaluation_to_the_next_are_left_out(tmp_path
     assert build(tmp_path, train=Noisy(), validation=None, resume=True).step == 4
 
 
-class Counted(TensorDataset):
-    reads = 0
-
-    def __getitem__(self, row: Any) -> Any:
-        type(self).reads += 1
-        return super().__getitem__(row)
-
-
-def test_a_save_loads_no_rows(tmp_path: Path) -> None:
-    run = build(tmp_path, train=Counted(X, Y), validation=Counted(X, Y))
-    steps = run.steps()
-    next(steps)
-    before = Counted.reads
-    run._save()
-    assert Counted.reads == before > 0
-
-
 def test_nothing_of_the_run_is_touched(tmp_path: Path, unchanged: Any) -> None:
     model, policy = network(), InfoBatch()
     state = torch.get_rng_state()

@@ -151,17 +151,6 @@ def test_a_full_disk_ends_the_run_with_its_sentence(
     assert not run.model.training
 
 
-def test_close_reaches_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
-    file = MetricsFile(path)
-    synced.clear()
-    file.log(1, phase="train", loss=0.5)
-    assert not synced
-    file.close()
-    assert synced == [path.stat().st_size] != [0]
-
-
 def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
     file = MetricsFile(path)
     file.log(1, phase="train")
@@ -282,10 +271,8 @@ def test_the_last_of_several_values_counts_and_gains_can_be_turned() -> None:
     ("name", "value", "sentence"),
     [
         ("target_rate", 1.5, "target_rate is 1.5"),
-        ("target_rate", "high", "the setting was not changed"),
         ("target_rate", None, "the setting was not changed"),
         ("momentum", 1.0, "no setting 'momentum' to steer: choose one of target_rate, controller"),
-        ("controller", "pid", "unknown controller 'pid'"),
     ],
 )
 def test_a_slip_of_the_hand_does_not_end_the_run(name: str, value: Any, sentence: str) -> None:
