@@ -322,18 +322,12 @@ class MetricsFile:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remove the lines written after ``state``, atomically.
 
-        Warns if the file has fewer lines than expected; raises ``ValueError`` for a damaged line.
+        Raises ``ValueError`` for a damaged line.
         """
         self._write(safe=False)
         content, wanted = self.path.read_bytes(), int(state["lines"])
         lines = _whole_lines(content)
         _records(lines, self.path)
-        if len(lines) < wanted:
-            warnings.warn(
-                f"{self.path} holds {len(lines)} lines, but {wanted} were written: the others were"
-                " lost in a crash of the machine",
-                stacklevel=2,
-            )
         if (kept := b"".join(lines[:wanted])) != content:
             write_atomic(self.path, kept)
         self.lines = min(wanted, len(lines))

@@ -45,6 +45,9 @@ from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_i
 from astkit.trainers.optimisation import Optimisation
 from astkit.trainers.step import StepResult, visit_of
 
+STATEFUL = ("batches", "optimisation", "ledger", "reports")
+"""Parts of a trainer that a checkpoint saves, beside the policy."""
+
 
 class Trainer:
     """Trains ``model`` until the budget is spent: ``Trainer(...).run()``.
@@ -673,11 +676,8 @@ class Trainer:
             "done": self.done,
             "prepared": self.prepared,
             "events": [asdict(event) for event in self.steering.events],
-            "batches": self.batches.state_dict(),
-            "optimisation": self.optimisation.state_dict(),
             "policy": {} if self.policy is None else self.policy.state_dict(),
-            "ledger": self.ledger.state_dict(),
-            "reports": self.reports.state_dict(),
+            **{name: getattr(self, name).state_dict() for name in STATEFUL},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -686,12 +686,10 @@ class Trainer:
         # int refuses what is no number
         self.done, self.prepared = bool(int(state["done"])), bool(int(state["prepared"]))
         self.steering.events = [Event(**event) for event in state["events"]]
-        self.batches.load_state_dict(state["batches"])
-        self.optimisation.load_state_dict(state["optimisation"])
         if self.policy is not None:
             self.policy.load_state_dict(state["policy"])
-        self.ledger.load_state_dict(state["ledger"])
-        self.reports.load_state_dict(state["reports"])
+        for name in STATEFUL:
+            getattr(self, name).load_state_dict(state[name])
 
     def _features(self, rows: Tensor, of: str = "data") -> Tensor:
         """See `RunInfo.features`."""

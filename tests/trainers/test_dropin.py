@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,19 +106,6 @@ def test_settings_that_it_does_not_know_are_refused(unchanged):
     trainer = SampleAdaptiveSparseTrainer(model, data(0, 32), device="cpu", config=config)
     with unchanged(model), pytest.raises(ValueError, match="TopK needs a whole batch"):
         trainer.train(epochs=1)
-
-
-def test_batches_of_one_row_warn_once_and_work():
-    model, kind = network(), SampleAdaptiveSparseTrainer
-    config = {"target_activation_rate": 0.3, "lr": 3e-3}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        results = kind(model, data(0, 40, 1), data(40, 60), device="cpu", config=config).train(2)
-    told = [str(warning.message) for warning in caught if "batch of 1 row" in str(warning.message)]
-    assert len(told) == 1
-    assert "use larger batches or fallback=0" in told[0]
-    assert results["samples_trained"] == 80  # the fallback takes every row that is not active
-    assert all(torch.isfinite(p).all() for p in model.parameters())
 
 
 def test_a_criterion_of_ones_own_trains_and_scores(unchanged):

@@ -91,30 +91,6 @@ def test_it_gives_what_plain_loops_give_and_leaves_no_trace(
     assert ledger.seconds["evaluation"] > 0 == ledger.flops.total < ledger.flops.evaluation
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
-    classes=st.integers(2, 6),
-    seed=st.integers(0, 10**6),
-)
-def test_any_outputs_are_measured_as_plain_loops_do(
-    sizes: list[int], classes: int, seed: int
-) -> None:
-    random = torch.Generator().manual_seed(seed)
-    batches = [
-        (
-            torch.randn(size, classes, generator=random, dtype=torch.float64),
-            torch.randint(classes, (size,), generator=random),
-        )
-        for size in sizes
-    ]
-    work, data = trainer(), Given(*batches)
-    rows, loss, accuracy = reference(work.model, data)
-    found = work.evaluate(data)
-    assert (found["samples"], found["accuracy"]) == (rows, accuracy)
-    assert found["loss"] == pytest.approx(loss, rel=1e-6)
-
-
 def test_ignored_labels_are_neither_right_nor_wrong() -> None:
     outputs = torch.tensor([[2.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
     labels = torch.tensor([0, 0, -100, 0, -100])  # right, wrong, ignored, right, ignored
@@ -290,13 +266,6 @@ def test_without_known_classes_rows_are_drawn_from_all_alike(digits: Any) -> Non
     assert len(index) == 90
 
 
-def test_rare_whole_numbers_are_drawn_too() -> None:
-    counts = torch.cat([torch.zeros(60), torch.arange(40)]).long()
-    rows = sampled_rows(Loader(TensorDataset(torch.zeros(100, 2), counts), 32), 0.3)
-    assert len(rows) == 30
-    assert len(counts[rows].unique()) > 5
-
-
 def test_a_part_that_cannot_be_drawn_is_refused(loader: Any, digits: Any) -> None:
     data = TensorDataset(digits.images[:10].float(), digits.labels[:10])
     refusals = {
@@ -318,18 +287,3 @@ def test_it_is_scipys_interval(total: int, data: Any, level: float) -> None:
     right = data.draw(st.integers(0, total))
     expected = stats.binomtest(right, total).proportion_ci(level, method="wilson")
     assert wilson_interval(right, total, level) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("fraction", [0.05, 0.2])
-def test_the_interval_of_a_part_holds_the_accuracy_of_the_whole(fraction: float) -> None:
-    labels = torch.arange(4000) % 10
-    # rows are right with a rate of their class: strata that differ, as they do in practice
-    right = torch.rand(4000, generator=torch.Generator().manual_seed(0)) < 0.5 + 0.04 * labels
-    truth, held = float(right.float().mean()), 0
-    for seed in range(400):
-        index, _ = stratified(labels, fraction, seed, "fast validation")
-        low, high = wilson_interval(int(right[index].sum()), len(index))
-        held += low <= truth <= high
-    # 95 % of 400 is 380, with a deviation of 4.4
-    assert held >= 367

@@ -153,12 +153,6 @@ def test_the_time_left_of_a_resumed_run_counts_its_own_progress(
     assert "validation" not in lines[0]
 
 
-def test_durations() -> None:
-    expected = {0: "0:00", 0.4: "0:00", 9.6: "0:10", 59.7: "1:00", 90: "1:30", 3599.6: "1:00:00",
-                3700: "1:01:40", 90061: "25:01:01"}  # fmt: skip
-    assert {seconds: module.duration(seconds) for seconds in expected} == expected
-
-
 @pytest.mark.parametrize(
     ("shell", "terminal", "bar"),
     [

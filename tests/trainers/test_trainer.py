@@ -296,33 +296,6 @@ def test_records_and_observers_tell_the_same_story(unchanged: Any) -> None:
     assert listener.closed == 3
 
 
-def by_hand(model: nn.Module, images: Any) -> tuple[float, float]:
-    """Accuracy and mean loss, row by row."""
-    model.eval()
-    hits, losses = [], []
-    with torch.no_grad():
-        for x, y in zip(images.images, images.labels, strict=True):
-            logits = model(x[None] / 255)[0]
-            hits.append(int(logits.argmax()) == int(y))
-            losses.append(-float(F.log_softmax(logits, 0)[y]))
-    return sum(hits) / len(hits), sum(losses) / len(losses)
-
-
-def test_validation_is_the_plain_average() -> None:
-    model = network()
-    trainer = build(model=model, epochs=3)
-    finish(trainer)
-    epochs = trainer.history.epochs
-    accuracy, loss = by_hand(model, VALIDATION)
-    assert epochs[-1]["val_accuracy"] == accuracy
-    assert epochs[-1]["val_loss"] == pytest.approx(loss, rel=1e-5)
-    assert epochs[0]["val_loss"] != epochs[-1]["val_loss"]
-    accuracy, loss = by_hand(model, DIGITS)
-    report = trainer.evaluate(Loader(DIGITS, 100))
-    assert report["accuracy"] == pytest.approx(accuracy, abs=1.5 / len(DIGITS))
-    assert report["loss"] == pytest.approx(loss, rel=1e-4)
-
-
 # --- what policies are told
 
 
