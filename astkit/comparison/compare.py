@@ -46,10 +46,10 @@ KINDS: dict[str, tuple[Any, str]] = {
 
 
 def compare(
-    make_model: Callable[[], nn.Module],
-    train: Any,
-    validation: Any,
-    test: Any,
+    make_model: Callable[[], nn.Module] | None = None,
+    train: Any = None,
+    validation: Any = None,
+    test: Any = None,
     *,
     policies: Sequence[str | Chosen] | str | Chosen = "auto",
     budget: Budget | None = None,
@@ -185,12 +185,12 @@ def _check_numbers(seeds: list[int], jobs: int, budget: Budget) -> None:
 def checked_task(given: Mapping[str, Any]) -> Task:
     """The `Task` with the fields ``given``, those that are not ``None``.
 
-    Raises ``ValueError`` for missing data, and for a ``make_model`` whose runs would not start from
-    the same weights.
+    Raises ``ValueError`` for missing parts, and for a ``make_model`` whose runs would not start
+    from the same weights.
     """
-    for part in ("train", "validation", "test"):
+    for part in ("make_model", "train", "validation", "test"):
         if given[part] is None:
-            raise ValueError(f"{part} is missing: pass data for it")
+            raise ValueError(f"{part} is missing: pass it, or compare(**astkit.tasks.task(name))")
     named = {name: value for name, value in given.items() if value is not None}
     found = Task(**{**named, "metrics": as_metrics(given["metrics"])})
     _check_model(found)

@@ -50,20 +50,13 @@ class Controller(ABC):
     """Base class of threshold controllers.
 
     With several processes, each calls ``threshold`` and ``update`` with the scores of its own rows;
-    `pooled_rate` in ``update`` keeps the thresholds equal.
-
-    Attributes:
-        held: whether the threshold is known before the batch is scored, as sample-by-sample
-            decisions require.
-        target_rate: set point, the fraction of active samples, in (0, 1].
-        gains: attributes, besides the target rate, that may be changed during training.
-        limits: rule of each numeric attribute, and advice for a value that breaks it.
-        state: further attributes of ``state_dict``.
+    `pooled_rate` in ``update`` keeps the thresholds equal. ``target_rate`` is the set point.
     """
 
-    held: ClassVar[bool] = True
-    gains: ClassVar[tuple[str, ...]] = ()
-    state: ClassVar[tuple[str, ...]] = ()
+    held: ClassVar[bool] = True  #: threshold known before scoring, as sample by sample requires
+    gains: ClassVar[tuple[str, ...]] = ()  #: attributes that may be changed during training, too
+    state: ClassVar[tuple[str, ...]] = ()  #: further attributes of ``state_dict``
+    #: rule of each numeric attribute, and advice for a value that breaks it
     limits: ClassVar[dict[str, tuple[str, str]]] = {}
     card: ClassVar[Card]
 
@@ -129,20 +122,16 @@ class ScaleFree(Controller):
     Starts at the quantile of the first batch. Updates the logarithm of the threshold; from the
     first negative score on, the threshold itself. With several processes, quantile and scores are
     those of the global batch.
-
-    Attributes:
-        additive: whether updates are added to the threshold rather than to its logarithm.
-        distribution: whether `moved` needs all scores, and not only their least values.
     """
 
     state: ClassVar[tuple[str, ...]] = ("value", "additive")
-    distribution: bool = False
+    distribution: bool = False  #: whether `moved` needs all scores, not only their least values
     smallest = 1e-30  # the lowest threshold on the log scale
 
     def __init__(self, target_rate: float) -> None:
         super().__init__(target_rate)
         self.value: float | None = None
-        self.additive = False
+        self.additive = False  # to the threshold, rather than to its logarithm
 
     def threshold(self, scores: Tensor, quota: int) -> float:
         # a batch of zeros has no scale: initialise at the first batch with a positive score

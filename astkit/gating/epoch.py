@@ -25,36 +25,21 @@ Features = Callable[[Tensor, str], Tensor]
 
 @dataclass(frozen=True)
 class RunInfo:
-    """State of a run passed to ``Policy.plan``.
+    """State of a run passed to ``Policy.plan``."""
 
-    Attributes:
-        samples: number of rows of the data set.
-        rows: int64, the shuffled candidates of the round.
-        epoch, round: counted from 0; ``round`` restarts in each epoch.
-        progress: fraction of the budget spent, in [0, 1].
-        labels: int64 ``[samples]`` if the data set has class labels.
-        seed: random seed of the policy; combine with epoch and round.
-        target_labels: int64, class labels of the target if known.
-        distinct: number of different rows of the data set, where known and
-            ``Policy.needs_distinct``.
-        data: the data set that is trained on.
-        target: the validation data, whose distribution the model is meant for, if any.
-        features: computes what the model in training finds in given rows of ``data`` or
-            ``target``: its last hidden layer, the loss and the entropy, in one forward pass that is
-            counted; ``None`` in custom loops.
-    """
-
-    samples: int
-    rows: Tensor
-    epoch: int
-    round: int
-    progress: float
-    labels: Tensor | None = None
-    seed: int = 0
-    target_labels: Tensor | None = None
-    distinct: int | None = None
-    data: Any = field(default=None, repr=False)
-    target: Any = field(default=None, repr=False)
+    samples: int  #: number of rows of the data set
+    rows: Tensor  #: int64, the shuffled candidates of the round
+    epoch: int  #: counted from 0
+    round: int  #: counted from 0 in each epoch
+    progress: float  #: fraction of the budget spent, in [0, 1]
+    labels: Tensor | None = None  #: int64 ``[samples]``, if the data set has class labels
+    seed: int = 0  #: of the policy; combine with epoch and round
+    target_labels: Tensor | None = None  #: int64, class labels of the target if known
+    distinct: int | None = None  #: number of different rows, if ``Policy.needs_distinct``
+    data: Any = field(default=None, repr=False)  #: the data set that is trained on
+    target: Any = field(default=None, repr=False)  #: the validation data, if any
+    #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
+    #: hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
     features: Features | None = field(default=None, repr=False)
 
 
@@ -80,10 +65,8 @@ class Epoch:
     A round has an equal part of the epoch's shuffled rows as candidates. Planned rows are appended
     to those of the rounds before, so that rows that filled no batch come first in the next round.
 
-    Args:
-        planner: the policy; ``None`` takes all rows in the given order.
-        samples: number of rows of the data set.
-        data, target, features: see `RunInfo`.
+    ``planner`` is the policy; ``None`` takes all rows in the given order. For the other arguments
+    see `RunInfo`.
 
     Attributes:
         number: the epoch, counted from 0; ``rounds`` of it are ``planned``.
@@ -144,7 +127,7 @@ class Epoch:
             run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
             chosen = self.planner.plan(run)
         if chosen is None:
-            chosen = Selection(rows, candidates=len(rows))
+            chosen = Selection(rows)
         chosen.check(self.samples, self.planner)
         self.rows = torch.cat([self.rows, chosen.index])
         self.scale = torch.cat([self.scale, chosen.scale.float()])

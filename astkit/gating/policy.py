@@ -54,36 +54,21 @@ class Policy:
     Constructors must store each argument in an attribute of the same name; resuming compares them.
     Everywhere ``rate`` is the fraction of the rows of an epoch or a batch that are trained on, in
     (0, 1]; an invalid argument, or data that lack what the policy needs, raise ``ValueError``.
-
-    Attributes:
-        rounds: planning rounds per epoch, each with equally many candidates; an epoch is one
-            iteration of the loader.
-        needs_index: whether the policy keeps per-sample state, which requires indices in the data.
-        needs_outputs: whether ``observe`` needs what the model predicts, see `Visit`.
-        needs_distinct: whether ``plan`` needs the number of different rows of the data.
-        state: names of the attributes to save: tensors, numbers, strings or ``None``.
-        cost: selection cost.
-        card: description of the policy.
-        seed: random seed.
-        criterion: in custom loops, one loss per row for ``choose``; cross-entropy if not set.
-        begun: number of sampler iterations started so far.
-        flops: FLOPs that the policy computed itself, other than passes over batches; the trainer
-            moves them to its ledger.
-        sized: whether the sampler has a length, which is an estimate if epochs differ in length.
     """
 
+    #: planning rounds per epoch (one iteration of the loader), each with equally many candidates
     rounds: int = 1
-    needs_index: bool = False
-    needs_outputs: bool = False
-    needs_distinct: bool = False
-    state: ClassVar[tuple[str, ...]] = ()
+    needs_index: bool = False  #: whether per-sample state is kept, which requires indices
+    needs_outputs: bool = False  #: whether ``observe`` needs predictions, see `Visit`
+    needs_distinct: bool = False  #: whether ``plan`` needs the number of different rows
+    state: ClassVar[tuple[str, ...]] = ()  #: attributes to save: tensors, numbers, strings, None
     cost: Cost = Cost()
     card: ClassVar[PolicyCard]
     seed: int = 0
-    criterion: Criterion | None = None
-    begun: int = 0
-    flops: float = 0.0
-    sized: bool = True
+    criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy
+    begun: int = 0  #: number of sampler iterations started so far
+    flops: float = 0.0  #: of the policy's own work besides passes, until the trainer books them
+    sized: bool = True  #: whether the sampler has a length, an estimate if epochs differ
     _sampler: PolicySampler | None = None
     _visits: Visits | None = None  # not observed yet
 

@@ -31,35 +31,22 @@ class Selection:
 
     With several processes, a gate that selects no row of its share selects one with weight 0, since
     every process has to take part in each step.
-
-    Attributes:
-        index: int64 ``[n]``: rows of the data set (``plan``) or batch (``choose``); may repeat.
-        weight: float ``[n]``, 0 or more; default 1.
-        normaliser: divisor of the weighted sum; by default the sum of the weights. With the number
-            of rows instead, weights such as 1 / (1 - r) give an unbiased gradient. In a plan it
-            refers to all n rows: a batch of b of them divides by normaliser * b / n.
-        score_only: plans only, int64 ``[m]``: rows to score without training at the end of the
-            round; the results are passed to ``observe``.
-        lr_factor: plans only: learning rate factor during the round.
-        candidates: number of candidate rows.
-        rate: fraction of active candidates, fallback rows excluded.
-        threshold: threshold of the scores; ``None`` without scoring.
-        fallback: whether rows were added because too few were active.
-        target_rate: target rate of the gate, or ``None``.
-        active: bool ``[n]``: false for rows added by fallback or padding; ``None``: all active.
     """
 
-    index: Tensor
-    weight: Tensor = None  # type: ignore[assignment]
+    index: Tensor  #: int64 ``[n]``, rows of the data set or of the batch; may repeat
+    weight: Tensor = None  # type: ignore[assignment]  #: float ``[n]``, 0 or more; default 1
+    #: divisor of the weighted sum; by default the sum of the weights. With the number of rows,
+    #: weights such as 1 / (1 - r) give an unbiased gradient. In a plan it refers to all n rows: a
+    #: batch of b of them divides by normaliser * b / n
     normaliser: float | Tensor | None = None
-    score_only: Tensor | None = None
-    lr_factor: float = 1.0
-    candidates: int | None = None
-    rate: float | Tensor | None = None
-    threshold: float | Tensor | None = None
-    fallback: bool | Tensor = False
-    target_rate: float | None = None
-    active: Tensor | None = None
+    score_only: Tensor | None = None  #: of plans: rows to score, for ``observe``, after the round
+    lr_factor: float = 1.0  #: of plans: learning rate factor during the round
+    candidates: int | None = None  #: number of rows of the batch
+    rate: float | Tensor | None = None  #: fraction of active candidates, fallback rows excluded
+    threshold: float | Tensor | None = None  #: of the scores; ``None`` without scoring
+    fallback: bool | Tensor = False  #: whether rows were added because too few were active
+    target_rate: float | None = None  #: of the gate
+    active: Tensor | None = None  #: bool ``[n]``, false for added rows; ``None``: all active
 
     def __post_init__(self) -> None:
         if self.weight is None:

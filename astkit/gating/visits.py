@@ -13,26 +13,15 @@ from astkit import distributed
 
 @dataclass(frozen=True)
 class Visit:
-    """Per-sample results of training or scoring.
+    """Per-sample results of training or scoring; a policy receives tensors on the CPU."""
 
-    Attributes:
-        index: int64 ``[n]`` data set indices; ``None`` if the data provide no indices.
-        losses: ``[n]``, before the optimizer step.
-        correct: bool ``[n]``, whether the most likely class is the label. This and the next two
-            are ``None`` unless the policy ``needs_outputs`` and the task has classes.
-        confidence: ``[n]``, the largest class probability.
-        label_probability: ``[n]``, the probability of the label.
-        trained: true for training, false for scoring only.
-
-    A policy receives its tensors on the CPU.
-    """
-
-    index: Tensor | None
-    losses: Tensor
-    correct: Tensor | None = None
-    confidence: Tensor | None = None
-    label_probability: Tensor | None = None
-    trained: bool = True
+    index: Tensor | None  #: int64 ``[n]``, data set indices, if the data provide them
+    losses: Tensor  #: ``[n]``, before the optimizer step
+    # None unless the policy needs_outputs and the task has classes:
+    correct: Tensor | None = None  #: bool ``[n]``, whether the most likely class is the label
+    confidence: Tensor | None = None  #: ``[n]``, the largest class probability
+    label_probability: Tensor | None = None  #: ``[n]``, the probability of the label
+    trained: bool = True  #: false for scoring only
 
 
 _TYPES = {

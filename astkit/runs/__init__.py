@@ -7,4 +7,11 @@ tables.py      means over seeds with intervals, from run folders
 export.py      a notebook and the package as one file, for Kaggle
 """
 
-from astkit.runs import record as record
+from importlib import import_module
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name != "record":
+        raise AttributeError(f"module 'astkit.runs' has no attribute {name!r}")
+    return import_module("astkit.runs.record")  # lazily, since it imports torch

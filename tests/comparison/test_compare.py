@@ -467,6 +467,8 @@ def test_arguments_of_the_last_version_name_their_remedy() -> None:
         run(all_policies=True)
     with pytest.raises(TypeError, match=r"'minutes' .*the same call with more seeds adds them"):
         run(minutes=3)
+    with pytest.raises(TypeError, match=r"'dataset' .*compare\(\*\*astkit.tasks.task\(name\)\)"):
+        astkit.compare(dataset="digits")
     with pytest.raises(TypeError, match=r"Trainer has no argument 'step' .*the policy determines"):
         Trainer(make_model(), TRAIN, epochs=1, step=None)
     with pytest.raises(AttributeError, match=r"GatedStep.*pass policy=\.\.\. to Trainer"):

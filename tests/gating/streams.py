@@ -25,13 +25,6 @@ def decaying(seed: int) -> Tensor:
     return gamma2(seed, STEPS) * (-torch.arange(STEPS) / TAU).exp()[:, None]
 
 
-def jumping(seed: int, before: int, after: int, scale: float) -> Tensor:
-    """Gamma scores whose scale jumps after ``before`` steps, ``[before + after, BATCH]``."""
-    stream = gamma2(seed, before + after)
-    stream[before:] *= scale
-    return stream
-
-
 def follow(controller: Controller, stream: Iterable[Tensor]) -> list[float]:
     """The rate of each batch."""
     found = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
+from astkit.gating import Controller, Gate, OriginPI, Selection, TopK
 from astkit.names import REGISTRIES
-from tests.gating.streams import gamma2, through_json
+from tests.gating.streams import through_json
 from tests.gating.syncs import Syncs
 from tests.gating.without_float64 import WithoutFloat64
 
@@ -150,32 +149,6 @@ def test_a_target_of_1_selects_everything(controller: str) -> None:
         assert np.mean(found) == pytest.approx(0.25, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("make", "shift"),
-    [
-        (lambda: LogIntegral(0.1), 0.0),
-        (lambda: LogIntegral(0.1), -2.0),
-        (lambda: OriginPI(0.1, kp=0.1, ki=0), 0.0),
-        (lambda: TopK(0.1), -2.0),
-    ],
-)
-def test_a_target_changed_while_running_is_followed(
-    make: Callable[[], Controller], shift: float
-) -> None:
-    controller = make()
-    gate = Gate(controller=controller)
-    stream = gamma2(2, 640) + shift
-    if isinstance(controller, OriginPI):
-        stream = stream.sub(shift).neg().exp()  # it only knows thresholds within 0 and 1
-    found = []
-    for step, scores in enumerate(stream):
-        gate.target_rate = (0.1, 0.4, 0.05, 0.25)[step // 160]
-        found.append(gate.select(scores).rate)
-    for part, target in enumerate((0.1, 0.4, 0.05, 0.25)):
-        settled = found[160 * part + 80 : 160 * (part + 1)]
-        assert np.mean(settled) == pytest.approx(target, abs=0.015)
-
-
 # --- ties ------------------------------------------------------------------------------------
 
 
@@ -234,17 +207,6 @@ def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
     assert gate.fallback_rows == 800
     # each row with chance 1/4: 100 times, with a standard deviation of 8.7
     assert bool(((drawn - 100).abs() < 45).all())
-
-
-def test_one_active_row_is_enough_by_default_and_a_selection_may_be_empty() -> None:
-    scores = torch.tensor([0.1, 0.9, 0.2, 0.3])
-    assert Gate(controller=OriginPI(0.1)).select(scores).index.tolist() == [1]
-    chosen = Gate(controller=OriginPI(0.1), min_active=2).select(scores)
-    assert len(chosen) == 2
-    assert 1 in chosen.index.tolist()
-    empty = never(fallback=0).select(scores)
-    assert (empty.index.dtype, empty.weight.shape) == (torch.int64, (0,))
-    assert empty.take(torch.zeros(4, 3)).shape == (0, 3)
 
 
 def test_random_draws_repeat_for_equal_seeds_only() -> None:
@@ -456,13 +418,6 @@ def test_a_gate_continues_bit_for_bit_from_its_saved_state(
     assert gate.fallback_rows > 0
     assert gate.nonfinite == 8
     assert gate.batches == 60
-
-
-def test_a_state_that_lacks_an_entry_is_refused() -> None:
-    state = Gate().state_dict()
-    for name in state:
-        with pytest.raises(KeyError, match=name):
-            Gate().load_state_dict({key: state[key] for key in state if key != name})
 
 
 # --- top-k on the device ---------------------------------------------------------------------

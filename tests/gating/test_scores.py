@@ -19,7 +19,6 @@ from astkit.gating import (
     ContextScore,
     Gate,
     LossAndContrast,
-    OriginPI,
     RelativeScore,
     Score,
     Scored,
@@ -117,31 +116,13 @@ def test_the_origins_rules_equal_a_loop_over_rows(
     assert bool(((LossAndContrast()(*batch) >= 0) & (LossAndContrast()(*batch) <= 1)).all())
 
 
-def learned_batch(seed: int, rows: int = 64) -> Parts:
-    """Rows that are learned but for the last four: loss about 0 on images of any contrast."""
-    _, targets, inputs = make_batch(seed, rows, dtype=torch.float32)
-    outputs = 30.0 * F.one_hot(targets, 5)
-    outputs[-4:] = outputs[-4:].roll(1, 1)
-    return outputs, targets, inputs
-
-
 def test_a_threshold_below_the_older_rules_constant_gates_nothing() -> None:
-    batch = learned_batch(0)
-    scores = LossContrastConstant()(*batch)
-    assert float(scores[0]) == pytest.approx(0.2, abs=1e-6)  # nothing left to learn, a blank image
+    outputs, targets, inputs = make_batch(0)
+    outputs[0] = 30.0 * F.one_hot(targets[0], 5)  # nothing left to learn, a blank image
+    scores = LossContrastConstant()(outputs, targets, inputs)
+    assert float(scores[0]) == pytest.approx(0.2, abs=1e-6)
     assert float(scores.min()) >= 0.2 - 1e-6
-    assert float(LossAndContrast()(*batch)[0]) < 1e-6
-    # 0.1 is where the origin's controller stops at the low end
-    older, newer = (
-        Gate(0.1, score, OriginPI(0.1, start=0.1))
-        for score in ("loss_contrast_constant", "loss_and_contrast")
-    )
-    for seed in range(20):
-        batch = learned_batch(seed)
-        assert len(older.select(older.significance(*batch))) == 64
-        newer.select(newer.significance(*batch))
-    assert older.rate == 1
-    assert newer.rate < 0.9
+    assert float(LossAndContrast()(outputs, targets, inputs)[0]) < 1e-6
 
 
 @pytest.mark.parametrize("kind", RELATIVE)
@@ -181,12 +162,6 @@ def test_a_row_that_is_not_finite_has_no_score_and_does_not_touch_the_others(
         scores = kind()(*batch)
         torch.testing.assert_close(scores[keep], expected)
         assert not math.isfinite(scores[5])
-    assert not bool(kind()(outputs * math.nan, targets, inputs).isfinite().any())
-    for column in (0, 1):  # against a running reference, too; clamped, infinity would be the best
-        features = torch.tensor([[1.0, 1.0], [2.0, 0.5]])
-        features[0, column] = bad
-        scores = kind().combine(features, torch.tensor([2.0, 2.0]))
-        assert scores.isfinite().tolist() == [False, True]
 
 
 def test_contrast_asks_for_images() -> None:
@@ -363,16 +338,6 @@ def test_a_sum_by_name_equals_plain_arithmetic(
     assert score.score(batch).tolist() == pytest.approx(plain_sum(found, batch), abs=1e-6)
 
 
-def test_the_sum_worked_out_by_hand() -> None:
-    # losses 1, 2, 9 (mean 4); contrasts sqrt(2) times 1, 2, 0 (mean sqrt(2))
-    gate = Gate(score="0.7*loss + 0.3*contrast", criterion=lambda outputs, targets: outputs[:, 0])
-    outputs = torch.tensor([[1.0], [2.0], [9.0]], dtype=torch.float64)
-    inputs = torch.tensor([[1.0, -1.0], [2.0, -2.0], [7.0, 7.0]], dtype=torch.float64)
-    scores = gate.significance(outputs, torch.zeros(3), inputs)
-    expected = [0.7 / 4 + 0.3, 0.7 / 2 + 0.6, 0.7 * 9 / 4]  # nothing is clamped
-    assert scores.tolist() == pytest.approx(expected, abs=1e-12)
-
-
 def test_a_single_name_is_that_score_and_no_sum() -> None:
     assert isinstance(named_score("loss"), Loss)
     assert isinstance(named_score("loss_and_contrast"), LossAndContrast)  # clamped, as the origin's
@@ -541,16 +506,3 @@ def test_a_gate_with_a_memory_continues_bit_for_bit(name: str, steps: int, tmp_p
     assert run(resumed, range(steps, 12)) == run(gate, range(steps, 12))
     assert plain(resumed.state_dict()) == plain(gate.state_dict())
     assert run(Gate(0.3, name), range(11, 12)) != run(gate, range(11, 12))  # memory matters
-
-
-def test_a_saved_state_is_no_view_of_the_score() -> None:
-    score = WeightedSum([(1, EL2N())])
-    score.score(batch_of([2], 0))
-    state = score.state_dict()
-    before = plain(state)
-    score.score(batch_of([2], 1))
-    assert before == plain(state) != plain(score.state_dict())
-    other = WeightedSum([(1, EL2N())])
-    other.load_state_dict(state)
-    other.score(batch_of([2], 1))
-    assert plain(state) == before

@@ -45,16 +45,6 @@ def test_the_mean_and_the_scale_against_a_loop(
     assert float((chosen.scale * losses).sum() / len(rows)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_mean_by_hand_and_its_gradient() -> None:
-    losses = torch.tensor([1.0, 2.0, 6.0], requires_grad=True)
-    mean = choose(4, 0, 2, weight=torch.tensor([1.0, 3.0, 4.0])).mean(losses)
-    assert mean.item() == pytest.approx((1 + 6 + 24) / 8)
-    mean.backward()
-    assert losses.grad is not None
-    assert losses.grad.tolist() == [1 / 8, 3 / 8, 4 / 8]
-    assert choose(4, 0, 2).mean(losses).item() == 3.0  # weight 1 each: the plain mean
-
-
 def test_the_mean_of_nothing_is_zero_with_zero_gradients() -> None:
     weight = torch.ones(3, requires_grad=True)
     mean = choose().mean((torch.zeros(0, 3) * weight).sum(1))
@@ -142,19 +132,4 @@ def test_what_cannot_be_selected_is_refused() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_what_can_be_selected_passes() -> None:
-    for chosen in (
-        choose(0, 4, 4, weight=torch.tensor([0.0, 1.0, 2.0]), normaliser=torch.tensor(3.0)),
-        choose(score_only=torch.tensor([1])),
-    ):
-        assert chosen.check(5, RandomSubset(0.5)) is chosen
-
-
 # --- the rest --------------------------------------------------------------------------------
-
-
-def test_a_selection_is_as_long_as_its_index_and_cannot_be_changed() -> None:
-    chosen = choose(4, 2, 0)
-    assert len(chosen) == 3
-    with pytest.raises(AttributeError):
-        chosen.rate = 0.5  # type: ignore[misc]

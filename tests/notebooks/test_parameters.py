@@ -13,6 +13,7 @@ import papermill
 from nbformat.v4 import new_code_cell, new_notebook
 
 HERE = Path(__file__).resolve().parent
+PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 
 
 def unknown(notebook: Path, names: set[str]) -> set[str]:
@@ -91,6 +92,6 @@ def test_a_bad_parameters_cell_is_caught(tmp_path: Path) -> None:
     }
     for source, complaint in complaints.items():
         cell = new_code_cell(source, metadata={"tags": ["parameters"]})
-        nbformat.write(new_notebook(cells=[cell]), tmp_path / "bad.ipynb")
+        nbformat.write(new_notebook(cells=[cell], metadata=PYTHON), tmp_path / "bad.ipynb")
         (found,) = faults(tmp_path / "bad.ipynb")
         assert complaint in found

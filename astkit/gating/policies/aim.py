@@ -89,7 +89,7 @@ class Aim(Policy):
         check_samples(self, self.drawn_by, run)
         epoch = draw(self.drawn_by, run.samples, rng.generator(run.seed, "aim", run.epoch))
         first = run.samples * run.round // self.rounds
-        return Selection(epoch[first : first + len(run.rows)], candidates=len(run.rows), rate=1.0)
+        return Selection(epoch[first : first + len(run.rows)])
 
     def _ask_early(self, run: RunInfo) -> None:
         """Compare the data with the target before the first step."""

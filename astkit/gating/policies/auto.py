@@ -93,8 +93,7 @@ class Auto(Aim, LastLoss):
             return None
         random = rng.generator(run.seed, "auto", run.epoch, run.round)
         drawn = draw_weighted(weight, len(run.rows), random)
-        drawn = drawn[torch.randperm(len(drawn), generator=random)]
-        return Selection(drawn, candidates=len(run.rows), rate=1.0)
+        return Selection(drawn[torch.randperm(len(drawn), generator=random)])
 
     def difficulty(self, run: RunInfo) -> float:
         """Exponent of the loss."""

@@ -46,5 +46,4 @@ class CachedLoss(LastLoss):
             weight = torch.where(losses > c, guarded, weight)
         weight = torch.where(losses.isinf(), 1e30, weight)  # not seen yet
         random = rng.generator(run.seed, "cached_loss", run.epoch, run.round)
-        drawn = draw_weighted(weight, max(1, round(self.rate * rows)), random)
-        return Selection(run.rows[drawn], candidates=rows, rate=len(drawn) / rows)
+        return Selection(run.rows[draw_weighted(weight, max(1, round(self.rate * rows)), random)])

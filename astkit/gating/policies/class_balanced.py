@@ -40,5 +40,4 @@ class ClassBalanced(Policy):
         which = torch.arange(classes).repeat_interleave(quotas)
         turn = torch.arange(total) - (quotas.cumsum(0) - quotas)[which]
         drawn = rows[(sizes.cumsum(0) - sizes)[which] + turn % sizes[which]]
-        drawn = drawn[rng.permutation(total, *key, "order")]
-        return Selection(drawn, candidates=n, rate=total / n)
+        return Selection(drawn[rng.permutation(total, *key, "order")])

@@ -78,5 +78,4 @@ class StaticEL2N(Policy):
             self._kept = torch.zeros(len(scores), dtype=torch.bool)
             self._kept[best] = True
         check_samples(self, self._kept, run)
-        rows = run.rows[self._kept[run.rows]]
-        return Selection(rows, candidates=len(run.rows), rate=len(rows) / len(run.rows))
+        return Selection(run.rows[self._kept[run.rows]])

@@ -42,5 +42,4 @@ class InfoBatch(LastLoss):
         kept, key = ~low, (run.seed, "infobatch", run.epoch, run.round)
         kept[low] = rng.uniform(run.rows[low], *key) >= self.r
         weight = torch.where(low[kept], 1 / (1 - self.r), 1.0)
-        rows = len(run.rows)
-        return Selection(run.rows[kept], weight, normaliser=rows, candidates=rows)
+        return Selection(run.rows[kept], weight, normaliser=len(run.rows))

@@ -52,15 +52,10 @@ class Kakurenbo(LastLoss):
         hide = torch.zeros(rows, dtype=torch.bool)
         hide[losses.topk(int(share * rows), largest=False, sorted=False).indices] = True
         hide &= self.sure[run.rows]
-        kept, hidden = run.rows[~hide], run.rows[hide]
+        hidden = run.rows[hide]
         self.sure[hidden] = False  # until it is scored at the end of the round
-        return Selection(
-            kept,
-            score_only=hidden,
-            lr_factor=1 / (1 - share) if len(hidden) else 1.0,
-            candidates=rows,
-            rate=len(kept) / rows,
-        )
+        factor = 1 / (1 - share) if len(hidden) else 1.0
+        return Selection(run.rows[~hide], score_only=hidden, lr_factor=factor)
 
     def observe(self, visit: Visit) -> None:
         super().observe(visit)

@@ -13,17 +13,12 @@ from astkit.gating.policy import Policy, Visit
 
 
 class LastLoss(Policy):
-    """Stores the latest loss of each sample, from training or scoring.
-
-    Attributes:
-        losses: float32 ``[samples]``, on the CPU; ``None`` before the first plan.
-        unseen: placeholder for samples without a finite loss so far.
-    """
+    """Stores the latest loss of each sample, from training or scoring."""
 
     needs_index = True
     state: ClassVar[tuple[str, ...]] = ("losses",)
-    unseen: float = math.inf
-    losses: Tensor | None = None
+    unseen: float = math.inf  #: placeholder for samples without a finite loss so far
+    losses: Tensor | None = None  #: float32 ``[samples]``, on the CPU, from the first plan on
 
     def recall(self, run: RunInfo) -> Tensor:
         """Latest losses of the round's candidates, ``[len(run.rows)]``.
@@ -67,10 +62,7 @@ def check_count(name: str, value: int, least: int = 1) -> int:
 
 
 def ending(run: RunInfo, rounds: int, delta: float) -> bool:
-    """Whether the epoch index has reached ``floor(delta * epochs)``.
-
-    The number of epochs is estimated from the budget spent so far.
-    """
+    """Whether the epoch index has reached ``floor(delta * epochs)``, estimated from progress."""
     if not run.progress:
         return delta == 0
     epochs = (run.epoch + run.round / rounds) / run.progress
@@ -78,9 +70,8 @@ def ending(run: RunInfo, rounds: int, delta: float) -> bool:
 
 
 def draw_weighted(weight: Tensor, count: int, random: torch.Generator) -> Tensor:
-    """Draw ``count`` positions without replacement, in proportion to ``weight [n]``; sorted.
+    """Draw ``count`` positions, one after the other, in proportion to ``weight [n]``; sorted.
 
-    Each draw takes one of the remaining positions with probability proportional to its weight.
     Weights are clamped to at least 1e-30. Source: Efraimidis and Spirakis, "Weighted random
     sampling with a reservoir" (2006).
     """

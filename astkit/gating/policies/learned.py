@@ -67,7 +67,7 @@ class Learned(Policy):
         self.now, rows = run.epoch, len(run.rows)
         weight = torch.where(self.past[0].isinf(), 1e30, self.predict(run).sqrt())
         drawn = draw_weighted(weight[run.rows], max(1, round(self.rate * rows)), random)
-        return Selection(run.rows[drawn], candidates=rows, rate=len(drawn) / rows)
+        return Selection(run.rows[drawn])
 
     def fit(self, run: RunInfo, random: torch.Generator) -> None:
         """Train the network on samples of the last epoch that were visited before, if any."""

@@ -35,5 +35,4 @@ class RandomSubset(Policy):
             pieces.append(order[offset : offset + left])
             first += len(pieces[-1])
             left -= len(pieces[-1])
-        index = torch.cat(pieces)
-        return Selection(index, candidates=samples, rate=len(index) / samples)
+        return Selection(torch.cat(pieces))

@@ -65,7 +65,7 @@ class RCAP(LastLoss):
         rows = run.rows[drawn[torch.randperm(len(drawn), generator=random)]]
         self.chosen[run.rows] = False
         self.chosen[rows] = True
-        return Selection(rows, candidates=n, rate=len(rows) / n)
+        return Selection(rows)
 
 
 def class_sizes(counts: list[int], mass: list[float], total: float) -> list[int]:

@@ -52,7 +52,7 @@ class RePB(Policy):
         counts = self.counts[rows] + 1
         self.counts[rows] = counts
         weight = (run.epoch + 1) / counts
-        return Selection(rows, weight, normaliser=max(1, len(rows)), candidates=len(run.rows))
+        return Selection(rows, weight, normaliser=max(1, len(rows)))
 
     def observe(self, visit: Visit) -> None:
         assert self.low is not None

@@ -61,7 +61,7 @@ class SeTa(LastLoss):
             group = loss_groups(losses[kept], self.groups)
             inside = kept[(group >= first) & (group < first + width)]
             kept = inside if len(inside) else kept[:1]
-        return Selection(run.rows[kept], candidates=rows, rate=len(kept) / rows)
+        return Selection(run.rows[kept])
 
 
 def loss_groups(losses: Tensor, groups: int) -> Tensor:

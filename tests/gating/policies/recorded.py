@@ -48,6 +48,25 @@ def follow(policy: Policy, losses: Tensor, batch: int = N) -> list[Any]:
     return found
 
 
+def drawn_shares(weight: list[float], count: int = 2) -> Tensor:
+    """Probability of each row in ``count`` draws without replacement, one after the other."""
+    found = [0.0] * len(weight)
+
+    def draw(left: list[int], p: float, more: int) -> None:
+        whole = sum(weight[i] for i in left)
+        for i in left if more and whole else ():
+            found[i] += p * weight[i] / whole
+            draw([j for j in left if j != i], p * weight[i] / whole, more - 1)
+
+    draw(list(range(len(weight))), 1.0, count)
+    return torch.tensor(found)
+
+
+def close(found: Tensor, p: Tensor, plans: int) -> bool:
+    """Whether shares of ``plans`` are those of the probabilities ``p``, but for chance."""
+    return bool(((found - p).abs() <= 4.5 * (p * (1 - p) / plans).sqrt() + 1e-6).all())
+
+
 def scored(outputs: Tensor, targets: Tensor) -> Scored:
     """A batch whose outputs are known."""
     return Scored(outputs, targets, outputs)

@@ -7,17 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from astkit.gating import Policy, RunInfo, Selection, Visit
+from astkit.gating import Policy, RunInfo, Visit
 from astkit.gating.policies.aim import FEWEST, Aim
 from astkit.gating.policies.auto import LEAST, LIKELY, Auto
-from astkit.trainers import TrainConfig, Trainer
+from astkit.trainers import Trainer
+from tests.gating.policies import recorded
+from tests.gating.policies.recorded import drawn_shares
 from tests.gating.policies.test_aim import BALANCED, TAIL, run_info
 
-N, PLANS = 12, 1200
+N, PLANS = 12, 800
 LABELS = torch.arange(N) % 4
 LOSSES = torch.tensor([0.01, 0.02, 0.1, 0.3, 0.5, 0.8, 1.1, 1.4, 1.8, 2.3, 2.9, 5.0])
 
@@ -51,22 +52,12 @@ def shares(policy: Auto, **options: object) -> Tensor:
     return found / PLANS
 
 
-def expected(weight: list[float], count: int = 3) -> Tensor:
-    """Probability of each sample in ``count`` draws without replacement, one after the other."""
-    found = [0.0] * len(weight)
-
-    def draw(left: list[int], p: float, more: int) -> None:
-        whole = sum(weight[i] for i in left)
-        for i in left if more else ():
-            found[i] += p * weight[i] / whole
-            draw([j for j in left if j != i], p * weight[i] / whole, more - 1)
-
-    draw(list(range(len(weight))), 1.0, count)
-    return torch.tensor(found)
+def expected(weight: list[float]) -> Tensor:
+    return drawn_shares(weight, count=3)
 
 
 def close(found: Tensor, p: Tensor) -> bool:
-    return bool(((found - p).abs() <= 4.5 * (p * (1 - p) / PLANS).sqrt() + 1e-6).all())
+    return recorded.close(found, p, PLANS)
 
 
 def test_high_losses_are_preferred_in_short_runs() -> None:
@@ -103,21 +94,6 @@ def test_the_length_of_a_run_counts_distinct_samples() -> None:
     longer = [loss ** (1 / 3) for loss in LOSSES.tolist()]  # 16 epochs of six
     assert close(shares(policy, distinct=6), expected(longer))
     assert not close(shares(policy), expected(longer))
-
-
-def test_repeated_rows_are_counted_where_the_data_are_in_memory() -> None:
-    data = TensorDataset(torch.rand(4, 3, 2, 2).repeat(3, 1, 1, 1), LABELS)
-    found: list[int | None] = []
-
-    class Noting(Auto):
-        def plan(self, run: RunInfo) -> Selection | None:
-            found.append(run.distinct)
-            return super().plan(run)
-
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4))
-    Trainer(model, data, policy=Noting(), epochs=1, batch_size=4, device="cpu").run()
-    list(Noting().sampler(data, 1))
-    assert found == [4] * 8
 
 
 ROWS, CLASSES = 2000, 5
@@ -222,25 +198,6 @@ def test_the_target_is_asked_first_and_as_aim_does() -> None:
         assert Auto(seed=3).plan(replace(run, **part)) is None
 
 
-def test_an_undertrained_model_ends_near_dense_training() -> None:
-    x, y = load_digits(return_X_y=True)
-    inputs, labels = torch.tensor(x / 16).float(), torch.tensor(y)
-    train, held = (
-        TensorDataset(inputs[part], labels[part]) for part in (slice(1400), slice(1400, None))
-    )
-    found = {}
-    for policy in ("auto", None):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        options = {"policy": policy, "epochs": 5, "batch_size": 128, "device": "cpu"}
-        trainer = Trainer(model, train, config=TrainConfig(lr=1e-3), **options)  # type: ignore[arg-type]
-        trainer.run()
-        found[policy] = trainer.evaluate(held)["accuracy"]
-    assert found[None] < 0.8  # not trained to the end
-    assert found["auto"] >= found[None] - 0.02
-
-
 def test_an_epoch_has_as_many_samples_as_in_dense_training() -> None:
     policy = Auto()
     data = torch.arange(50)
@@ -252,27 +209,31 @@ def test_an_epoch_has_as_many_samples_as_in_dense_training() -> None:
         policy.observe(Visit(rows, rows.float() / 50))
 
 
-class Labels(Policy):
-    """Notes what a plan knows of the validation data."""
+class Noting(Policy):
+    """Notes what a plan knows of the data."""
+
+    needs_distinct = True
 
     def __init__(self) -> None:
-        self.found: list[Tensor | None] = []
+        self.found: list[tuple[Tensor | None, int | None]] = []
 
     def plan(self, run: RunInfo) -> None:
-        self.found.append(run.target_labels)
+        self.found.append((run.target_labels, run.distinct))
 
 
-def test_a_plan_knows_the_labels_of_the_validation_data() -> None:
+def test_a_plan_knows_repeated_rows_and_the_labels_of_the_validation_data() -> None:
     class Labelled(TensorDataset):
         labels = LABELS
 
-    x = torch.randn(N, 2)
+    x = torch.randn(4, 2).repeat(3, 1)
     data, other = Labelled(x, LABELS), TensorDataset(x, LABELS)
     known = []
     for validation in (data, DataLoader(data, 4), other, None):
-        policy = Labels()
+        policy = Noting()
         options = {"policy": policy, "epochs": 1, "batch_size": 4, "device": "cpu"}
         Trainer(torch.nn.Linear(2, 4), data, validation, **options).run()  # type: ignore[arg-type]
         list(policy.sampler(data, 1, validation=validation))
-        known.append([found is not None and found.equal(LABELS) for found in policy.found])
+        labels = [found for found, _ in policy.found]
+        known.append([found is not None and found.equal(LABELS) for found in labels])
+        assert [distinct for _, distinct in policy.found] == [4, 4]
     assert known == [[True, True]] * 3 + [[False, False]]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import statistics
-import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -230,33 +228,9 @@ def test_impossible_arguments_are_refused() -> None:
             as_policy({"name": name, **options})
 
 
-def test_cards_say_what_was_reconstructed() -> None:
-    for name in ("repb", "rcap"):
-        assert policy_of(name).card.source.startswith("reconstructed from")
-
-
-# --- time ------------------------------------------------------------------------------------
-
-UNSORTED = ("random", "bls", "el2n_static", "infobatch", "repb", "selective_backprop")
-MILLION = 1_000_000
-
-
-@pytest.mark.full
-@pytest.mark.benchmark
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if overrides(policy_of(name), "plan") and name != "aim"]
-)
-def test_a_million_samples_are_planned_in_time(name: str) -> None:
-    policy, seconds = policy_of(name), []
-    rows = torch.randperm(MILLION, generator=torch.Generator().manual_seed(0))
-    losses, labels = torch.rand(MILLION), rows % 10
-    if hasattr(policy, "scores"):
-        policy.scores = losses
-    policy.plan(RunInfo(MILLION, rows, 0, 0, 0.0, labels))
-    right = torch.ones(MILLION, dtype=torch.bool)
-    policy.observe(Visit(torch.arange(MILLION), losses, right, torch.ones(MILLION)))
-    for epoch in range(1, 6):
-        start = time.process_time()  # of the CPU: other processes do not matter
-        policy.plan(RunInfo(MILLION, rows, epoch, 0, epoch / 10, labels))
-        seconds.append(time.process_time() - start)
-    assert statistics.median(seconds) < (0.1 if name in UNSORTED else 0.3)
+def test_data_without_labels_are_refused_by_those_that_choose_by_class() -> None:
+    for name in ("class_balanced", "rcap", "cached_loss"):
+        for labels, words in ((None, "no class labels"), (-torch.ones(9).long(), "the label -1")):
+            policy = policy_of(name)
+            with pytest.raises(ValueError, match=f"{type(policy).__name__} chooses by .* {words}"):
+                policy.plan(RunInfo(9, torch.arange(9), 0, 0, 0.0, labels))

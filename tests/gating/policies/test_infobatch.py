@@ -48,14 +48,6 @@ def informed() -> InfoBatch:
     return policy
 
 
-def test_it_drops_at_the_rate_r() -> None:
-    policy, plans = informed(), 300
-    low = policy.recall(info(1)) < policy.recall(info(1)).mean()
-    dropped = sum(N - len(planned(policy.plan(info(e, epochs=10_000)))[0]) for e in range(1, plans))
-    trials = (plans - 1) * int(low.sum())
-    assert abs(dropped - trials / 2) < 4 * math.sqrt(trials / 4)
-
-
 def unbiased(policy: InfoBatch, plans: int, weighted: bool) -> bool:
     gradients = losses_of(1, seed=5)[0].double()[:, None] * torch.randn(N, 3).double()
     sums = []

@@ -29,16 +29,6 @@ def test_the_last_epochs_have_no_weights_for_any_number_of_epochs(rounds: int) -
             assert all(found == (epoch >= first) for epoch, found in whole if epoch), epochs
 
 
-def test_weights_are_gone_in_a_loop_of_four_epochs() -> None:
-    policy = InfoBatch()
-    sampler = policy.sampler(range(N), epochs=4)
-    for epoch in range(4):
-        rows = torch.tensor(list(sampler))
-        losses = losses_of(1)[0][rows]
-        total = policy.mean(losses, rows)
-        assert (total.item() == pytest.approx(losses.mean().item())) == (epoch in (0, 3))
-
-
 def test_losses_in_bf16_reach_their_own_samples() -> None:
     """InfoBatch gathers ids in the type of the losses: 40001 becomes 39936 in bf16."""
     policy = InfoBatch()

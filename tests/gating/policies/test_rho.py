@@ -51,15 +51,6 @@ def test_holdout_losses_are_those_of_the_other_halfs_model() -> None:
     assert torch.get_rng_state().equal(before)
 
 
-def test_wrong_labels_are_not_chosen() -> None:
-    policy, wrong = Rho(0.25, epochs=30, lr=0.05), Y.clone()
-    wrong[::6] = (Y[::6] + 1) % 3
-    batches = [(rows, (X[rows], wrong[rows])) for rows in INDEX.split(24)]
-    policy.prepare(model, ScoredBatches(batches))
-    chosen = policy(model(), X, wrong, INDEX)
-    assert len(set(chosen.index.tolist()) & set(range(0, 48, 6))) <= 1
-
-
 def test_samples_without_a_holdout_loss_count_as_zero() -> None:
     policy = Rho(0.5)
     policy.held = torch.tensor([0.0, torch.nan])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import permutations
-
 import pytest
 import torch
 from torch.nn import functional as F
 
 from astkit.gating import RunInfo, Scored
 from astkit.gating.policies.selective_backprop import SelectiveBackprop
-from tests.gating.policies.recorded import scored
+from tests.gating.policies.recorded import close, drawn_shares, scored
 
 
 def batch_of(size: int, seed: int = 0) -> Scored:
@@ -30,13 +28,7 @@ def test_rows_are_drawn_by_the_power_of_their_percentile() -> None:
     losses = F.cross_entropy(batch.outputs, batch.targets, reduction="none").tolist()
     ranks = sorted(range(5), key=losses.__getitem__)
     weights = [((j + 0.5) / 5) ** (1 / 0.4 - 1) for j in range(5)]
-    expected = torch.zeros(5)
-    for first, second in permutations(range(5), 2):  # one after the other, of what is left
-        p = weights[first] / sum(weights) * weights[second] / (sum(weights) - weights[first])
-        expected[ranks[first]] += p
-        expected[ranks[second]] += p
-    error = (expected * (1 - expected) / plans).sqrt()
-    assert bool(((found / plans - expected).abs() < 4.5 * error).all())
+    assert close(found[ranks] / plans, drawn_shares(weights), plans)
 
 
 def test_it_selects_between_start_and_end_but_for_every_interrupted_batch() -> None:
