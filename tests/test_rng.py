@@ -30,21 +30,9 @@ def test_a_derived_seed_fits_every_generator_and_never_changes(key: list[int | s
 
 def test_every_part_of_a_key_and_their_order_matter() -> None:
     found: list[tuple[int | str, ...]] = [
-        (),
-        (0,),
-        ("0",),
-        (0, 1),
-        (1, 0),
-        ("01",),
-        ("0", "1"),
-        (0, "1"),
-        ("a", 1),
-        ("a1",),
-    ]
+        (), (0,), ("0",), (0, 1), (1, 0), ("01",), ("0", "1"), (0, "1"), ("a", 1), ("a1",)
+    ]  # fmt: skip
     assert len({derive(*key) for key in found}) == len(found)
-
-
-def test_a_derived_seed_is_the_same_in_every_version() -> None:
     # saved runs depend on it
     assert derive(0, "gate", 3) == 6847025307109701497
 
@@ -56,13 +44,7 @@ def test_a_permutation_holds_every_number_once(n: int, key: list[int | str]) -> 
     assert order.dtype == torch.int64
     assert order.sort().values.equal(torch.arange(n))
     assert order.equal(permutation(n, *key))
-
-
-def test_permutations_and_generators_follow_their_key() -> None:
-    assert not permutation(50, 0, "a").equal(permutation(50, 0, "b"))
-    first = torch.rand(4, generator=generator(1, "x"))
-    assert first.equal(torch.rand(4, generator=generator(1, "x")))
-    assert not first.equal(torch.rand(4, generator=generator(2, "x")))
+    assert torch.rand(4, generator=generator(*key)).equal(torch.rand(4, generator=generator(*key)))
 
 
 @settings(deadline=None, max_examples=30)
@@ -81,14 +63,6 @@ def test_a_number_does_not_depend_on_its_batch(
     assert alone.equal(whole)
     shuffled = torch.tensor(order.sample(range(len(index)), len(index)))
     assert uniform(torch.tensor(index)[shuffled], seed, "gate").equal(whole[shuffled])
-
-
-def test_the_shape_and_the_kind_of_integer_do_not_matter() -> None:
-    index = torch.arange(100)
-    flat = uniform(index, 5)
-    assert uniform(index.reshape(4, 25), 5).equal(flat.reshape(4, 25))
-    assert uniform(index.repeat_interleave(2)[::2], 5).equal(flat)
-    assert uniform(index[:0], 5).shape == (0,)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -123,18 +97,12 @@ def test_numbers_are_uniform_over_keys_and_not_tied_to_their_neighbours() -> Non
         assert abs(float(torch.corrcoef(pair)[0, 1])) < 5 / len(index) ** 0.5
 
 
-def test_drawing_leaves_the_global_generators_alone() -> None:
-    states = torch.get_rng_state(), np.random.get_state()[1].tobytes(), random.getstate()  # type: ignore[index]
-    uniform(torch.arange(9), 1)
-    permutation(9, 1)
-    torch.rand(3, generator=generator(1))
-    assert torch.get_rng_state().equal(states[0])
-    assert np.random.get_state()[1].tobytes() == states[1]  # type: ignore[index]
-    assert random.getstate() == states[2]
-
-
 def test_an_isolated_block_is_repeatable_and_leaves_no_trace() -> None:
     before = torch.get_rng_state()
+    with isolated("cpu"):  # without a key, from where things are
+        inside = torch.rand(4)
+    assert torch.rand(4).equal(inside)
+    torch.set_rng_state(before)
     with isolated("cpu", 3, "init"):
         first = torch.rand(4)
     with isolated(torch.device("cpu"), 3, "init"):
@@ -142,12 +110,6 @@ def test_an_isolated_block_is_repeatable_and_leaves_no_trace() -> None:
     with isolated("cpu", 4, "init"):
         assert not torch.rand(4).equal(first)
     assert torch.get_rng_state().equal(before)
-
-
-def test_an_isolated_block_without_a_key_starts_from_where_things_are() -> None:
-    with isolated("cpu"):
-        inside = torch.rand(4)
-    assert torch.rand(4).equal(inside)
 
 
 @pytest.mark.parametrize("device", ["cuda:1", "cuda"])
@@ -187,14 +149,3 @@ def test_an_isolated_block_that_fails_puts_the_generators_back() -> None:
     with pytest.raises(RuntimeError, match="inside"):
         fail()
     assert torch.get_rng_state().equal(before)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_an_isolated_block_covers_the_gpu() -> None:
-    before = torch.cuda.get_rng_state(), torch.get_rng_state()
-    with isolated("cuda", 3):
-        first = torch.rand(4, device="cuda")
-    with isolated("cuda", 3):
-        assert torch.rand(4, device="cuda").equal(first)
-    assert torch.cuda.get_rng_state().equal(before[0])
-    assert torch.get_rng_state().equal(before[1])

@@ -54,12 +54,6 @@ def test_threads_are_capped_at_the_processors_and_put_back(monkeypatch: pytest.M
         raise KeyError
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no CPU affinity here")
-def test_the_processors_are_those_of_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 5, 7})
-    assert system.allowed_cpus() == 3
-
-
 def faults() -> int:
     """Page faults of writing three blocks of 40 MiB, once the heap has settled."""
     counts = []

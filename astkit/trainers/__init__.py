@@ -1,10 +1,10 @@
 """Training: the `Trainer` and its parts.
 
-trainer: the loop. batches: training batches in the order of a plan. optimisation: forward and
-backward pass, optimizer step. evaluation: metrics. first_batch: checks before the first step.
-config: `TrainConfig`, `Budget`. history: records and observers. checkpoint: files of a run's state.
-limits: interrupts and time budgets. progress: progress bar. sample_by_sample: single rows, as the
-original. dropin: trainers with the original's signature.
+trainer: the loop. step: what a step did. batches: training batches in the order of a plan.
+optimisation: forward and backward pass, optimizer step. evaluation: metrics. first_batch: checks
+before the first step. config: `TrainConfig`, `Budget`. history: records and observers. checkpoint:
+files of a run's state. limits: interrupts and time budgets. progress: progress bar.
+sample_by_sample: single rows, as the original. dropin: trainers with the original's signature.
 """
 
 from astkit.trainers.checkpoint import Checkpoints as Checkpoints
@@ -21,5 +21,5 @@ from astkit.trainers.history import Observer as Observer
 from astkit.trainers.limits import TimeIsUp as TimeIsUp
 from astkit.trainers.progress import Progress as Progress
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer as SampleBySampleTrainer
-from astkit.trainers.trainer import StepResult as StepResult
+from astkit.trainers.step import StepResult as StepResult
 from astkit.trainers.trainer import Trainer as Trainer

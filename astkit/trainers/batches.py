@@ -16,9 +16,6 @@ from astkit.datasets.foreign import divided, name_of, parts_of
 from astkit.gating.epoch import Epoch, Features
 from astkit.gating.policy import Policy, overrides
 
-LOADER = "pass the data set instead, with batch_size=..., or an astkit Loader"
-STREAM = "use a policy that selects after scoring, such as Gate, or a data set with a length"
-
 
 class Batches:
     """Batches of ``source`` in the order that a policy plans, or in the loader's.
@@ -249,9 +246,11 @@ class Batches:
 
 def _check_selectable(policy: Policy, source: Any) -> None:
     if not hasattr(source, "order") or not source.num_samples:
-        loader, remedy = f"a {name_of(source)} loads all rows", LOADER
+        loader = f"a {name_of(source)} loads all rows"
+        remedy = "pass the data set instead, with batch_size=..., or an astkit Loader"
         if getattr(source, "streamed", False):
-            loader, remedy = "a stream can only be read in order", STREAM
+            loader = "a stream can only be read in order"
+            remedy = "use a policy that selects after scoring, such as Gate"
         raise ValueError(
             f"{type(policy).__name__} selects rows before loading, but {loader}: {remedy}"
         )

@@ -86,38 +86,32 @@ class Checkpoints:
         they are of an older version, and if the folder is in use.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        if distributed.rank() > 0:  # process 0 alone locks the folder
-            return self._newest(resume)
         self._acquire()
         try:
-            return self._newest(resume)
+            paths = listed(self.folder)
+            if not paths and any(self.folder.glob("*_step*_*.safetensors*")):
+                raise ValueError(
+                    f"{self.folder} holds checkpoints of astkit 0.2, which this version cannot"
+                    " read: choose another folder"
+                )
+            self._number = 1 + max(map(_number, paths), default=0)
+            if paths and not resume:
+                raise ValueError(
+                    f"{self.folder} holds checkpoints of an earlier run: pass resume=True to"
+                    " continue it, or choose another folder"
+                )
+            return newest(self.folder) if paths else None
         finally:
             self._lock.release()
-
-    def _newest(self, resume: bool) -> tuple[Path, dict[str, Any]] | None:
-        paths = listed(self.folder)
-        if not paths and any(self.folder.glob("*_step*_*.safetensors*")):
-            raise ValueError(
-                f"{self.folder} holds checkpoints of astkit 0.2, which this version cannot read:"
-                " choose another folder"
-            )
-        self._number = 1 + max(map(_number, paths), default=0)
-        if paths and not resume:
-            raise ValueError(
-                f"{self.folder} holds checkpoints of an earlier run: pass resume=True to continue"
-                " it, or choose another folder"
-            )
-        return newest(self.folder) if paths else None
 
     def hold(self) -> None:
         """Lock the folder until `close`.
 
         Raises ``ValueError`` if another trainer uses the folder or has written to it since `open`.
         """
-        if distributed.rank() > 0:
-            return
         self._acquire()
-        if max(map(_number, listed(self.folder)), default=0) >= self._number:
+        written = max(map(_number, listed(self.folder)), default=0)
+        if distributed.rank() == 0 and written >= self._number:
             self._lock.release()
             raise ValueError(
                 f"another trainer has written to {self.folder} since this one was built: build it"
@@ -149,6 +143,8 @@ class Checkpoints:
             remove(path)
 
     def _acquire(self) -> None:
+        if distributed.rank() > 0:  # process 0 alone locks the folder
+            return
         try:
             self._lock.acquire(timeout=PATIENCE)
         except Timeout:

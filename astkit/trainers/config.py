@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any, NamedTuple
@@ -89,20 +89,10 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, (valid, remedy) in _RANGES.items():
+        for name, (valid, remedy) in _RULES.items():
             value = getattr(self, name)
-            unset = value is None and name in ("clip_norm", "lr")
-            if not unset and not (isinstance(value, Real) and valid(value)):
+            if not valid(value):
                 raise ValueError(f"{name} is {value!r}: give {remedy}")
-        for name, allowed in _CHOICES.items():
-            _choose(name, getattr(self, name), allowed)
-        for name, may_be_none in _COUNTS.items():
-            _count(name, getattr(self, name), may_be_none)
-        if not callable(self.schedule) and self.schedule not in SCHEDULES:
-            raise ValueError(
-                f"schedule is {self.schedule!r}: choose one of {', '.join(SCHEDULES)}, or give a"
-                " function of the progress in [0, 1]"
-            )
 
     @property
     def peak_lr(self) -> float:
@@ -119,21 +109,6 @@ class TrainConfig:
     def fast(cls, *, device: str | torch.device = "auto", **settings: Any) -> TrainConfig:
         """The settings of `fast_rules` for ``device``, updated by ``settings``."""
         return cls(**{**{rule.name: rule.value for rule in fast_rules(device)}, **settings})
-
-    @classmethod
-    def from_dict(cls, settings: Mapping[str, Any], also: Iterable[str] = ()) -> TrainConfig:
-        """A configuration from plain settings; raises ``ValueError`` for unknown keys.
-
-        ``also``: further valid keys to list in the error message.
-        """
-        known = {each.name for each in fields(cls)}
-        unknown = sorted(set(settings) - known)
-        if unknown:
-            raise ValueError(
-                f"unknown setting {', '.join(unknown)}: choose from"
-                f" {', '.join(sorted(known | set(also)))}"
-            )
-        return cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values; a function is named."""
@@ -236,41 +211,53 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-_RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "lr": (lambda value: 0 < value < math.inf, "a learning rate above 0, such as 0.001"),
-    "weight_decay": (lambda value: 0 <= value < math.inf, "0 or more, such as 0.01"),
-    "clip_norm": (lambda value: value > 0, "a norm above 0, or None for none"),
-    "warmup": (lambda value: 0 <= value < 1, "a share of the budget in [0, 1)"),
-    "validation_fraction": (lambda value: 0 < value <= 1, "a share in (0, 1]"),
+def _number(value: Any, least: float, most: float = math.inf) -> bool:
+    """Whether ``value`` is a number in [least, most)."""
+    return isinstance(value, Real) and least <= float(value) < most
+
+
+def _whole(value: Any) -> bool:
+    """Whether ``value`` is a whole number, 1 or more."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+_COUNT = (_whole, "a whole number, 1 or more")
+_COUNT_OR_NONE = (
+    lambda value: value is None or _whole(value),
+    "a whole number, 1 or more, or None",
+)
+_SWITCH = (lambda value: isinstance(value, bool), "True or False")
+_TINY = sys.float_info.min
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "lr": (
+        lambda value: value is None or _number(value, _TINY),
+        "a learning rate above 0, such as 0.001",
+    ),
+    "weight_decay": (lambda value: _number(value, 0), "0 or more, such as 0.01"),
+    "clip_norm": (
+        lambda value: value is None or value == math.inf or _number(value, _TINY),
+        "a norm above 0, or None for none",
+    ),
+    "schedule": (
+        lambda value: callable(value) or (isinstance(value, str) and value in SCHEDULES),
+        "cosine, constant, or a function of the progress in [0, 1]",
+    ),
+    "warmup": (lambda value: _number(value, 0, 1), "a share of the budget in [0, 1)"),
+    "validation_fraction": (
+        lambda value: value == 1 or _number(value, _TINY, 1),
+        "a share in (0, 1]",
+    ),
+    "precision": (lambda value: value in ("fp32", "bf16", "fp16"), "fp32, bf16 or fp16"),
+    "channels_last": _SWITCH,
+    "compile": _SWITCH,
+    "keep_memory": _SWITCH,
+    "batch_size": _COUNT_OR_NONE,
+    "micro_batch": _COUNT_OR_NONE,
+    "accumulation_steps": _COUNT,
+    "threads": _COUNT_OR_NONE,
+    "report_every": _COUNT,
 }
-_CHOICES: dict[str, tuple[object, ...]] = {
-    "precision": ("fp32", "bf16", "fp16"),
-    "channels_last": (True, False),
-    "compile": (True, False),
-    "keep_memory": (True, False),
-}
-_COUNTS = {
-    "batch_size": True,
-    "micro_batch": True,
-    "accumulation_steps": False,
-    "threads": True,
-    "report_every": False,
-}
-"""Settings that are whole numbers, and whether they may be ``None``."""
-
-
-def _choose(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    # compare types as well: 1 == True, and a list is not hashable
-    if not any(type(value) is type(choice) and value == choice for choice in allowed):
-        raise ValueError(f"{name} is {value!r}: choose one of {', '.join(map(str, allowed))}")
-
-
-def _count(name: str, value: object, may_be_none: bool) -> None:
-    if value is None and may_be_none:
-        return
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        also = ", or None" if may_be_none else ""
-        raise ValueError(f"{name} is {value!r}: give a whole number, 1 or more{also}")
+"""What the values of settings have to be, and the words for it."""
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, str]]) -> None:

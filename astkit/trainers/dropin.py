@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import fields
+from typing import Any
 
 from torch import nn
 
-from astkit.gating import Gate
+from astkit.gating import Gate, cross_entropy_rows
 from astkit.trainers.config import TrainConfig
 from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer
@@ -53,15 +54,20 @@ class AdaptiveSparseTrainer:
         settings = dict(config or {})
         options = {new: settings.pop(old) for old, new in _GATE_KEYS.items() if old in settings}
         options.setdefault("score", "loss_and_contrast" if modality == "vision" else "loss")
-        self.config = TrainConfig.from_dict({"lr": 1e-4, **settings}, also=_GATE_KEYS)
+        names = {each.name for each in fields(TrainConfig)}
+        if unknown := sorted(set(settings) - names):
+            raise ValueError(
+                f"unknown setting {', '.join(unknown)}: choose from"
+                f" {', '.join(sorted(names | set(_GATE_KEYS)))}"
+            )
+        self.config = TrainConfig(**{"lr": 1e-4, **settings})
         self.gate = Gate(**options, seed=self.config.seed)
         self.model, self.train_loader, self.val_loader = model, train_loader, val_loader
         self.device = device
-        self.criterion = options.get("criterion")
+        self.criterion = options.get("criterion", cross_entropy_rows)
         self.trainer: Trainer | None = None
 
-    def _trainer(self, *args: Any, **options: Any) -> Trainer:
-        return Trainer(*args, **options)
+    trainer_class: type[Trainer] = Trainer
 
     def train(self, epochs: int) -> dict[str, Any]:
         """Train for ``epochs`` epochs; returns measurements.
@@ -70,8 +76,7 @@ class AdaptiveSparseTrainer:
         ``samples_skipped``, ``training_seconds`` without validation, ``flops``, and ``epochs``, one
         mapping per epoch.
         """
-        options = {} if self.criterion is None else {"criterion": self.criterion}
-        self.trainer = trainer = self._trainer(
+        self.trainer = trainer = self.trainer_class(
             self.model,
             self.train_loader,
             self.val_loader,
@@ -80,7 +85,7 @@ class AdaptiveSparseTrainer:
             config=self.config,
             observers=[Progress()],
             device=self.device,
-            **options,
+            criterion=self.criterion,
         )
         history = trainer.run()
         return {
@@ -95,9 +100,6 @@ class AdaptiveSparseTrainer:
 
 
 class SampleAdaptiveSparseTrainer(AdaptiveSparseTrainer):
-    """Sample-by-sample variant; ``update`` is "per_sample" (as the original) or "per_batch"."""
+    """Sample-by-sample variant, with an update for each active row as in the original."""
 
-    update: Literal["per_sample", "per_batch"] = "per_sample"
-
-    def _trainer(self, *args: Any, **options: Any) -> Trainer:
-        return SampleBySampleTrainer(*args, update=self.update, **options)
+    trainer_class = SampleBySampleTrainer

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any, Protocol, cast, runtime_checkable
@@ -22,8 +22,6 @@ from astkit.datasets.batch import Batch, count_rows, map_tensors, tensors
 from astkit.datasets.foreign import parts_of
 from astkit.gating.losses import class_outputs, row_losses
 
-PER_ROW = ("loss", "accuracy", "label")
-"""Names of row values beside those of metrics."""
 LOWER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "nll", "wer", "cer", "distance")
 """Words in names of metrics whose lower values are mostly better."""
 
@@ -91,22 +89,21 @@ def as_metrics(metrics: Metrics) -> tuple[Metric, ...]:
     """`Metric` objects of functions by name; raises ``ValueError`` for anything else."""
     if isinstance(metrics, Mapping):
         metrics = [Metric(name, function) for name, function in metrics.items()]
-    every: tuple[Any, ...] = (metrics,)
-    if isinstance(metrics, Iterable | None):
-        every = tuple(metrics or ())
+    one = isinstance(metrics, Metric) or callable(metrics)
+    every: tuple[Any, ...] = (metrics,) if one else tuple(metrics or ())  # type: ignore[arg-type]
+    names: set[str] = {"loss", "label", "samples"}
     for each in every:
         if not isinstance(each, Metric):
             raise ValueError(
                 f"metrics holds a {type(each).__name__}: give functions (outputs, targets) ->"
                 " [rows] by name, or Metric objects"
             )
-    names = [each.name for each in every]
-    taken = {name for name in names if names.count(name) > 1} | {*PER_ROW, "samples"} & {*names}
-    if taken - {"accuracy"}:
-        raise ValueError(
-            f"metrics holds the name {min(taken)} twice, or one that is reported anyway: choose"
-            " another"
-        )
+        if each.name in names:
+            raise ValueError(
+                f"metrics holds the name {each.name} twice, or one that is reported anyway: choose"
+                " another"
+            )
+        names.add(each.name)
     return every
 
 
@@ -239,13 +236,8 @@ def wilson_interval(right: int, rows: int, level: float = 0.95) -> tuple[float, 
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA
     22 (1927). Assumes independent draws from a large population; for a stratified part of a finite
-    set it is conservative. Raises ``ValueError`` for invalid counts or levels.
+    set it is conservative.
     """
-    if not 0 <= right <= rows or rows < 1 or not 0 < level < 1:
-        raise ValueError(
-            f"{right} right of {rows} rows at level {level}: give 0 <= right <= rows, at least 1"
-            " row and a level between 0 and 1"
-        )
     z = NormalDist().inv_cdf((1 + level) / 2)
     share, weight = right / rows, z * z / rows
     middle = (share + weight / 2) / (1 + weight)

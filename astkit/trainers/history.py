@@ -183,21 +183,20 @@ class Reports:
         files = [each for each in self.observers if isinstance(each, MetricsFile)]
         for observer in self.observers:
             if isinstance(observer, History) and files:
-                observer.restore_steps(files[0].records())
+                observer.restore_steps(read(files[0].path))
 
 
 def _fetched(records: Sequence[StepRecord]) -> list[dict[str, float]]:
     """The values of the records that are tensors, as numbers, in one copy from each device."""
     numbers: list[dict[str, float]] = [{} for _ in records]
-    places: dict[torch.device, list[tuple[int, str]]] = {}
+    places: dict[tuple[torch.device, torch.dtype], list[tuple[int, str]]] = {}
     for position, record in enumerate(records):
         for name, value in record.metrics.items():
             if isinstance(value, Tensor):
-                places.setdefault(value.device, []).append((position, name))
-    for device, entries in places.items():
-        wide = torch.float32 if device.type == "mps" else torch.float64
-        values = [records[place].metrics[name].detach().to(wide) for place, name in entries]
-        for (place, name), number in zip(entries, torch.stack(values).tolist(), strict=True):
+                places.setdefault((value.device, value.dtype), []).append((position, name))
+    for entries in places.values():
+        values = torch.stack([records[place].metrics[name] for place, name in entries])
+        for (place, name), number in zip(entries, values.tolist(), strict=True):
             numbers[place][name] = number
     return numbers
 
@@ -314,13 +313,7 @@ class MetricsFile:
         """Write all lines and wait until they are on disk."""
         self._write(safe=True)
 
-    def close(self) -> None:
-        """Write all lines and wait until they are on disk."""
-        self._write(safe=True)
-
-    def records(self) -> list[dict[str, Any]]:
-        """The records of the file."""
-        return read(self.path)
+    close = sync
 
     def state_dict(self) -> dict[str, Any]:
         """The number of lines."""
@@ -329,18 +322,12 @@ class MetricsFile:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remove the lines written after ``state``, atomically.
 
-        Warns if the file has fewer lines than expected; raises ``ValueError`` for a damaged line.
+        Raises ``ValueError`` for a damaged line.
         """
         self._write(safe=False)
         content, wanted = self.path.read_bytes(), int(state["lines"])
         lines = _whole_lines(content)
         _records(lines, self.path)
-        if len(lines) < wanted:
-            warnings.warn(
-                f"{self.path} holds {len(lines)} lines, but {wanted} were written: the others were"
-                " lost in a crash of the machine",
-                stacklevel=2,
-            )
         if (kept := b"".join(lines[:wanted])) != content:
             write_atomic(self.path, kept)
         self.lines = min(wanted, len(lines))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from io import TextIOBase
-from typing import Any, TextIO
+from typing import Any
 
 PER_EPOCH = 10  # maximum number of bar updates
 
@@ -14,11 +13,6 @@ def in_notebook() -> bool:
     """Whether a notebook's kernel runs this process."""
     main = sys.modules.get("IPython")
     return hasattr(main.get_ipython() if main is not None else None, "kernel")
-
-
-def interactive() -> bool:
-    """Whether output goes to a notebook or a terminal."""
-    return in_notebook() or sys.stderr.isatty()
 
 
 def duration(seconds: float) -> str:
@@ -34,14 +28,11 @@ class Progress:
     Args:
         label: name of the run.
         bar: show a tqdm bar; ``None`` does so in notebooks and terminals if tqdm is installed.
-        stream: output of lines without a bar; ``None`` for standard output.
     """
 
-    def __init__(
-        self, label: str = "", bar: bool | None = None, stream: TextIO | None = None
-    ) -> None:
-        self.label, self.stream = label, stream
-        self.wanted = interactive() if bar is None else bar
+    def __init__(self, label: str = "", bar: bool | None = None) -> None:
+        self.label = label
+        self.wanted = in_notebook() or sys.stderr.isatty() if bar is None else bar
         self.start = time.perf_counter()
         self.before: float | None = None  # progress at that time, above 0 in a resumed run
         self.shown = 0  # completed parts of the current epoch shown by the bar
@@ -53,7 +44,7 @@ class Progress:
         progress: float = metrics["progress"]
         if self.before is None:
             self.start, self.before = time.perf_counter(), progress
-            self.bar = _tqdm(self.label, progress) if self.wanted else None
+            self.bar = _tqdm(self.label or "training", progress) if self.wanted else None
         if phase == "epoch":
             self._epoch(progress, metrics)
         elif phase == "train":
@@ -66,7 +57,7 @@ class Progress:
 
     def _epoch(self, progress: float, metrics: dict[str, Any]) -> None:
         parts = [f"epoch {metrics['epoch']}", f"loss {self.loss:.4f}"]
-        if metrics.get("val_accuracy") is not None:
+        if "val_accuracy" in metrics:
             parts.append(f"validation accuracy {metrics['val_accuracy']:.2%}")
         elif "val_loss" in metrics:
             parts.append(f"validation loss {metrics['val_loss']:.4f}")
@@ -79,8 +70,7 @@ class Progress:
         if gained := progress - (self.before or 0.0):
             left = (time.perf_counter() - self.start) * (1 - progress) / gained
             parts.append(f"{duration(left)} left")
-        line = (f"{self.label}: " if self.label else "") + ", ".join(parts)
-        print(line, file=self.stream or sys.stdout, flush=True)
+        print((f"{self.label}: " if self.label else "") + ", ".join(parts), flush=True)
 
     def _draw(self, progress: float) -> None:
         self.bar.n = round(progress, 3)
@@ -100,23 +90,4 @@ def _tqdm(label: str, progress: float) -> Any:
     except ImportError:
         return None
     layout = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining} {postfix}"
-    stream = _Cell() if in_notebook() else sys.stderr
-    name = label or "training"
-    return tqdm(total=1.0, desc=name, bar_format=layout, file=stream, initial=round(progress, 3))
-
-
-class _Cell(TextIOBase):
-    """A stream whose latest line is displayed in a notebook, and kept in the saved notebook."""
-
-    encoding = "utf-8"
-
-    def __init__(self) -> None:
-        from IPython.display import Pretty, display
-
-        self._as_text = Pretty
-        self._handle = display(Pretty(""), display_id=True)
-
-    def write(self, text: str) -> int:
-        if line := text.strip("\r\n"):
-            self._handle.update(self._as_text(line))
-        return len(text)
+    return tqdm(total=1.0, desc=label, bar_format=layout, initial=round(progress, 3))

@@ -15,7 +15,8 @@ from astkit.gating.gate import Gate
 from astkit.gating.scores import RelativeScore, score_rows
 from astkit.gating.selection import Scored, evaluating
 from astkit.trainers.optimisation import LONE_ROW
-from astkit.trainers.trainer import StepResult, Trainer
+from astkit.trainers.step import StepResult
+from astkit.trainers.trainer import Trainer
 
 
 class SampleBySampleTrainer(Trainer):

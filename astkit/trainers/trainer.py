@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,7 @@ from astkit.datasets.foreign import is_dataset
 from astkit.gating.gate import Gate
 from astkit.gating.losses import Criterion, cross_entropy_rows, token_losses
 from astkit.gating.policy import Policy, as_policy, overrides
-from astkit.gating.selection import Predictions, Scored, Selection, evaluating, predictions
-from astkit.gating.visits import Visit
+from astkit.gating.selection import Scored, evaluating
 from astkit.names import refuse_removed
 from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
@@ -44,16 +43,10 @@ from astkit.trainers.first_batch import (
 from astkit.trainers.history import Event, History, Observer, Reports, Steering, StepRecord
 from astkit.trainers.limits import TIME_BUDGET, TimeIsUp, interrupt_held, time_is_up
 from astkit.trainers.optimisation import Optimisation
+from astkit.trainers.step import StepResult, visit_of
 
-
-class StepResult(NamedTuple):
-    """What a training step did: rows trained on, their losses, and the selection."""
-
-    rows: Tensor  # int64 [n], rows of the batch, including rows of weight 0
-    losses: Tensor  # [n], before the update
-    selection: Selection | None = None
-    seen: Scored | None = None  # the batch as the policy saw it
-    predictions: Predictions = Predictions()  # for the rows, if they are watched
+STATEFUL = ("batches", "optimisation", "ledger", "reports")
+"""Parts of a trainer that a checkpoint saves, beside the policy."""
 
 
 class Trainer:
@@ -295,7 +288,7 @@ class Trainer:
             with self.ledger.clock("training"), self.ledger.phase("score"):
                 seen = self.scored(batch)
                 everything = torch.arange(batch.rows, device=seen.losses.device)
-                self.policy.report(self._scored_only(seen, everything))
+                self.policy.report(visit_of(seen, everything, self._watching))
                 self.ledger.counts.skipped += batch.rows
 
     def _train_on(self, batch: Batch) -> StepRecord:
@@ -399,32 +392,15 @@ class Trainer:
     def _observe(self, batch: Batch, result: StepResult) -> None:
         """Report a step to the policy, unless its rows only repeat those of another process."""
         assert self.policy is not None
-        if self._processes > 1 and self.batches.repeating:
-            self.policy.report()
-            return
-        rows, losses, known = result.rows, result.losses, result.predictions
-        chosen, seen = result.selection, result.seen
-        if chosen is not None and chosen.padding is not None:  # leave out padding rows
-            real = chosen.weight[: len(rows)] > 0
-            rows, losses, known = rows[real], losses[real], known.take(real)
-        index = None if batch.index is None else batch.index[rows.to(batch.index.device)]
-        visits = [Visit(index, losses, *known[:3])]
-        if seen is not None and seen.known_losses is not None:
-            rest = torch.ones(batch.rows, dtype=torch.bool, device=rows.device)
-            rest[rows] = False
-            visits.append(self._scored_only(seen, rest.nonzero().squeeze(1)))
-        self.policy.report(*[visit for visit in visits if len(visit.losses)])
+        repeating = self._processes > 1 and self.batches.repeating
+        self.policy.report(*([] if repeating else result.visits(batch, self._watching)))
         if self._chooses:  # the next batch may depend on it
             self.policy.exchange()
 
-    def _scored_only(self, seen: Scored, rows: Tensor) -> Visit:
-        """A visit to ``rows`` that were not trained on."""
-        known = Predictions()
-        if self.optimisation.watching and self.classes:
-            known = predictions(seen.outputs, seen.targets).take(rows)
-        index = None if seen.index is None else seen.index[rows.to(seen.index.device)]
-        losses = seen.losses[rows.to(seen.losses.device)]
-        return Visit(index, losses, *known[:3], trained=False)
+    @property
+    def _watching(self) -> bool:
+        """Whether the policy is told what the model predicts."""
+        return self.optimisation.watching and self.classes
 
     def _exchange(self) -> None:
         if self.policy is not None:
@@ -700,11 +676,8 @@ class Trainer:
             "done": self.done,
             "prepared": self.prepared,
             "events": [asdict(event) for event in self.steering.events],
-            "batches": self.batches.state_dict(),
-            "optimisation": self.optimisation.state_dict(),
             "policy": {} if self.policy is None else self.policy.state_dict(),
-            "ledger": self.ledger.state_dict(),
-            "reports": self.reports.state_dict(),
+            **{name: getattr(self, name).state_dict() for name in STATEFUL},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -713,12 +686,10 @@ class Trainer:
         # int refuses what is no number
         self.done, self.prepared = bool(int(state["done"])), bool(int(state["prepared"]))
         self.steering.events = [Event(**event) for event in state["events"]]
-        self.batches.load_state_dict(state["batches"])
-        self.optimisation.load_state_dict(state["optimisation"])
         if self.policy is not None:
             self.policy.load_state_dict(state["policy"])
-        self.ledger.load_state_dict(state["ledger"])
-        self.reports.load_state_dict(state["reports"])
+        for name in STATEFUL:
+            getattr(self, name).load_state_dict(state[name])
 
     def _features(self, rows: Tensor, of: str = "data") -> Tensor:
         """See `RunInfo.features`."""

@@ -231,17 +231,6 @@ def test_a_dead_process_blocks_no_folder(tmp_path: Path, monkeypatch: pytest.Mon
         assert build(tmp_path, resume=True).step == 2
 
 
-def test_files_have_the_permissions_that_the_umask_leaves(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        leave_after(build(tmp_path), 5)
-    finally:
-        os.umask(before)
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert files
-    assert not [path.name for path in files if path.stat().st_mode & 0o077]
-
-
 @pytest.mark.parametrize("small_disk", ["400k"], indirect=True)
 def test_a_full_disk_is_said_and_nothing_that_is_there_is_lost(small_disk: Path) -> None:
     steps = build(small_disk, model=network(64)).steps()
@@ -281,7 +270,7 @@ def test_one_flipped_bit_is_noticed_and_the_checkpoint_before_it_is_used(
     content = newest.read_bytes()
     torn = newest.with_name(f".{newest.name}.abc")
     torn.write_bytes(b"half")
-    for _ in range(40):
+    for _ in range(20):
         spoilt = bytearray(content)
         spoilt[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         newest.write_bytes(spoilt)

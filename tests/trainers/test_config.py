@@ -27,17 +27,17 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
     ("lr", (0, -1e-3, math.nan, math.inf, "0.1"), "give a learning rate above 0"),
     ("weight_decay", (-0.1, math.nan, math.inf, None), "give 0 or more"),
     ("clip_norm", (0, -1, math.nan, "1"), "give a norm above 0, or None"),
-    ("schedule", ("linear", 0.5), "choose one of cosine, constant, or give a function"),
+    ("schedule", ("linear", 0.5), "give cosine, constant, or a function"),
     ("warmup", (-0.1, 1, math.nan, None), r"give a share of the budget in \[0, 1\)"),
-    ("precision", ("fp8", None, ["bf16"]), "choose one of fp32, bf16, fp16"),
-    ("channels_last", ("yes", 1), "choose one of True, False"),
-    ("compile", ("auto",), "choose one of True, False"),
-    ("keep_memory", (None,), "choose one of True, False"),
+    ("precision", ("fp8", None, ["bf16"]), "give fp32, bf16 or fp16"),
+    ("channels_last", ("yes", 1), "give True or False"),
+    ("compile", ("auto",), "give True or False"),
+    ("keep_memory", (None,), "give True or False"),
     ("batch_size", (0, "auto", 32.0), f"{WHOLE}, or None"),
     ("micro_batch", (0, "auto"), f"{WHOLE}, or None"),
-    ("accumulation_steps", (0, True, None, 1.5), f"{WHOLE}$"),
+    ("accumulation_steps", (0, True, None, 1.5), WHOLE),
     ("threads", (-1, "auto"), f"{WHOLE}, or None"),
-    ("report_every", (0,), f"{WHOLE}$"),
+    ("report_every", (0,), WHOLE),
     ("validation_fraction", (0, 1.1, math.nan, "1"), r"give a share in \(0, 1\]"),
 ]
 
@@ -48,8 +48,6 @@ def test_a_value_out_of_range_is_refused(name: str, values: Any, remedy: str) ->
         sentence = f"{name} is {re.escape(repr(value))}: {remedy}"
         with pytest.raises(ValueError, match=sentence):
             TrainConfig(**{name: value})
-        with pytest.raises(ValueError, match=sentence):
-            TrainConfig.from_dict({name: value})
 
 
 def test_the_edges_are_allowed() -> None:
@@ -58,19 +56,10 @@ def test_the_edges_are_allowed() -> None:
     TrainConfig(validation_fraction=1e-9, clip_norm=1e-9, lr=None, warmup=0.999)
 
 
-def test_unknown_keys_are_all_named_with_what_may_be_chosen() -> None:
-    names = ", ".join(sorted(field.name for field in dataclasses.fields(TrainConfig)))
-    sentence = f"unknown setting learning_rate, momentum: choose from {names}$"
-    with pytest.raises(ValueError, match=sentence):
-        TrainConfig.from_dict({"lr": 0.1, "momentum": 0.9, "learning_rate": 1})
-    with pytest.raises(ValueError, match=r"choose from accumulation_steps, another, batch_size"):
-        TrainConfig.from_dict({"unknown": 1}, also=["another"])
-
-
 def test_it_goes_through_json_and_back() -> None:
     config = TrainConfig(lr=0.3, clip_norm=None, channels_last=True, batch_size=7, seed=4)
     plain = json.loads(json.dumps(config.to_dict()))
-    assert TrainConfig.from_dict(plain) == config
+    assert TrainConfig(**plain) == config
     assert plain.keys() == {field.name for field in dataclasses.fields(TrainConfig)}
     assert TrainConfig(schedule=cosine).to_dict()["schedule"] == "cosine"
     with pytest.raises(dataclasses.FrozenInstanceError):

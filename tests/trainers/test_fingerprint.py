@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -22,7 +20,7 @@ from astkit.datasets import Loader, load
 from astkit.gating import Gate, LogIntegral
 from astkit.gating.policies import auto
 from astkit.trainers import Budget, TrainConfig, Trainer
-from astkit.trainers.fingerprint import checksum, repeated, same
+from astkit.trainers.fingerprint import repeated, same
 from tests.trainers.states import leave_after
 
 DIGITS = load("digits")[0]
@@ -319,23 +317,6 @@ def test_parts_that_differ_from_one_evaluation_to_the_next_are_left_out(tmp_path
     assert build(tmp_path, train=Noisy(), validation=None, resume=True).step == 4
 
 
-class Counted(TensorDataset):
-    reads = 0
-
-    def __getitem__(self, row: Any) -> Any:
-        type(self).reads += 1
-        return super().__getitem__(row)
-
-
-def test_a_save_loads_no_rows(tmp_path: Path) -> None:
-    run = build(tmp_path, train=Counted(X, Y), validation=Counted(X, Y))
-    steps = run.steps()
-    next(steps)
-    before = Counted.reads
-    run._save()
-    assert Counted.reads == before > 0
-
-
 def test_nothing_of_the_run_is_touched(tmp_path: Path, unchanged: Any) -> None:
     model, policy = network(), InfoBatch()
     state = torch.get_rng_state()
@@ -357,20 +338,6 @@ def test_nothing_of_the_run_is_touched(tmp_path: Path, unchanged: Any) -> None:
 
 
 # --- the numbers
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.data())
-def test_a_checksum_tells_an_order_from_another(values: list[float], data: Any) -> None:
-    order = data.draw(st.permutations(range(len(values))))
-    first = torch.tensor(values, dtype=torch.float64)
-    second = first[list(order)]
-    equal = torch.equal(first, second)
-    assert (checksum([first]) == checksum([second])) == equal or _close(first, second)
-
-
-def _close(first: Tensor, second: Tensor) -> bool:
-    """Whether they differ by less than float64 sums do."""
-    return float((first - second).abs().max()) < 1e-9 * float(first.abs().max())
 
 
 def test_numbers_that_change_or_fail_are_none() -> None:

@@ -156,18 +156,6 @@ def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(polic
     assert counted.ledger.uncounted == set()
 
 
-def test_queued_work_is_training_before_a_new_shape_is_run() -> None:
-    run = trainer()
-    waited: list[int] = []
-    run.ledger.synchronize = lambda: waited.append(1)
-    batch = next(run.train_data.batches(0))
-    for expected in (1, 1):  # a known shape waits for nothing
-        with run.ledger.clock("training"):
-            pass
-        run.cost(batch)
-        assert len(waited) == expected
-
-
 # --- data and features for policies
 
 

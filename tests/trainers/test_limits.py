@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.trainers import Checkpoints, TimeIsUp, Trainer
-from astkit.trainers.limits import interrupt_held
 from tests.trainers.states import leave_after, same
 
 DATA = TensorDataset(torch.randn(80, 4), torch.arange(80) % 3)
@@ -70,19 +68,6 @@ def test_a_second_interrupt_takes_effect_at_once(tmp_path: Path) -> None:
         run.run()
     assert run.step == 0
     assert not list(tmp_path.glob("*.safetensors"))
-
-
-def test_another_thread_holds_no_interrupt() -> None:
-    found = []
-
-    def hold() -> None:
-        with interrupt_held() as received:
-            found.append(received())
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    thread.join()
-    assert found == [False]
 
 
 def test_the_time_budget_ends_a_run_which_is_saved(

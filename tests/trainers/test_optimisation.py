@@ -165,17 +165,6 @@ def test_it_does_not_matter_how_rows_are_split(
     assert work.pending == 0
 
 
-def test_a_batch_that_gave_no_rows_counts_as_a_batch_and_steps_on_nothing() -> None:
-    work = made(accumulation_steps=2)
-    before = copy.deepcopy(work.model)
-    work.end_batch(Ledger())
-    assert work.pending == 1
-    work.end_batch(Ledger())
-    assert (work.pending, work.steps) == (0, 0)
-    assert same_bits(work.model, before)
-    assert not work.optimizer.state  # AdamW's decay and counts have not moved either
-
-
 def test_rows_without_weight_change_nothing(difference: Any, unchanged: Any) -> None:
     x, y, weight = next(batches(weights="float64"))
     assert weight is not None
@@ -518,16 +507,6 @@ def test_rows_without_weight_change_nothing_on_a_device(monkeypatch: pytest.Monk
     assert not same(copy.deepcopy(work.weights()), before)
 
 
-def test_the_flag_of_a_sound_run_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A zero flag goes through the fused kernel to the bit of a step without one."""
-    work, plain = flagged(monkeypatch, made(network(torch.float32))), made(network(torch.float32))
-    for batch in batches(torch.float32):
-        train(work, *batch)
-        train(plain, *batch)
-    work.check()
-    assert same(work.weights(), plain.weights())
-
-
 def test_kernels_that_may_ignore_the_flag_are_waited_for() -> None:
     model = network(torch.float32)
     assert made(model)._flagged
@@ -734,12 +713,3 @@ def test_where_it_fails_it_is_eager_for_good_with_one_warning(backend: Any) -> N
     with warnings.catch_warnings(action="error"):
         assert torch.equal(outputs, eager(x))
         assert torch.equal(fast(x), eager(x))
-
-
-def test_a_mistake_in_the_inputs_is_no_reason_to_give_up(backend: Any) -> None:
-    backend("aot_eager")
-    fast = Compiled(nn.Linear(3, 2))
-    with warnings.catch_warnings(action="error"):
-        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-            fast(torch.ones(4, 5))
-        assert fast(torch.ones(4, 3)).shape == (4, 2)

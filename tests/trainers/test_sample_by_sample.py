@@ -85,17 +85,6 @@ def test_batched_gate_and_its_twin_agree(
     assert sum(0 < len(rows) < 32 for rows in batched.rows) >= 5
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("seed", range(1, 11))
-@pytest.mark.parametrize("controller", ["log_integral", "origin_pi", "top_k"])
-@pytest.mark.parametrize("score", ["loss", "loss_and_contrast"])
-def test_they_agree_for_other_weights_and_orders(
-    train: Any, difference: Any, score: str, controller: str, seed: int
-) -> None:
-    batched = train(gate(score, controller), seed=seed)
-    assert_twins(batched, train(gate(score, controller), "per_batch", seed=seed), difference)
-
-
 def test_one_flipped_decision_or_a_millionth_in_one_parameter_is_noticed(
     train: Any, difference: Any
 ) -> None:
@@ -228,15 +217,6 @@ class Held(LogIntegral):
         self.value = value
 
     def update(self, rate: float, scores: Tensor) -> None: ...
-
-
-@pytest.mark.parametrize(("update", "steps"), [("per_sample", 20), ("per_batch", 1)])
-def test_per_sample_steps_once_a_row(cnn: Any, double_loader: Any, update: Any, steps: int) -> None:
-    loader, policy = double_loader(rows=20, batch_size=20), Gate(1.0, controller=Held(1.0, -1.0))
-    trainer = SampleBySampleTrainer(cnn(), loader, epochs=1, policy=policy, update=update)
-    trainer.run()
-    taken = next(iter(trainer.optimizer.state.values()))["step"]
-    assert int(taken) == trainer.optimisation.steps == steps
 
 
 @pytest.mark.parametrize("fallback", [0, 3])

@@ -1,0 +1,46 @@
+"""What a training step did, and the visits that the policy is told of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from astkit.datasets.batch import Batch
+from astkit.gating.selection import Predictions, Scored, Selection, predictions
+from astkit.gating.visits import Visit
+
+
+class StepResult(NamedTuple):
+    """What a training step did: rows trained on, their losses, and the selection."""
+
+    rows: Tensor  # int64 [n], rows of the batch, including rows of weight 0
+    losses: Tensor  # [n], before the update
+    selection: Selection | None = None
+    seen: Scored | None = None  # the batch as the policy saw it
+    predictions: Predictions = Predictions()  # for the rows, if they are watched
+
+    def visits(self, batch: Batch, watching: bool) -> list[Visit]:
+        """Visits to the rows trained on, without padding, and to those that were only scored."""
+        rows, losses, known = self.rows, self.losses, self.predictions
+        if self.selection is not None and self.selection.padding is not None:
+            real = self.selection.weight[: len(rows)] > 0
+            rows, losses, known = rows[real], losses[real], known.take(real)
+        visits = [Visit(_index(batch.index, rows), losses, *known[:3])]
+        if self.seen is not None and self.seen.known_losses is not None:
+            rest = torch.ones(batch.rows, dtype=torch.bool, device=rows.device)
+            rest[rows] = False
+            visits.append(visit_of(self.seen, rest.nonzero().squeeze(1), watching))
+        return [visit for visit in visits if len(visit.losses)]
+
+
+def visit_of(seen: Scored, rows: Tensor, watching: bool) -> Visit:
+    """A visit to ``rows`` that were only scored; with predictions if ``watching``."""
+    known = predictions(seen.outputs, seen.targets).take(rows) if watching else Predictions()
+    losses = seen.losses[rows.to(seen.losses.device)]
+    return Visit(_index(seen.index, rows), losses, *known[:3], trained=False)
+
+
+def _index(index: Tensor | None, rows: Tensor) -> Tensor | None:
+    return None if index is None else index[rows.to(index.device)]
