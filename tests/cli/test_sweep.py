@@ -75,7 +75,6 @@ def test_bad_arguments_are_refused_before_anything_starts(toy, capsys):
     runs = toy.parent / "runs"
     for options, sentence in (
         (["-p", "sede=0..3"], "toy.ipynb has no parameter 'sede': choose from"),
-        (["-p", "seed=1,1"], "seed contains 1 twice"),
         (["--jobs", "0"], "jobs is 0: give 1 or more"),
     ):
         assert refused(capsys, "sweep", toy, "--runs", runs, *options).startswith(sentence)
