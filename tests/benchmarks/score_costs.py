@@ -9,7 +9,6 @@ score's own elementwise work is not in them and shows in the seconds alone.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from astkit import models
 from astkit.datasets import Images, load
 from astkit.gating import Gate, evaluating
+from astkit.gating.selection import Scored
 from astkit.names import REGISTRIES
 from astkit.profiling import FlopCounter, interleaved
 from tests.benchmarks import bench
@@ -42,15 +42,16 @@ def networks(rows: int) -> dict[str, Images]:
 def costs(network: str, data: Images, rounds: int) -> list[dict[str, Any]]:
     """One row for each registered score, and for a weighted sum, on ``network``."""
     model = models.build(network, data.shape, data.num_classes)
-    batch = (data.images / 255, data.labels, torch.arange(len(data)))
+    x, y, index = data.images / 255, data.labels, torch.arange(len(data))
 
     def scoring(name: str) -> Callable[[], Tensor]:
-        return partial(Gate(score=name).score, model, *batch)
+        gate = Gate(score=name)
+        return lambda: gate.scores(Scored(None, y, x, index, model))
 
     arms = {name: scoring(name) for name in (*REGISTRIES["score"], *SUMS)}
     times = interleaved({"by loss": scoring("loss"), **arms}, rounds=rounds)
     with FlopCounter() as counted, evaluating(model):
-        model(batch[0])
+        model(x)
     forward = counted.get_total_flops() / len(data)
     rows = []
     for name, score in arms.items():
