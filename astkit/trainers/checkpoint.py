@@ -189,6 +189,21 @@ def remove(path: Path) -> None:
         tensors.unlink(missing_ok=True)
 
 
+def check_shape(now: Any, then: Any, place: str = "") -> None:
+    """Raise ``ValueError`` for a state whose values have other types than those of a new run."""
+    if isinstance(now, Mapping):
+        if not isinstance(then, Mapping) or now.keys() - then.keys():
+            raise ValueError(f"{place.strip('/') or 'the state'} lacks entries")
+        for name in now:
+            check_shape(now[name], then[name], f"{place}/{name}")
+    elif _kind(then) is list if now is None else _kind(now) != _kind(then):
+        raise ValueError(f"{place.strip('/')} is a {type(then).__name__}")
+
+
+def _kind(value: Any) -> type:
+    return float if type(value) is int else list if isinstance(value, tuple) else type(value)
+
+
 def write(stem: Path, state: Mapping[str, Any], compress: bool = False) -> Path:
     """Write ``state`` as two files; returns the path of the JSON file.
 

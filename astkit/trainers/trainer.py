@@ -29,7 +29,7 @@ from astkit.profiling.energy import EnergyMeter
 from astkit.profiling.flops import BatchFlops, FlopCache, count_flops, shape_of
 from astkit.profiling.ledger import Ledger, synchronizer
 from astkit.trainers.batches import Batches
-from astkit.trainers.checkpoint import Checkpoints
+from astkit.trainers.checkpoint import Checkpoints, check_shape
 from astkit.trainers.config import Budget, TrainConfig, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
 from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batches
@@ -649,6 +649,7 @@ class Trainer:
         distributed.agree_to(partial(check_same, state["run"], self._described, path))
         try:
             self.optimisation.load_weights(state)
+            check_shape(self.state_dict(), state["trainer"])
             self.load_state_dict(state["trainer"])
         except Exception as error:
             what = f"{type(error).__name__}: {error}".splitlines()[-1].strip()
@@ -683,8 +684,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state``; the caller restores model and optimizer."""
         self.step, self.progress = int(state["step"]), float(state["progress"])
-        # int refuses what is no number
-        self.done, self.prepared = bool(int(state["done"])), bool(int(state["prepared"]))
+        self.done, self.prepared = bool(state["done"]), bool(state["prepared"])
         self.steering.events = [Event(**event) for event in state["events"]]
         if self.policy is not None:
             self.policy.load_state_dict(state["policy"])
