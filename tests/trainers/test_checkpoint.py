@@ -320,7 +320,7 @@ def test_other_content_in_a_checkpoint_is_refused_with_its_name(tmp_path: Path) 
                 except ValueError as error:
                     sentence = f"{error} {[str(each.message) for each in said]}"
                     assert path.name in sentence
-    assert accepted == [("run", {"a": 1}), ("reports", {"a": 1}), ("settings", None)]
+    assert accepted == [("run", {"a": 1}), ("settings", None)]
 
 
 # --- the files
