@@ -58,6 +58,17 @@ NOTEBOOKS = {
     "07": "Does it gain anything on your model and data?",
 }
 THUMBNAIL = 180  # pixels
+PICTURES = {
+    "00": ("epochs_picture = sample_plots", (0, 0.05, 0.56, 0.53)),
+    "01": ('pictures["differences to dense training"]', (0, 0, 0.72, 1)),
+    "02": ("run = dashboard.run(trainer)", (0.5, 0, 1, 0.31)),
+    "03": ("speed_picture = plots.speed_bars", (0, 0, 1, 1)),
+    "04": ("plots.drawing(before, depth)", (0, 0, 0.65, 1)),
+    "05": ("plots.rollout_frames(", (0, 0.14, 1, 1)),
+    "06": ("everything = comparison_plots.shares", (0, 0, 1, 1)),
+    "07": ("suspects_picture = suspects.picture()", (0.1, 0.1, 0.8, 0.72)),
+}
+"""The cell whose first picture is the thumbnail of a notebook, and the part of it that is shown."""
 CHANGED = ("01_cifar10_simple_cnn.json", "lattice_learning.json")
 """Results measured with local changes, which the stamps below their tables say."""
 
@@ -127,14 +138,18 @@ def _notebook(number: str) -> Path:
 
 
 def thumbnail(number: str) -> bytes:
-    """The largest picture of a notebook, `THUMBNAIL` pixels wide, as a PNG."""
+    """Part of a picture of a notebook, `THUMBNAIL` pixels wide, as a PNG."""
+    code, box = PICTURES[number]
     cells = json.loads(_notebook(number).read_text())["cells"]
-    shown = (out.get("data", {}) for cell in cells for out in cell.get("outputs", []))
-    pictures = ["".join(data["image/png"]) for data in shown if "image/png" in data]
-    image = Image.open(BytesIO(base64.b64decode(max(pictures, key=len)))).convert("RGB")
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    cell = next(cell for cell in cells if code in "".join(cell["source"]))
+    shown = (output.get("data", {}) for output in cell["outputs"])
+    picture = next("".join(data["image/png"]) for data in shown if "image/png" in data)
+    image = Image.open(BytesIO(base64.b64decode(picture))).convert("RGB")
+    ends = (round(share * side) for share, side in zip(box, 2 * image.size, strict=True))
+    part = image.crop(tuple(ends))
+    part = part.resize((THUMBNAIL, round(part.height * THUMBNAIL / part.width)))
     target = BytesIO()
-    image.quantize(64, dither=Image.Dither.NONE).save(target, "png", optimize=True)
+    part.quantize(64, dither=Image.Dither.NONE).save(target, "png", optimize=True)
     return target.getvalue()
 
 
