@@ -14,7 +14,8 @@ def peak_memory(device: torch.device | str = "cpu") -> int | None:
     """Peak bytes so far: of tensors on an accelerator, or of this process on the CPU.
 
     Of an accelerator since ``torch.accelerator.reset_peak_memory_stats``; of the process since its
-    start, without its child processes. ``None`` where the system keeps no such number.
+    start, without its child processes. On Linux, a process that another one started counts the size
+    of that one at that time. ``None`` where the system keeps no such number.
     """
     device = torch.device(device)
     if device.type != "cpu":
