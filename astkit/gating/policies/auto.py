@@ -41,13 +41,15 @@ class Auto(Aim, LastLoss):
        b = 1/2, which falls linearly to 0 at `LONG`. The length of the run is estimated from the
        budget spent so far; with repeated samples it is that in epochs of the distinct ones.
 
+    Data without class labels use 1 alone: there, preferring high losses raised the error.
+
     Nothing is judged before the model is sure of what it gets right: its mean confidence in the
     surest samples has to reach `TRAINED` times its accuracy there. Until then, and where none of
     the three has an effect, all rows are trained on.
 
     For 2 and 3, each quarter of an epoch draws N / 4 of all N samples without replacement, so that
-    an epoch has as many steps as in dense training. Data without class labels use 1 and 3. The
-    first question needs scikit-learn and a target of `FEWEST` rows.
+    an epoch has as many steps as in dense training. The first question needs scikit-learn and a
+    target of `FEWEST` rows.
     """
 
     card = PolicyCard(
@@ -78,7 +80,7 @@ class Auto(Aim, LastLoss):
         if self.stage == 0 and not can_ask(run):
             self.stage = 2
         aimed = super().plan(run)
-        if aimed is not None:
+        if aimed is not None or run.labels is None:
             return aimed
         assert self.losses is not None
         known = self.losses.isfinite()
@@ -110,8 +112,9 @@ class Auto(Aim, LastLoss):
         on the surest samples, times C / (C - 1). ``None`` if the model is not trained enough to
         judge, or if wrong labels are no random ones.
         """
-        if run.labels is None or self.confidence is None:
+        if self.confidence is None:
             return 1.0
+        assert run.labels is not None
         assert self.correct is not None
         assert self.label_probability is not None
         classes = max(2, int(run.labels.max()) + 1)
