@@ -124,7 +124,7 @@ class LiveBoard:
     @styled
     def picture(self) -> Picture:
         """A panel for each measured quantity, and a note about those not measured."""
-        points = {name: np.array(each).T for name, each in self.series.items()}
+        points = {name: np.reshape(each, (-1, 2)).T for name, each in self.series.items()}
         panels = [panel for panel in PANELS if panel[2].keys() & points.keys()]
         rows = max(1, -(-len(panels) // 2))
         figure = picture(2, rows, width=5.0, height=2.5, layout=None)  # several times faster

@@ -149,6 +149,7 @@ def test_a_film_shows_the_run_from_its_beginning_to_its_end():
     live = LiveBoard(live=False)
     feed(live, range(100))
     live.log(50, phase="event", name="target_rate", value=0.3)
+    live.log(99, phase="epoch", val_accuracy=0.5, val_loss=1.0)  # in the last frame alone
     with Image.open(io.BytesIO(live.film(frames=4, fps=2))) as film:
         assert (film.format, film.n_frames, film.info["duration"]) == ("PNG", 4, 500)
         frames = []
