@@ -142,7 +142,7 @@ class LiveBoard:
                 x, y = points[name]
                 if name in NOISY:
                     axis.plot(x, y, color=style["color"], lw=0.7, alpha=0.35)
-                    y = pd.Series(y).rolling(WINDOW, min_periods=1).mean()
+                    y = pd.Series(y).rolling(WINDOW, min_periods=1).mean().to_numpy()
                 axis.plot(x, y, label=label, **style)
             for step in self.events:
                 axis.axvline(step, color=SOFT, lw=0.8, ls=":")
