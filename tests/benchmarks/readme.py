@@ -38,7 +38,6 @@ SHARES = RESULTS / "06_shares.json"
 SHOWN_POLICIES = ("aim", "auto", "class_balanced", "infobatch")
 README_ROWS = {
     "table: older rows follow another law": "a table whose older rows follow another law",
-    "table: older rows have two columns swapped": "older rows were recorded otherwise",
     "four of five texts are irrelevant": "texts of which most are irrelevant",
     "half of the images are of another domain (Fashion-MNIST, 8 epochs)": (
         "images, half of them of another domain"
