@@ -125,12 +125,15 @@ def shares(table: Table) -> Picture:
     axis.tick_params(axis="y", length=0)
     gains = possible.reindex(conditions)
     right = axis.secondary_yaxis("right")
-    amounts = zip(gains["gain"], gains["unit"], strict=True)
-    right.set_yticks(range(len(conditions)), [f"{gain:+.1f} {unit}" for gain, unit in amounts])
+    amounts = [
+        f"{gain:+.1f} points" if unit == "points" else f"loss {-gain:+.1f} %"
+        for gain, unit in zip(gains["gain"], gains["unit"], strict=True)
+    ]
+    right.set_yticks(range(len(conditions)), amounts)
     right.tick_params(axis="y", length=0)
     right.spines["right"].set_visible(False)
-    axis.set_xticks([-0.5, 0, 0.5, 1], ["-0.5", "0\ndense training", "0.5", "1\nall of it"])
-    axis.set_title("share of the possible gain; on the right: the gain that is possible")
+    axis.set_xticks([-0.5, 0, 0.5, 1], ["-0.5", "0\ndense training", "0.5", "1\noracle"])
+    axis.set_title("share of what an oracle gains; on the right: what it gains")
     axis.set_xlabel(f"{int(rows['n'].min())} seeds, same FLOPs, 95 % intervals")
     figure.legend(loc="outside lower center", ncols=min(4, len(policies)))
     return figure

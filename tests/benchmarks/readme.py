@@ -37,13 +37,17 @@ SHOWN = ("lattice", "bypass", *LARGE, "negative control")
 SHARES = RESULTS / "06_shares.json"
 SHOWN_POLICIES = ("aim", "auto", "class_balanced", "infobatch")
 README_ROWS = {
-    "table: older rows follow another law": "a table whose older rows follow another law",
-    "four of five texts are irrelevant": "texts of which most are irrelevant",
+    "table: older rows follow another law": (
+        "tables: in older rows, inputs relate to targets otherwise"
+    ),
+    "four of five texts are irrelevant": "texts, most of them irrelevant",
     "half of the images are of another domain (Fashion-MNIST, 8 epochs)": (
         "images, half of them of another domain"
     ),
-    "images as from the web (Fashion-MNIST, 8 epochs)": "images as from the web",
-    "table: older rows differ in inputs only": "older rows have other inputs, same law",
+    "images as from the web (Fashion-MNIST, 8 epochs)": (
+        "images: irrelevant, copied, mislabelled, imbalanced"
+    ),
+    "table: older rows differ in inputs only": "tables: older rows differ in their inputs alone",
 }
 """Conditions in README, in its words."""
 NOTEBOOKS = {
@@ -114,7 +118,8 @@ def gains() -> str:
             use, percent = f"`{row['policy']}`", row["unit"] == "%"
             gained = f"loss {row['gain']:.1f} % lower" if percent else f"{row['gain']:+.1f} points"
             if pd.notna(row["share"]):
-                gained += f", {row['share']:.2f} of the possible gain"
+                part = "all" if row["share"] >= 0.995 else f"{row['share']:.2f}"
+                gained += f", {part} of what an oracle gains"
         table[README_ROWS[condition]] = {"use": use, "it gained": gained}
     return markdown(pd.DataFrame(table).T.rename_axis("your data"))
 

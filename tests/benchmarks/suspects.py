@@ -145,9 +145,9 @@ def sentence(rows: list[dict[str, Any]]) -> str:
     some = [row for row in rows if (row["share"], row["method"]) == (SHARES[-1], "astkit")]
     found, wrong = (sum(row[key] for row in some) for key in ("found", "wrong"))
     return (
-        f"`report.suspects()` on digits with {100 * SHARES[-1]:.0f} % wrong labels: the {wrong:,}"
-        f" most suspected rows of {len(some)} seeds hold {found:,} of the\n{wrong:,} wrong labels."
-        " Labels that people got wrong are harder: there, no method here is known to gain."
+        f"`report.suspects(k)` on digits with {100 * SHARES[-1]:.0f} % wrong labels, with k their"
+        f" number: it finds {found:,} of {wrong:,} ({len(some)} seeds).\n"
+        "Labels that people got wrong are harder; no method here is known to gain accuracy on them."
     )
 
 
