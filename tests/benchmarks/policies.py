@@ -50,9 +50,9 @@ The gate was tried with 3e-4 to 1.2e-2, and with batches of 640, of which it tra
 """
 HEAD = """# Policies
 
-A policy chooses the samples that are trained on. Each is one file in
-[astkit/gating/policies](../astkit/gating/policies/__init__.py), used by its name, as in
-`Trainer(..., policy="infobatch")`. Written by `python -m tests.benchmarks.policies`.
+Which policies are there, and what did each gain? A policy chooses the samples that are trained on.
+Each is one file in [astkit/gating/policies](../astkit/gating/policies/__init__.py), used by its
+name, as in `Trainer(..., policy="infobatch")`. Written by `python -m tests.benchmarks.policies`.
 
 """
 RESULTS = """
@@ -122,7 +122,8 @@ Tasks = dict[str, list[Entry]]
 def page(entries: dict[str, Entry]) -> str:
     """The page as Markdown."""
     found = list(entries.values())
-    parts = [HEAD + markdown(cards()), *gained()]
+    rules, others = cards()[["rule", "when not"]], cards().drop(columns=["rule", "when not"])
+    parts = [HEAD + markdown(rules), folded("Source, cost and bias", others), *gained()]
     data = ", ".join(sorted({entry["data"] for entry in found}))
     parts += [RESULTS.format(data=data, settings=_settings())]
     for task, runs in tasks(found).items():
@@ -132,12 +133,17 @@ def page(entries: dict[str, Entry]) -> str:
         if any(any(run["wrong_share"]) for run in runs):
             shown = shown.join(wrong_shares(runs))
         said = "".join(f"- {each.sentence}.\n" for each in verdicts)
-        parts += [f"### {task}\n", markdown(shown), f"\n{said}"]
+        parts += [f"### {task}\n", said, folded("Accuracy of each method", shown)]
     parts += ["## Published claims\n", markdown(claims(found))]
     dirty = sum(bool(entry["stamp"]["dirty"]) for entry in found)
     commits = sorted({str(entry["stamp"]["commit"])[:8] for entry in found})
     parts += [f"\nCommits: {', '.join(commits)}; {dirty} of {len(found)} runs had local changes."]
     return "\n".join(parts) + "\n"
+
+
+def folded(title: str, table: pd.DataFrame) -> str:
+    """A table that a click opens, on GitHub and on the site."""
+    return f"\n<details><summary>{title}</summary>\n\n{markdown(table)}\n\n</details>\n"
 
 
 def gained() -> list[str]:
