@@ -200,7 +200,7 @@ def in_words(condition: str) -> str:
 
 
 def label(entry: Entry) -> str:
-    """The name of an arm."""
+    """The name of a method."""
     name = f"random at {entry['rate']:.2f}" if "@" in entry["policy"] else entry["policy"]
     return name + f", {entry['fraction']:g} of the FLOPs" * (entry["fraction"] != 1)
 
