@@ -35,7 +35,7 @@ _REST: dict[str, Any] = {"color": PAPER, "hatch": HATCHES[2], "edgecolor": SOFT,
 def cost_breakdown(results: Table) -> Picture:
     """FLOPs of an epoch of each arm for scoring, forward and backward: means over seeds.
 
-    If an arm is named "dense", the number next to a bar is the ratio to its total.
+    If a method is named "dense", the number next to a bar is the ratio to its total.
 
     Args:
         results: columns ``arm``, ``flops_scoring``, ``flops_forward``, ``flops_backward``;
