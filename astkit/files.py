@@ -71,39 +71,24 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> Path
     return write_atomic(path, json.dumps(plain_values(content), indent=1) + "\n")
 
 
-def plain_values(record: Mapping[str, Any]) -> dict[str, Any]:
-    """``record`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
+def plain_values(value: Any) -> Any:
+    """``value`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
 
-    A non-finite number becomes ``None``, and ``"<name>_reason"`` says "NaN", "Infinity" or
-    "-Infinity". Raises ``ValueError`` for other types.
+    A number that is not finite becomes ``None``. Raises ``ValueError`` for other types.
     """
-    plain: dict[str, Any] = {}
-    for name, value in record.items():
-        lost: list[str] = []
-        plain[name] = _plain(name, value, lost)
-        if lost:
-            plain[f"{name}_reason"] = lost[0]
-    return plain
-
-
-def _plain(name: str, value: Any, lost: list[str]) -> Any:
-    """``value`` for JSON; reasons of non-finite numbers are added to ``lost``."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        lost.append("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
-        return None
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, int | str):
+        return value
     if isinstance(value, dict):
-        return {str(key): _plain(name, part, lost) for key, part in value.items()}
+        return {str(key): plain_values(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(name, part, lost) for part in value]
+        return [plain_values(part) for part in value]
     if hasattr(value, "tolist"):  # tensors and numpy values
-        return _plain(name, value.tolist(), lost)
+        return plain_values(value.tolist())
     raise ValueError(
-        f"{name!r} is a {type(value).__name__}, which JSON cannot hold: give numbers, strings, or"
-        " lists and mappings of them"
+        f"{value!r:.80} is a {type(value).__name__}, which JSON cannot hold: give numbers, strings,"
+        " or lists and mappings of them"
     )
 
 

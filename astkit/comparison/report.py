@@ -40,7 +40,7 @@ from astkit.comparison.statistics import (
     spread_of_draws,
 )
 from astkit.comparison.verdict import Verdict, amount, judge, unequal, unit
-from astkit.files import read_json, write_atomic, write_json
+from astkit.files import plain_values, read_json, write_atomic, write_json
 from astkit.gating.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -260,10 +260,10 @@ class Comparison:
         arms, figures = by_arm(self.entries), []
         for name, row in means(self.entries).items():
             beside = {} if name == DENSE else _beside(arms[name], arms[DENSE], self.higher)
-            figures.append({"policy": name, **row, **beside})
+            figures.append({"policy": name, **row, **_spelled_out(beside)})
         factor, unit_name = unit(self.metric)
         said = [
-            {"sentence": each.sentence, "better": each.better, **vars(each)}
+            {"sentence": each.sentence, "better": each.better, **_spelled_out(vars(each))}
             for each in self.verdicts
         ]
         contents = {
@@ -278,7 +278,7 @@ class Comparison:
             "figures": figures,
             "notes": self.notes,
         }
-        plain: dict[str, Any] = _json(contents)
+        plain: dict[str, Any] = plain_values(contents)
         return plain
 
 
@@ -294,14 +294,12 @@ _SAVED = (
 )
 
 
-def _json(value: Any) -> Any:
-    """``value`` with plain mappings and lists, and None for NaN and infinities."""
-    value = value._asdict() if isinstance(value, Interval | Seeds) else value
-    if isinstance(value, Mapping):
-        return {key: _json(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_json(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Named tuples as mappings."""
+    return {
+        name: value._asdict() if isinstance(value, Interval | Seeds) else value
+        for name, value in values.items()
+    }
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:

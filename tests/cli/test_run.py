@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
 
 # ruff: noqa: F811
+
+
 PACKAGE = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
 
 
@@ -75,15 +76,6 @@ def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, mo
     monkeypatch.setattr(cli, "_parser", interrupted)
     assert main(["run", "toy.ipynb"]) == 130
     assert capsys.readouterr().err == "astkit: interrupted; started again, it resumes\n"
-
-
-def test_a_path_with_umlauts_is_printed_in_any_locale(tmp_path, process, monkeypatch):
-    process("complete")
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stream)
-    assert run(sweeping.write(tmp_path / "bücher" / "toy.ipynb")) == 0
-    stream.flush()
-    assert rb"b\xfccher" in stream.buffer.getvalue()
 
 
 BARE = """
