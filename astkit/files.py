@@ -71,7 +71,7 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> Path
     return write_atomic(path, json.dumps(plain_values(content), indent=1) + "\n")
 
 
-def plain_values(value: Any) -> Any:
+def plain_values(value: Any, name: str = "the value") -> Any:
     """``value`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
 
     A number that is not finite becomes ``None``. Raises ``ValueError`` for other types.
@@ -81,14 +81,14 @@ def plain_values(value: Any) -> Any:
     if value is None or isinstance(value, int | str):
         return value
     if isinstance(value, dict):
-        return {str(key): plain_values(part) for key, part in value.items()}
+        return {str(key): plain_values(part, str(key)) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_values(part) for part in value]
+        return [plain_values(part, name) for part in value]
     if hasattr(value, "tolist"):  # tensors and numpy values
-        return plain_values(value.tolist())
+        return plain_values(value.tolist(), name)
     raise ValueError(
-        f"{value!r:.80} is a {type(value).__name__}, which JSON cannot hold: give numbers, strings,"
-        " or lists and mappings of them"
+        f"{name!r} is a {type(value).__name__}, which JSON cannot hold: give numbers, strings, or"
+        " lists and mappings of them"
     )
 
 

@@ -172,7 +172,7 @@ def test_values_become_plain(tmp_path: Path) -> None:
     assert plain_values(record) == plain
     path = write_json(tmp_path / "a.json", record)
     assert json.loads(path.read_text()) == read_json(path) == plain
-    with pytest.raises(ValueError, match="is a Linear, which JSON cannot hold: give"):
+    with pytest.raises(ValueError, match="'model' is a Linear, which JSON cannot hold: give"):
         write_json(path, {"model": torch.nn.Linear(1, 1)})
     assert read_json(path) == plain
 
