@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from filelock import FileLock
 
 from astkit import cli
@@ -98,14 +97,3 @@ def test_an_absent_package_is_named_by_every_command(tmp_path):
     said = "astkit: {} is not installed: install it, or the extra 'notebooks' of astkit (pip"
     lines = done.stderr.splitlines()
     assert [line.partition(" install -e")[0] for line in lines] == list(map(said.format, absent))
-
-
-@pytest.mark.parametrize("command", ["run", "sweep", "report", "export"])
-def test_help_fits_and_has_examples(command, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) < 80
-    assert f"  astkit {command} " in text.partition("example")[2]
