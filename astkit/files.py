@@ -6,7 +6,6 @@ import json
 import math
 import os
 import secrets
-import stat
 import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,8 +22,7 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
-    Temporary file in the same folder, fsync, rename, fsync of the folder; missing folders are
-    created. A new file has the mode of the umask, an existing one keeps its mode. Raises
+    Temporary file in the same folder, fsync, rename; missing folders are created. Raises
     ``OSError`` if writing fails, keeping the old file, and the errors of `check_target`.
     """
     path = check_target(path)
@@ -37,8 +35,6 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
-            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)
     except BaseException as error:
         if isinstance(error, OSError):  # errors may name no file or the temporary one
@@ -46,13 +42,6 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
         with suppress(OSError):
             temporary.unlink()
         raise
-    # the rename is durable only after an fsync of the folder; Windows cannot open folders
-    if os.name == "posix":
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     return path
 
 
