@@ -90,7 +90,7 @@ class Epoch:
         self.facts: dict[str, Any] = {}
         if planner is not None:
             self.facts = {
-                "labels": class_labels(data, samples),
+                "labels": class_labels(data),
                 "target_labels": class_labels(target),
                 "distinct": distinct_rows(data) if planner.needs_distinct else None,
                 "data": data,
