@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from astkit import Gate, RandomSubset
+from astkit import Gate
 from tests.integrations.loops import assert_same
-from tests.integrations.test_huggingface import BATCH, LENGTH, TOKENS, WORDS, N, Texts, trainer_of
+from tests.integrations.test_huggingface import LENGTH, TOKENS, WORDS, N, Texts, trainer_of
 
 SIZES: dict[str, Any] = {"vocab_size": WORDS, "hidden_size": 8, "intermediate_size": 16}
 SIZES |= {"num_hidden_layers": 1, "num_attention_heads": 2}
@@ -93,6 +94,7 @@ MODELS: dict[str, Any] = {
     "spans": questions,
     "pictures": llava,
     "experts": mixtral,
+    "router": lambda: mixtral(router=True),
 }
 
 
@@ -103,7 +105,7 @@ def made(make: Any) -> Any:
         return make()
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", ["pictures", "experts"])
 def test_with_every_row_the_objective_is_the_models_own(kind: str, tmp_path: Path) -> None:
     trained = []
     for policy in (Gate(1.0), None):
@@ -114,35 +116,26 @@ def test_with_every_row_the_objective_is_the_models_own(kind: str, tmp_path: Pat
     assert_same(*trained)
 
 
-@pytest.mark.parametrize("kind", ["labels", "spans"])
-def test_losses_of_a_models_own_kind_are_known_row_by_row(kind: str, tmp_path: Path) -> None:
-    model, data = made(MODELS[kind]), rows_of(kind)
-    trainer = trainer_of(Gate(0.5), tmp_path, model, data, max_steps=1)
-    batch = {name: torch.stack([row[name] for row in data.rows[:BATCH]]) for name in data.rows[0]}
-    model.train()
-    seen: list[torch.Tensor] = []
-    trainer.policy.choose = lambda scored: seen.append(scored.losses)
-    trainer.compute_loss(model, batch)
-    model.eval()
-    rows = [{name: part[row : row + 1] for name, part in batch.items()} for row in range(BATCH)]
-    expected = torch.stack([model(**row).loss for row in rows])
-    torch.testing.assert_close(seen[0], expected)
-
-
-def test_a_loss_that_depends_on_the_other_rows_is_refused(tmp_path: Path) -> None:
-    model = made(lambda: mixtral(router=True))
-    trainer = trainer_of(RandomSubset(0.5), tmp_path, model, rows_of("experts"), max_steps=1)
-    with pytest.raises(ValueError, match=r"is no mean over rows.*output_router_logits=False"):
+@pytest.mark.parametrize("kind", ["labels", "targets", "spans", "router"])
+def test_another_loss_needs_a_criterion(kind: str, tmp_path: Path) -> None:
+    trainer = trainer_of(Gate(0.5), tmp_path, made(MODELS[kind]), rows_of(kind), max_steps=1)
+    with pytest.raises(ValueError, match=r"is not the cross-entropy .*pass criterion=.*router_lo"):
         trainer.train()
 
 
-def test_several_processes_cannot_train_row_by_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may select different numbers of rows, and every pass of theirs is synchronised."""
-    model, data = made(MODELS["labels"]), rows_of("labels")
-    trainer = trainer_of(Gate(0.5), tmp_path, model, data, max_steps=1)
-    batch = {name: torch.stack([row[name] for row in data.rows[:BATCH]]) for name in data.rows[0]}
-    monkeypatch.setattr("astkit.distributed.world", lambda: 2)
-    with pytest.raises(ValueError, match="with several processes a loss other than cross-entropy"):
-        trainer.compute_loss(model.train(), batch)
+def test_a_criterion_of_ones_own_is_the_models_objective(tmp_path: Path) -> None:
+    def binary(outputs: Any, batch: Any) -> torch.Tensor:
+        losses = F.binary_cross_entropy_with_logits(
+            outputs.logits, batch["labels"], reduction="none"
+        )
+        return losses.mean(1)
+
+    trained = []
+    for policy in (Gate(1.0), None):
+        model = made(MODELS["labels"])
+        options = {"max_steps": 4, "train_sampling_strategy": "sequential"}
+        trainer = trainer_of(policy, tmp_path, model, rows_of("labels"), **options)
+        trainer.criterion = binary
+        trainer.train()
+        trained.append(model)
+    assert_same(*trained)
