@@ -269,7 +269,7 @@ class Trainer:
                 return None
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self._exchange()
-                unloaded = self.batches.plan(self.progress)
+                unloaded = self.batches.plan(self.progress, self.ledger.flops.total)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:
