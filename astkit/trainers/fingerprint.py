@@ -343,8 +343,6 @@ def _planned(policy: Policy, number: int, progress: float, unlike: bool) -> list
         progress=progress,
         labels=labels,
         seed=policy.seed,
-        target_labels=others,
-        distinct=ROWS,
         data=TensorDataset(images, labels),
         target=TensorDataset(seen.square() if unlike else seen, others),
     )
@@ -369,7 +367,7 @@ def _visit(rows: Tensor, number: int, trained: bool) -> Visit:
 
 def _chosen(policy: Policy, number: int, seen: Scored) -> list[float]:
     rows = torch.arange(seen.rows)
-    if not policy.cost.helpers:  # otherwise it reads the inputs
+    if not policy.has_helper:  # otherwise it reads the inputs
         logits = [rng.uniform(rows, "fingerprint", number, each) * 4 for each in range(CLASSES)]
         labels = rows * 7 % CLASSES
         seen = Scored(torch.stack(logits, 1), labels, seen.inputs, seen.index, seen.model)

@@ -151,7 +151,7 @@ class Trainer:
         self._observes = self.policy is not None and overrides(self.policy, "observe")
         if self.policy is not None:
             self.optimisation.watching = self._observes and self.policy.needs_outputs
-            helped = self.policy.cost.helpers and getattr(self.policy, "proxy", None) is None
+            helped = self.policy.has_helper and getattr(self.policy, "proxy", None) is None
             copies = helped or overrides(self.policy, "prepare")
             if copies and self._processes > 1 and distributed.is_sharded(self.model):
                 raise ValueError(

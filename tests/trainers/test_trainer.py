@@ -554,13 +554,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no fit": (
         {"criterion": nn.L1Loss(reduction="none")},
-        "the criterion refused outputs of .* convert one of them to the shape and type",
+        "the criterion refused outputs of .* give it the shapes, types and labels that it",
     ),
     "late label": (
         {"model": NINE, "train": Loader(labelled([0] * 15 + [9]), 8, shuffle=False)},
         r"[Ll]abel 9.*9 outputs|has 9",
     ),
-    "first label": ({"model": NINE, "train": ordinary([9, 0, 1, 2])}, r"[Ll]abel 9.*9 outputs"),
+    "first label": ({"model": NINE, "train": ordinary([9, 0, 1, 2])}, "Label 9 .* has 9"),
     "negative": ({"train": ordinary([-1, 0, 1, 2])}, r"[Ll]abel -1\b"),
     "empty": ({"train": DataLoader(EMPTY, 8)}, "yielded no batch|gave no batch"),
     "NaN loss": (
@@ -616,7 +616,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"train": DataLoader(Endless(), 8), "policy": RandomSubset(0.5)}, "selects rows before"),
     ({"train": foreign(TRAIN, False), "policy": RandomSubset(0.5)}, "pass the data set inst"),
     ({"policy": Nothing()}, "no batch"),
-    ({"policy": ZeroWeights()}, "ZeroWeights gave the weight 0 to all 8 rows"),
+    ({"policy": ZeroWeights()}, "ZeroWeights gave 8 rows weights"),
     ({"train": Loader(TRAIN, 8, drop_last=True), "policy": RandomSubset(0.1)}, "no batch"),
     ({"policy": "perplexity"}, "unknown policy 'perplexity'"),
     ({"policy": {"name": "random", "share": 0.1}}, r"cannot be made with .*share.*rate, seed"),
