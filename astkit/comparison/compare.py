@@ -7,11 +7,9 @@ The arguments are checked here; `Schedule` orders the runs, `training.run` train
 from __future__ import annotations
 
 import inspect
-import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +32,7 @@ from astkit.trainers.fingerprint import plain
 KINDS: dict[str, tuple[Any, str]] = {
     "budget": (Budget | None, "a budget, such as Budget(epochs=5)"),
     "config": (TrainConfig | None, "a configuration, such as TrainConfig(lr=0.001)"),
-    "criterion": (Callable | None, "a function, such as nn.MSELoss(reduction='none')"),
-    "make_optimizer": (
-        Callable | None,
-        "a function, such as lambda model: torch.optim.SGD(model.parameters(), lr=0.1)",
-    ),
-    "seeds": (Iterable, "whole numbers, such as range(5)"),
-    "jobs": (int, "a whole number"),
 }
-"""Types of the arguments of `compare`, and the words for them."""
 
 
 def compare(
@@ -121,11 +111,20 @@ def compare(
         "make_optimizer": make_optimizer,
         "device": device,
     }
-    check_kinds({**values, "budget": budget, "seeds": seeds, "jobs": jobs}, KINDS)
+    check_kinds({"budget": budget, "config": config}, KINDS)
     budget, seeds = budget or Budget(epochs=5), list(seeds)
     _check_numbers(seeds, jobs, budget)
     task, methods = checked_task(values), checked_methods(policies)
-    with _opened(out) as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="astkit-") if out is None else None
+    folder = Path(str(out) if temporary is None else temporary.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = FileLock(folder / ".lock").acquire(timeout=0)
+    except Timeout as error:
+        raise ValueError(
+            f"out is {folder}, which another process is using: wait, or choose another folder"
+        ) from error
+    with lock:
         schedule = Schedule(
             task,
             methods,
@@ -139,31 +138,9 @@ def compare(
         contents = {**schedule.train(), "smallest_gain": smallest_gain}
         report = Comparison(contents, folder / RECORDS, task.train)
         report.save(folder / NAME)
-        if out is None:
-            weakref.finalize(report, shutil.rmtree, folder, ignore_errors=True)
+        if temporary is not None:
+            weakref.finalize(report, temporary.cleanup)
         return report
-
-
-@contextmanager
-def _opened(out: str | Path | None) -> Iterator[Path]:
-    """The locked folder of a comparison; without ``out`` a temporary one, removed if it fails."""
-    if out is None:
-        made = Path(tempfile.mkdtemp(prefix="astkit-"))
-        try:
-            yield made
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
-        return
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            yield folder
-    except Timeout as error:
-        raise ValueError(
-            f"out is {folder}, which another process is using: wait, or choose another folder"
-        ) from error
 
 
 def _check_numbers(seeds: list[int], jobs: int, budget: Budget) -> None:

@@ -1,4 +1,4 @@
-"""The result of `astkit.compare`: verdicts, tables and figures, as Markdown, HTML or JSON.
+"""The result of `astkit.compare`: verdicts, tables and figures, as HTML or JSON.
 
 ``entries`` are those of `astkit.comparison.statistics`, ``verdicts`` those of `verdict.judge`, and
 ``metric`` is the name of the entries' ``value``. Tables need pandas.
@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -225,16 +224,6 @@ class Comparison:
     def __repr__(self) -> str:
         return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
 
-    def to_markdown(self) -> str:
-        """Verdicts, tables and notes as Markdown, without figures."""
-        parts = [f"## {TITLE}", *map(_plain, self.before)]
-        parts.append("\n".join(f"- {_plain(each.sentence)}." for each in self.verdicts))
-        for title, table in self._tables().items():
-            lines = [list(table.columns), ["---"] * table.shape[1], *table.to_numpy().tolist()]
-            parts.append(title)
-            parts.append("\n".join(f"| {' | '.join(map(_plain, line))} |" for line in lines))
-        return "\n\n".join([*filter(None, parts), *map(_plain, self.notes)]) + "\n"
-
     def to_html(self, path: str | Path) -> Path:
         """Write a page with verdicts, tables and figures; it needs no other files."""
         return write_atomic(path, self._repr_html_())
@@ -243,19 +232,15 @@ class Comparison:
         said = "".join(f"<li>{escape(each.sentence)}.</li>" for each in self.verdicts)
         before = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.before)
         parts = [f"<h2>{TITLE}</h2>", before, f"<ul>{said}</ul>"]
-        for title, table in self._tables().items():
-            parts += [f"<p>{escape(title)}</p>", table.to_html(index=False)]
+        table = results(self.entries, self.verdicts, self.metric)
+        parts += [f"<p>{escape(legend(self.verdicts))}</p>", table.to_html(index=False)]
+        if self.verdicts:
+            table = further(self.entries, self.verdicts)
+            parts += [f"<p>{escape(_SECOND)}</p>", table.to_html(index=False)]
         for alt, figure in pictures(self.entries, self.verdicts, self.test_rows).items():
             parts.append(f"<p>{image_tag(escape(alt), figure)}</p>")
         parts += [f"<p>{escape(note)}</p>" for note in self.notes]
         return _PAGE.format(title=TITLE, body="\n".join(parts))
-
-    def _tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by what is said above them."""
-        tables = {legend(self.verdicts): results(self.entries, self.verdicts, self.metric)}
-        if self.verdicts:
-            tables[_SECOND] = further(self.entries, self.verdicts)
-        return tables
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain values, for scripts; what is not known is ``None``.
@@ -512,8 +497,3 @@ def _forest(controls: Mapping[str, Interval], verdicts: Sequence[Verdict]) -> li
 
 def _text(value: float, spec: str) -> str:
     return _NONE if math.isnan(value) else format(value, spec)
-
-
-def _plain(text: str) -> str:
-    """``text`` without a meaning in Markdown."""
-    return re.sub(r"([\\|<*`])", r"\\\1", text.replace("\n", " "))

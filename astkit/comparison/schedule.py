@@ -27,6 +27,7 @@ from astkit.trainers.fingerprint import (
     data_part,
     describe,
     describe_weights,
+    first_batch,
     plain,
     policy_part,
 )
@@ -151,10 +152,11 @@ class Schedule:
         ``trainer`` is that of dense training with the first seed, not trained yet. Raises
         ``ValueError`` if the folder holds results of another comparison.
         """
+        test = self.task.source("test")
         now = {
             **describe(trainer),
             **describe_weights(trainer),
-            "test data": data_part(self.task.source("test")),
+            "test data": data_part(test, first_batch(test)),
         }
         del now["policy"]
         own = ("seed", "policy", "data.seed")  # of each run
@@ -170,7 +172,7 @@ class Schedule:
                     " map-style data set, or a plain DataLoader"
                 )
             arguments = {k: v for k, v in plain(policy).items() if k != "seed"}
-            policies[label] = {"arguments": arguments, "policy": policy_part(trainer, policy)}
+            policies[label] = {"arguments": arguments, "policy": policy_part(policy)}
         path = self.folder / "settings.json"
         then = read_json(path, policies=dict)
         if then:
@@ -186,7 +188,7 @@ class Schedule:
             policies = before | policies
         self.settings = {**now, "policies": policies}
         write_json(path, self.settings)
-        left_out = [name for name, part in now.items() if part is None and name != "metrics"]
+        left_out = [name for name, part in now.items() if part is None]
         if left_out and self.resumable:
             self._say(
                 f"{' and '.join(left_out)} cannot be compared with a later call, since they differ"

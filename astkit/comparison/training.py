@@ -162,8 +162,29 @@ class Method:
         return Method(f"random at {rate:.3g}", {"name": "random", "rate": rate})
 
 
-class _Quiet:
-    """An observer that reads no reports, which come late."""
+class Record:
+    """An observer of what a run trains on, by row, and of its validation values.
+
+    It does not wait for the device, and reads no reports, which come late.
+
+    Attributes:
+        trained: int32 ``[PARTS, rows]``: how often each row was trained on in each part.
+        losses: float32 ``[PARTS, rows]``: loss of its latest training or scoring in each part; NaN
+            without one.
+        predicted: int16 ``[rows]``: class predicted at the latest training; -1 before.
+        points: lists ``[FLOPs, training seconds, value]``, at `POINTS` equal fractions of the
+            budget and at its end; FLOPs are ``None`` if not countable.
+    """
+
+    def __init__(
+        self, rows: int, indexed: bool, progress: Callable[[], float], device: torch.device
+    ) -> None:
+        self.indexed, self.progress = indexed, progress
+        self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
+        self.losses = torch.full((PARTS, rows), torch.nan, device=device)
+        self.predicted = torch.full((rows,), -1, dtype=torch.int16, device=device)
+        self.points: list[list[float | None]] = []
+        self.reached = 0
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Does nothing."""
@@ -171,25 +192,10 @@ class _Quiet:
     def close(self) -> None:
         """Does nothing."""
 
-
-class Record(_Quiet):
-    """An observer of what a run trains on, by row; it does not wait for the device.
-
-    Attributes:
-        trained: int32 ``[PARTS, rows]``: how often each row was trained on in each part.
-        losses: float32 ``[PARTS, rows]``: loss of its latest training or scoring in each part; NaN
-            without one.
-        predicted: int16 ``[rows]``: class predicted at the latest training; -1 before.
-    """
-
-    def __init__(self, rows: int, progress: Callable[[], float], device: torch.device) -> None:
-        self.progress = progress
-        self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
-        self.losses = torch.full((PARTS, rows), torch.nan, device=device)
-        self.predicted = torch.full((rows,), -1, dtype=torch.int16, device=device)
-
     def watch(self, batch: Batch, result: StepResult) -> None:
         """Count a training step."""
+        if not self.indexed:
+            return
         assert batch.index is not None
         part = min(PARTS - 1, int(PARTS * self.progress()))
         index = batch.index.to(self.losses.device)
@@ -206,39 +212,25 @@ class Record(_Quiet):
         if result.predictions.predicted is not None:
             self.predicted[rows] = result.predictions.predicted.to(torch.int16)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in ("trained", "losses", "predicted")}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        for name, value in state.items():
-            getattr(self, name).copy_(value)
-
-
-class Curve(_Quiet):
-    """Validates at `POINTS` equal fractions of the budget and at its end.
-
-    Attributes:
-        points: lists ``[FLOPs, training seconds, value]``; FLOPs are ``None`` if not countable.
-    """
-
-    def __init__(self, measure: Callable[[], list[float | None]]) -> None:
-        self.measure = measure
-        self.points: list[list[float | None]] = []
-        self.reached = 0
-
-    def reach(self, progress: float, done: bool) -> None:
+    def reach(self, done: bool, measure: Callable[[], list[float | None]]) -> None:
         """Validate if the next fraction of the budget is reached."""
-        if progress >= 1 and not done:  # the run's last step is still to come
-            return
+        progress = self.progress()
         part = int(progress * POINTS)
-        if part > self.reached:
-            self.points.append(self.measure())
+        last_step_to_come = progress >= 1 and not done
+        if part > self.reached and not last_step_to_come:
+            self.points.append(measure())
             self.reached = part
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"points": self.points, "reached": self.reached}
+    def by_row(self) -> dict[str, Tensor]:
+        """The tensors by name."""
+        return {name: getattr(self, name) for name in ("trained", "losses", "predicted")}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.by_row(), "points": self.points, "reached": self.reached}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, value in self.by_row().items():
+            value.copy_(state[name])
         self.points, self.reached = [list(each) for each in state["points"]], state["reached"]
 
 
@@ -267,26 +259,25 @@ def run(
     saved = folder / "checkpoints" / name
     source = selectable(task.train, seed)
     indexed = hasattr(source, "order")
-    record = Record(source.num_samples or 0, lambda: trainer.progress, device)
-    curve = Curve(lambda: _point(trainer, task, arrays))
+    record = Record(source.num_samples or 0, indexed, lambda: trainer.progress, device)
     arrays: dict[str, Tensor] = {}
     trainer = task.trainer(
         method.new_policy(seed),
         seed,
         budget,
-        observers=[curve, record] if indexed else [curve],
+        observers=[record],
         checkpoints=Checkpoints(saved, every=1, pause=PAUSE) if resumable else None,
         resume=resumable,
         meter=EnergyMeter(device),
     )
     if check is not None:
         check(trainer)
-    trainer.validates = False  # the curve does
+    trainer.validates = False  # the record does
     trainer.optimisation.watching = True
     failure: Entry | None = None
     try:
         for _ in trainer.steps():
-            curve.reach(trainer.progress, trainer.done)
+            record.reach(trainer.done, lambda: _point(trainer, task, arrays))
     except FloatingPointError as error:
         failure = {"value": None, "worst_class": None, "failed": str(error)}
     tested = failure or _test(trainer, task, arrays)
@@ -296,14 +287,12 @@ def run(
         **_cost(trainer),
         **({} if timed else {"seconds": None, "joules": None, "joules_reason": "parallel runs"}),
         **tested,
-        "curve": curve.points,
+        "curve": record.points,
         "validation_rows": len(arrays["validation"]) if "validation" in arrays else None,
         "stamp": {key: value for key, value in stamp().items() if key in STAMPED},
         "visits": f"{name}.safetensors",
     }
-    kept = {
-        name: part.cpu().contiguous() for name, part in {**record.state_dict(), **arrays}.items()
-    }
+    kept = {name: each.cpu().contiguous() for name, each in {**record.by_row(), **arrays}.items()}
     write_atomic(folder / RECORDS / entry["visits"], save(kept))
     path = write_json(folder / "entries" / f"{name}.json", entry)
     shutil.rmtree(saved, ignore_errors=True)

@@ -121,9 +121,9 @@ class Verdict:
         said = f"{self.policy}: {start.get(self.outcome, '')}{', '.join(facts)}"
         said += self._reason() if self.outcome == "cannot tell yet" else ""
         if self.better and self.beats_random is False:
-            said += "; not shown to beat random samples:"
-            said += f" {spelled(self.to_random, self.metric)} to them"
+            said += f"; against random samples {spelled(self.to_random, self.metric)}"
             said += f", {_seeds(self.to_random.n)}" * (self.to_random.n < self.n)
+            said += ": not shown to beat them"
         if self.failed:
             said += f"; {_seeds(self.failed)} without a finite {self.metric}"
         if self.dense_failed:

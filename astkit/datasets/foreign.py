@@ -21,7 +21,7 @@ from torch.utils.data import (
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch
-from astkit.datasets.checks import check_labels_of, check_target
+from astkit.datasets.checks import check_target
 from astkit.datasets.images import Images
 from astkit.datasets.loader import BatchSource, Loader, fetch_rows
 
@@ -76,7 +76,6 @@ class ForeignLoader:
         self.device = torch.device(device)
         self._data = getattr(loader, "dataset", None)
         self._indexed = isinstance(self._data, Indexed)
-        self._outputs: int | None = None
 
     @property
     def streamed(self) -> bool:
@@ -109,7 +108,7 @@ class ForeignLoader:
         """One pass; the first ``start`` batches are loaded and dropped.
 
         Raises ``ValueError`` if ``order`` is not None and, during iteration, for a batch without
-        rows, a label out of range, or a loader that yields no batch.
+        rows, or a loader that yields no batch.
         """
         if order is not None:
             raise ValueError(
@@ -123,10 +122,6 @@ class ForeignLoader:
                 part.epoch = epoch - 1
         return self._deliver(start)
 
-    def check_labels(self, num_outputs: int) -> None:
-        """Raises during subsequent iteration for a label outside ``0..num_outputs-1``."""
-        self._outputs = num_outputs
-
     def _deliver(self, start: int) -> Iterator[Batch]:
         number = -1
         for number, item in enumerate(self.loader):
@@ -136,8 +131,6 @@ class ForeignLoader:
             batch = as_batch(parts, index)
             if number == start:
                 check_target(batch, getattr(self._data, "indexed_data", self._data))
-            if self._outputs is not None and batch.rows:
-                check_labels_of(batch.y, self._outputs, f"batch {number}")
             yield batch.to(self.device)
         if number < 0:
             raise ValueError(

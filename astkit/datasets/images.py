@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from astkit.datasets.checks import check_label_range
-
 STATS_ROWS = 1024  # images per chunk of the statistics
 FORMATS = ("PNG", "JPEG")  # otherwise Pillow would also open other formats with these suffixes
 GREY_16_BIT = ("I;16", "I")  # modes in which Pillow opens a PNG of 16 bits
@@ -49,7 +47,12 @@ class Images:
                 f"images has shape {list(self.images.shape)} and labels has {len(self.labels)} "
                 "rows; pass at least one image with a pixel, and one label for each image."
             )
-        check_label_range(self.labels, len(self.classes), f"{self.name!r}", "classes names")
+        for label in (int(self.labels.min()), int(self.labels.max())):
+            if label not in range(len(self.classes)):
+                raise ValueError(
+                    f"{self.name!r} has the label {label}, but classes names {len(self.classes)}"
+                    f" (labels 0 to {len(self.classes) - 1}): renumber the labels, or name more."
+                )
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -16,7 +16,6 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
@@ -24,11 +23,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    default_collate,
+    get_worker_info,
+)
 
 from astkit import distributed
 from astkit.datasets.batch import Batch, as_batch
-from astkit.datasets.checks import check_label_range, check_labels_of, check_target
+from astkit.datasets.checks import check_target
 from astkit.datasets.images import Images
 from astkit.datasets.mapped import MappedImages
 from astkit.rng import derive, permutation, uniform
@@ -61,9 +67,6 @@ class BatchSource(Protocol):
 
     def batches(self, epoch: int, order: Tensor | None = None, start: int = 0) -> Iterator[Batch]:
         """Batches of an epoch over rows ``order``, skipping the first ``start``."""
-
-    def check_labels(self, num_outputs: int) -> None:
-        """Raise ``ValueError``, now or at the batch, for a label outside ``0..num_outputs-1``."""
 
 
 class Loader:
@@ -113,7 +116,7 @@ class Loader:
             raise ValueError("data is empty; pass a dataset with at least one row.")
         if resident is True and not isinstance(data, Images):
             raise ValueError(f"resident is True for a {type(data).__name__}; pass Images.")
-        self.data = data
+        self.data: Any = data
         self.collate_fn = collate_fn
         self.shuffle = shuffle
         self.seed = seed
@@ -122,9 +125,7 @@ class Loader:
         self._augment = Augment(augment, pad)
         self._normalize = normalize
         self._requested = (num_workers, resident)
-        self._outputs: int | None = None
-        self._stored: tuple[Tensor, Tensor] | None = None
-        self._stream: Stream | None = None
+        self._idle: DataLoader[Any] | None = None  # of an earlier pass, with its workers
         self._divided = False
         self.to(device)
 
@@ -151,7 +152,10 @@ class Loader:
         if resident == "auto":
             resident = automatic_resident(self.data, self.device)
         self.num_workers, self.resident = num_workers, resident
-        self._stored = self._stream = None
+        self._idle = None
+        self._stored = None
+        if resident:
+            self._stored = (self.data.images.to(self.device), self.data.labels.to(self.device))
         mean, std = (
             torch.as_tensor(part, dtype=torch.float64).cpu().view(-1, 1, 1)
             for part in self._normalize or (0.0, 1.0)
@@ -162,23 +166,19 @@ class Loader:
 
     def reseeded(self, seed: int) -> Self:
         """A copy whose order and augmentation are drawn with ``seed``."""
-        other = copy.copy(self)
-        other.seed = seed
-        other._stream = None
-        return other
+        return self._changed(seed=seed)
 
     def plain(self) -> Self:
         """A copy that loads every row as it is: not augmented, and with a last batch in part."""
-        other = copy.copy(self)
-        other._augment, other.drop_last = Augment(), False
-        other._stream = None
-        return other
+        return self._changed(_augment=Augment(), drop_last=False)
 
     def divided(self) -> Self:
         """A copy whose batches hold this process's share of the rows; see `distributed.share`."""
+        return self._changed(_divided=True)
+
+    def _changed(self, **attributes: Any) -> Self:
         other = copy.copy(self)
-        other._divided = True
-        other._stream = None
+        vars(other).update(attributes, _idle=None)
         return other
 
     def order(self, epoch: int) -> Tensor:
@@ -227,31 +227,24 @@ class Loader:
             chunks = tuple(chunk[distributed.share(len(chunk))] for chunk in chunks)
         return self._deliver(chunks, epoch, start)
 
-    def check_labels(self, num_outputs: int) -> None:
-        """Raise ``ValueError`` for a label out of range for a model with ``num_outputs`` outputs.
-
-        ``Images`` are checked immediately, other datasets batch by batch during loading.
-        """
-        self._outputs = num_outputs
-        if isinstance(self.data, Images):
-            check_label_range(self.data.labels, num_outputs, f"{self.data.name!r}")
-
     def _deliver(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Batch]:
         visits = torch.cat([*chunks]).to(self.device)
         if len(visits) == 0:
             return
         sizes = [len(chunk) for chunk in chunks]
         index = (visits % ROWS).split(sizes)
-        loaded = self._gather(index) if self.resident else self._load(chunks, epoch, start)
+        if self._stored is None:
+            loaded = self._load(chunks, epoch, start)
+        else:
+            images, labels = self._stored
+            loaded = (
+                (images.index_select(0, rows), labels.index_select(0, rows)) for rows in index
+            )
         draws = self._augment.draw(visits, self.seed, epoch).split(sizes, dim=1)
-        checked = False
-        for rows, drawn, item in zip(index, draws, loaded, strict=True):
+        for number, (rows, drawn, item) in enumerate(zip(index, draws, loaded, strict=True)):
             batch = as_batch(item, rows)
-            if not checked:
+            if not number:
                 check_target(batch, self.data)
-                checked = True
-            if self._outputs is not None and not isinstance(self.data, Images):
-                check_labels_of(batch.y, self._outputs, "a batch")
             if not self.resident:
                 batch = batch.to(self.device)
             if isinstance(batch.x, Tensor) and batch.y is not batch.x:
@@ -265,18 +258,46 @@ class Loader:
         x = x.float().mul_(self._scale)
         return x if self._bias is None else x.add_(self._bias)
 
-    def _gather(self, chunks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        assert isinstance(self.data, Images)
-        if self._stored is None:
-            self._stored = (self.data.images.to(self.device), self.data.labels.to(self.device))
-        images, labels = self._stored
-        for rows in chunks:
-            yield images.index_select(0, rows), labels.index_select(0, rows)
-
     def _load(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
-        if self._stream is None:
-            self._stream = Stream(self)
-        return self._stream.batches([chunk.cpu() for chunk in chunks], epoch, start)
+        """The collated items of ``chunks``, on the CPU, read in this process or in workers.
+
+        Raises the errors of torch's DataLoader, also for a worker that died or delivered nothing in
+        `TIMEOUT_S` seconds.
+        """
+        loader: Any = self._dataloader() if self._idle is None else self._idle
+        self._idle = None
+        loader.batch_sampler[:] = [
+            (derive(self.seed, "rows", epoch, batch, int(visits.sum())), (visits % ROWS).tolist())
+            for batch, visits in enumerate((chunk.cpu() for chunk in chunks), start)
+        ]
+        # an iterator draws its workers' base seed from here instead of the global generator
+        loader.generator.manual_seed(derive(self.seed, "workers", epoch))
+        try:
+            yield from loader
+        except Exception:
+            loader = None  # the next pass starts new workers
+            raise
+        finally:
+            self._idle = loader
+
+    def _dataloader(self) -> DataLoader[Any]:
+        """A loader whose ``batch_sampler`` is a list of requests, and whose workers live on."""
+        images = isinstance(self.data, Images)  # which gather the rows of a batch at once
+        cuda = self.device.type == "cuda"
+        # rows that this process reads may be on the GPU already
+        on_cpu = self.data.images.is_cpu if images else self.num_workers > 0
+        workers: dict[str, Any] = {}
+        if self.num_workers:
+            workers = {"num_workers": self.num_workers, "persistent_workers": True}
+            workers |= {"prefetch_factor": 4 if cuda else 2, "timeout": TIMEOUT_S}
+        return DataLoader(
+            _Seeded(self.data),
+            batch_sampler=[],
+            collate_fn=_as_read if images else self.collate_fn or _collated,
+            generator=torch.Generator(),
+            pin_memory=cuda and on_cpu,
+            **workers,
+        )
 
 
 def automatic_workers(data: Any, device: torch.device) -> int:
@@ -305,99 +326,19 @@ def free_memory() -> int:
     return sys.maxsize
 
 
-class Stream:
-    """Loads given rows of a `Loader` in the given order, in this process or in workers.
-
-    Workers are kept between epochs. A batch in a worker is read with random generators that are
-    seeded for this batch. This process's default generators are not used by the stream itself.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        data = loader.data
-        whole = isinstance(data, Images)  # which gather the rows of a batch at once
-        cuda = loader.device.type == "cuda"
-        # rows that this process reads may be on the GPU already
-        on_cpu = data.images.is_cpu if isinstance(data, Images) else loader.num_workers > 0
-        self.seed = loader.seed
-        self.workers = loader.num_workers
-        self._seeded = self.workers > 0 and not whole
-        self._data: Any = _Seeded(data) if self._seeded else data
-        self._requests = _Requests()
-        self._generator = torch.Generator()
-        self._passes = 0
-        self._loader: DataLoader[Any] | None = None
-        self.options: dict[str, Any] = {
-            ("sampler" if whole else "batch_sampler"): self._requests,
-            "collate_fn": None if whole else loader.collate_fn or _collated,
-            "generator": self._generator,
-            "pin_memory": cuda and on_cpu,
-        }
-        if whole:
-            self.options["batch_size"] = None
-        if self.workers:
-            self.options |= {"num_workers": self.workers, "persistent_workers": True}
-            self.options |= {"prefetch_factor": 4 if cuda else 2, "timeout": TIMEOUT_S}
-
-    def batches(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
-        """The collated items, on the CPU, of the visits in each int64 tensor of ``chunks``.
-
-        Raises ``RuntimeError`` if a later pass uses the workers, and the errors of torch's
-        DataLoader, also for a worker that died or delivered nothing in `TIMEOUT_S` seconds.
-        """
-        self._passes += 1
-        mine = self._passes
-        self._requests.make = partial(self._of_pass, chunks, epoch, start)
-        # an iterator draws its workers' base seed from here instead of the global generator
-        self._generator.manual_seed(derive(self.seed, "workers", epoch))
-        if self._loader is None:
-            self._loader = DataLoader(self._data, **self.options)
-        try:
-            for batch in self._loader:
-                yield batch
-                if self.workers and mine != self._passes:
-                    break
-            else:
-                return
-        except Exception:
-            self._loader = None  # the next pass starts new workers
-            raise
-        raise RuntimeError(
-            "Another pass over this loader has started and uses its workers; finish one "
-            "pass before the next, or use num_workers=0."
-        )
-
-    def _of_pass(self, chunks: Sequence[Tensor], epoch: int, start: int) -> Iterator[Any]:
-        """What the data set is asked for: rows, and a seed where `_Seeded` reads them."""
-        for number, visits in enumerate(chunks, start):
-            rows = (visits % ROWS).tolist()
-            if self._seeded:
-                yield derive(self.seed, "rows", epoch, number, int(visits.sum())), rows
-            else:
-                yield rows
-
-
-class _Requests:
-    """A sampler that yields what ``make`` yields; a pass keeps the one that it began with."""
-
-    def __init__(self) -> None:
-        self.make: Callable[[], Iterator[Any]] = lambda: iter(())
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.make()
-
-
 class _Seeded(Dataset[Any]):
-    """Rows of ``data``, read with the default generators of the worker seeded for each batch."""
+    """Rows of ``data``; a worker seeds its default generators for each batch."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
 
-    def __getitems__(self, request: tuple[int, list[int]]) -> list[Any]:
+    def __getitems__(self, request: tuple[int, list[int]]) -> Any:
         seed, rows = request
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        torch.manual_seed(seed)
-        return fetch_rows(self.data, rows)
+        if get_worker_info() is not None:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            torch.manual_seed(seed)
+        return self.data[rows] if isinstance(self.data, Images) else fetch_rows(self.data, rows)
 
 
 def fetch_rows(data: Any, rows: list[int]) -> list[Any]:
@@ -406,6 +347,10 @@ def fetch_rows(data: Any, rows: list[int]) -> list[Any]:
         items: list[Any] = data.__getitems__(rows)
         return items
     return [data[row] for row in rows]
+
+
+def _as_read(items: Any) -> Any:
+    return items
 
 
 def _collated(items: list[Any]) -> Any:
@@ -427,7 +372,7 @@ class Augment:
     """
 
     def __init__(self, names: Sequence[str] = (), pad: int = 4) -> None:
-        self.names = (names,) if isinstance(names, str) else tuple(names)
+        self.names = tuple(names)
         for name in self.names:
             if name not in AUGMENTATIONS:
                 raise ValueError(f"augment has {name!r}; choose from 'crop', 'flip'.")

@@ -39,6 +39,7 @@ class RunInfo:
     #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
     #: hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
     features: Features | None = field(default=None, repr=False)
+    flops: float | None = None  #: spent in the run so far; not in custom loops
 
 
 class Planner(Protocol):
@@ -108,10 +109,11 @@ class Epoch:
         """Whether all rounds are planned."""
         return self.planned >= self.rounds
 
-    def plan(self, order: Tensor, progress: float) -> int:
+    def plan(self, order: Tensor, progress: float, flops: float | None = None) -> int:
         """Plan the next round; returns how many of its candidates need not be loaded.
 
-        ``order``: int64 ``[samples]``, the shuffled rows of this epoch.
+        ``order``: int64 ``[samples]``, the shuffled rows of this epoch; for the others see
+        `RunInfo`.
         """
         number, self.planned = self.planned, self.planned + 1
         first, last = (len(order) * part // self.rounds for part in (number, number + 1))
@@ -119,7 +121,8 @@ class Epoch:
         chosen = None
         if self.planner is not None:
             place = (self.number, number, progress)
-            run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
+            known = {"seed": self.planner.seed, "flops": flops, **self.facts}
+            run = RunInfo(self.samples, rows, *place, **known)
             chosen = self.planner.plan(run)
         if chosen is None:
             chosen = Selection(rows)

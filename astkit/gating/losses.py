@@ -161,6 +161,16 @@ def whole_numbers(values: Tensor) -> bool:
     return not values.is_floating_point() and values.dtype != torch.bool
 
 
+def check_labels(targets: Tensor, classes: int) -> None:
+    """Raises ``ValueError`` for a class index in ``targets`` outside ``0..classes - 1``."""
+    bad = targets[((targets < 0) | (targets >= classes)) & (targets != IGNORED)]
+    if len(bad):
+        raise ValueError(
+            f"targets hold the label {int(bad[0])}, but the model has {classes} outputs: labels"
+            f" must lie in 0..{classes - 1}; correct them or build the model with more classes"
+        )
+
+
 def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
     """``logits`` in the layout of torch's cross-entropy, ``[rows, classes, ...]``."""
     last = logits.shape[:-1] == labels.shape

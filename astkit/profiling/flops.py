@@ -157,8 +157,8 @@ def count_flops(
     (layers skipped at random), is ``uncounted``. Frozen parameters have no gradient to count, and
     modules in eval mode stay there. Parameters, ``.grad``, buffers and random generators are
     restored (hooks do run). A compiled model is counted eagerly and stays compiled. Where torch's
-    counter fails and the model alone does not, such as with jagged nested tensors, all is 0 and
-    ``uncounted`` says so.
+    counter fails, such as with jagged nested tensors, all is 0 and ``uncounted`` says so; what is
+    wrong with the model itself is raised in training.
     """
     model = distributed.unwrapped(getattr(model, "_orig_mod", model))
     device = next(tensors(x)).device
@@ -175,7 +175,6 @@ def count_flops(
         except (NotImplementedError, RuntimeError, TypeError) as error:
             if "memory" in str(error):
                 raise
-            run(2, counted=False)  # raises what is wrong with the model itself
             unknown = f"this model ({type(error).__name__} in the counter)"
             return BatchFlops(uncounted=(unknown,))
 
@@ -224,7 +223,6 @@ def _run(
     *,
     training: bool = True,
     backward: bool = True,
-    counted: bool = True,
 ) -> _Pass:
     """One pass over ``rows`` copies of the first row."""
     batch = whole.take(torch.zeros(rows, dtype=torch.int64)).map(_copied)
@@ -239,16 +237,15 @@ def _run(
         state |= copies
         trained += [copy for copy in copies.values() if copy.requires_grad]
     args, keywords = arguments(model, batch.x, batch.y)
-    drawn, mode = _python_draws(), FlopCounter() if counted else None
-    total = (lambda: 0) if mode is None else mode.get_total_flops
+    drawn, counter = _python_draws(), FlopCounter()
     modes = [(module, module.training) for module in model.modules()]
     try:
         for module, before in modes:
             module.training = training and before
-        with torch.set_grad_enabled(training and backward), mode or nullcontext():
+        with torch.set_grad_enabled(training and backward), counter:
             losses = criterion(functional_call(model, state, args, keywords), batch.y)
             loss = (losses[0] if isinstance(losses, tuple) else losses).sum()
-            forward = total()
+            forward = counter.get_total_flops()
             if trained and loss.requires_grad and sharded:
                 _backward(loss, trained)
             elif trained and loss.requires_grad:
@@ -256,10 +253,9 @@ def _run(
     finally:
         for module, before in modes:
             module.training = before
-    if mode is None:
-        return _Pass(0, 0, set(), False)
-    decided = mode.decided or _python_draws() != drawn
-    return _Pass(forward, total() - forward, mode.uncounted(loss), decided)
+    decided = counter.decided or _python_draws() != drawn
+    whole_pass = counter.get_total_flops()
+    return _Pass(forward, whole_pass - forward, counter.uncounted(loss), decided)
 
 
 def _python_draws() -> tuple[Any, ...]:

@@ -320,14 +320,6 @@ def _run(
     return Outcome(parameters, done.status, seconds, done.error, record.folder, True, note)
 
 
-# modules beside the notebook can be imported, but a json.py there must not replace Python's own
-_START = """\
-import sys
-from ipykernel.kernelapp import launch_new_instance
-sys.path.append("")
-launch_new_instance()"""
-
-
 class _Kernel(AsyncKernelManager):
     """A kernel that runs this interpreter, whatever kernels are installed; one subclass per run."""
 
@@ -335,7 +327,7 @@ class _Kernel(AsyncKernelManager):
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        command = [sys.executable, "-P", "-c", _START, "-f", "{connection_file}"]
+        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         return KernelSpec(argv=command, display_name="Python 3", language="python")
 
     async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST = 100_000  # numbers of a range: more are probably a typing error
-_SAFE = "PYTHONSAFEPATH"
 _RANGE = re.compile(r"(?<![\w.])([+-]?\d{1,9})\.\.([+-]?\d{1,9})(?![\w.])")
 
 
@@ -61,12 +60,9 @@ def run(
     divided = max(1, allowed_cpus() // min(jobs, len(rows)))
     threads = None if "OMP_NUM_THREADS" in os.environ else divided
     calls = (joblib.delayed(_one)(i, plan, row, root, threads) for i, row in enumerate(rows))
-    # while a worker starts, a json.py in the current folder must not replace Python's own
-    os.environ[_SAFE] = "1"
     finished = joblib.Parallel(jobs, return_as="generator_unordered")(calls)
     outcomes: dict[int, Outcome] = {}
     for index, outcome in finished:
-        os.environ.pop(_SAFE, None)
         outcomes[index] = outcome
         parts = [f"{len(outcomes)}/{len(rows)}", outcome.status]
         parts += [f"{name}={outcome.parameters[name]}" for name in varying(rows)]
@@ -143,7 +139,6 @@ def _one(
     root: str | os.PathLike[str],
     threads: int | None,
 ) -> tuple[int, Outcome]:
-    os.environ.pop(_SAFE, None)  # a notebook may import modules from its folder
     try:
         return index, notebook.run(plan, parameters, Path(root), threads=threads)
     except Exception as error:  # a damaged folder or a full disk affects only this run

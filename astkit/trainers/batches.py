@@ -69,14 +69,17 @@ class Batches:
         self._generators = [each for each in own if isinstance(each, torch.Generator)]
         self._drawn: list[Tensor] | None = None  # their states before the epoch
 
-    def plan(self, progress: float) -> int:
-        """Start the next round; returns the number of candidates that need not be loaded."""
+    def plan(self, progress: float, flops: float) -> int:
+        """Start the next round; returns the number of candidates that need not be loaded.
+
+        ``progress``, ``flops``: see `RunInfo`.
+        """
         self.taken, self._loading = 0, None
         unloaded = 0
         if self.epoch.planner is None:
             self.epoch.planned = 1
         else:
-            unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress)
+            unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress, flops)
         self._in_round = self._batches_in_round()
         return unloaded
 
@@ -207,16 +210,16 @@ class Batches:
         """Release the iterator; the next batch is loaded again from its position."""
         self._loading = None
 
-    def peek(self) -> Batch:
+    def peek(self, rows: Tensor | None = None) -> Batch:
         """A first batch, the same at any time in a run and, of a data set, in any process.
 
-        Changes nothing between two epochs.
+        Changes nothing between two epochs. ``rows``: those to load, by default the first ones.
         """
         states = [generator.get_state() for generator in self._generators]
         for generator in self._generators:
             generator.manual_seed(0)
         with rng.isolated(self.device, self.seed, "load", 0, 0):
-            first: Batch | None = next(iter(self._undivided.batches(0)), None)
+            first: Batch | None = next(iter(self._undivided.batches(0, rows)), None)
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
         if first is None:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from astkit.datasets import BatchSource, stratified
 from astkit.datasets.batch import Batch, map_tensors
-from astkit.datasets.checks import check_labels_of
 from astkit.datasets.facts import class_labels
 from astkit.gating.losses import (
     Criterion,
+    check_labels,
     class_outputs,
     cross_entropy_rows,
     labels_of,
@@ -55,8 +55,10 @@ def takes_classes(
         count = found[0].shape[1]
         classes = criterion is cross_entropy_rows or _fails_beyond(criterion, outputs, few.y, count)
         if classes:
-            check_labels_of(batch.y, count, "the first batch")
-            source.check_labels(count)
+            check_labels(labels_of(batch.y), count)
+            known = class_labels(source)
+            if known is not None:
+                check_labels(known, count)
     row_losses(criterion, outputs, few.y)
     return classes
 

@@ -32,7 +32,7 @@ from astkit.trainers.batches import Batches
 from astkit.trainers.checkpoint import Checkpoints, check_shape
 from astkit.trainers.config import Budget, TrainConfig, choose_device
 from astkit.trainers.evaluation import Evaluation, Measured, Metrics, as_metrics, check_undivided
-from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batches
+from astkit.trainers.fingerprint import check_same, describe, describe_weights, first_batch
 from astkit.trainers.first_batch import (
     ScoredData,
     check_rows,
@@ -151,8 +151,7 @@ class Trainer:
         self._observes = self.policy is not None and overrides(self.policy, "observe")
         if self.policy is not None:
             self.optimisation.watching = self._observes and self.policy.needs_outputs
-            helped = self.policy.has_helper and getattr(self.policy, "proxy", None) is None
-            copies = helped or overrides(self.policy, "prepare")
+            copies = self.policy.copies_model or overrides(self.policy, "prepare")
             if copies and self._processes > 1 and distributed.is_sharded(self.model):
                 raise ValueError(
                     f"{type(self.policy).__name__} copies the model, which fully_shard prevents:"
@@ -269,7 +268,7 @@ class Trainer:
                 return None
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self._exchange()
-                unloaded = self.batches.plan(self.progress)
+                unloaded = self.batches.plan(self.progress, self.ledger.flops.total)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:
@@ -664,7 +663,8 @@ class Trainer:
     @cached_property
     def first_batches(self) -> tuple[Batch | None, Batch | None]:
         """The rows that describe the run; loaded by `_open`, before an epoch is under way."""
-        return first_batches(self.batches, self.validation)
+        train = first_batch(self.train_data, self.batches.peek)
+        return train, first_batch(self.validation)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the run without weights and optimizer.

@@ -5,6 +5,7 @@ notebooks/results/06_gain.json, in this order, and resumes those that were inter
 are kept in out/gain, which git ignores, so that they do not change the checkout that they stamp;
 `tests.benchmarks.shares` moves them.
 ``--only TEXT`` those whose name holds TEXT, ``--forecasts`` what `aim` foretells for each of them,
+``--abstentions`` whether `aim` trains on everything where training data and target are alike,
 ``--search`` the trials of learning rates, which are kept elsewhere, ``--runs`` others than those of
 the plan, by their names, as "cifar10 | clean | 8 | cached_loss:rate=0.3 | 0". Seeds 0 to 4 were not
 looked at before; searches use seeds from 100.
@@ -20,6 +21,7 @@ import argparse
 import ast
 import json
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -49,9 +51,10 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results" / "06_gain.json"
 ROWS = RESULTS.with_name("06_gain_rows.npz")
 FORECASTS = RESULTS.with_name("06_forecasts.json")
+ABSTENTIONS = RESULTS.with_name("06_abstentions.json")
 SHARED = Path(os.environ.get("ASTKIT_SHARED_DATA", ROOT.parent / "shared" / "data"))
 CACHE = ROOT / "out" / "gain"
-SEEDS = range(5)
+SEEDS, DRAWS = range(5), range(200, 220)
 RATES = (3e-3, 1e-2, 3e-2)
 WIDTHS = {"cifar10": (32, 64, 128, 128), "fashion_mnist": (16, 32, 64), "digits": (8, 16)}
 AUGMENT = {"cifar10": ("crop", "flip"), "fashion_mnist": ("flip",), "digits": ()}
@@ -119,6 +122,7 @@ def plan() -> list[Run]:
     noise = (*METHODS, "elr")
     blocks: list[tuple[str, str, float, tuple[str, ...]]] = [
         ("text", "irrelevant_text:share=0.2", 0.8, METHODS[:5]),
+        ("text", "irrelevant_text:share=0.2", 0.4, ("aim",)),
         *drifts,
         ("fashion_mnist", "other_domain", 8, METHODS),
         ("fashion_mnist", "web", 8, METHODS),
@@ -172,6 +176,17 @@ def search() -> list[Run]:
         for seed in (100, 101)
         for lr in RATES
     ]
+
+
+def alike() -> list[Run]:
+    """Runs whose training data are like the target, one for each draw of them."""
+    data = [
+        ("text", "irrelevant_text:share=1.0", 0.8),
+        ("fashion_mnist", "clean", 8.0),
+        ("fashion_mnist", "small", 40.0),
+        ("cifar10", "clean", 8.0),
+    ]
+    return [Run(*each, "aim", draw) for each in data for draw in DRAWS]
 
 
 # --- data and models -------------------------------------------------------------------------
@@ -398,6 +413,19 @@ def foretell(spec: Run) -> dict[str, Any]:
     return {**found._asdict(), "value": found.gain, "stamp": {"commit": stamp()["commit"]}}
 
 
+def abstains(spec: Run) -> dict[str, Any]:
+    """Whether `aim` trains on all rows, in a run that ends after its last test: "value" 1 or 0."""
+    torch.set_num_threads(1)
+    policy, start = aim.Aim(), time.process_time()
+    budget = Budget(epochs=spec.epochs)
+    for _ in task_of(spec, made(spec)).trainer(policy, spec.seed, budget).steps():
+        if policy.stage == 2:
+            break
+    seconds = time.process_time() - start
+    whole = policy.drawn_by is None
+    return {"value": float(whole), "seconds": seconds, "stamp": {"commit": stamp()["commit"]}}
+
+
 def read(path: Path) -> dict[str, Any]:
     """Entries by name: those committed as ``path``, and those trained since."""
     both = [each for each in (path, CACHE / path.name) if each.exists()]
@@ -433,19 +461,25 @@ def main() -> None:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--search", action="store_true")
     kinds.add_argument("--forecasts", action="store_true")
+    kinds.add_argument("--abstentions", action="store_true")
     kinds.add_argument("--runs", nargs="+", metavar="NAME")
     options = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
-    every = search() if options.search else [named(x) for x in options.runs or ()] or plan()
+    every = [named(each) for each in options.runs or ()] or plan()
+    if options.search or options.abstentions:
+        every = search() if options.search else alike()
     runs = [each for each in every if any(text in each.name for text in options.only)]
     if any(each.data == "cifar10" for each in runs):
         images("cifar10")
-    if options.forecasts:
-        aimed = [each for each in runs if each.policy == "aim"]
-        train_all(aimed, FORECASTS, options.processes, foretell)
-        return
-    path = CACHE / "search.json" if options.search else RESULTS
-    train_all(runs, path, options.processes, execute)
+    path, job = RESULTS, execute
+    if options.search:
+        path = CACHE / "search.json"
+    elif options.abstentions:
+        path, job = ABSTENTIONS, abstains
+    elif options.forecasts:
+        path, job = FORECASTS, foretell
+        runs = [each for each in runs if each.policy == "aim"]
+    train_all(runs, path, options.processes, job)
 
 
 if __name__ == "__main__":

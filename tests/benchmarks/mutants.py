@@ -1,7 +1,8 @@
 """How many small faults does the suite catch?
 
-    rm -rf out/lines tests/benchmarks/mutants.json
-    python -m tests.benchmarks.mutants --count 120 --seed 1
+    rm -rf out/lines out/mutants.json
+    python -m tests.benchmarks.mutants --count 120 --seed 1 --out out/mutants.json
+    cp out/mutants.json tests/benchmarks
 
 1. The tests of ``make test`` that need not be alone run once under `coverage`, which notes for each
    line the tests that reach it (out/lines).

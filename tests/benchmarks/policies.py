@@ -92,6 +92,10 @@ images changed. Empty: not measured. Measured at {commits}
 
 ![share of the possible gain](../notebooks/results/06_shares.png)
 """
+ABSTAINS = """
+Where the training data are like the target, `aim` should train on everything. Draws of the data for
+which it did (`python -m tests.benchmarks.gain --abstentions`): {counts}.
+"""
 PUBLISHED = {
     "infobatch": (
         "40 % of the cost saved",
@@ -160,7 +164,10 @@ def gained() -> list[str]:
     table = table.loc[rows["condition"].unique(), [*rows["policy"].unique()]]
     seeds = "to".join(f" {count} " for count in sorted({*rows["n"]})).strip()
     said = GAINS.format(seeds=seeds, commits=", ".join(content["measured_at"]))
-    return [said, markdown(table)]
+    counts = [
+        f"{each['data']}: {each['abstains']:.0f} of {each['n']}" for each in content["abstentions"]
+    ]
+    return [said, markdown(table), ABSTAINS.format(counts="; ".join(counts))]
 
 
 def _settings() -> str:

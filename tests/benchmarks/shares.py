@@ -19,13 +19,28 @@ from astkit.comparison.statistics import DENSE, by_arm, gaps, share_of_gain
 from astkit.comparison.training import RECORDS
 from astkit.files import write_atomic, write_json
 from astkit.widgets import comparison_plots
-from tests.benchmarks.gain import CACHE, FORECASTS, RESULTS, ROWS, SEEDS, Run, dumped, plan, read
+from tests.benchmarks.gain import (
+    ABSTENTIONS,
+    CACHE,
+    FORECASTS,
+    RESULTS,
+    ROWS,
+    SEEDS,
+    Run,
+    alike,
+    dumped,
+    plan,
+    read,
+)
 
 SHARES = RESULTS.with_name("06_shares.json")
 PICTURE = RESULTS.with_name("06_shares.png")
 DATA = {"fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 WORDS = {
-    "irrelevant_text": "four of five texts are irrelevant",
+    "irrelevant_text:share=0.2": "four of five texts are irrelevant",
+    "irrelevant_text:share=0.05": "19 of 20 texts are irrelevant",
+    "irrelevant_text:share=0.5": "half of the texts are irrelevant",
+    "irrelevant_text:share=1.0": "all texts are relevant",
     "drift:kind=law,data=table": "table: older rows follow another law",
     "drift:kind=law,data=series": "series: the older part follows another law",
     "drift:kind=columns,data=table": "table: older rows have two columns swapped",
@@ -39,14 +54,17 @@ WORDS = {
     "wrong_labels": "40 % wrong labels",
     "human_labels": "labels of careless people",
     "clean": "clean",
+    "small": "small",
 }
+TEXTS = ("text", "irrelevant_text:share=0.2")
+WHOLE, HALF = 0.8, 0.4  # epochs over them
 
 
 def described(data: str, condition: str, epochs: float) -> str:
     """A condition in words."""
     words = WORDS.get(condition) or WORDS[condition.partition(":")[0]]
     if data not in DATA:
-        return words
+        return words + ", half of the FLOPs of dense training" * (epochs == HALF)
     return f"{words} ({DATA[data]}, {epochs:g} epochs)"
 
 
@@ -63,6 +81,8 @@ def shares() -> list[dict[str, Any]]:
         if spec.name in entries:
             entry = {**entries[spec.name], "name": spec.name}
             conditions[spec.data, spec.condition, spec.epochs].append(entry)
+    whole = [run for run in conditions[*TEXTS, WHOLE] if run["policy"] == DENSE]
+    conditions[*TEXTS, HALF] += whole
 
     def tested(entry: dict[str, Any]) -> Tensor | None:
         found = rows.get(entry["name"])
@@ -125,9 +145,19 @@ def foretold(
     return {"forecast": gain, "forecast_error": error}
 
 
+def abstentions() -> list[dict[str, Any]]:
+    """How often `aim` trains on everything where training data and target are alike."""
+    entries, table = read(ABSTENTIONS), defaultdict[str, list[float]](list)
+    for spec in alike():
+        if spec.name in entries:
+            name = described(spec.data, spec.condition, spec.epochs)
+            table[name].append(entries[spec.name]["value"])
+    return [{"data": name, "abstains": sum(each), "n": len(each)} for name, each in table.items()]
+
+
 def collect() -> None:
     """Move new entries and the test results of their rows to notebooks/results."""
-    for path in (RESULTS, FORECASTS):
+    for path in (RESULTS, FORECASTS, ABSTENTIONS):
         write_atomic(path, dumped(read(path)))
     arrays = dict(np.load(ROWS)) if ROWS.exists() else {}
     for name in read(RESULTS).keys() - arrays.keys():
@@ -147,7 +177,8 @@ def main() -> None:
     if changed:
         raise SystemExit(f"measured with local changes, train them again: {', '.join(changed)}")
     commits = sorted({entry["stamp"]["commit"][:8] for entry in entries.values()})
-    write_json(SHARES, {"measured_at": commits, "rows": table})
+    content = {"measured_at": commits, "rows": table, "abstentions": abstentions()}
+    write_json(SHARES, content)
     comparison_plots.shares(table).savefig(PICTURE, dpi=150)
     print(pd.DataFrame(table).round(3).to_string())
 

@@ -86,14 +86,6 @@ def test_a_path_with_umlauts_is_printed_in_any_locale(tmp_path, process, monkeyp
     assert rb"b\xfccher" in stream.buffer.getvalue()
 
 
-def test_files_in_the_current_folder_are_not_imported(tmp_path):
-    for name in ("json", "random", "textwrap", "argparse"):
-        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('{name} of the folder')")
-    command = [sys.executable, "-m", "astkit", "sweep", "--help"]
-    done = subprocess.run(command, cwd=tmp_path, env=PACKAGE, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 BARE = """
 import sys
 from astkit.cli import main

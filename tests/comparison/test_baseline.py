@@ -41,7 +41,7 @@ def test_an_untuned_and_short_baseline_is_told_before_any_verdict(
     assert length.startswith("twice the budget gained dense training +")
     assert length.endswith("about short training; try budget=Budget(epochs=10).")
     assert verdict.startswith("auto: ")
-    shown = (repr(report), report.to_markdown(), report._repr_html_(), capsys.readouterr().out)
+    shown = (repr(report), report._repr_html_(), capsys.readouterr().out)
     for text in shown:
         assert "untuned baseline" in text
     assert report.settings["settings"]["lr"] == 1e-3  # nothing was changed

@@ -88,7 +88,7 @@ def test_other_initial_weights_settings_and_data(folder: Callable[..., Path]) ->
         model.load_state_dict({name: 0.9 * part for name, part in model.state_dict().items()})
         return model
 
-    refused(folder(), "model and criterion", make_model=loaded)
+    refused(folder(), "model, criterion or metric", make_model=loaded)
     settings = r"settings \(lr was 0.02 and is 0.04, .*"
     refused(folder(), settings, config=TrainConfig(lr=4e-2))
     refused(folder(), "training data", train=TensorDataset(0.7 * INPUTS, LABELS))
@@ -121,20 +121,11 @@ def criterion(outputs: Tensor, targets: Tensor) -> Tensor:
     return helped(nn.functional.cross_entropy(outputs, targets, reduction="none"))
 
 
-class Slow(torch.optim.SGD):
-    def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.grad.mul_(FACTOR["of"])
-        return super().step(closure)
-
-
 @pytest.mark.parametrize(
     ("what", "options"),
     [
-        ("metrics", {"metrics": [Metric("right", metric, higher=True)]}),
-        ("model and criterion", {"criterion": criterion}),
-        ("optimizer", {"make_optimizer": lambda model: Slow(model.parameters(), lr=0.1)}),
+        ("model, criterion or metric", {"metrics": [Metric("right", metric, higher=True)]}),
+        ("model, criterion or metric", {"criterion": criterion}),
     ],
 )
 def test_a_helper_of_a_function_of_the_user(

@@ -153,9 +153,9 @@ def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
     assert found.to_random[1:3] == pytest.approx(tuple(expected))
     words = spelled(found.to_random, "accuracy")
     assert found.beats_random is False
-    assert found.sentence.endswith(f"; not shown to beat random samples: {words} to them")
+    assert found.sentence.endswith(f"; against random samples {words}: not shown to beat them")
     lost = entries({"x": negative(CLEAR), "random at 1.00": negative(CLEAR[::-1])})
-    assert "not shown to beat random" in judge(lost, "loss", False)[0].sentence
+    assert "not shown to beat them" in judge(lost, "loss", False)[0].sentence
     better = judge(entries({"x": CLEAR, "random at 1.00": NOISY[:1] * 5}))[0]
     worse = judge(entries({"x": CLEAR, "random at 1.00": negative(CLEAR)}))[0]
     assert (better.beats_random, worse.beats_random) == (False, True)
@@ -163,7 +163,7 @@ def test_a_policy_that_does_not_beat_random_samples_says_so() -> None:
     assert judge(entries({"x": CLEAR}))[0].beats_random is None
     for row in rows:
         row["rate"] = 0.3 if row["seed"] < 2 or row["policy"] != "x" else 0.4
-    assert judge(rows)[0].sentence.endswith(" to them, 2 seeds")
+    assert judge(rows)[0].sentence.endswith(", 2 seeds: not shown to beat them")
 
 
 def test_entries_without_a_control_or_with_duplicates_are_refused() -> None:

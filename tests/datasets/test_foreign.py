@@ -132,21 +132,6 @@ def test_what_a_foreign_loader_cannot_do_it_says():
             call()
 
 
-def test_labels_are_checked_batch_by_batch():
-    for item in ((X, Y), {"x": X, "labels": Y}):
-        loader = ForeignLoader([item, item])
-        loader.check_labels(3)
-        batches = loader.batches(0)
-        next(batches)
-        loader.check_labels(2)
-        with pytest.raises(ValueError, match="Label 2 occurs 3 times in batch 1, but the model ha"):
-            next(batches)
-    for item in (X, (X, Y.float()), (X, torch.stack([Y, Y], 1))):  # no class labels
-        loader = ForeignLoader([item])
-        loader.check_labels(1)
-        assert len(list(loader.batches(0))) == 1
-
-
 def test_anything_that_trains_becomes_a_source_and_stays_as_it_is():
     loader = Loader(IMAGES, 2, seed=3)
     for source in (loader, ForeignLoader(ordinary())):

@@ -53,7 +53,7 @@ def test_a_failed_write_leaves_nothing_and_nothing_is_overwritten(tmp_path, mapp
         ([row, (PIXELS[1, :, :4], 1)], r"Row 1 .* shape \[3, 4, 5\] .*\(here \[3, 6, 5\]\)"),
         ([(PIXELS[0].float(), 0)], "Row 0 .* image of type torch.float32"),
         ([(PIXELS[0], 0.5)], "Row 0 .* label of type torch.float32"),
-        ([(PIXELS[0], 4)], "Label 4 occurs 1 time in .*, but classes names 4"),
+        ([(PIXELS[0], 4)], "has the label 4, but classes names 4"),
         ([(PIXELS[0, 0], 0)], r"images is a torch.uint8 of shape \[1, 6, 5\]"),
     ):
         with pytest.raises(ValueError, match=words):
@@ -91,12 +91,12 @@ IMPOSSIBLE = [(-1, 3, 6, 5), (-2, -3, 4, 4), (2**40, 3, 2, 2), (2**62, 3, 2, 2),
         ("images.npy", array(PIXELS.float().numpy()), "images is a torch.float32 of"),
         ("images.npy", array(np.array([None])), r"not a complete \.npy file"),
         ("labels.npy", array(LABELS.double().numpy()), "labels is a torch.float64 of"),
-        ("labels.npy", array(LABELS.numpy() + 10**12), "Label 1000000000003 occurs"),
+        ("labels.npy", array(LABELS.numpy() + 10**12), "has the label 1000000000000"),
         ("labels.npy", array(np.array(3)), r"labels\.npy is not a complete"),
         ("labels.npy", header((4,)).replace(b"}", b"("), "labels.npy"),  # a bracket left open
         *[("images.npy", header(shape), "images.npy is not a complete") for shape in IMPOSSIBLE],
         *[("labels.npy", header(shape), "labels.npy is not a complete") for shape in IMPOSSIBLE],
-        ("classes.json", json.dumps(["a", "b"]).encode(), "Label 3 occurs 5 times"),
+        ("classes.json", json.dumps(["a", "b"]).encode(), "has the label 3"),
         ("classes.json", b"{}", "does not contain a list of names"),
         ("classes.json", b'["a", "b', "toy is unusable: .*classes.json is not JSON"),
         ("classes.json", b'["\xff"]', "toy is unusable: .*classes.json is not JSON"),

@@ -121,7 +121,6 @@ print("done with", names)
 def test_a_run_leaves_a_complete_folder(tmp_path, capfd):
     folder = tmp_path / "my {note} books"
     plan = notebook.read(sweeping.write(folder / "01 my__toy.ipynb", FACTS))
-    (folder / "fnmatch.py").write_text("raise RuntimeError('a file beside the notebook')")
     parameters = {"seed": 7, "names": "z"}
     done = notebook.run(plan, parameters, folder / "runs", threads=3, show=True)
     assert (done.status, done.error, done.executed) == ("complete", "", True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import os
 import re
 import signal
 import subprocess
@@ -173,19 +172,11 @@ def test_threads_are_divided_among_the_jobs_unless_they_are_set(toy, root, proce
         sweep.run(toy, {"seed": [1]}, 0, root)
 
 
-def test_processes_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
-    here = tmp_path / "here"
-    here.mkdir()
-    for name in ("json", "random"):
-        (here / f"{name}.py").write_text(f"raise RuntimeError('{name} of the folder')")
-    toy = sweeping.write(tmp_path / "toy.ipynb", "import beside")
+def test_processes_run_kernels_that_import_what_lies_beside_the_notebook(tmp_path, root):
     (tmp_path / "beside.py").touch()
-    package = str(sweeping.Path(sweep.__file__).parents[2])
-    command = [sys.executable, "-m", "astkit", "sweep", toy, "-p", "seed=0,1", "--jobs", "2"]
-    env = {**os.environ, "PYTHONPATH": package}
-    done = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert done.stdout.endswith("2 complete\n")
+    path = sweeping.write(tmp_path / "toy.ipynb", "import beside")
+    outcomes, _ = run(path, {"seed": [0, 1]}, root, 2)
+    assert [done.status for done in outcomes] == ["complete"] * 2
 
 
 @pytest.mark.full

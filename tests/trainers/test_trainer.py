@@ -475,8 +475,6 @@ class OnDevice:
     def batches(self, epoch: int, order: Any = None, start: int = 0) -> Iterator[Batch]:
         return itertools.repeat(self.batch, 50 - start)
 
-    def check_labels(self, classes: int) -> None: ...
-
 
 @pytest.mark.parametrize("controller", [None, "top_k", "log_integral"])
 def test_40_steps_read_nothing_from_the_device(
@@ -560,7 +558,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"model": NINE, "train": Loader(labelled([0] * 15 + [9]), 8, shuffle=False)},
         r"[Ll]abel 9.*9 outputs|has 9",
     ),
-    "first label": ({"model": NINE, "train": ordinary([9, 0, 1, 2])}, "Label 9 .* has 9"),
+    "first label": ({"model": NINE, "train": ordinary([9, 0, 1, 2])}, r"[Ll]abel 9.*9 outputs"),
     "negative": ({"train": ordinary([-1, 0, 1, 2])}, r"[Ll]abel -1\b"),
     "empty": ({"train": DataLoader(EMPTY, 8)}, "yielded no batch|gave no batch"),
     "NaN loss": (
@@ -594,7 +592,6 @@ class Unsized:
     def __init__(self, data: Any) -> None:
         self.inner, self.num_samples = Loader(data, 8), len(data)
         self.order, self.batches = self.inner.order, self.inner.batches
-        self.check_labels = self.inner.check_labels
 
     def __len__(self) -> int:
         return len(self.inner)

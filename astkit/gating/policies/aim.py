@@ -14,12 +14,13 @@ from astkit.gating.features import IMAGES, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
-from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, input_test
+from astkit.gating.ratio import FITTED, Pair, class_factor, class_test, input_ratio, input_test
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
 FEWEST = 100  # rows of a target
 ASKED = 2000  # training rows of a test with the features of the model
+FITS, MOST = 12, 0.1  # of estimators to all rows of a sample; of a run's FLOPs, to be spent on them
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Aim(Policy):
     far, rows that the model has not seen yet are tested, and weighted as above. If rows are drawn,
     those are tested that are to be drawn next: untrained features see other pixels, but the model
     sees meanings and wrong labels that are left among them, and the weights are multiplied by the
-    ratio that it finds. The power is kept; the proxy has judged already that the target pays.
+    ratio that it finds. The power is kept; the proxy has judged already that the target pays. The
+    model is not asked where that would cost more than `MOST` of the run.
 
     Rows are drawn systematically: over an epoch a row comes its expected number of times, rounded
     up or down. The loss is their plain mean: the draw itself moves the distribution.
@@ -107,6 +109,9 @@ class Aim(Policy):
         train = Rows(run.data, by_row=lambda rows: features(rows, "data"))
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"))
         seen = Pair(train, target, run.seed)
+        width = train.features(run.rows[:1]).shape[1]
+        if not affordable(run, width):
+            return
         if self.drawn_by is None:
             self._settle(aimed(seen, run.rows[:ASKED]))
             return
@@ -209,6 +214,17 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
             f" pass at least {FEWEST}"
         )
     return made
+
+
+def affordable(run: RunInfo, width: int) -> bool:
+    """Whether fits to features ``[n, width]`` may take at most `MOST` of the FLOPs of the run.
+
+    They would take more where the data are few and the network is small.
+    """
+    if not run.flops or not run.progress:
+        return True
+    fits = FITS * 2.0 * min(run.samples, FITTED) * width**2  # normal equations
+    return fits <= MOST * run.flops / run.progress
 
 
 def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:

@@ -31,7 +31,6 @@ class ProxyTopK(Policy):
         seed: random seed of the proxy, for example for dropout.
     """
 
-    has_helper = True
     state = ("batches",)
     card = PolicyCard(
         source="Keller Jordan, airbench96_faster (cifar10-airbench), 2024",
@@ -50,6 +49,7 @@ class ProxyTopK(Policy):
         seed: int = 0,
     ) -> None:
         self.rate, self.proxy = check_number("rate", rate), proxy
+        self.copies_model = proxy is None
         self.every = check_count("every", every)
         self.lr, self.seed = lr, seed
         self.batches = 0
