@@ -55,11 +55,14 @@ SCHEMA = 2
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class")
 TITLE = "Does choosing samples help here?"
+FOREST = "differences to dense training"
 _PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head><body>
-<style>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title></head><body><style>
 .astkit-comparison {{ font-family: sans-serif; margin: 1em }}
-.astkit-comparison table {{ border-collapse: collapse; margin: 1em 0 }}
+.astkit-comparison table
+  {{ border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto }}
 .astkit-comparison th, .astkit-comparison td
   {{ border: 1px solid #999; padding: .3em .6em; text-align: left }}
 .astkit-comparison img {{ max-width: 100% }}
@@ -220,6 +223,10 @@ class Comparison:
         return explorer({policy: self.samples(policy) for policy in policies}, most)
 
     # --- how it is shown ---
+
+    def picture(self) -> Picture:
+        """The differences that the verdicts are computed from, with their intervals."""
+        return pictures(self.entries, self.verdicts, self.test_rows)[FOREST]
 
     def __repr__(self) -> str:
         return "\n".join([self.verdict, "", self.table().to_string(), *self.notes])
@@ -448,7 +455,7 @@ def pictures(
         if name.startswith(RANDOM)
     }
     forest = comparison_plots.differences(_forest(controls, verdicts), quantity, verdicts[0].higher)
-    figures = {"differences to dense training": forest}
+    figures = {FOREST: forest}
     dense = arms[DENSE]
     curves = [
         {"arm": entry["policy"], "seed": entry["seed"], "value": point[-1]}

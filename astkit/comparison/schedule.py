@@ -312,6 +312,8 @@ class Schedule:
         whole = dense["seconds"] / dense["trained"]
         training = sum(dense["phases"].get(name, 0.0) for name in ("forward", "backward"))
         choosing = (phases.get("score", 0.0) + phases.get("gate", 0.0)) / scored
+        if not choosing:  # rows were scored for a plan
+            return
         rate = 1 - choosing / (training / dense["trained"]) if training else 0.0
         if rate <= 0:
             self._say(f"{label}: scoring a row takes longer than training on it: it saves no time")

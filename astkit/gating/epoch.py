@@ -88,7 +88,7 @@ class Epoch:
         self.facts: dict[str, Any] = {}
         if planner is not None:
             self.facts = {
-                "labels": class_labels(data, samples),
+                "labels": class_labels(data),
                 "data": data,
                 "target": target,
                 "features": features,

@@ -72,7 +72,7 @@ class Rows:
         self._in_memory = isinstance(self._data, Images | TensorDataset)
         self._features, self._by_row = features, by_row
         self.of_model = by_row is not None
-        self.labels = class_labels(data, len(self))
+        self.labels = class_labels(data)
         self.flops = 0.0
         self._place: Tensor | None = None
         self._kept: Matrix = None

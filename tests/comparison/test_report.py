@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astkit import Comparison
-from astkit.comparison.report import further, pictures, reach, reached_at, results
+from astkit.comparison.report import FOREST, further, pictures, reach, reached_at, results
 from astkit.comparison.verdict import judge
 from tests.comparison.test_statistics import entry
 from tests.comparison.test_verdict import CLEAR, NOISY, entries
@@ -121,7 +121,7 @@ def test_what_is_not_known_is_a_dash_and_has_no_figure() -> None:
     rows[-1]["value"] = math.nan
     lossy = report(rows, metric="loss")
     assert row_of(lossy, "x") == "x | 4 of 5 | 1.2 | +0.0 in loss | – | –"
-    assert list(pictures(rows, lossy.verdicts)) == ["differences to dense training"]
+    assert list(pictures(rows, lossy.verdicts)) == [FOREST]
     assert Tags(report(rows[:5], metric="loss")._repr_html_()).seen.count("table") == 1
     assert "Holm" not in lossy._repr_html_()
 
