@@ -197,7 +197,7 @@ class Trainer:
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
         limited = TIME_BUDGET in os.environ
-        with distributed.explained(), self._running():
+        with self._running():
             self._prepare()
             while not self.done:
                 spent = self.progress >= 1.0  # stopped between the last batch and the epoch's end
