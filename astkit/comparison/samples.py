@@ -64,7 +64,7 @@ class Samples:
     ) -> None:
         self.trained, self.losses, self.name = trained, losses, name
         self.data = data_set(data)
-        self.labels = class_labels(self.data, losses.shape[1])
+        self.labels = class_labels(self.data)
         some = predicted is not None and bool((predicted >= 0).any())  # none without classes
         self.predicted = predicted if some else None
         self.total = trained.long().sum(0)

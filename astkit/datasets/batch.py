@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 
 IGNORED = -100
 """Label that losses and metrics leave out: ``ignore_index`` of torch's cross-entropy."""
-FEW = 3  # largest number of entries of a list that may be fields rather than rows
 
 
 class Args(tuple[Any, ...]):
@@ -113,8 +112,8 @@ def map_tensors(change: Callable[[Tensor], Any], part: Any) -> Any:
 def take_rows(part: Any, rows: Tensor | slice, count: int) -> Any:
     """The selected ``rows`` of every tensor and list of length ``count`` in ``part``.
 
-    A list has one entry per row if these are plain values, or hold tensors of other lengths, such
-    as the boxes of an image. Everything else, such as a scalar of the whole batch, is unchanged.
+    A list of this length whose entries all have ``count`` rows themselves holds fields, not rows.
+    Everything else, such as a scalar of the whole batch, is unchanged.
     """
     if isinstance(part, Tensor):
         if part.ndim == 0 or len(part) != count:
@@ -195,13 +194,15 @@ def _list_of_rows(part: Any, count: int) -> bool:
         return False
     if isinstance(part, Args) or hasattr(part, "_fields"):
         return False
-    if all(isinstance(value, str | bytes | int | float) for value in part):
-        return True
-    lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors(part)}
-    if not lengths:  # neither tensors nor columns of plain values
-        return not all(isinstance(value, tuple | list) and len(value) == count for value in part)
-    # of a few fields, one may be a constant beside tensors of all rows
-    return bool(lengths - {count}) and (count > FEW or count not in lengths)
+    return not all(_is_field(entry, count) for entry in part)
+
+
+def _is_field(entry: Any, count: int) -> bool:
+    """Whether all tensors in ``entry`` have ``count`` rows, or a list of plain values has."""
+    lengths = {len(tensor) if tensor.ndim else 0 for tensor in tensors(entry)}
+    if lengths:
+        return lengths == {count}
+    return isinstance(entry, tuple | list) and len(entry) == count
 
 
 def _forward(model: Any) -> tuple[Any, bool]:

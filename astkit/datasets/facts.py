@@ -32,29 +32,31 @@ LARGEST = 2**30
 """Bytes of the largest data of which `distinct_rows` reads all."""
 
 
-def class_labels(data: Any, samples: int | None = None) -> Tensor | None:
-    """Class labels of a data set, int64 ``[samples]``, or ``None``.
+def class_labels(data: Any) -> Tensor | None:
+    """Class labels of a data set, int64 ``[rows]``, or ``None``.
 
     The attribute ``labels`` or ``targets``; of a Hugging Face data set, an integer column of this
     name or ``label``; of a TensorDataset, the last of several tensors, if it holds one integer per
     row, each less than their number. Of a DataLoader its data set counts, of a Subset and a
-    ConcatDataset their parts. ``samples``: by default the length of ``data``.
+    ConcatDataset their parts.
 
     They are compared with the targets of a few rows: ``None`` if these are other numbers, as with a
     ``target_transform`` of torchvision.
     """
     data, rows = inside(data)
-    if samples is None:
-        samples = len(data if rows is None else rows) if hasattr(data, "__len__") else -1
     if rows is not None:
         whole = class_labels(data)
-        return None if whole is None or len(rows) != samples else whole[rows]
+        return None if whole is None else whole[rows]
     if isinstance(data, ConcatDataset):
         parts = [class_labels(part) for part in data.datasets]
         known = [labels for labels in parts if labels is not None]
-        return torch.cat(known) if len(known) == len(parts) and len(data) == samples else None
-    stored = _stored_labels(data, samples)
-    return stored if stored is not None and _agree(data, stored) else None
+        return torch.cat(known) if len(known) == len(parts) else None
+    stored = _stored_labels(data)
+    if stored is not None:
+        for row, item in sampled_rows(data) or ():
+            if _target(item) not in (None, int(stored[row])):
+                return None
+    return stored
 
 
 def distinct_rows(data: Any) -> int | None:
@@ -171,20 +173,20 @@ def inside(data: Any) -> tuple[Any, Tensor | None]:
             return data, rows
 
 
-def _stored_labels(data: Any, samples: int) -> Tensor | None:
-    """Labels in an attribute or column of ``data``, int64 ``[samples]``."""
+def _stored_labels(data: Any) -> Tensor | None:
+    """Labels in an attribute or column of ``data``, int64 ``[rows]``."""
     columns = [_column(data, name) for name in NAMES]
     if isinstance(data, TensorDataset) and len(data.tensors) > 1 and len(data):
         last = data.tensors[-1]  # other integers, such as counts, may be far larger
         columns += [last] if 0 <= last.min() <= last.max() < len(last) else []
     for column in columns:
-        if column is None or not hasattr(column, "__len__") or len(column) != samples:
+        if not hasattr(column, "__len__") or not hasattr(data, "__len__"):
             continue
         try:
             labels = torch.as_tensor(column if isinstance(column, Tensor) else np.array(column))
         except (TypeError, ValueError, RuntimeError):
             continue
-        if labels.ndim == 1 and not labels.is_floating_point():
+        if labels.shape == (len(data),) and not labels.is_floating_point():
             return labels.cpu().long()
     return None
 
@@ -198,22 +200,8 @@ def _column(data: Any, name: str) -> Any:
     return data.with_format("numpy")[name][:] if integers else None  # without a transform
 
 
-def _agree(data: Any, stored: Tensor) -> bool:
-    """Whether a few rows of ``data`` have the ``stored`` labels, or targets that are no number."""
-    read = [(int(stored[row]), _numbers(item)) for row, item in sampled_rows(data) or []]
-    if all(numbers[-1] is None for _, numbers in read):
-        return True
-    places = range(min(len(numbers) for _, numbers in read))
-    return any(all(numbers[place] == label for label, numbers in read) for place in places)
-
-
-def _numbers(item: Any) -> list[float | None]:
-    """The parts of a row after its first, as numbers; of a mapping, the first of `NAMES`.
-
-    The target is the last one; ``None`` for other values.
-    """
+def _target(item: Any) -> float | None:
+    """The last part of a row, or the first of `NAMES` in a mapping, if it is a number."""
     if isinstance(item, Mapping):
-        parts = [item[name] for name in NAMES if name in item][:1]
-    else:
-        parts = list(item[1:]) if isinstance(item, tuple | list) else []
-    return [as_number(part) for part in parts] or [None]
+        return as_number(next((item[name] for name in NAMES if name in item), None))
+    return as_number(item[-1]) if isinstance(item, tuple | list) and len(item) > 1 else None

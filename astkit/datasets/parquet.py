@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from astkit.datasets.images import decode, regular
 
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
-
 AGAIN = "fetch the file again"
-READ_ROWS = 256  # rows that pyarrow decompresses at a time
 MOST_BYTES = 2**30  # per row group: small files may expand to any size
 
 
@@ -27,23 +21,18 @@ def image_rows(paths: Sequence[Path], most: int) -> Iterator[tuple[Tensor, objec
     messages. Raises ``ValueError`` for files that are missing, damaged, of other columns or without
     rows, for more rows, row groups of more than 1 GiB, and values that are not images.
     """
-    total = 0
-    for path in paths:
-        with _opened(path) as (file, _):
-            total += file.metadata.num_rows
-    if not 0 < total <= most:
-        raise ValueError(
-            f"{', '.join(map(str, paths[:3])) or 'the folder'} has {total} rows, not 1 to {most};"
-            f" {AGAIN}."
-        )
     number = 0
     for path in paths:
         for image, label in _values(path):
             where = f"Row {number} (in {path})"
+            if number == most:
+                raise ValueError(f"{where} is one more than the {most} rows of the data; {AGAIN}.")
             content = image.get("bytes") if isinstance(image, dict) else image
             picture = decode(content if isinstance(content, bytes) else b"", where, AGAIN)
             yield picture, label, where
             number += 1
+    if not number:
+        raise ValueError(f"{', '.join(map(str, paths)) or 'the folder'} has no rows; {AGAIN}.")
 
 
 def shard_files(folder: Path, part: str) -> list[Path]:
@@ -63,34 +52,7 @@ def shard_files(folder: Path, part: str) -> list[Path]:
 
 
 def _values(path: Path) -> Iterator[tuple[object, object]]:
-    """Image and label of each row, as stored."""
-    with _opened(path) as (file, columns):
-        for group in range(file.metadata.num_row_groups):
-            stored = file.metadata.row_group(group).total_byte_size
-            # a dictionary may repeat its largest value in every row, which the metadata do not show
-            step = max(1, min(READ_ROWS, MOST_BYTES // max(1, stored)))
-            size = 0
-            _check_size(path, stored)
-            for part in file.iter_batches(
-                step, row_groups=[group], columns=columns, use_threads=False
-            ):
-                size += part.nbytes
-                _check_size(path, size)
-                images, labels = (part.column(name).to_pylist() for name in columns)
-                yield from zip(images, labels, strict=True)
-
-
-def _check_size(path: Path, size: int) -> None:
-    if size > MOST_BYTES:
-        raise ValueError(
-            f"{path} has a row group that expands to {size:,} bytes or more, of which "
-            f"{MOST_BYTES:,} are accepted; write it again with a smaller row_group_size."
-        )
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[ParquetFile, list[str]]]:
-    """The memory-mapped file and its two columns; pyarrow's errors become a ``ValueError``."""
+    """Image and label of each row, as stored; pyarrow's errors become a ``ValueError``."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -105,13 +67,22 @@ def _opened(path: Path) -> Iterator[tuple[ParquetFile, list[str]]]:
         # pre_buffer would keep whole row groups in memory
         with pyarrow.parquet.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             names = file.schema_arrow.names
-            column = "img" if "img" in names else "image"
-            if not {column, "label"} <= set(names):
+            columns = ["img" if "img" in names else "image", "label"]
+            if not set(columns) <= set(names):
                 raise ValueError(
                     f"{path} has the columns {', '.join(names)} instead of img (or image) and "
                     f"label; {AGAIN}."
                 )
-            yield file, [column, "label"]
+            for group in range(file.metadata.num_row_groups):
+                if file.metadata.row_group(group).total_byte_size > MOST_BYTES:
+                    raise ValueError(
+                        f"{path} has a row group of more than {MOST_BYTES:,} bytes; write it again"
+                        " with a smaller row_group_size."
+                    )
+            # row by row: a dictionary may repeat its largest value in every row
+            for row in file.iter_batches(1, columns=columns, use_threads=False):
+                image, label = (row.column(name)[0].as_py() for name in columns)
+                yield image, label
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(
             f"{path} is not a complete parquet file ({str(error).splitlines()[0]}); {AGAIN}."

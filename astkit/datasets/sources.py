@@ -7,6 +7,7 @@ import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,6 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 DATA = "ASTKIT_DATA"  # environment variable: a folder of datasets
 INPUT = "ASTKIT_INPUT"  # environment variable: input folder instead of Kaggle's
 DEPTH = 6  # Kaggle mounts at datasets/<owner>/<slug>/, and datasets may contain subfolders
-MOST_FOLDERS = 5000
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR10_ROWS = 50_000  # at most, per part
 FASHION_MNIST = (
@@ -82,34 +82,46 @@ def load_folders(root: Path | None, size: int | None) -> Parts:
     """One folder per class, in ``root`` or in ``root/train`` and ``root/test``."""
     if root is None:
         raise ValueError("root is None; pass the folder with one folder of images per class.")
-    inner, test = root / "train", root / "test"
-    train = inner if _class_names(inner) else root
-    classes = _class_names(train)
-    if not classes:
+    train = _class_files(root / "train")
+    test = _class_files(root / "test") if train else {}
+    train = train or _class_files(root)
+    if not train:
         raise FileNotFoundError(
-            f"No class folders with {', '.join(SUFFIXES)} images were found in {inner} or {root}; "
-            "put the images in root/<class>/ or root/train/<class>/."
+            f"No class folders with {', '.join(SUFFIXES)} images were found in {root / 'train'} or "
+            f"{root}; put the images in root/<class>/ or root/train/<class>/."
         )
-    tested = _class_names(test) if train == inner else []
-    unknown = [name for name in tested if name not in classes]
-    if unknown:
-        raise ValueError(
-            f"{test} has the class {unknown[0]!r}, which is missing in {train}; "
-            "use the same class folders in both."
-        )
+    for name in test:
+        if name not in train:
+            raise ValueError(
+                f"{root / 'test'} has the class {name!r}, which is missing in {root / 'train'}; "
+                "use the same class folders in both."
+            )
+    classes = tuple(train)
     files = [
-        (path, label)
-        for part in ([train, test] if tested else [train])
-        for label, name in enumerate(classes)
-        for path in _image_files(part / name)
+        (path, classes.index(name))
+        for part in (train, test)
+        for name, paths in part.items()
+        for path in paths
     ]
     paths, labels = zip(*files, strict=True)
-    pixels = torch.stack(read_pictures(paths, size))
-    whole = Images(pixels, torch.tensor(labels), tuple(classes), root.name)
-    if not tested:
+    whole = Images(
+        torch.stack(read_pictures(paths, size)), torch.tensor(labels), classes, root.name
+    )
+    if not test:
         return whole, None
-    for_test = torch.tensor([test in path.parents for path in paths])
-    return whole.subset(~for_test), whole.subset(for_test)
+    rows = torch.arange(len(whole))
+    first = sum(map(len, train.values()))
+    return whole.subset(rows[:first]), whole.subset(rows[first:])
+
+
+def _class_files(folder: Path) -> dict[str, list[Path]]:
+    """The images in each folder of ``folder``, without folders that have none."""
+    found = {}
+    for inner in sorted(folder.glob("*/")):
+        files = sorted(path for path in inner.glob("*.*") if path.suffix.lower() in SUFFIXES)
+        if files:
+            found[inner.name] = files
+    return found
 
 
 def read_pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
@@ -129,16 +141,6 @@ def read_pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
                 "pass size= (pixels per side) to resize all images."
             )
     return pictures
-
-
-def _image_files(folder: Path) -> list[Path]:
-    files = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path for path in files if path.suffix.lower() in SUFFIXES)
-
-
-def _class_names(folder: Path) -> list[str]:
-    inner = folder.iterdir() if folder.is_dir() else ()
-    return sorted(path.name for path in inner if _image_files(path))
 
 
 # --- data sets that are searched -------------------------------------------------------------
@@ -204,26 +206,12 @@ def find_layout(places: list[Path], layouts: Sequence[Layout]) -> tuple[Path, La
 
     Ties below one place are resolved by the order of ``layouts``, then by the smallest depth.
     """
-    for place in places:
-        folders = _folders(place)
-        for layout in layouts:
-            for folder in folders:
-                named = folder == place or layout.word in str(folder.relative_to(place)).lower()
-                if named and any(path for each in layout.patterns for path in folder.glob(each)):
-                    return folder, layout
+    for place, layout in product(places, layouts):
+        for depth, pattern in product(range(DEPTH + 1), layout.patterns):
+            for path in sorted(place.glob("[!.]*/" * depth + pattern)):
+                if depth == 0 or layout.word in str(path.relative_to(place)).lower():
+                    return path.parent, layout
     return None
-
-
-def _folders(root: Path) -> list[Path]:
-    """``root`` and the folders below it, by increasing depth."""
-    queue = [(root, 0)] if root.is_dir() else []
-    for folder, depth in queue:
-        if depth < DEPTH:
-            # unlike iterdir, glob passes over a folder without permission to read it
-            below = sorted(path for path in folder.glob("[!.]*") if path.is_dir())
-            queue += [(path, depth + 1) for path in below]
-            del queue[MOST_FOLDERS:]
-    return [folder for folder, _ in queue]
 
 
 def _read_python(folder: Path) -> Parts:
@@ -250,10 +238,8 @@ def _read_python(folder: Path) -> Parts:
 
 
 def _read_parquet(folder: Path) -> Parts:
-    # a clone of the Hugging Face repository has its shards one level down
-    inner = folder / "plain_text" if shard_files(folder / "plain_text", "train") else folder
-    tested = shard_files(inner, "test")
-    return read_shards(shard_files(inner, "train")), read_shards(tested) if tested else None
+    tested = shard_files(folder, "test")
+    return read_shards(shard_files(folder, "train")), read_shards(tested) if tested else None
 
 
 def read_shards(paths: list[Path]) -> Images:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from astkit import distributed, rng
-from astkit.datasets.facts import class_labels, distinct_rows
+from astkit.datasets.facts import class_labels
 from astkit.gating.selection import Selection
 
 Features = Callable[[Tensor, str], Tensor]
@@ -34,13 +34,12 @@ class RunInfo:
     progress: float  #: fraction of the budget spent, in [0, 1]
     labels: Tensor | None = None  #: int64 ``[samples]``, if the data set has class labels
     seed: int = 0  #: of the policy; combine with epoch and round
-    target_labels: Tensor | None = None  #: int64, class labels of the target if known
-    distinct: int | None = None  #: number of different rows, if ``Policy.needs_distinct``
     data: Any = field(default=None, repr=False)  #: the data set that is trained on
     target: Any = field(default=None, repr=False)  #: the validation data, if any
     #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
     #: hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
     features: Features | None = field(default=None, repr=False)
+    flops: float | None = None  #: spent in the run so far; not in custom loops
 
 
 class Planner(Protocol):
@@ -48,7 +47,6 @@ class Planner(Protocol):
 
     rounds: int
     seed: int
-    needs_distinct: bool
     begun: int
     sized: bool
 
@@ -90,9 +88,7 @@ class Epoch:
         self.facts: dict[str, Any] = {}
         if planner is not None:
             self.facts = {
-                "labels": class_labels(data, samples),
-                "target_labels": class_labels(target),
-                "distinct": distinct_rows(data) if planner.needs_distinct else None,
+                "labels": class_labels(data),
                 "data": data,
                 "target": target,
                 "features": features,
@@ -113,10 +109,11 @@ class Epoch:
         """Whether all rounds are planned."""
         return self.planned >= self.rounds
 
-    def plan(self, order: Tensor, progress: float) -> int:
+    def plan(self, order: Tensor, progress: float, flops: float | None = None) -> int:
         """Plan the next round; returns how many of its candidates need not be loaded.
 
-        ``order``: int64 ``[samples]``, the shuffled rows of this epoch.
+        ``order``: int64 ``[samples]``, the shuffled rows of this epoch; for the others see
+        `RunInfo`.
         """
         number, self.planned = self.planned, self.planned + 1
         first, last = (len(order) * part // self.rounds for part in (number, number + 1))
@@ -124,7 +121,8 @@ class Epoch:
         chosen = None
         if self.planner is not None:
             place = (self.number, number, progress)
-            run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
+            known = {"seed": self.planner.seed, "flops": flops, **self.facts}
+            run = RunInfo(self.samples, rows, *place, **known)
             chosen = self.planner.plan(run)
         if chosen is None:
             chosen = Selection(rows)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
 
-from astkit import distributed
 from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, count_rows, take_rows, tensors
 from astkit.gating import Criterion, Policy, Scored, Selection, cross_entropy_rows, token_losses
@@ -47,11 +46,10 @@ class PolicyTrainer(Trainer):
             state, the data set needs a length, and the policy determines the order of the rows.
         criterion: ``(outputs, batch) -> [rows]``, or token losses and their mask. By default the
             one whose mean over the first batch is the loss that the model returns: cross-entropy,
-            with or without shifted labels, or else the model's own loss, computed in one call per
-            row (in a single process). Cross-entropy if the model returns no loss.
+            with or without shifted labels. Cross-entropy if the model returns no loss.
 
     Raises ``ValueError`` for ``compute_loss_func`` and ``label_smoothing_factor``, for data without
-    a length where it is needed, for a model whose loss is no mean over rows, and on resume for a
+    a length where it is needed, for a model with another loss and no criterion, and on resume for a
     checkpoint without a policy's state.
     """
 
@@ -137,13 +135,8 @@ class PolicyTrainer(Trainer):
             own = _own_loss(outputs)
             if own is None:
                 return cross_entropy_rows
-            names = outputs if isinstance(outputs, Mapping) else ()
-            routed = any("aux_loss" in name for name in names)
-            own_rows = () if distributed.world() > 1 else (own_losses,)  # passes differ in number
-            for criterion in () if routed else (causal_losses, cross_entropy_rows, *own_rows):
+            for criterion in (causal_losses, cross_entropy_rows):
                 with suppress(ValueError):  # labels of another shape or kind
-                    if criterion is own_losses:
-                        outputs = _row_by_row(model, batch)
                     losses, counts = _rows(criterion, outputs, batch)
                     mean = float((losses * counts).sum() / counts.sum())
                     rounding = max(1e-4, 4 * torch.finfo(own.dtype).eps)
@@ -151,15 +144,12 @@ class PolicyTrainer(Trainer):
                         return criterion
         raise ValueError(
             f"{type(model).__name__} returns the loss {float(own):.6g} for the first batch, which"
-            " is no mean over rows that is known here, such as with the router loss of a mixture of"
-            " experts, or with several processes a loss other than cross-entropy: leave such a term"
-            " out, for example by output_router_logits=False, or pass criterion=(outputs, batch)"
-            " -> [rows]"
+            " is not the cross-entropy of its labels: pass criterion=(outputs, batch) -> [rows], or"
+            " leave out what is added, such as with output_router_logits=False for the router loss"
+            " of a mixture of experts"
         )
 
     def _outputs(self, model: nn.Module, batch: dict[str, Any]) -> Any:
-        if self.criterion is own_losses:
-            return _row_by_row(model, batch)
         left_out = () if self.labels_are_inputs else ("labels",)
         return model(**{name: part for name, part in batch.items() if name not in left_out})
 
@@ -211,24 +201,6 @@ def causal_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
     return losses, labels != IGNORED
 
 
-def own_losses(outputs: Any, batch: Any) -> tuple[Tensor, Tensor]:
-    """The ``loss`` of each row, repeated for its labels ``[rows, labels]``, and their mask."""
-    losses = outputs["loss"][:, None]
-    real = batch.get("labels", losses).reshape(len(losses), -1) != IGNORED
-    return losses.expand(real.shape), real
-
-
-def _row_by_row(model: nn.Module, batch: dict[str, Any]) -> dict[str, Tensor]:
-    """The model's own loss of each row, ``[rows]``, and its logits."""
-    rows = count_rows(batch)
-    parts = [model(**take_rows(batch, slice(row, row + 1), rows)) for row in range(rows)]
-    losses = torch.stack([_own_loss(part) for part in parts])
-    found = {"loss": single(losses)}
-    with suppress(ValueError):  # as of spans, which have two
-        found["logits"] = torch.cat([logits_of(part) for part in parts])
-    return found
-
-
 def _own_loss(outputs: Any) -> Any:
     """The mean loss in a model's outputs, 0-dim; ``None`` if there is none."""
     if isinstance(outputs, Mapping):
@@ -242,6 +214,8 @@ def _rows(criterion: Criterion, outputs: Any, batch: Any) -> tuple[Tensor, Tenso
     """Mean loss of the labels of each row, ``[rows]``, and their numbers."""
     tokens, mask = token_losses(criterion, outputs, batch)
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+    if tokens.ndim == 1 and "labels" in batch:  # which the Trainer counts in an accumulated step
+        real = batch["labels"] != IGNORED
     return reduced(tokens, mask), real.reshape(len(tokens), -1).sum(1)
 
 

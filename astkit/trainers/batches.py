@@ -67,14 +67,17 @@ class Batches:
         self._generators = [each for each in own if isinstance(each, torch.Generator)]
         self._drawn: list[Tensor] | None = None  # their states before the epoch
 
-    def plan(self, progress: float) -> int:
-        """Start the next round; returns the number of candidates that need not be loaded."""
+    def plan(self, progress: float, flops: float) -> int:
+        """Start the next round; returns the number of candidates that need not be loaded.
+
+        ``progress``, ``flops``: see `RunInfo`.
+        """
         self.taken, self._loading = 0, None
         unloaded = 0
         if self.epoch.planner is None:
             self.epoch.planned = 1
         else:
-            unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress)
+            unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress, flops)
         self._in_round = self._batches_in_round()
         return unloaded
 

@@ -99,7 +99,7 @@ def sampled_rows(validation: BatchSource | None, fraction: float) -> Tensor | No
         return None
     validation.batches(0, torch.zeros(1, dtype=torch.int64))  # raises if rows cannot be selected
     rows = validation.num_samples or 0
-    labels = class_labels(getattr(validation, "data", None), rows)
+    labels = class_labels(getattr(validation, "data", None))
     if labels is None or (labels.unique(return_counts=True)[1] * fraction <= 0.5).any():
         labels = torch.zeros(rows, dtype=torch.int64)  # else rare classes would get no row
     index, _ = stratified(labels, fraction, 0, "fast validation")

@@ -190,7 +190,7 @@ class Trainer:
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
         limited = TIME_BUDGET in os.environ
-        with distributed.explained(), self._running():
+        with self._running():
             self._prepare()
             while not self.done:
                 spent = self.progress >= 1.0  # stopped between the last batch and the epoch's end
@@ -261,7 +261,7 @@ class Trainer:
                 return None
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self._exchange()
-                unloaded = self.batches.plan(self.progress)
+                unloaded = self.batches.plan(self.progress, self.ledger.flops.total)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:

@@ -130,9 +130,9 @@ def test_entries_of_rows_are_taken_with_their_rows() -> None:
         assert take_rows({"held": held}, ROWS, 5)["held"] == [held[i] for i in ROWS.tolist()]
     columns = [list("abcde")] * 5
     assert take_rows(columns, ROWS, 5) == [["d", "b", "d"]] * 5
-    few = [X[:2], torch.ones(4)]  # an input, and a constant
-    assert take_rows(few, slice(1), 2)[0].equal(X[:1])
-    assert take_rows(few, slice(1), 2)[1] is few[1]
+    fields = [X[:2], {"y": Y[:2]}]  # as many as rows
+    assert take_rows(fields, slice(1), 2)[0].equal(X[:1])
+    assert take_rows(fields, slice(1), 2)[1]["y"].equal(Y[:1])
 
 
 def test_what_is_no_batch_is_refused_in_one_sentence() -> None:

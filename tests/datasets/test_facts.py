@@ -33,7 +33,7 @@ PAIRS = TensorDataset(X, Y)
 class Named(list[int]):
     """Seven rows with attributes."""
 
-    def __init__(self, attributes: dict[str, Any]) -> None:
+    def __init__(self, **attributes: Any) -> None:
         super().__init__(range(7))
         vars(self).update(attributes)
 
@@ -74,14 +74,13 @@ def test_class_labels_are_found_under_either_name() -> None:
     series = pd.Series(expected, index=[30, 4, 9, 2, 8, 1, 0])  # of a split of a table
     for stored in (Y, Y.to(torch.uint8), expected, np.array(expected), series):
         for name in ("labels", "targets"):
-            labels = class_labels(indexed(Named({name: stored})), 7)
+            labels = class_labels(indexed(Named(**{name: stored})))
             assert labels is not None
             assert (labels.dtype, labels.tolist()) == (torch.int64, expected)
     for stored in (Y.float(), expected[:3], ["a"] * 7, torch.zeros(7, 2).long(), 3, None):
-        assert class_labels(SimpleNamespace(labels=stored), 7) is None
-    assert class_labels(object(), 7) is None
-    both = SimpleNamespace(labels=["a"] * 7, targets=Y)
-    assert isinstance(class_labels(both, 7), Tensor)
+        assert class_labels(Named(labels=stored)) is None
+    assert class_labels(object()) is None
+    assert isinstance(class_labels(Named(labels=["a"] * 7, targets=Y)), Tensor)
 
 
 def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
@@ -93,7 +92,7 @@ def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
         (as_loader(DataLoader(PAIRS)), Y),
         (Subset(PAIRS, rows), Y[rows]),
         (indexed(Subset(Subset(PAIRS, np.array(rows)), [2, 1])), Y[[4, 0]]),
-        (ConcatDataset([Subset(PAIRS, rows), Named({"targets": Y})]), torch.cat([Y[rows], Y])),
+        (ConcatDataset([Subset(PAIRS, rows), Named(targets=Y)]), torch.cat([Y[rows], Y])),
     ):
         labels = class_labels(data)
         assert labels is not None
@@ -103,7 +102,6 @@ def test_class_labels_are_found_in_tensors_and_parts_of_data_sets() -> None:
     for none in (TensorDataset(X, Y + 7), TensorDataset(X, Y - 9), TensorDataset(X[:0], Y[:0])):
         assert class_labels(none) is None
     assert class_labels(ConcatDataset([PAIRS, TensorDataset(X, X)])) is None
-    assert class_labels(Subset(PAIRS, rows), 4) is None
 
 
 def test_labels_that_are_not_those_of_the_rows_are_not_used() -> None:
@@ -121,9 +119,8 @@ def test_labels_that_are_not_those_of_the_rows_are_not_used() -> None:
                 labels = class_labels(data)
                 assert (labels is not None) == known
                 assert labels is None or labels.equal(targets)
-    with_weight = Transformed(targets, lambda y: y, lambda x, y: (x, y, 0.5))
-    for data in (with_weight, Transformed(targets, lambda y: y, lambda x, y: (x, x, y))):
-        assert targets.equal(class_labels(data))  # type: ignore[arg-type]
+    two_inputs = Transformed(targets, lambda y: y, lambda x, y: (x, x, y))
+    assert targets.equal(class_labels(two_inputs))  # type: ignore[arg-type]
     relabelled: Any = Subset(PAIRS, [4, 0, 4])
     relabelled.targets = [2, 2, 2]
     assert class_labels(relabelled) is None

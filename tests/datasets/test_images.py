@@ -2,8 +2,6 @@
 
 import io
 import os
-import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -91,32 +89,14 @@ def test_only_png_and_jpeg_reach_a_decoder_whatever_the_name_says(monkeypatch, t
             load("folders", tmp_path / kind)
 
 
-def png_of_zeros(side):
-    """A PNG that claims ``side`` x ``side`` pixels; decoding it would take three bytes for each."""
-
-    def chunk(name, data):
-        return (
-            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-        )
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
-    data = chunk(b"IDAT", zlib.compress(bytes(1 << 20), 9))
-    return b"\x89PNG\r\n\x1a\n" + head + data + chunk(b"IEND", b"")
-
-
-@pytest.mark.filterwarnings("ignore:Image size")
 def test_an_image_of_too_many_pixels_is_refused_before_it_is_decoded(monkeypatch):
+    content = written("PNG")
     monkeypatch.setattr(module, "MOST_PIXELS", 64)
-    assert decode(written("PNG"), "it", "replace it").shape == (3, 8, 8)
+    assert decode(content, "it", "replace it").shape == (3, 8, 8)
     monkeypatch.setattr(module, "MOST_PIXELS", 63)
-    with pytest.raises(ValueError, match="it has more than 63 pixels"):
-        decode(written("PNG"), "it", "replace it")
-    monkeypatch.undo()
     monkeypatch.setattr(Image.Image, "load", lambda *_: pytest.fail("decoded"))
-    for side in (8193, 12_000, 50_000):
-        with pytest.raises(ValueError, match=r"it has more than 67,108,864 pixels") as caught:
-            decode(png_of_zeros(side), "it", "replace it")
-        assert str(caught.value).count(". ") == 0
+    with pytest.raises(ValueError, match="it has more than 63 pixels, the most for one image;"):
+        decode(content, "it", "replace it")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs devices")

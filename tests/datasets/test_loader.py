@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 import astkit.datasets.loader as module
-from astkit.datasets import BatchSource, Loader, as_loader, indexed, write_mapped
+from astkit.datasets import Loader, as_loader, indexed, write_mapped
 from astkit.datasets.loader import Augment, automatic_resident, automatic_workers, crop
 from tests.datasets.toy import BOTH, DATA, STATS, N, Rows, assert_same, passes
 
@@ -61,14 +61,6 @@ def mapped(tmp_path_factory):
 # --- batches ---------------------------------------------------------------------------------
 
 
-def test_follows_the_protocol():
-    loader = Loader(DATA, 5)
-    assert isinstance(loader, BatchSource)
-    assert (loader.num_samples, len(loader)) == (N, 5)
-    assert len(Loader(DATA, 5, drop_last=True)) == len(passes(Loader(DATA, 5, drop_last=True))) == 4
-    assert loader.to("cpu") is loader
-
-
 def test_plain_batches_are_the_rows():
     index, x, y = passes(Loader(DATA, N, shuffle=False, normalize=STATS))[0]
     assert index.tolist() == list(range(N))
@@ -102,6 +94,7 @@ def test_however_rows_are_loaded_batches_are_the_same(
     streamed = Loader(DATA, size, resident=False, **options)
     assert (resident.resident, streamed.resident) == (True, False)
     expected = passes(resident, epoch, **chosen)
+    assert visits is not None or len(resident) == len(expected)
     assert_same(expected, passes(streamed, epoch, **chosen))
     assert_same(expected, passes(Loader(Rows(), size, **options), epoch, **chosen))
     assert_same(expected, passes(Loader(mapped, size, **options), epoch, **chosen))
@@ -121,9 +114,7 @@ def test_a_row_looks_the_same_in_any_batch(order, size, epoch):
 
 def test_a_plain_copy_loads_every_row_as_it_is():
     loader = Loader(DATA, 8, augment=BOTH, drop_last=True, normalize=STATS)
-    order = torch.arange(N).flip(0)
-    expected = passes(Loader(DATA, 8, normalize=STATS), order=order)
-    assert_same(expected, passes(loader.plain(), order=order))
+    assert_same(passes(Loader(DATA, 8, normalize=STATS)), passes(loader.plain()))
     assert loader.drop_last
 
 
@@ -206,14 +197,6 @@ def test_a_row_that_occurs_again_is_augmented_again():
     again = passes(loader, order=order[:1], occurrence=torch.tensor([5]))
     assert torch.equal(again[0][1][0], seen[5])
     assert again[0][0].item() == 0
-
-
-def test_draws_of_augmentations_are_those_of_earlier_versions():
-    tops, lefts = [6, 4, 7, 8, 3, 0], [5, 7, 2, 8, 8, 1]
-    flips = [False, True, True, True, True, False]
-    x = torch.rand(6, 2, 5, 5)
-    moved = augmented(Augment(BOTH, pad=4), x, seed=3, epoch=2)
-    assert torch.equal(moved, slow(x, tops, lefts, flips, 4))
 
 
 # --- workers ---------------------------------------------------------------------------------
@@ -351,16 +334,6 @@ def test_what_goes_to_a_gpu_is_pinned_and_prefetched():
 # --- refusals --------------------------------------------------------------------------------
 
 
-def test_unusable_items():
-    for data, words in (
-        (Rows(label=str), "contains tuple without a tensor of shape"),
-        (Rows(lambda x: object()), "cannot be stacked"),
-        (Rows(lambda x: torch.zeros(int(x[0, 0, 0]))), "cannot be stacked"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            passes(Loader(data, 4))
-
-
 WRAPS = (
     lambda data: data,
     indexed,
@@ -378,17 +351,21 @@ def test_numbers_of_rows_are_no_targets(wrap):
             list(as_loader(wrap(Numbered(number)), batch_size=None).batches(0))
     for number in (lambda row: row % 5, lambda row: row + 1, float, lambda row: [row, row]):
         list(as_loader(wrap(Numbered(number))).batches(0))
-
-
-def test_streams_that_number_their_rows_are_refused_too():
     x, y = torch.ones(20, 3), torch.arange(20) % 2
-    with pytest.raises(ValueError, match="is the number of the row"):
+    with pytest.raises(ValueError, match=words):  # of a stream, whose rows cannot be read
         list(as_loader([(x, y, torch.arange(20))]).batches(0))
     for rows in (torch.arange(20) % 10, torch.arange(20).flip(0), torch.arange(20.0)):
         list(as_loader([(x, y, rows)]).batches(0))
 
 
-def test_impossible_arguments():
+def test_unusable_items_and_arguments():
+    for data, words in (
+        (Rows(label=str), "contains tuple without a tensor of shape"),
+        (Rows(lambda x: object()), "cannot be stacked"),
+        (Rows(lambda x: torch.zeros(int(x[0, 0, 0]))), "cannot be stacked"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            passes(Loader(data, 4))
     for changes, words in (
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": N + 1, "drop_last": True}, "batch_size is 24, and the data have 23 rows"),
@@ -445,17 +422,12 @@ def test_crops_and_flips_equal_the_slow_loop(pad, channels, width, seed, dtype):
     assert torch.equal(flipped, slow(x, [0] * 5, [0] * 5, flips.tolist(), 0))
 
 
-def test_every_offset_occurs_and_epochs_differ():
-    pixels = torch.zeros(2000, 1, 5, 5)
-    pixels[:, :, 2, 1] = 1
-    places = []
-    for epoch in (0, 1):
-        moved = augmented(Augment(("crop", "flip"), pad=2), pixels, 0, epoch).flatten(1)
-        places.append(torch.where(moved.sum(1) > 0, moved.argmax(1), 25))  # 25: cropped away
-    counts = places[0].bincount(minlength=26)
-    expected = torch.tensor([40, 80, 80, 80, 40]).repeat(5)  # of 2000, from 5 x 5 offsets and flips
-    assert ((counts[:25] - expected).abs() < 5 * expected.sqrt()).all()
-    assert not torch.equal(*places)
+def test_draws_are_those_of_earlier_versions():
+    tops, lefts = [6, 4, 7, 8, 3, 0], [5, 7, 2, 8, 8, 1]
+    flips = [False, True, True, True, True, False]
+    x = torch.rand(6, 2, 5, 5)
+    moved = augmented(Augment(BOTH, pad=4), x, seed=3, epoch=2)
+    assert torch.equal(moved, slow(x, tops, lefts, flips, 4))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

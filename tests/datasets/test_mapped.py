@@ -95,11 +95,9 @@ IMPOSSIBLE = [(-1, 3, 6, 5), (-2, -3, 4, 4), (2**40, 3, 2, 2), (2**62, 3, 2, 2),
         ("labels.npy", array(np.array(3)), r"labels\.npy is not a complete"),
         ("labels.npy", header((4,)).replace(b"}", b"("), "labels.npy"),  # a bracket left open
         *[("images.npy", header(shape), "images.npy is not a complete") for shape in IMPOSSIBLE],
-        *[("labels.npy", header(shape), "labels.npy is not a complete") for shape in IMPOSSIBLE],
         ("classes.json", json.dumps(["a", "b"]).encode(), "has the label 3"),
         ("classes.json", b"{}", "does not contain a list of names"),
         ("classes.json", b'["a", "b', "toy is unusable: .*classes.json is not JSON"),
-        ("classes.json", b'["\xff"]', "toy is unusable: .*classes.json is not JSON"),
         ("classes.json", b"[" * 100_000, "toy is unusable: .*classes.json is not JSON"),
     ],
 )

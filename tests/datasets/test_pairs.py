@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -93,14 +92,12 @@ def test_a_line_that_is_no_pair_is_named(line, tmp_path):
         read_pairs(path)
 
 
-def test_files_that_are_damaged_empty_expand_or_never_end_are_refused(tmp_path, monkeypatch):
+def test_files_that_are_damaged_empty_or_expand_are_refused(tmp_path, monkeypatch):
     whole = written(tmp_path / "torn.jsonl.gz", docs_pairs()[:50]).read_bytes()
     monkeypatch.setattr(pairs, "MOST_BYTES", 1000)
     (tmp_path / "torn.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "bomb.jsonl.gz").write_bytes(gzip.compress(b" " * 100_000))
-    (tmp_path / "deep.jsonl").write_bytes(b"[" * 999)
-    os.mkfifo(tmp_path / "pipe.jsonl")
     for path in sorted(tmp_path.iterdir()):
         with pytest.raises(ValueError, match=path.name):
             read_pairs(path)

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.features import IMAGES, FeaturesOf, Rows, kind_of
+from astkit.gating.features import IMAGES, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
-from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, input_test
+from astkit.gating.ratio import FITTED, Pair, class_factor, class_test, input_ratio, input_test
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
 FEWEST = 100  # rows of a target
 ASKED = 2000  # training rows of a test with the features of the model
+FITS, MOST = 12, 0.1  # of estimators to all rows of a sample; of a run's FLOPs, to be spent on them
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,6 @@ class Aimed:
 
     weights: Tensor | None  # float64 [N], mean 1; None: all rows
     forecast: Forecast
-    shifted: bool  # whether the training data and the target differ
     flops: float
 
 
@@ -47,7 +47,8 @@ class Aim(Policy):
     far, rows that the model has not seen yet are tested, and weighted as above. If rows are drawn,
     those are tested that are to be drawn next: untrained features see other pixels, but the model
     sees meanings and wrong labels that are left among them, and the weights are multiplied by the
-    ratio that it finds. The power is kept; the proxy has judged already that the target pays.
+    ratio that it finds. The power is kept; the proxy has judged already that the target pays. The
+    model is not asked where that would cost more than `MOST` of the run.
 
     Rows are drawn systematically: over an epoch a row comes its expected number of times, rounded
     up or down. The loss is their plain mean: the draw itself moves the distribution.
@@ -93,14 +94,11 @@ class Aim(Policy):
 
     def _ask_early(self, run: RunInfo) -> None:
         """Compare the data with the target before the first step."""
-        target, self.stage = checked_target(run), 2
-        known = self.features is not None or run.features is None or has_features(run.data)
-        if known:
-            train, wanted = Rows(run.data, self.features), Rows(target, self.features)
-            self._settle(aimed(Pair(train, wanted, run.seed)))
-        images = not known or train.kind == IMAGES
-        if run.features is not None and images:
-            self.stage = 1
+        both = pair(run.data, run.target, self.features, run.seed)
+        kind, can_ask_model = both.train.kind, run.features is not None
+        self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
+        if kind != UNKNOWN or not can_ask_model:
+            self._settle(aimed(both))
 
     def _ask_the_model(self, run: RunInfo) -> None:
         """Compare rows that are to be trained on next with the target, as the model sees them."""
@@ -111,6 +109,9 @@ class Aim(Policy):
         train = Rows(run.data, by_row=lambda rows: features(rows, "data"))
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"))
         seen = Pair(train, target, run.seed)
+        width = train.features(run.rows[:1]).shape[1]
+        if not affordable(run, width):
+            return
         if self.drawn_by is None:
             self._settle(aimed(seen, run.rows[:ASKED]))
             return
@@ -129,14 +130,12 @@ def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
     """
     start = time.perf_counter()
     whole = torch.ones(len(pair.train), dtype=torch.float64)
-    classes = pair.has_classes and class_test(pair) <= LEVEL / TESTS
+    labels = pair.labels
+    if labels is not None and class_test(*labels, pair.seed) > LEVEL / TESTS:
+        labels = None  # the classes are as frequent in both
 
     def factor_of(of_target: Tensor) -> Tensor:
-        if not classes:
-            return whole
-        assert pair.train.labels is not None
-        assert pair.target.labels is not None
-        return class_factor(pair.train.labels, pair.target.labels[of_target])
+        return whole if labels is None else class_factor(labels[0], labels[1][of_target])
 
     def weights_of(of_target: Tensor, rows: Tensor) -> Tensor:
         factor = factor_of(of_target)
@@ -153,9 +152,9 @@ def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
         gain, error, unit, power = found
         seconds = time.perf_counter() - start
         forecast = Forecast(gain, error, unit, power, seconds, reason)
-        return Aimed(weights, forecast, classes or inputs, pair.booked())
+        return Aimed(weights, forecast, pair.booked())
 
-    if not (classes or inputs):
+    if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
         return result(None, 0.0, 0.0, "", 0.0, reason=alike)
     power, gain, error, unit = judge(pair, weights_of)
@@ -202,10 +201,30 @@ def forecast(
 
 
 def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int = 0) -> Pair:
-    """A pair for `aimed`; ``ValueError`` for a target of fewer than `FEWEST` rows."""
+    """A pair for `aimed`; ``ValueError`` without a target, or for one with too few rows."""
+    if target is None:
+        raise ValueError(
+            "aim draws what the target needs, but there is no target: pass validation data like"
+            " those that the model is meant for, validation=..."
+        )
     made = Pair(Rows(train, features), Rows(target, features), seed)
-    _check_size(len(made.target))
+    if len(made.target) < FEWEST:
+        raise ValueError(
+            f"the target has {len(made.target)} rows, too few to compare the training data with:"
+            f" pass at least {FEWEST}"
+        )
     return made
+
+
+def affordable(run: RunInfo, width: int) -> bool:
+    """Whether fits to features ``[n, width]`` may take at most `MOST` of the FLOPs of the run.
+
+    They would take more where the data are few and the network is small.
+    """
+    if not run.flops or not run.progress:
+        return True
+    fits = FITS * 2.0 * min(run.samples, FITTED) * width**2  # normal equations
+    return fits <= MOST * run.flops / run.progress
 
 
 def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:
@@ -221,32 +240,3 @@ def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:
     places = torch.searchsorted(ends, start + torch.arange(count), right=True)
     drawn = order[places.clamp_max(len(order) - 1)]
     return drawn[torch.randperm(count, generator=random)]
-
-
-def checked_target(run: RunInfo) -> Any:
-    """The target of a run; ``ValueError`` without one, or with too few rows."""
-    if run.target is None:
-        raise ValueError(
-            "aim draws what the target needs, but there is no target: pass validation data like"
-            " those that the model is meant for, validation=..."
-        )
-    if hasattr(run.target, "__len__"):
-        _check_size(len(Rows(run.target, by_row=lambda rows: rows[:, None])))
-    return run.target
-
-
-def has_features(data: Any) -> bool:
-    """Whether `Rows` knows features of the inputs of ``data``."""
-    try:
-        kind_of(Rows(data, by_row=lambda rows: rows[:, None]).inputs(torch.arange(1)))
-    except ValueError:
-        return False
-    return True
-
-
-def _check_size(rows: int) -> None:
-    if rows < FEWEST:
-        raise ValueError(
-            f"the target has {rows} rows, too few to compare the training data with: pass at least"
-            f" {FEWEST}"
-        )
