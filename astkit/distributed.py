@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-
-_FAILURES = ("gloo", "NCCL", "onnection closed", "onnection reset", "Broken pipe", "TCPStore")
 
 
 def world() -> int:
@@ -143,9 +140,8 @@ def check_model(model: nn.Module) -> None:
 def same_buffers(model: nn.Module) -> None:
     """Copy the buffers of process 0, such as BatchNorm statistics, to the other processes."""
     if world() > 1:
-        with explained():
-            for buffer in model.buffers():
-                dist.broadcast(buffer, 0)
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
 
 
 def whole(tree: Any) -> Any:
@@ -164,26 +160,6 @@ def sharded_like(value: Any, parameter: Tensor) -> Any:
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn a communication error into a ``RuntimeError`` of one sentence."""
-    try:
-        yield
-    except RuntimeError as error:
-        known = isinstance(error, dist.DistError) or any(w in str(error) for w in _FAILURES)
-        if world() == 1 or not known or isinstance(error, LostProcessError):
-            raise
-        raise LostProcessError(
-            f"process {rank()} of {world()} stopped, because another one ended or did not answer in"
-            " time: fix the error that the other one reports, and start all again, with resume=True"
-            " to continue from the newest checkpoint"
-        ) from error
-
-
-class LostProcessError(RuntimeError):
-    """Another process of the group ended or did not answer."""
-
-
 def _sharded(value: Any) -> bool:
     module = sys.modules.get("torch.distributed.tensor")  # importing it takes seconds
     return module is not None and isinstance(value, module.DTensor)
@@ -193,16 +169,14 @@ def _reduced(values: Sequence[float], operation: Any) -> list[float]:
     if world() == 1:
         return [float(value) for value in values]
     tensor = torch.tensor(values, dtype=torch.float64, device=_device())
-    with explained():
-        dist.all_reduce(tensor, operation)
+    dist.all_reduce(tensor, operation)
     return tensor.tolist()
 
 
 def _all(values: Tensor) -> list[Tensor]:
     values = values.to(_device()).contiguous()
     parts = [torch.empty_like(values) for _ in range(world())]
-    with explained():
-        dist.all_gather(parts, values)
+    dist.all_gather(parts, values)
     return parts
 
 

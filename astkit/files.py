@@ -6,7 +6,6 @@ import json
 import math
 import os
 import secrets
-import stat
 import sysconfig
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,8 +22,7 @@ CHECKOUT = None if _PARENT.name == "site-packages" else _PARENT
 def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
     """Write ``content`` to ``path`` atomically: a reader sees the old or the new file.
 
-    Temporary file in the same folder, fsync, rename, fsync of the folder; missing folders are
-    created. A new file has the mode of the umask, an existing one keeps its mode. Raises
+    Temporary file in the same folder, fsync, rename; missing folders are created. Raises
     ``OSError`` if writing fails, keeping the old file, and the errors of `check_target`.
     """
     path = check_target(path)
@@ -37,8 +35,6 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if path.exists():
-            os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         os.replace(temporary, path)
     except BaseException as error:
         if isinstance(error, OSError):  # errors may name no file or the temporary one
@@ -46,13 +42,6 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | str) -> Path:
         with suppress(OSError):
             temporary.unlink()
         raise
-    # the rename is durable only after an fsync of the folder; Windows cannot open folders
-    if os.name == "posix":
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
     return path
 
 
@@ -71,36 +60,21 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> Path
     return write_atomic(path, json.dumps(plain_values(content), indent=1) + "\n")
 
 
-def plain_values(record: Mapping[str, Any]) -> dict[str, Any]:
-    """``record`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
+def plain_values(value: Any, name: str = "the value") -> Any:
+    """``value`` as JSON can represent it (RFC 8259): tensors and arrays become lists.
 
-    A non-finite number becomes ``None``, and ``"<name>_reason"`` says "NaN", "Infinity" or
-    "-Infinity". Raises ``ValueError`` for other types.
+    A number that is not finite becomes ``None``. Raises ``ValueError`` for other types.
     """
-    plain: dict[str, Any] = {}
-    for name, value in record.items():
-        lost: list[str] = []
-        plain[name] = _plain(name, value, lost)
-        if lost:
-            plain[f"{name}_reason"] = lost[0]
-    return plain
-
-
-def _plain(name: str, value: Any, lost: list[str]) -> Any:
-    """``value`` for JSON; reasons of non-finite numbers are added to ``lost``."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        lost.append("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
-        return None
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, int | str):
+        return value
     if isinstance(value, dict):
-        return {str(key): _plain(name, part, lost) for key, part in value.items()}
+        return {str(key): plain_values(part, str(key)) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(name, part, lost) for part in value]
+        return [plain_values(part, name) for part in value]
     if hasattr(value, "tolist"):  # tensors and numpy values
-        return _plain(name, value.tolist(), lost)
+        return plain_values(value.tolist(), name)
     raise ValueError(
         f"{name!r} is a {type(value).__name__}, which JSON cannot hold: give numbers, strings, or"
         " lists and mappings of them"

@@ -27,21 +27,16 @@ def build(name: str, shape: Shape, classes: int, seed: int = 0, **options: Any) 
         return cast(nn.Module, resolve("model", name)(shape, classes, **options))
 
 
-def _convolution(inputs: int, outputs: int, batch_norm: bool, stride: int = 1) -> list[nn.Module]:
-    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, stride, padding=1)]
-    if batch_norm:
-        layers.append(nn.BatchNorm2d(outputs))
-    return [*layers, nn.ReLU()]
-
-
 class DigitsCNN(nn.Sequential):
     """Two convolutions, the second with stride 2, and a linear layer; for images of about 8x8."""
 
-    def __init__(self, shape: Shape = (1, 8, 8), classes: int = 10, batch_norm: bool = False):
+    def __init__(self, shape: Shape = (1, 8, 8), classes: int = 10):
         channels, height, width = shape
         super().__init__(
-            *_convolution(channels, 16, batch_norm),
-            *_convolution(16, 32, batch_norm, stride=2),
+            nn.Conv2d(channels, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
             nn.Flatten(),
             nn.Linear(32 * ((height + 1) // 2) * ((width + 1) // 2), classes),
         )
@@ -50,13 +45,16 @@ class DigitsCNN(nn.Sequential):
 class SimpleCNN(nn.Sequential):
     """The original's CNN: three convolutions, two poolings, two linear layers, dropout 0.5."""
 
-    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10, batch_norm: bool = False):
+    def __init__(self, shape: Shape = (3, 32, 32), classes: int = 10):
         channels, height, width = shape
         super().__init__(
-            *_convolution(channels, 32, batch_norm),
-            *_convolution(32, 64, batch_norm),
+            nn.Conv2d(channels, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
             nn.MaxPool2d(2),
-            *_convolution(64, 128, batch_norm),
+            nn.Conv2d(64, 128, 3, padding=1),
+            nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Flatten(),
             nn.Linear(128 * (height // 4) * (width // 4), 256),

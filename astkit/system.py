@@ -19,9 +19,6 @@ _KEEPING = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: -1, _MMAP_MAX: 0}
 _USUAL = {_MMAP_THRESHOLD: _CEILING, _TRIM_THRESHOLD: 2 * _CEILING, _MMAP_MAX: 65_536}
 _SET_BY_USER = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_MAX_")
 
-# mallopt cannot be queried, and contexts may nest
-_keeping = False
-
 
 @contextmanager
 def tuned(threads: int | None = None, keep_memory: bool = False) -> Iterator[None]:
@@ -34,19 +31,16 @@ def tuned(threads: int | None = None, keep_memory: bool = False) -> Iterator[Non
             zeroed page by page at every step. Memory then stays at its peak until the context ends.
             Without effect where `can_keep_memory` is false.
     """
-    global _keeping
     before = torch.get_num_threads()
     torch.set_num_threads(min(threads or before, allowed_cpus()))
-    begins = keep_memory and not _keeping and can_keep_memory()
-    if begins:
-        _keeping = True
+    keep_memory = keep_memory and can_keep_memory()
+    if keep_memory:
         _mallopt(_KEEPING)
     try:
         yield
     finally:
         torch.set_num_threads(before)
-        if begins:
-            _keeping = False
+        if keep_memory:
             _mallopt(_USUAL).malloc_trim(0)  # return cached memory
 
 

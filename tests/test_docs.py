@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import pkgutil
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -22,7 +21,6 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from playwright.sync_api import sync_playwright
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -209,17 +207,6 @@ def test_the_path_of_a_batch_is_that_of_the_code() -> None:
         assert not kind or re.search(rf"^class {kind}\b", text, re.MULTILINE), name
 
 
-def test_external_links_are_well_formed() -> None:
-    files = [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *ROOT.glob("astkit/**/*.py")]
-    wrong = []
-    for path in files:
-        for link in re.findall(r"\bhttps?:[^\s)>\]\"'`]*", path.read_text("utf-8")):
-            parts = urlsplit(link)
-            if not re.fullmatch(r"[\w-]+(\.[\w-]+)+", parts.netloc) or parts.scheme != "https":
-                wrong.append(f"{path.name}: {link}")
-    assert wrong == []
-
-
 ADDRESS = "https://github.com/OWNER/NAME"
 
 
@@ -321,17 +308,3 @@ def test_no_link_of_the_site_is_dead_and_nothing_is_loaded_from_elsewhere(built:
             wrong += [f"{path.relative_to(built)}: {link}"] if dead else []
     assert len(pages) > 50
     assert wrong == []
-
-
-@pytest.mark.full
-def test_the_search_works_offline(built: Path) -> None:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("no chromium here: install Debian's chromium, or Google Chrome, to run this")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_context(offline=True).new_page()
-        for query, expected in (("InfoBatch", "policies/infobatch"), ("diabetes", "notebooks/07")):
-            page.goto(f"{(built / 'search.html').as_uri()}?q={query}")
-            page.wait_for_selector(f"ul.search a[href*='{expected}']", timeout=60_000)
-        browser.close()

@@ -36,16 +36,13 @@ def test_what_is_written_is_read_back(
 
 
 @posix
-def test_the_mode_follows_the_umask_and_that_of_an_older_file_stays(tmp_path: Path) -> None:
+def test_the_mode_follows_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         for umask, mode in ((0o022, 0o644), (0o002, 0o664), (0o077, 0o600)):
             os.umask(umask)
             path = write_atomic(tmp_path / f"{umask:o}", b"x")
             assert stat.S_IMODE(path.stat().st_mode) == mode
-            path.chmod(0o640)
-            write_atomic(path, b"y")
-            assert stat.S_IMODE(path.stat().st_mode) == 0o640
     finally:
         os.umask(before)
 
@@ -117,7 +114,6 @@ class Full:
         ("fsync", refuse, OSError),
         ("replace", refuse, OSError),
         ("replace", interrupt, KeyboardInterrupt),
-        ("chmod", refuse, OSError),
         ("fdopen", Full, OSError),
     ],
 )
@@ -139,37 +135,14 @@ def test_a_failing_step_keeps_the_old_file_and_leaves_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@posix
-def test_file_then_rename_then_folder_reach_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fsync, replace = os.fsync, os.replace
-    events: list[str] = []
-
-    def noted_fsync(descriptor: int) -> None:
-        folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
-        events.append("sync folder" if folder else "sync file")
-        fsync(descriptor)
-
-    def noted_replace(source: str, target: str) -> None:
-        events.append("rename")
-        replace(source, target)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "replace", noted_replace)
-    write_atomic(tmp_path / "file", "content")
-    assert events == ["sync file", "rename", "sync folder"]
-
-
 # --- JSON ------------------------------------------------------------------------------------
 
 
-def test_values_become_plain_and_lost_numbers_have_a_reason(tmp_path: Path) -> None:
+def test_values_become_plain(tmp_path: Path) -> None:
     record = {"loss": math.nan, "worst": -math.inf, "rate": np.float32(0.5), "on": True}
     record |= {"rows": torch.arange(2), "nested": {1: (1, [math.inf])}, "none": None}
-    plain = {"loss": None, "loss_reason": "NaN", "worst": None, "worst_reason": "-Infinity"}
-    plain |= {"rate": 0.5, "on": True, "rows": [0, 1], "none": None}
-    plain |= {"nested": {"1": [1, [None]]}, "nested_reason": "Infinity"}
+    plain = {"loss": None, "worst": None, "rate": 0.5, "on": True, "rows": [0, 1], "none": None}
+    plain |= {"nested": {"1": [1, [None]]}}
     assert plain_values(record) == plain
     path = write_json(tmp_path / "a.json", record)
     assert json.loads(path.read_text()) == read_json(path) == plain

@@ -300,27 +300,3 @@ def children():
     """Ids of the processes that this one has started and that have not ended."""
     tasks = Path("/proc/self/task")
     return {pid for task in tasks.glob("*/children") for pid in task.read_text().split()}
-
-
-def test_each_fault_is_found_in_a_reader_that_has_it(tmp_path, alarm, monkeypatch):
-    def raises(kind, sentence):
-        def read(folder, path):
-            raise kind(sentence.format(path))
-
-        return read
-
-    (tmp_path / "example").mkdir()
-    metrics(tmp_path / "example")
-    monkeypatch.setattr("tests.test_hostile.MOST_SECONDS", 1)
-    for read, fault in (
-        (raises(KeyError, "{}"), "not a refusal"),
-        (raises(ValueError, "it is damaged"), "names no file"),
-        (raises(ValueError, "{}\nis damaged"), "several lines"),
-        (raises(OSError, "{} " + "x" * 9999), "too long"),
-        (lambda folder, path: (tmp_path / "outside" / "new").touch(), "changed a file outside"),
-        (lambda folder, path: os.read(os.pipe()[0], 1), "KeyboardInterrupt"),
-    ):
-        assert fault in "".join(faults("metrics", read, tmp_path, 0))
-    assert faults("metrics", raises(ValueError, "{} is odd"), tmp_path, 0) == []
-    monkeypatch.setattr("tests.test_hostile.MOST_MEMORY", -1)
-    assert "took much memory" in "".join(faults("metrics", read_metrics, tmp_path, 0))

@@ -23,14 +23,6 @@ def size(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def convolution(inputs: int, outputs: int, side: int = 3) -> int:
-    return inputs * outputs * side * side + outputs
-
-
-def linear(inputs: int, outputs: int) -> int:
-    return inputs * outputs + outputs
-
-
 # --- shapes and sizes ------------------------------------------------------------------------
 
 
@@ -44,43 +36,15 @@ def test_images_go_in_and_one_number_a_class_comes_out(
         assert model(torch.randn(batch, *shape)).shape == (batch, classes)
 
 
-@pytest.mark.parametrize(("shape", "classes"), [((3, 32, 32), 10), ((3, 16, 24), 7)])
-def test_the_size_of_the_cnns(shape: tuple[int, int, int], classes: int) -> None:
-    channels, height, width = shape
-    convolutions = convolution(channels, 32) + convolution(32, 64) + convolution(64, 128)
-    dense = linear(128 * (height // 4) * (width // 4), 256) + linear(256, classes)
-    assert size(SimpleCNN(shape, classes)) == convolutions + dense
-    norms = 2 * (32 + 64 + 128)
-    assert size(SimpleCNN(shape, classes, batch_norm=True)) == convolutions + dense + norms
-
-    convolutions = convolution(channels, 16) + convolution(16, 32)
-    dense = linear(32 * (height // 2) * (width // 2), classes)
-    assert size(DigitsCNN(shape, classes)) == convolutions + dense
-    assert size(DigitsCNN(shape, classes, batch_norm=True)) == convolutions + dense + 2 * (16 + 32)
-
-
-@pytest.mark.parametrize(
-    ("shape", "classes", "options"),
-    [
-        ((3, 32, 32), 10, {}),
-        ((1, 8, 8), 10, {"width": 16, "depth": 2, "heads": 2}),
-        ((3, 16, 24), 5, {"patch": 8, "width": 24, "depth": 1, "heads": 3}),
-    ],
-)
-def test_the_size_of_the_vit(
-    shape: tuple[int, int, int], classes: int, options: dict[str, int]
-) -> None:
-    channels, height, breadth = shape
-    patch, width, depth = (
-        options.get(name, usual) for name, usual in (("patch", 4), ("width", 256), ("depth", 6))
-    )
-    tokens = (height // patch) * (breadth // patch) + 1
-    embedding = convolution(channels, width, patch) + tokens * width + width
-    attention = linear(width, 3 * width) + linear(width, width)
-    feed_forward = linear(width, 2 * width) + linear(2 * width, width)
-    layer = attention + feed_forward + 2 * 2 * width
-    expected = embedding + depth * layer + 2 * width + linear(width, classes)
-    assert size(build("simplified_vit", shape, classes, **options)) == expected
+def test_sizes_are_those_worked_out_by_hand() -> None:
+    convolutions = [27 * 32 + 32, 288 * 64 + 64, 576 * 128 + 128]
+    dense = [64 * 128 * 256 + 256, 256 * 10 + 10]
+    assert size(SimpleCNN()) == sum(convolutions + dense) == 2_193_226
+    assert size(DigitsCNN()) == (9 * 16 + 16) + (144 * 32 + 32) + (512 * 10 + 10)
+    embedding = (48 * 256 + 256) + 65 * 256 + 256
+    attention, feed_forward = 256 * 768 + 768 + 256 * 256 + 256, 256 * 512 + 512 + 512 * 256 + 256
+    layers = 6 * (attention + feed_forward + 4 * 256)
+    assert size(SimplifiedViT()) == embedding + layers + 2 * 256 + 2570 == 3_195_146
 
 
 # --- what the layers do ----------------------------------------------------------------------

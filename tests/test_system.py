@@ -24,9 +24,9 @@ needs_glibc = pytest.mark.skipif(not GLIBC, reason="glibc on Linux only")
 def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (*system._SET_BY_USER, "GLIBC_TUNABLES", "LD_PRELOAD"):
         monkeypatch.delenv(name, raising=False)
-    before = torch.get_num_threads(), system._keeping
+    before = torch.get_num_threads()
     yield
-    assert (torch.get_num_threads(), system._keeping) == before
+    assert torch.get_num_threads() == before
 
 
 @pytest.fixture
@@ -93,15 +93,6 @@ def huge_pages() -> bool:
     """Whether the kernel hands out huge pages unasked, so that faults are few."""
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return setting.is_file() and "[always]" in setting.read_text()
-
-
-@needs_glibc
-def test_blocks_may_nest(told: list[dict[int, int]]) -> None:
-    with tuned(keep_memory=True):
-        for keep in (True, False):
-            with tuned(keep_memory=keep):
-                assert told == [system._KEEPING]  # one process has one malloc
-    assert told == [system._KEEPING, system._USUAL]
 
 
 @needs_glibc

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from io import TextIOWrapper
 from typing import Any
 
 GOOD, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -20,9 +19,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0: success; 1: a run failed; 2: invalid arguments or files; 130: interrupted.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # paths may not be encodable in the C locale
-            stream.reconfigure(errors="backslashreplace")
     try:
         options = _parser().parse_args(arguments)
         return options.command(options) or GOOD

@@ -40,7 +40,7 @@ from astkit.comparison.statistics import (
     spread_of_draws,
 )
 from astkit.comparison.verdict import Verdict, amount, judge, unequal, unit
-from astkit.files import read_json, write_atomic, write_json
+from astkit.files import plain_values, read_json, write_atomic, write_json
 from astkit.gating.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 NAME = "comparison.json"
 NEEDED = {"policy", "seed", "value", "flops", "seconds", "curve", "visits"}  # of an entry
-SCHEMA = 2
+SCHEMA = 3
 """Version of `Comparison.to_json`; it is raised when a key changes its meaning or goes."""
 MEANS = ("value", *COSTS, "joules", "trained", "scored", "rate", "worst_class")
 TITLE = "Does choosing samples help here?"
@@ -137,9 +137,7 @@ class Comparison:
         folder = path.with_name(f"{path.stem}_visits")
         if folder != self._folder and self._folder.exists():
             shutil.copytree(self._folder, folder, dirs_exist_ok=True)
-        contents = {name: value for name, value in vars(self).items() if name in _SAVED}
-        contents["forecast"] = None if self.forecast is None else self.forecast._asdict()
-        return write_json(path, contents)
+        return write_json(path, self.to_json())
 
     # --- what was found ---
 
@@ -250,65 +248,40 @@ class Comparison:
         return _PAGE.format(title=TITLE, body="\n".join(parts))
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values, for scripts; what is not known is ``None``.
+        """Everything but the arrays as plain values, as `save` writes it; unknown is ``None``.
 
-        Keys: ``schema`` (`SCHEMA`), ``metric``, ``higher`` (whether a higher value is better),
-        ``unit`` (its ``name``, and the ``factor`` by which differences are shown), ``forecast``
-        (the fields of `Forecast`, or null), ``baseline`` (what has to be known of it), ``legend``
-        (what intervals and outcomes cover), ``notes``, and two lists:
-
-        - ``verdicts``, one for each policy: ``sentence``, ``better`` (true, false or null), and all
-          attributes of `astkit.comparison.verdict.Verdict`; an interval has ``mean``, ``low``,
-          ``high`` and ``n``, in the metric's unit;
-        - ``figures``, one for each method: ``policy``, its `means`, and, except for dense training,
-          the intervals ``reach_flops``, ``reach_seconds`` and ``worst_class_gap``, and ``reached``,
-          a number of seeds: see `further`.
+        Keys: ``schema`` (`SCHEMA`), the attributes of this class, ``legend`` (what intervals and
+        outcomes cover), and ``verdicts``, one for each policy: ``sentence``, ``better`` (true,
+        false or null), and all attributes of `astkit.comparison.verdict.Verdict`; an interval has
+        ``mean``, ``low``, ``high`` and ``n``, in the metric's unit.
         """
-        arms, figures = by_arm(self.entries), []
-        for name, row in means(self.entries).items():
-            beside = {} if name == DENSE else _beside(arms[name], arms[DENSE], self.higher)
-            figures.append({"policy": name, **row, **beside})
-        factor, unit_name = unit(self.metric)
-        said = [
-            {"sentence": each.sentence, "better": each.better, **vars(each)}
-            for each in self.verdicts
-        ]
         contents = {
             "schema": SCHEMA,
             "metric": self.metric,
             "higher": self.higher,
-            "unit": {"name": unit_name, "factor": factor},
+            "smallest_gain": self.smallest_gain,
             "forecast": None if self.forecast is None else self.forecast._asdict(),
             "baseline": self.baseline,
             "legend": legend(self.verdicts),
-            "verdicts": said,
-            "figures": figures,
+            "verdicts": [
+                {"sentence": each.sentence, "better": each.better, **_spelled_out(vars(each))}
+                for each in self.verdicts
+            ],
             "notes": self.notes,
+            "settings": self.settings,
+            "stamp": self.stamp,
+            "entries": self.entries,
         }
-        plain: dict[str, Any] = _json(contents)
+        plain: dict[str, Any] = plain_values(contents)
         return plain
 
 
-_SAVED = (
-    "entries",
-    "metric",
-    "higher",
-    "notes",
-    "baseline",
-    "settings",
-    "stamp",
-    "smallest_gain",
-)
-
-
-def _json(value: Any) -> Any:
-    """``value`` with plain mappings and lists, and None for NaN and infinities."""
-    value = value._asdict() if isinstance(value, Interval | Seeds) else value
-    if isinstance(value, Mapping):
-        return {key: _json(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_json(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _spelled_out(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Named tuples as mappings."""
+    return {
+        name: value._asdict() if isinstance(value, Interval | Seeds) else value
+        for name, value in values.items()
+    }
 
 
 def legend(verdicts: Sequence[Verdict]) -> str:

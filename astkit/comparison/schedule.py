@@ -34,7 +34,6 @@ from astkit.trainers.fingerprint import (
 from astkit.trainers.progress import duration
 
 PLACE = ("source", "torch", "cpu", "devices")  # of a stamp: what seconds depend on
-EXCESS = 1.1  # share of the FLOPs of dense training above which a run is noted
 SHARED = 0.01  # share of the smaller split above which shared rows are warned of
 
 
@@ -282,16 +281,8 @@ class Schedule:
                 " their seconds are not comparable"
             )
         for entry in entries:
-            name = f"{entry['policy']}, seed {entry['seed']}"
-            dense = self.entries[DENSE, entry["seed"]]
             if "failed" in entry:
-                self._say(f"{name}: {entry['failed']}")
-            elif not uncounted and entry["flops"] > EXCESS * dense["flops"]:
-                self._say(
-                    f"{name} cost {entry['flops'] / dense['flops']:.2f} times the FLOPs of dense"
-                    " training: its last step, or the training of a helper model, went beyond the"
-                    " budget; give a larger budget"
-                )
+                self._say(f"{entry['policy']}, seed {entry['seed']}: {entry['failed']}")
 
     def _note_policy(self, label: str, runs: Sequence[Entry]) -> None:
         """Break-even rate, and steps beside those of the control."""

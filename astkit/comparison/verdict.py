@@ -150,7 +150,10 @@ class Verdict:
         if excludes and gain and self.failed:
             return ""
         if excludes and gain and self.flops.mean > EXCESS:
-            return f": above {EXCESS:g} x the FLOPs a gain is not one at equal cost"
+            return (
+                f": above {EXCESS:g} x the FLOPs a gain is not one at equal cost; try a larger"
+                " budget"
+            )
         if self.smallest_gain is not None and (high if self.higher else -low) < self.smallest_gain:
             excludes = f"it excludes a gain of {self._smallest}"
         if excludes:

@@ -270,11 +270,10 @@ class MetricsFile:
     """An observer that appends each record to a JSONL file; see `read`.
 
     A line is ``{"step": ..., "phase": "train" | "epoch" | "event", ...}``. A non-finite number is
-    written as ``null`` with ``"<name>_reason"`` set to "NaN", "Infinity" or "-Infinity", so that
-    every line is valid JSON (RFC 8259). Lines are on disk (fsync) before a checkpoint is written
-    and at the end of a run. An existing file is continued; an incomplete last line is removed.
-    Resuming removes the lines after the checkpoint, and where a run has none yet, all lines: give
-    each run its own file.
+    written as ``null``, so that every line is valid JSON (RFC 8259). Lines are on disk (fsync)
+    before a checkpoint is written and at the end of a run. An existing file is continued; an
+    incomplete last line is removed. Resuming removes the lines after the checkpoint, and where a
+    run has none yet, all lines: give each run its own file.
 
     Args:
         path: the file; missing folders are created.

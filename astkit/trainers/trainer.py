@@ -151,8 +151,7 @@ class Trainer:
         self._observes = self.policy is not None and overrides(self.policy, "observe")
         if self.policy is not None:
             self.optimisation.watching = self._observes and self.policy.needs_outputs
-            helped = self.policy.cost.helpers and getattr(self.policy, "proxy", None) is None
-            copies = helped or overrides(self.policy, "prepare")
+            copies = self.policy.copies_model or overrides(self.policy, "prepare")
             if copies and self._processes > 1 and distributed.is_sharded(self.model):
                 raise ValueError(
                     f"{type(self.policy).__name__} copies the model, which fully_shard prevents:"
@@ -198,7 +197,7 @@ class Trainer:
         `TimeIsUp` when the time budget of the process ends; the run is saved.
         """
         limited = TIME_BUDGET in os.environ
-        with distributed.explained(), self._running():
+        with self._running():
             self._prepare()
             while not self.done:
                 spent = self.progress >= 1.0  # stopped between the last batch and the epoch's end

@@ -44,7 +44,7 @@ def test_a_comparison_is_printed_as_text_or_as_json(tmp_path, capsys):
     assert repr(report) in capsys.readouterr().out
     assert "cached_loss" in (tmp_path / "out" / "comparison.html").read_text()
     assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(report.to_json()))
+    assert json.loads(capsys.readouterr().out) == Comparison.load(tmp_path / "out").to_json()
 
 
 def test_options_reach_the_comparison(monkeypatch, tmp_path):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from filelock import FileLock
 
 from astkit import cli
@@ -18,6 +16,8 @@ from tests.runs import sweeping
 from tests.runs.sweeping import error, process, root, toy  # noqa: F401 (fixtures)
 
 # ruff: noqa: F811
+
+
 PACKAGE = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}
 
 
@@ -77,15 +77,6 @@ def test_an_interrupt_while_the_command_is_imported_is_told_in_a_line(capsys, mo
     assert capsys.readouterr().err == "astkit: interrupted; started again, it resumes\n"
 
 
-def test_a_path_with_umlauts_is_printed_in_any_locale(tmp_path, process, monkeypatch):
-    process("complete")
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", stream)
-    assert run(sweeping.write(tmp_path / "bücher" / "toy.ipynb")) == 0
-    stream.flush()
-    assert rb"b\xfccher" in stream.buffer.getvalue()
-
-
 BARE = """
 import sys
 from astkit.cli import main
@@ -106,14 +97,3 @@ def test_an_absent_package_is_named_by_every_command(tmp_path):
     said = "astkit: {} is not installed: install it, or the extra 'notebooks' of astkit (pip"
     lines = done.stderr.splitlines()
     assert [line.partition(" install -e")[0] for line in lines] == list(map(said.format, absent))
-
-
-@pytest.mark.parametrize("command", ["run", "sweep", "report", "export"])
-def test_help_fits_and_has_examples(command, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
-    assert ended.value.code == 0
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) < 80
-    assert f"  astkit {command} " in text.partition("example")[2]

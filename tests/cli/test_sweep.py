@@ -7,7 +7,6 @@ import pytest
 from astkit.cli import main
 from astkit.runs import sweep
 from astkit.runs.notebook import Outcome
-from tests.cli.refusals import refused
 from tests.runs.sweeping import toy  # noqa: F401 (fixture)
 
 # ruff: noqa: F811
@@ -69,13 +68,3 @@ def test_without_a_failure_the_exit_code_is_0(toy, outcome, capsys):
     outcome(lambda row: {"status": "incomplete"} if row["seed"] else {"note": "it has changed"})
     assert run(toy, *SEEDS) == 0
     assert capsys.readouterr().out.endswith("2 complete\n4 incomplete\nnote: it has changed\n")
-
-
-def test_bad_arguments_are_refused_before_anything_starts(toy, capsys):
-    runs = toy.parent / "runs"
-    for options, sentence in (
-        (["-p", "sede=0..3"], "toy.ipynb has no parameter 'sede': choose from"),
-        (["--jobs", "0"], "jobs is 0: give 1 or more"),
-    ):
-        assert refused(capsys, "sweep", toy, "--runs", runs, *options).startswith(sentence)
-    assert not runs.exists()

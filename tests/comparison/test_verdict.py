@@ -68,7 +68,7 @@ def test_each_outcome_has_its_sentence() -> None:
         " difference, so its spread is unknown",
         said(CLEAR, flops=150.0): "x: cannot tell yet, +2.1 points (95 % interval 1.8 to 2.4),"
         " 5 seeds, 1.50 x the FLOPs, 1.00 x the time: above 1.1 x the FLOPs a gain is not one at"
-        " equal cost",
+        " equal cost; try a larger budget",
         said(negative(CLEAR), flops=150.0): "x: -2.1 points (95 % interval -2.4 to -1.8),"
         " 5 seeds, 1.50 x the FLOPs, 1.00 x the time",
         said([math.nan]): "x: cannot tell yet, 0 seeds, same budget;"

@@ -7,8 +7,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from astkit.profiling import Timings, bootstrap_interval, interleaved, timing
 
@@ -92,14 +90,6 @@ def test_synchronize_charges_queued_work_to_its_arm(clock):
     arms = {"a": lambda: queue.append(2.0), "b": lambda: queue.append(6.0)}
     result = interleaved(arms, rounds=3, clock=clock, synchronize=synchronize)
     assert (result.median("a"), result.median("b")) == (2.0, 6.0)
-
-
-@settings(max_examples=30, deadline=None)
-@given(values=st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
-def test_the_interval_lies_within_the_values_and_is_ordered(values):
-    low, high = bootstrap_interval(values)
-    assert min(values) <= low <= high <= max(values)
-    assert (low, high) == bootstrap_interval(values)
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says(monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from nbformat import NotebookNode
@@ -178,3 +179,24 @@ def test_an_export_finds_what_the_package_finds(number: str, begin_in, tmp_path:
     assert any(outputs for _, outputs in expected)
     # what is written stays in the current folder
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {package.name, "ran.ipynb"}
+
+
+def test_the_template_of_a_competition_writes_a_submission(begin_in, tmp_path: Path) -> None:
+    folder = tmp_path / "input" / "competitions" / "made-up"
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    sides = pd.DataFrame(generator.normal(size=(600, 2)), columns=["height", "width"])
+    table = sides.assign(kind=generator.choice(["a", "b"], 600), name=[f"n{i}" for i in range(600)])
+    table.loc[::7, "width"] = np.nan
+    labels = np.where(sides["height"] + (table["kind"] == "a") > 0.5, "large", "small")
+    table.insert(0, "number", range(600))
+    table[:400].assign(size=labels[:400]).to_csv(folder / "train.csv", index=False)
+    table[400:].to_csv(folder / "test.csv", index=False)
+    parameters = {"target": "size", "row_id": "number", "epochs": 10}
+    plan = export.read(export.COMPETITION)
+    source = export.write(plan, parameters, tmp_path / "out")
+    begin_in("bare", source, tmp_path / "empty", {}, ASTKIT_INPUT=tmp_path / "input")()
+    submission = pd.read_csv(tmp_path / "empty" / "submission.csv")
+    assert submission.columns.tolist() == ["number", "size"]
+    assert submission["number"].tolist() == list(range(400, 600))
+    assert np.mean(submission["size"] == labels[400:]) > 0.8

@@ -43,7 +43,12 @@ def cnn() -> Callable[..., nn.Module]:
     def make(
         seed: int = 0, batch_norm: bool = False, dtype: torch.dtype = torch.float64
     ) -> nn.Module:
-        return models.build("digits_cnn", (1, 8, 8), 10, seed, batch_norm=batch_norm).to(dtype)
+        model = models.build("digits_cnn", (1, 8, 8), 10, seed)
+        if batch_norm:
+            first, second, *rest = model.children()
+            model = nn.Sequential(first, nn.BatchNorm2d(16), second, rest[0], nn.BatchNorm2d(32))
+            model.extend(rest[1:])
+        return model.to(dtype)
 
     return make
 
