@@ -15,12 +15,15 @@ from astkit.files import shipped
 EXPORT = """\
 Writes a notebook that needs neither an installation nor the internet, and the
 kernel-metadata.json that `kaggle kernels push` requires. Files that parameters
-name are taken along.
+name are taken along. Without a notebook, --competition writes a template from
+train.csv to submission.csv.
 
-example:
+examples:
   astkit export notebooks/01_baseline_vs_gated.ipynb -o out/kaggle --user me \\
       --gpu --dataset someone/cifar-10 -p dataset=cifar10 -p time_budget_h=8.5
-  kaggle kernels push -p out/kaggle
+  astkit export --competition titanic -o out/titanic --user me \\
+      -p target=Survived -p row_id=PassengerId
+  kaggle kernels push -p out/titanic
 """
 
 
@@ -30,7 +33,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     text = "write a notebook and the package as one file that runs on Kaggle"
     command = add_command(commands, "export", export, text, EXPORT)
-    command.add_argument("notebook", type=Path, metavar="NOTEBOOK", help=".ipynb file")
+    command.add_argument("notebook", type=Path, nargs="?", metavar="NOTEBOOK", help=".ipynb file")
     add_parameters(command, "name=value", "a parameter; may be repeated")
     folder = "folder of the files"
     command.add_argument("-o", "--out", type=Path, required=True, metavar="DIR", help=folder)
@@ -56,7 +59,9 @@ def export(options: argparse.Namespace) -> None:
     """Write the file and its metadata, and print what to do with them."""
     from astkit.runs import export as kaggle
 
-    plan = kaggle.read(options.notebook)
+    if options.notebook is None and not options.competition:
+        raise ValueError("there is nothing to export: name a notebook, or pass --competition NAME")
+    plan = kaggle.read(options.notebook or kaggle.COMPETITION)
     user = options.user or os.environ.get("KAGGLE_USERNAME") or kaggle.NOBODY
     path = kaggle.write(
         plan,

@@ -326,7 +326,7 @@ class Schedule:
                     " look for wrong labels or at class shares: give the data set an attribute"
                     " labels, one class per row"
                 )
-        shared = shared_rows(self.task.train, self.task.validation, self.task.test) or {}
+        shared = shared_rows(self.task.train, self.task.validation, self.task.test)
         if not shared:
             return
         counts = [f"{part.rows:,} of {a} in {b}" for (a, b), part in shared.items()]

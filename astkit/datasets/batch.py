@@ -151,28 +151,21 @@ def arguments(model: Callable[..., Any], x: Any, y: Any = None) -> tuple[tuple[A
 def join(parts: list[Any]) -> Any:
     """Concatenate the outputs of consecutive parts of a batch.
 
-    Objects that are neither mappings, tuples nor registered in torch's pytree keep their type;
-    their attributes are joined.
+    Objects that torch's pytree does not know keep their type; their attributes are joined.
     """
-    first = parts[0]
-    if len(parts) == 1 or first is None:
-        return first
+    if len(parts) == 1:
+        return parts[0]
+    return pytree.tree_map(lambda *leaves: _joined(list(leaves)), *parts)
+
+
+def _joined(leaves: list[Any]) -> Any:
+    first = leaves[0]
     if isinstance(first, Tensor):
-        return torch.cat(parts) if first.ndim else torch.stack(parts).mean()
-    if isinstance(first, Mapping):
-        joined = {key: join([part[key] for part in parts]) for key in first}
-        kind: Any = type(first)
-        try:
-            return kind(joined)
-        except TypeError:
-            return kind(**joined)
-    if isinstance(first, tuple | list):
-        columns = [join(list(column)) for column in zip(*parts, strict=True)]
-        return type(first)(*columns) if hasattr(first, "_fields") else type(first)(columns)
+        return torch.cat(leaves) if first.ndim else torch.stack(leaves).mean()
     if not hasattr(first, "__dict__"):
         return first
     whole = object.__new__(type(first))
-    whole.__dict__.update({name: join([vars(p)[name] for p in parts]) for name in vars(first)})
+    whole.__dict__.update({name: join([vars(p)[name] for p in leaves]) for name in vars(first)})
     return whole
 
 

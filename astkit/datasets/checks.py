@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
@@ -58,12 +57,7 @@ def sampled_rows(data: Any) -> list[tuple[int, Any]] | None:
 
 def as_number(value: Any) -> float | None:
     """A number, also as a tensor or array of one element; ``None`` for anything else."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value)
-    if (
-        isinstance(value, np.ndarray | np.generic)
-        and value.size == 1
-        and value.dtype.kind in "biuf"
-    ):
-        return float(value.item())
-    return float(value) if isinstance(value, int | float) else None
+    try:
+        return float(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError, RuntimeError):
+        return None

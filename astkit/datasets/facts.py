@@ -85,21 +85,14 @@ class SharedRows(NamedTuple):
     share: float
 
 
-def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str], SharedRows] | None:
+def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str], SharedRows]:
     """Rows that two of the three parts share, by the names of the parts; only pairs that share any.
 
-    Every row is read once, and compared by a 64-bit hash of its inputs. ``None`` if the rows of a
-    part are not known, or if a row differs when it is read again, as with random transforms. A part
-    may be ``None``.
+    Every row is read once, and compared by a 64-bit hash of its inputs; none of a part whose rows
+    are not known. A part may be ``None``.
     """
-    hashed: dict[str, np.ndarray[Any, Any]] = {}
-    for name, data in (("train", train), ("validation", validation), ("test", test)):
-        if data is None:
-            continue
-        rows = _hashed(data)
-        if rows is None:
-            return None
-        hashed[name] = rows
+    parts = {"train": train, "validation": validation, "test": test}
+    hashed = {name: _hashed(data) for name, data in parts.items()}
     pairs = {}
     for first, second in combinations(hashed, 2):
         one, other = hashed[first], hashed[second]
@@ -110,23 +103,17 @@ def shared_rows(train: Any, validation: Any, test: Any) -> dict[tuple[str, str],
     return pairs
 
 
-def _hashed(data: Any) -> np.ndarray[Any, Any] | None:
-    """Hashes of the inputs of all rows, uint64; ``None`` if the rows are unknown or random."""
-    if isinstance(data, ForeignLoader):
-        data = data.loader
-    if isinstance(data, DataLoader) and not isinstance(
-        sampler_of(data), RandomSampler | SequentialSampler
-    ):
-        return None
-    if isinstance(data, list | tuple):  # of batches
-        return None
-    data, rows = inside(data)
-    if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
-        return None
+def _hashed(data: Any) -> np.ndarray[Any, Any]:
+    """Hashes of the inputs of all rows, uint64; none if it is not known which rows are loaded."""
+    loader = data.loader if isinstance(data, ForeignLoader) else data
+    known = not isinstance(loader, DataLoader | list) or isinstance(
+        sampler_of(loader), RandomSampler | SequentialSampler
+    )
+    data, rows = inside(loader)
+    if not known or isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
+        return np.empty(0, np.uint64)
     numbers = range(len(data)) if rows is None else rows.tolist()
     with restored():
-        if len(numbers) and _input_hash(data[numbers[0]]) != _input_hash(data[numbers[0]]):
-            return None
         return np.array([_input_hash(data[row]) for row in numbers], np.uint64)
 
 

@@ -53,14 +53,8 @@ def shard_files(folder: Path, part: str) -> list[Path]:
 
 def _values(path: Path) -> Iterator[tuple[object, object]]:
     """Image and label of each row, as stored; pyarrow's errors become a ``ValueError``."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"Reading {path} needs pyarrow: install the extra 'data' of astkit"
-            " (pip install -e '.[data]' in a clone)."
-        ) from error
+    import pyarrow
+    import pyarrow.parquet
 
     regular(path, AGAIN)
     try:

@@ -147,23 +147,24 @@ def read_pictures(paths: Sequence[Path], size: int | None) -> list[Tensor]:
 
 
 class Layout(NamedTuple):
-    """Files or folders that identify a layout, and what reads it.
+    """The first file of a layout, as a pattern, and what reads its folder.
 
     ``word``: must be in the path below the searched folder, since others use the same names.
     """
 
-    patterns: tuple[str, ...]
-    read: Callable[[Path], Parts]
+    pattern: str
+    read: Callable[[Path], Any]
     word: str = ""
 
 
 def load_cifar10(root: Path | None, size: int | None) -> Parts:
     """CIFAR-10 (Krizhevsky 2009): 50,000 and 10,000 images, uint8 ``[N, 3, 32, 32]``."""
     layouts = (
-        Layout(("data_batch_[1-5]", "test_batch"), _read_python),
-        Layout(("train-*.parquet", "plain_text/train-*.parquet"), _read_parquet, "cifar"),
+        Layout("data_batch_[1-5]", _read_python),
+        Layout("train-*.parquet", _read_parquet, "cifar"),
+        Layout("plain_text/train-*.parquet", _read_parquet, "cifar"),  # of Hugging Face
     )
-    return _read_found("CIFAR10", layouts, search_places(root))
+    return read_found("CIFAR10", layouts, search_places(root))
 
 
 def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
@@ -171,9 +172,9 @@ def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
 
     From files as torchvision or Debian's package dataset-fashion-mnist put them.
     """
-    layouts = (Layout(("train-images-idx3-ubyte*",), _read_idx, "fashion"),)
+    layouts = (Layout("train-images-idx3-ubyte*", _read_idx, "fashion"),)
     places = [*search_places(root), *([DEBIAN] if root is None else [])]
-    return _read_found("FashionMNIST", layouts, places)
+    return read_found("FashionMNIST", layouts, places)
 
 
 def search_places(root: Path | None) -> list[Path]:
@@ -187,31 +188,22 @@ def search_places(root: Path | None) -> list[Path]:
     return list(dict.fromkeys(places))
 
 
-def _read_found(name: str, layouts: Sequence[Layout], places: list[Path]) -> Parts:
-    found = find_layout(places, layouts)
-    if found is None:
-        names = "; ".join(" or ".join(layout.patterns) for layout in layouts)
-        lines = [f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in places]
-        raise FileNotFoundError(
-            f"{name} was not found. Looked for {names} in these folders and below them:"
-            f"{''.join(lines)}\nPut one of these layouts into one of the folders (see"
-            f" data/README.md), such as with torchvision.datasets.{name}('data', download=True)."
-        )
-    folder, layout = found
-    return layout.read(folder)
-
-
-def find_layout(places: list[Path], layouts: Sequence[Layout]) -> tuple[Path, Layout] | None:
-    """The folder at or below ``places`` that has one of ``layouts``, and this layout.
+def read_found(name: str, layouts: Sequence[Layout], places: list[Path]) -> Any:
+    """What is read from the folder at or below ``places`` that has one of ``layouts``.
 
     Ties below one place are resolved by the order of ``layouts``, then by the smallest depth.
     """
-    for place, layout in product(places, layouts):
-        for depth, pattern in product(range(DEPTH + 1), layout.patterns):
-            for path in sorted(place.glob("[!.]*/" * depth + pattern)):
-                if depth == 0 or layout.word in str(path.relative_to(place)).lower():
-                    return path.parent, layout
-    return None
+    for place, layout, depth in product(places, layouts, range(DEPTH + 1)):
+        for path in sorted(place.glob("[!.]*/" * depth + layout.pattern)):
+            if depth == 0 or layout.word in str(path.relative_to(place)).lower():
+                return layout.read(path.parent)
+    patterns = " or ".join(layout.pattern for layout in layouts)
+    lines = [f"\n  {place}{'' if place.is_dir() else ' (no such folder)'}" for place in places]
+    raise FileNotFoundError(
+        f"{name} was not found. Looked for {patterns} in these folders and below them:"
+        f"{''.join(lines)}\nPut one of these layouts into one of the folders (see"
+        f" data/README.md), such as with torchvision.datasets.{name}('data', download=True)."
+    )
 
 
 def _read_python(folder: Path) -> Parts:

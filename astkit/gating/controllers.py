@@ -22,28 +22,28 @@ class Card(NamedTuple):
     good_for: str
 
 
-def check_rate(name: str, rate: float) -> float:
-    """``rate`` as a float; ``ValueError`` unless it lies in (0, 1]."""
-    if not 0 < rate <= 1:  # also rejects NaN
-        raise ValueError(
-            f"{name} is {rate}, but a rate is a share of the samples: give a number above 0 and at"
-            " most 1, such as 0.1"
-        )
-    return float(rate)
-
-
-_RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
-    "above 0": lambda value: 0 < value < math.inf,
-    "0 or above": lambda value: 0 <= value < math.inf,
-    "above 0 and at most 1": lambda value: 0 < value <= 1,
+RULES: dict[str, Callable[[float], bool]] = {  # comparisons also reject NaN
+    "a number above 0": lambda value: 0 < value < math.inf,
+    "a number of 0 or more": lambda value: 0 <= value < math.inf,
+    "a share above 0 and at most 1": lambda value: 0 < value <= 1,
+    "a share of 0 or more and below 1": lambda value: 0 <= value < 1,
+    "a share of 0 or more and at most 1": lambda value: 0 <= value <= 1,
 }
+ABOVE_0, FROM_0, RATE, SHARE, PART = RULES
 
 
-def check_number(name: str, value: float, rule: str, advice: str) -> float:
-    """``value`` as a float; ``ValueError`` with the ``advice`` unless it follows the ``rule``."""
-    if not _RULES[rule](value):
-        raise ValueError(f"{name} is {value}, but it must be {rule}: {advice}")
+def check_number(name: str, value: float, rule: str = RATE) -> float:
+    """``value`` as a float; ``ValueError`` unless it follows the ``rule``, one of `RULES`."""
+    if not RULES[rule](value):
+        raise ValueError(f"{name} is {value}: give {rule}")
     return float(value)
+
+
+def check_count(name: str, value: int, least: int = 1) -> int:
+    """``value``; ``ValueError`` unless it is a whole number of ``least`` or more."""
+    if int(value) != value or value < least:
+        raise ValueError(f"{name} is {value}: give a whole number of {least} or more")
+    return int(value)
 
 
 class Controller(ABC):
@@ -56,18 +56,15 @@ class Controller(ABC):
     held: ClassVar[bool] = True  #: threshold known before scoring, as sample by sample requires
     gains: ClassVar[tuple[str, ...]] = ()  #: attributes that may be changed during training, too
     state: ClassVar[tuple[str, ...]] = ()  #: further attributes of ``state_dict``
-    #: rule of each numeric attribute, and advice for a value that breaks it
-    limits: ClassVar[dict[str, tuple[str, str]]] = {}
+    limits: ClassVar[dict[str, str]] = {}  #: rule of each numeric gain, one of `RULES`
     card: ClassVar[Card]
 
     def __init__(self, target_rate: float) -> None:
         self.target_rate = target_rate
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "target_rate":
-            value = check_rate(name, value)
-        elif name in self.limits:
-            value = check_number(name, value, *self.limits[name])
+        rule = RATE if name == "target_rate" else self.limits.get(name)
+        value = value if rule is None else check_number(name, value, rule)
         super().__setattr__(name, value)
 
     @abstractmethod
@@ -125,7 +122,6 @@ class ScaleFree(Controller):
     """
 
     state: ClassVar[tuple[str, ...]] = ("value", "additive")
-    distribution: bool = False  #: whether `moved` needs all scores, not only their least values
     smallest = 1e-30  # the lowest threshold on the log scale
 
     def __init__(self, target_rate: float) -> None:
@@ -160,17 +156,10 @@ class ScaleFree(Controller):
     def update(self, rate: float, scores: Tensor) -> None:
         assert self.value is not None, "update needs a threshold: call threshold first"
         if dist.is_available() and dist.is_initialized():
-            rate, scores = pooled_rate(rate, len(scores)), self._pooled(scores)
+            rate, scores = pooled_rate(rate, len(scores)), distributed.pooled(scores)
         if not self.additive and float(scores.amin()) < 0:
             self.become_additive(scores)
         self.value = self.moved(self.value, rate, scores)
-
-    def _pooled(self, scores: Tensor) -> Tensor:
-        """The scores of all processes, or only the lowest and the least positive one."""
-        lowest, least = distributed.least(float(scores.amin()), least_positive(scores))
-        if self.additive or self.distribution or lowest < 0:
-            return distributed.pooled(scores)
-        return torch.tensor([lowest, least], dtype=torch.float64)
 
     @abstractmethod
     def moved(self, value: float, rate: float, scores: Tensor) -> float:
@@ -247,15 +236,10 @@ class LogIntegral(ScaleFree):
     @gain.setter
     def gain(self, gain: float | str) -> None:
         if not isinstance(gain, str):
-            advice = 'use 0.5 for most scores, or "auto"'
-            self._gain = check_number("gain", gain, "above 0", advice)
+            self._gain = check_number("gain", gain, ABOVE_0)
         elif gain != "auto":
-            raise ValueError(f'gain is {gain!r}, but it must be a number above 0 or "auto"')
+            raise ValueError(f'gain is {gain!r}: give {ABOVE_0}, or "auto"')
         self.auto = gain == "auto"
-
-    @property
-    def distribution(self) -> bool:  # type: ignore[override]
-        return self.auto
 
     def become_additive(self, scores: Tensor) -> None:
         super().become_additive(scores)
@@ -299,10 +283,7 @@ class QuantileEMA(ScaleFree):
     """
 
     gains = ("alpha",)
-    distribution = True
-    limits: ClassVar[dict[str, tuple[str, str]]] = {
-        "alpha": ("above 0 and at most 1", "0.2 averages over about 10 batches")
-    }
+    limits: ClassVar[dict[str, str]] = {"alpha": RATE}
     card = Card(
         law="log t += alpha * (log quantile(scores, 1 - target) - log t)",
         good_for="fast recovery after a jump; no gain depends on the density",
@@ -352,11 +333,7 @@ class OriginPI(Controller):
 
     gains: ClassVar[tuple[str, ...]] = ("kp", "ki", "alpha")
     state: ClassVar[tuple[str, ...]] = ("value", "rate_ema", "integral")
-    limits: ClassVar[dict[str, tuple[str, str]]] = {
-        "kp": ("0 or above", "the original's is 0.0015"),
-        "ki": ("0 or above", "the original's is 0.00005"),
-        "alpha": ("above 0 and at most 1", "the original's is 0.3"),
-    }
+    limits: ClassVar[dict[str, str]] = {"kp": FROM_0, "ki": FROM_0, "alpha": RATE}
     card = Card(
         law="t += kp * e + ki * sum(e), e = EMA(rate) - target, t within [0, 1]",
         good_for=(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from astkit import distributed, rng
-from astkit.datasets.facts import class_labels, distinct_rows
+from astkit.datasets.facts import class_labels
 from astkit.gating.selection import Selection
 
 Features = Callable[[Tensor, str], Tensor]
@@ -34,8 +34,6 @@ class RunInfo:
     progress: float  #: fraction of the budget spent, in [0, 1]
     labels: Tensor | None = None  #: int64 ``[samples]``, if the data set has class labels
     seed: int = 0  #: of the policy; combine with epoch and round
-    target_labels: Tensor | None = None  #: int64, class labels of the target if known
-    distinct: int | None = None  #: number of different rows, if ``Policy.needs_distinct``
     data: Any = field(default=None, repr=False)  #: the data set that is trained on
     target: Any = field(default=None, repr=False)  #: the validation data, if any
     #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
@@ -49,7 +47,6 @@ class Planner(Protocol):
 
     rounds: int
     seed: int
-    needs_distinct: bool
     begun: int
     sized: bool
 
@@ -92,8 +89,6 @@ class Epoch:
         if planner is not None:
             self.facts = {
                 "labels": class_labels(data),
-                "target_labels": class_labels(target),
-                "distinct": distinct_rows(data) if planner.needs_distinct else None,
                 "data": data,
                 "target": target,
                 "features": features,

@@ -26,7 +26,8 @@ FEW = 64  # images that the filters see at once, which stay in the processor's c
 BUCKETS = 2**16  # of hashed n-grams
 SIDE = 32  # pixels to which the longer side of an image is reduced before the convolution
 FILTERS, WINDOW, CELLS = 24, 5, 3  # untrained filters, their side, and cells a side of their means
-IMAGES, TEXTS, TOKENS, TABLE, GIVEN = "images", "texts", "tokens", "table", "features"
+IMAGES, TEXTS, TOKENS, TABLE = "images", "texts", "tokens", "table"
+GIVEN, UNKNOWN = "features", "other inputs"
 
 
 class Rows:
@@ -51,7 +52,8 @@ class Rows:
         series: whether consecutive rows may depend on each other.
         flops: of computing features so far.
 
-    Raises ``ValueError`` for data without rows that can be selected, and for an unknown kind.
+    Raises ``ValueError`` for data without rows that can be selected, and where features are asked
+    for of an unknown kind.
     """
 
     def __init__(
@@ -131,11 +133,17 @@ class Rows:
             return _vectorizer().transform(x)
         if self.kind == TOKENS:
             return token_features(x.numpy())
-        return x.reshape(len(rows), -1).numpy().astype(np.float32)
+        if self.kind == TABLE:
+            return x.reshape(len(rows), -1).numpy().astype(np.float32)
+        shape = f" of shape {list(x.shape[1:])} a row" if isinstance(x, Tensor) else ""
+        raise ValueError(
+            f"no features are known for inputs that are a {type(x).__name__}{shape}: pass"
+            " features=, a function that returns [n, d] numbers for the inputs of n rows"
+        )
 
 
 def kind_of(inputs: Any) -> str:
-    """The kind of the ``inputs`` of some rows; ``ValueError`` for one without features here."""
+    """The kind of the ``inputs`` of some rows."""
     if isinstance(inputs, list) and inputs and isinstance(inputs[0], str):
         return TEXTS
     if isinstance(inputs, Tensor):
@@ -145,11 +153,7 @@ def kind_of(inputs: Any) -> str:
             return TABLE
         if inputs.ndim == 2 and not inputs.is_complex():
             return TOKENS
-    shape = f" of shape {list(inputs.shape[1:])} a row" if isinstance(inputs, Tensor) else ""
-    raise ValueError(
-        f"no features are known for inputs that are a {type(inputs).__name__}{shape}: pass"
-        " features=, a function that returns [n, d] numbers for the inputs of n rows"
-    )
+    return UNKNOWN
 
 
 def image_features(images: Tensor) -> tuple[Tensor, float]:

@@ -109,10 +109,9 @@ def teach_nothing(pair: Pair, weights: Array) -> bool:
     the targets are predicted.
     """
     train = pair.train
-    if not pair.has_classes or train.kind == TABLE or train.of_model:
+    if pair.labels is None or train.kind == TABLE or train.of_model:
         return False
-    assert train.labels is not None
-    x, y = train.features(pair.sample), train.labels[pair.sample].numpy()
+    x, y = train.features(pair.sample), pair.labels[0][pair.sample].numpy()
     first, right = np.arange(len(y)) % 2 == 0, np.empty(len(y), bool)
     for half in (first, ~first):
         head = _head(x)
@@ -154,15 +153,15 @@ def _proxy(pair: Pair, fitted: Tensor) -> tuple[Fit, str] | None:
         return None
     if train.kind == TOKENS and y.ndim == 2 and not y.is_floating_point():
         return _language_model(pair, fitted, y), "bits a token"
-    if pair.has_classes:
-        assert train.labels is not None
-        return _classifier(pair, fitted, train.labels[fitted].numpy()), "points"
+    if pair.labels is not None:
+        of_train, of_target = pair.labels
+        return _classifier(pair, fitted, of_train[fitted].numpy(), of_target.numpy()), "points"
     if y.is_floating_point() and y[0].numel() <= OUTPUTS:
         return _regression(pair, fitted, y.reshape(len(y), -1).double().numpy()), "% of the RMSE"
     return None
 
 
-def _classifier(pair: Pair, fitted: Tensor, y: Array) -> Fit:
+def _classifier(pair: Pair, fitted: Tensor, y: Array, wanted: Array) -> Fit:
     """A linear head on the features; losses are 0 or 100.
 
     Trees for tables of two classes: with more, each would need trees of its own, which may take
@@ -172,8 +171,6 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array) -> Fit:
 
     train, target = pair.train, pair.target
     x = train.features(fitted)
-    assert target.labels is not None
-    labels = target.labels.numpy()
     trees = train.kind == TABLE and len(np.unique(y)) <= 2
     of_target = target.features(torch.arange(len(target)))
 
@@ -182,7 +179,7 @@ def _classifier(pair: Pair, fitted: Tensor, y: Array) -> Fit:
         last = model.steps[-1][0]
         model.fit(x, y, **{f"{last}__sample_weight": weights / weights.mean()})
         pair.flops += fit_flops(model[-1], x)
-        return 100.0 * (model.predict(of_target) != labels)
+        return 100.0 * (model.predict(of_target) != wanted)
 
     return fit
 

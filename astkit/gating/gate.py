@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.gating.controllers import Controller, TopK, check_rate
+from astkit.gating.controllers import Controller, TopK, check_number
 from astkit.gating.losses import Criterion
-from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
+from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import ContextScore, Score, named_score, score_rows
+from astkit.gating.selection import evaluating
 from astkit.names import resolve
 
 _COUNTERS = ("batches", "seen", "active", "fallback_rows", "nonfinite")
@@ -58,7 +59,6 @@ class Gate(Policy):
         bias="towards high scores; not corrected",
         avoid="with noisy labels (mislabelled samples score high); if forward is 1/3 of a step",
     )
-    cost = Cost(1.0)
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Gate(Policy):
         min_active: int = 1,
         seed: int = 0,
     ) -> None:
-        check_rate("target_rate", target_rate)
+        check_number("target_rate", target_rate)
         self.controller: Controller = (
             resolve("controller", controller)(target_rate)
             if isinstance(controller, str)
@@ -88,7 +88,6 @@ class Gate(Policy):
         self.nonfinite: int | Tensor = 0
         self.carry = 0.0  # fractional quota carried over from earlier batches
         self._steered_to: str | None = None  # controller set during training
-        self._warned: set[str] = set()
 
     @property
     def target_rate(self) -> float:
@@ -139,7 +138,7 @@ class Gate(Policy):
 
     def scores(self, batch: Scored) -> Tensor:
         """Scores ``[batch]``, without side effects on the model."""
-        with batch.scoring():
+        with evaluating(batch.model, batch.device):
             return score_rows(self.significance, batch)
 
     def select(self, scores: Tensor) -> Selection:
@@ -158,9 +157,10 @@ class Gate(Policy):
         active, reached = usable > threshold, usable >= threshold
         count = int(active.count_nonzero())
         if count in (0, len(usable)) and len(usable) > 1 and bool((usable == usable[0]).all()):
-            self._warn(
+            warnings.warn(
                 "all scores of a batch are equal, so choosing by score means nothing: rows are"
-                " drawn at random at the target rate; check that the score depends on the sample"
+                " drawn at random at the target rate; check that the score depends on the sample",
+                stacklevel=2,
             )
             active = self._draw(torch.ones_like(active), quota)
         elif not torch.equal(active, reached):  # ties at the threshold
@@ -207,24 +207,22 @@ class Gate(Policy):
         """
         usable, rows = self.usable(scores)
         threshold = self.controller.threshold(usable, 0)
-        active = active.cpu() if rows is None else active.cpu()[rows]
-        return self._settle(scores, usable, rows, active, threshold)
+        return self._settle(scores, usable, rows, active.cpu()[rows], threshold)
 
-    def usable(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Finite entries of ``scores [batch]`` and their rows (int64; ``None``: all), on the CPU.
+    def usable(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Finite entries of ``scores [batch]`` and their rows, int64, on the CPU.
 
         Raises ``ValueError`` unless there is one score per row and at least one is finite.
         """
         check_scores(scores)
         if len(scores) == 1 and self.fallback:
-            self._warn(
+            warnings.warn(
                 "a batch of 1 row leaves the gate nothing to choose from: whenever the row is not"
-                " active the fallback trains on it all the same; use larger batches or fallback=0"
+                " active the fallback trains on it all the same; use larger batches or fallback=0",
+                stacklevel=3,
             )
         scores = scores.detach().cpu()
-        if math.isfinite(float(scores.sum())):  # implies that all entries are finite
-            return scores, None
-        rows = torch.isfinite(scores).nonzero().squeeze(1)
+        rows = scores.isfinite().nonzero().squeeze(1)
         if not len(rows):
             raise ValueError(
                 f"all {len(scores)} scores of batch {self.batches} are NaN or infinite: the model"
@@ -236,7 +234,7 @@ class Gate(Policy):
         self,
         scores: Tensor,
         usable: Tensor,
-        rows: Tensor | None,
+        rows: Tensor,
         active: Tensor,
         threshold: float,
     ) -> Selection:
@@ -255,7 +253,7 @@ class Gate(Policy):
         self.fallback_rows += max(0, missing)
         self.nonfinite += len(scores) - size
         return Selection(
-            (chosen if rows is None else rows[chosen]).to(scores.device),
+            rows[chosen].to(scores.device),
             candidates=len(scores),
             rate=rate,
             threshold=threshold,
@@ -280,24 +278,17 @@ class Gate(Policy):
             chosen[keys.masked_fill(~among, 2.0).topk(count, largest=False).indices] = True
         return chosen
 
-    def _warn(self, sentence: str) -> None:
-        if sentence not in self._warned:
-            self._warned.add(sentence)
-            warnings.warn(sentence, stacklevel=4)
-
     def state_dict(self) -> dict[str, Any]:
         """Controller, counters and seed as plain numbers, plus the state of a `ContextScore`."""
-        state = {
+        score = self.significance
+        return {
             "controller": self.controller.state_dict(),
             "seed": self.seed,
             "carry": self.carry,
             **{name: int(getattr(self, name)) for name in _COUNTERS},
             "steered_to": self._steered_to,
+            "score": score.state_dict() if isinstance(score, ContextScore) else {},
         }
-        memory = (
-            self.significance.state_dict() if isinstance(self.significance, ContextScore) else {}
-        )
-        return {**state, "score": memory} if memory else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``; raises ``KeyError`` for a missing entry."""
@@ -306,7 +297,7 @@ class Gate(Policy):
         self.controller.load_state_dict(state["controller"])
         for name in ("seed", "carry", *_COUNTERS):
             setattr(self, name, state[name])
-        if isinstance(self.significance, ContextScore) and "score" in state:
+        if isinstance(self.significance, ContextScore):
             self.significance.load_state_dict(state["score"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -51,12 +50,6 @@ def row_losses(criterion: Criterion, outputs: Any, targets: Any) -> Tensor:
 
     Raises ``ValueError`` if outputs, labels and criterion do not give one loss per row.
     """
-    both = isinstance(outputs, Tensor) and isinstance(targets, Tensor)
-    if criterion is cross_entropy_rows and both and (outputs.ndim, targets.ndim) == (2, 1):
-        usual = len(outputs) == len(targets) and whole_numbers(targets)
-        if usual:  # in short
-            with suppress(IndexError):  # explained below
-                return F.cross_entropy(single(outputs), targets.long(), reduction="none")
     return reduced(*token_losses(criterion, outputs, targets))
 
 
@@ -83,10 +76,9 @@ def token_losses(criterion: Criterion, outputs: Any, targets: Any) -> tuple[Tens
         # after "out of memory" the caller may retry; the other is a sentence of this module
         if "memory" in str(error) or (isinstance(error, ValueError) and "criterion" in str(error)):
             raise
-        _check_classes(outputs, targets)
         raise ValueError(
             f"the criterion refused outputs of {_shown(outputs)} and targets of {_shown(targets)}:"
-            f" convert one of them to the shape and type that the criterion expects ({error})"
+            f" give it the shapes, types and labels that it expects ({error})"
         ) from error
     losses, mask = found if isinstance(found, tuple) else (found, None)
     if not isinstance(losses, Tensor) or losses.ndim == 0 or len(losses) != rows:
@@ -169,17 +161,13 @@ def whole_numbers(values: Tensor) -> bool:
     return not values.is_floating_point() and values.dtype != torch.bool
 
 
-def check_labels(targets: Tensor, classes: int, ignored: int | None = IGNORED) -> None:
+def check_labels(targets: Tensor, classes: int) -> None:
     """Raises ``ValueError`` for a class index in ``targets`` outside ``0..classes - 1``."""
-    real = targets if ignored is None else targets[targets != ignored]
-    if not len(real):
-        return
-    low, high = int(real.min()), int(real.max())
-    if low < 0 or high >= classes:
+    bad = targets[((targets < 0) | (targets >= classes)) & (targets != IGNORED)]
+    if len(bad):
         raise ValueError(
-            f"targets hold the label {high if high >= classes else low}, but the model has"
-            f" {classes} outputs: labels must lie in 0..{classes - 1}; correct them or build the"
-            " model with more classes"
+            f"targets hold the label {int(bad[0])}, but the model has {classes} outputs: labels"
+            f" must lie in 0..{classes - 1}; correct them or build the model with more classes"
         )
 
 
@@ -193,17 +181,6 @@ def _classes_second(logits: Tensor, labels: Tensor) -> Tensor:
             " criterion that says which"
         )
     return logits.movedim(-1, 1) if last else logits
-
-
-def _check_classes(outputs: Any, targets: Any) -> None:
-    """Raise ``ValueError`` if there are class logits, and labels out of their range."""
-    try:
-        logits, labels = logits_of(outputs), labels_of(targets)
-        classes = (logits if labels.ndim == 1 else _classes_second(logits, labels)).shape[1]
-    except (ValueError, IndexError):
-        return
-    if len(logits) == len(labels) and logits.ndim == labels.ndim + 1 and whole_numbers(labels):
-        check_labels(labels, classes)
 
 
 def _part(value: Any, name: str) -> Any:

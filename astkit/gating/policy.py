@@ -38,16 +38,6 @@ class PolicyCard(NamedTuple):
     avoid: str
 
 
-class Cost(NamedTuple):
-    """Selection cost per candidate row, in forward passes.
-
-    ``forwards`` of the model in training, and of ``helpers``, each counted with its own FLOPs.
-    """
-
-    forwards: float = 0.0
-    helpers: float = 0.0
-
-
 class Policy:
     """Base class of selection policies; by default all samples are selected.
 
@@ -60,9 +50,7 @@ class Policy:
     rounds: int = 1
     needs_index: bool = False  #: whether per-sample state is kept, which requires indices
     needs_outputs: bool = False  #: whether ``observe`` needs predictions, see `Visit`
-    needs_distinct: bool = False  #: whether ``plan`` needs the number of different rows
     state: ClassVar[tuple[str, ...]] = ()  #: attributes to save: tensors, numbers, strings, None
-    cost: Cost = Cost()
     card: ClassVar[PolicyCard]
     seed: int = 0
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy

@@ -63,16 +63,11 @@ class Pair:
             )
 
     @property
-    def has_classes(self) -> bool:
-        """Whether the targets of both are classes."""
-        return self.train.labels is not None and self.target.labels is not None
-
-    @cached_property
-    def classes(self) -> int:
-        """Number of classes; 0 without."""
+    def labels(self) -> tuple[Tensor, Tensor] | None:
+        """Labels of the training rows and of the target, where the targets of both are classes."""
         if self.train.labels is None or self.target.labels is None:
-            return 0
-        return 1 + max(int(self.train.labels.max()), int(self.target.labels.max()))
+            return None
+        return self.train.labels, self.target.labels
 
     @cached_property
     def sample(self) -> Tensor:
@@ -108,15 +103,12 @@ def folds(rows: Rows, count: int, *key: int | str) -> Tensor:
 # --- classes -----------------------------------------------------------------------------------
 
 
-def class_test(pair: Pair) -> float:
+def class_test(train_labels: Tensor, target_labels: Tensor, seed: int) -> float:
     """P-value of equal class shares: Pearson's statistic, by permutation of rows."""
-    assert pair.train.labels is not None
-    assert pair.target.labels is not None
-    size = pair.classes
-    of_target = pair.target.labels.bincount(minlength=size).numpy()
-    both = of_target + pair.train.labels.bincount(minlength=size).numpy()
-    of_target, both = of_target[both > 0], both[both > 0]
-    random = np.random.default_rng(rng.derive(pair.seed, "aim", "classes"))
+    counts = torch.cat([train_labels, target_labels]).bincount()
+    of_target = target_labels.bincount(minlength=len(counts))[counts > 0].numpy()
+    both = counts[counts > 0].numpy()
+    random = np.random.default_rng(rng.derive(seed, "aim", "classes"))
     expected = both * (of_target.sum() / both.sum())
     drawn = random.multivariate_hypergeometric(
         both, int(of_target.sum()), DRAWS, method="marginals"
@@ -155,12 +147,11 @@ def input_test(pair: Pair, factor: Tensor, rows: Tensor | None = None) -> Differ
     )
     kinds = np.repeat([False, True], [len(held), len(judge)])
     weights, strata = np.ones(len(kinds)), np.zeros(len(kinds), np.int64)
-    if pair.has_classes:
-        assert pair.train.labels is not None
-        assert pair.target.labels is not None
-        strata = torch.cat([pair.train.labels[held], pair.target.labels[judge]]).numpy()
+    if pair.labels is not None:
+        of_held = pair.labels[0][held]
+        strata = torch.cat([of_held, pair.labels[1][judge]]).numpy()
         of_class = np.ones(strata.max() + 1)
-        of_class[pair.train.labels[held].numpy()] = factor[held].numpy()
+        of_class[of_held.numpy()] = factor[held].numpy()
         weights = of_class[strata]
     blocks = np.arange(len(kinds))
     if pair.train.series:
@@ -185,24 +176,21 @@ def permutation_test(
     _, first, unit = np.unique(blocks, return_index=True, return_inverse=True)
     grouped = np.lexsort((np.arange(len(first)), strata[first]))
     kind = kinds[first][grouped]
-    found, reached = auc(scores, kinds, weights), 0
-    _, place = np.unique(scores, return_inverse=True)  # ranks once, not in every permutation
+    _, place = np.unique(scores, return_inverse=True)
+    found, reached = auc(place, kinds, weights), 0
     for _ in range(DRAWS):
         permuted = np.empty_like(kind)
         permuted[np.lexsort((random.random(len(first)), strata[first]))] = kind
-        reached += _auc(place, permuted[unit], weights) >= found - 1e-12
+        reached += auc(place, permuted[unit], weights) >= found - 1e-12
     return Difference(found, (1 + reached) / (1 + DRAWS))
 
 
-def auc(scores: Array, kinds: Array, weights: Array) -> float:
-    """Share of pairs of kinds (True, False) in which the former has the higher score, ties half.
+def auc(place: Array, kinds: Array, weights: Array) -> float:
+    """Share of pairs of kinds (True, False) in which the former has the higher place, ties half.
 
-    A row of the kind False counts with its ``weights [n]``, one of the kind True with 1.
+    ``place``: ranks of scores from 0, int ``[n]``. A row of the kind False counts with its
+    ``weights [n]``, one of the kind True with 1.
     """
-    return _auc(np.unique(scores, return_inverse=True)[1], kinds, weights)
-
-
-def _auc(place: Array, kinds: Array, weights: Array) -> float:
     size = int(place.max()) + 1
     ones = np.bincount(place[kinds], minlength=size)
     others = np.bincount(place[~kinds], weights[~kinds], minlength=size)
@@ -292,10 +280,12 @@ class Classifier:
     def __init__(self, pair: Pair, train: Tensor, target: Tensor, factor: Tensor) -> None:
         self.experts: list[Experts | None] = [None]
         self.targets = pair.train.kind == TABLE and pair.target.targets(target[:1]) is not None
-        if self.targets and not pair.has_classes:
+        if self.targets and pair.labels is None:
             halves = (slice(1, None, 2), slice(0, None, 2))
             self.experts = [Experts(pair, train[half], target[half]) for half in halves]
-        self.classes = pair.classes if pair.train.of_model else 0
+        self.classes = 0
+        if pair.train.of_model and pair.labels is not None:
+            self.classes = 1 + int(torch.cat(pair.labels).max())
         count = len(self.experts)
         parts = [(pair.train, train[n::count], self.experts[n]) for n in range(count)]
         parts += [(pair.target, target[n::count], self.experts[n]) for n in range(count)]

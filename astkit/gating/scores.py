@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from astkit.datasets.batch import count_rows
 from astkit.gating.losses import (
     Criterion,
-    check_labels,
     labels_of,
     logits_of,
     row_losses,
@@ -220,7 +219,6 @@ def gradient_norm(outputs: Any, targets: Any, inputs: Any) -> Tensor:
     """
     logits, labels = class_logits(outputs, targets), labels_of(targets)
     if not labels.is_floating_point() and labels.shape == logits.shape[:1]:
-        check_labels(labels, logits.shape[1], ignored=None)
         shares = F.one_hot(labels.long(), logits.shape[1]).to(logits.dtype)
     elif labels.is_floating_point() and labels.shape == logits.shape and bool((labels >= 0).all()):
         shares = labels.to(logits.dtype)
@@ -238,19 +236,14 @@ def sample_index(score: object, index: Tensor | None, rows: int) -> Tensor:
 
     Raises ``ValueError`` if it is missing, negative or has the wrong shape.
     """
-    name = type(score).__name__
-    if index is None:
+    right = index is not None and whole_numbers(index) and index.shape == (rows,)
+    if index is None or not right or bool((index < 0).any()):
         raise ValueError(
-            f"{name} keeps per-sample state, but got no index: use a DataLoader of indexed(data),"
-            " and in a custom training loop pass index=... to the gate"
+            f"{type(score).__name__} keeps per-sample state and needs an index of one integer of 0"
+            " or more per row: use a DataLoader of indexed(data), and in a custom training loop"
+            " pass index=... of each batch"
         )
-    index = index.detach().cpu()
-    if not whole_numbers(index) or index.shape != (rows,) or bool((index < 0).any()):
-        raise ValueError(
-            f"index is {index.dtype} of shape {list(index.shape)}, but {name} needs one"
-            " non-negative integer per row: the position of the sample in the data set"
-        )
-    return index.long()
+    return index.detach().cpu().long()
 
 
 class EL2N(ContextScore):
@@ -363,13 +356,11 @@ class WeightedSum(RelativeScore):
         return finite_only((share * weights).sum(1), features)
 
     def state_dict(self) -> dict[str, Any]:
-        states = [term.state_dict() for term in self._contextual]
-        return {"terms": states} if any(states) else {}
+        return {"terms": [term.state_dict() for term in self._contextual]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for term, own in zip(self._contextual, state["terms"], strict=True):
-            if own:
-                term.load_state_dict(own)
+            term.load_state_dict(own)
 
 
 def _name(term: object) -> str:

@@ -6,8 +6,9 @@ rows to train on, with their weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -139,23 +140,14 @@ class Selection:
                     f"{name} selected rows {int(index.min())} to {int(index.max())} of {rows}, some"
                     f" of which do not exist: select from 0 to {rows - 1}"
                 )
-        weight = self.weight
-        if weight.shape != self.index.shape or not bool(
-            (weight >= 0).all() & weight.isfinite().all()
-        ):
+        weight, total = self.weight, float(self.total)
+        valid = bool(((weight >= 0) & (weight < math.inf)).all())
+        empty = not len(self) and self.normaliser is None
+        if weight.shape != self.index.shape or not valid or not (empty or 0 < total < math.inf):
             raise ValueError(
-                f"{name} gave weights of shape {list(weight.shape)} that are not all finite and 0"
-                f" or more to {len(self)} rows: give one such weight per row"
-            )
-        if self.normaliser is None and len(self) and not bool(weight.any()):
-            raise ValueError(
-                f"{name} gave the weight 0 to all {len(self)} rows, so there is nothing to train"
-                " on: select no row instead"
-            )
-        if self.normaliser is not None and not 0 < float(self.normaliser) < float("inf"):
-            raise ValueError(
-                f"{name} gave the normaliser {float(self.normaliser)}: give a number above 0, or"
-                " None for the sum of the weights"
+                f"{name} gave {len(self)} rows weights of shape {list(weight.shape)} and the"
+                f" normaliser {total:g}: give each row a finite weight of 0 or more,"
+                " not 0 to all of them, and a finite normaliser above 0 or None"
             )
         return self
 
@@ -214,7 +206,6 @@ class Scored:
         self._forward = forward or (lambda model, batch: call(model, batch.x, batch.y))
         self._count = count or (lambda model, batch, trained: None)
         self._losses: Tensor | None = None
-        self._scoring = False
 
     @property
     def rows(self) -> int:
@@ -282,8 +273,7 @@ class Scored:
         """Outputs of ``model``, in eval mode without gradients."""
         if model is not self.model:
             self._move(model)
-        inside = self._scoring and model is self.model
-        with nullcontext() if inside else evaluating(model, self.device):
+        with evaluating(model, self.device):
             outputs = self._forward(model, self.batch)
         self._count(model, self.batch, False)
         return outputs
@@ -311,16 +301,6 @@ class Scored:
         scaler.step(optimizer)
         self._count(model, self.batch, True)
         return losses.detach()
-
-    @contextmanager
-    def scoring(self) -> Iterator[None]:
-        """Run a block in eval mode without gradients; restore module modes and the RNG state."""
-        with evaluating(self.model, self.device):
-            self._scoring = True
-            try:
-                yield
-            finally:
-                self._scoring = False
 
     def _move(self, model: nn.Module) -> None:
         device = self.device

@@ -6,19 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
 from astkit.gating import Policy
-
-
-def require(package: str) -> None:
-    """Raise ``ModuleNotFoundError`` with the remedy if ``package`` is not installed."""
-    if find_spec(package) is None:
-        raise ModuleNotFoundError(
-            f"astkit's integration needs the package {package}: install the extra 'integrations' of"
-            " astkit (pip install -e '.[integrations]' in a clone)"
-        )
 
 
 def saved(policy: Policy, epoch_over: bool = False) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from astkit.gating import Policy
-from astkit.integrations import require, restore, saved
+from accelerate import Accelerator
+from accelerate.data_loader import BatchSamplerShard
 
-require("accelerate")
-from accelerate import Accelerator  # noqa: E402
-from accelerate.data_loader import BatchSamplerShard  # noqa: E402
+from astkit.gating import Policy
+from astkit.integrations import restore, saved
 
 
 def register(accelerator: Accelerator, policy: Policy, loader: Any = None) -> None:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset
+from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer_utils import get_last_checkpoint
 
 from astkit.datasets import indexed
 from astkit.datasets.batch import IGNORED, count_rows, take_rows, tensors
@@ -22,12 +24,8 @@ from astkit.gating.epoch import PolicySampler
 from astkit.gating.losses import logits_of, reduced, single
 from astkit.gating.policy import overrides
 from astkit.gating.selection import evaluating
-from astkit.integrations import require, saved
+from astkit.integrations import saved
 from astkit.trainers import checkpoint
-
-require("transformers")
-from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402
-from transformers.trainer_utils import get_last_checkpoint  # noqa: E402
 
 INDEX, SCALE = "astkit_index", "astkit_scale"  # keys of a batch
 STATE = "policy"  # files of the policy's state in a checkpoint

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from lightning.pytorch import Callback, LightningModule, Trainer
+
 from astkit.gating import Policy
 from astkit.gating.epoch import PolicySampler
 from astkit.gating.policy import overrides
-from astkit.integrations import require, restore, saved
-
-require("lightning")
-from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+from astkit.integrations import restore, saved
 
 
 class PolicyCallback(Callback):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from astkit.runs.notebook import Notebook
 
 NOBODY = "YOUR-KAGGLE-NAME"
+COMPETITION = Path(__file__).with_name("competition.ipynb")
+"""Template of a competition: train.csv to submission.csv."""
 LOWEST_TORCH = (2, 9)  # as in pyproject.toml
 LARGEST = 1e6  # bytes of a file that a parameter names
 
@@ -77,13 +79,13 @@ def write(
         folder: created if missing.
         user: Kaggle user name.
         datasets: ``owner/slug`` of each dataset to attach.
-        competition: name in the address of a competition whose data are attached.
+        competition: its name in the competition's address; attaches its data.
         gpu: use a T4 (Kaggle's torch has no kernels for the P100).
     """
     import nbformat
 
     text = nbformat.writes(build(notebook, parameters)) + "\n"
-    words = re.findall(r"[^\W_]+", f"astkit {notebook.path.stem}")
+    words = re.findall(r"[^\W_]+", f"astkit {competition or notebook.path.stem}")
     title = " ".join(words)[:50].strip()  # Kaggle's limit
     # all fields that Kaggle's client reads: it sends a missing `enable_internet` as true, see
     # docs/kernels_metadata.md of Kaggle/kaggle-cli

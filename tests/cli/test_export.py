@@ -40,14 +40,22 @@ def test_options_go_into_the_notebook_and_its_metadata(small: Path, capsys, monk
     monkeypatch.setenv("KAGGLE_USERNAME", "somebody")
     parameters = ["rate=1e-3", "name=null", "live=false", "seeds=0", "time_budget_h=8.5"]
     words = [word for option in parameters for word in ("-p", option)]
-    words += ["--dataset", "a/b", "--dataset", "c/d", "--competition", "titanic", "--gpu"]
+    words += ["--dataset", "a/b", "--dataset", "c/d", "--gpu"]
     assert main(["export", str(small), "-o", str(out), *words]) == 0
     changed = {"rate": 0.001, "name": "null", "live": False, "seeds": [0], "time_budget_h": 8.5}
     assert settings(small) == {**defaults, **changed}
     values = json.loads((out / "kernel-metadata.json").read_text())
     assert (values["id"], values["dataset_sources"]) == ("somebody/astkit-01-small", ["a/b", "c/d"])
-    assert (values["competition_sources"], values["enable_gpu"]) == (["titanic"], True)
+    assert values["enable_gpu"] is True
     assert "YOUR-KAGGLE-NAME" not in capsys.readouterr().out
+
+
+def test_a_competition_needs_no_notebook(tmp_path: Path) -> None:
+    words = ["--competition", "titanic", "--user", "me", "-p", "target=Survived"]
+    assert main(["export", "-o", str(tmp_path), *words]) == 0
+    values = json.loads((tmp_path / "kernel-metadata.json").read_text())
+    assert (values["id"], values["competition_sources"]) == ("me/astkit-titanic", ["titanic"])
+    assert "target = 'Survived'" in (tmp_path / values["code_file"]).read_text()
 
 
 def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> None:
@@ -56,6 +64,7 @@ def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> Non
         ([small, "-p", "rat=1"], "01_small.ipynb has no parameter 'rat': choose from"),
         ([small, "-p", "rate"], "-p is 'rate': give name=value"),
         ([small.with_name("none.ipynb")], "there is no notebook"),
+        ([], "there is nothing to export: name a notebook, or pass --competition NAME"),
     ):
         assert refused(capsys, "export", *options, "-o", out).startswith(sentence)
     assert not out.exists()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torchvision.datasets import CIFAR10
 
 from astkit.datasets import load, sources, split, stratified
-from astkit.datasets.sources import Layout, find_layout, search_places
+from astkit.datasets.sources import Layout, read_found, search_places
 from astkit.names import REGISTRIES
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -166,21 +166,23 @@ def put(root, name):
 
 
 def test_the_search_takes_the_first_place_the_clearest_layout_and_is_bounded(tmp_path):
-    plain, other = Layout(("data_batch_[1-5]",), None), Layout(("train-*.parquet",), None, "cifar")
+    plain = Layout("data_batch_[1-5]", lambda folder: ("plain", folder))
+    other = Layout("train-*.parquet", lambda folder: ("other", folder), "cifar")
     layouts = (plain, other)
     put(tmp_path, "1/2/3/4/5/6/7/data_batch_1")
     put(tmp_path, ".hidden/data_batch_1")
     put(tmp_path, "of-another-set/train-0.parquet")
-    assert find_layout([tmp_path, tmp_path / "nothing"], layouts) is None
+    with pytest.raises(FileNotFoundError):
+        read_found("it", layouts, [tmp_path, tmp_path / "nothing"])
     put(tmp_path, "1/2/3/4/5/6/data_batch_1")
-    assert find_layout([tmp_path], layouts) == (tmp_path / "1/2/3/4/5/6", plain)
+    assert read_found("it", layouts, [tmp_path]) == ("plain", tmp_path / "1/2/3/4/5/6")
     put(tmp_path, "cifar/train-0.parquet")
-    assert find_layout([tmp_path], (other, plain)) == (tmp_path / "cifar", other)
+    assert read_found("it", (other, plain), [tmp_path]) == ("other", tmp_path / "cifar")
     put(tmp_path, "z/y/x/data_batch_3")
-    assert find_layout([tmp_path / "none", tmp_path], layouts) == (tmp_path / "z/y/x", plain)
+    assert read_found("it", layouts, [tmp_path / "none", tmp_path]) == ("plain", tmp_path / "z/y/x")
     put(tmp_path, "first/train-0.parquet")  # any data set, but named by the user
     first = [tmp_path / "first", tmp_path]
-    assert find_layout(first, layouts) == (tmp_path / "first", other)
+    assert read_found("it", layouts, first) == ("other", tmp_path / "first")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])

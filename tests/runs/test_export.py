@@ -85,7 +85,7 @@ def test_parameters_are_replaced_and_comments_stay(small: Path, tmp_path: Path) 
 
 
 def test_every_notebook_can_be_exported_with_both_presets() -> None:
-    for path in FOLDER.glob("*.ipynb"):
+    for path in [*sorted(FOLDER.glob("*.ipynb")), export.COMPETITION]:
         plan = export.read(path)
         presets = [{"preset": name} for name in ("quick", "full") if "preset" in plan.defaults]
         for parameters in presets or [{}]:
@@ -111,7 +111,7 @@ def test_the_archive_is_imported_and_a_changed_one_is_not(small: Path, tmp_path:
     (folder,) = (tmp_path / "run").iterdir()
     assert path == str(folder / "astkit" / "__init__.py")
     assert module == "astkit.gating.gate"
-    for name in ("names.py", "runs/export.py", "py.typed"):
+    for name in ("names.py", "runs/export.py", "py.typed", "runs/competition.ipynb"):
         assert (folder / "astkit" / name).read_bytes() == (ROOT / "astkit" / name).read_bytes()
     assert not list(folder.rglob("tests"))
     at = package.index('    "', len(package) // 2) + 100
@@ -200,7 +200,7 @@ def test_every_field_of_the_metadata_is_written(small: Path, tmp_path: Path) -> 
         assert values["enable_gpu"] is gpu
         assert values["machine_shape"] == ("NvidiaTeslaT4" if gpu else "")
         assert (values["enable_internet"], values["is_private"]) == (False, True)
-        assert (values["id"], values["title"]) == ("me/astkit-01-small", "astkit 01 small")
+        assert (values["id"], values["title"]) == ("me/astkit-titanic", "astkit titanic")
         assert values["dataset_sources"] == ["some/cifar-10"]
         assert values["competition_sources"] == ["titanic"]
         assert {each.name for each in path.parent.iterdir()} == {path.name, "kernel-metadata.json"}

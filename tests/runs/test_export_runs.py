@@ -14,10 +14,12 @@ from typing import Any
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pyarrow
 import pyarrow.parquet
 import pytest
 import yaml
+from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 from PIL import Image
 
@@ -79,6 +81,23 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def executed(kernels: Path, source: Path, folder: Path, mounted: Path) -> NotebookNode:
+    """The notebook ``source`` as it is after the bare kernel ran it in a new folder."""
+    folder.mkdir()
+    environment = without("PYTHONPATH", "ASTKIT_DATA") | {"JUPYTER_PATH": str(kernels)}
+    environment |= {"ASTKIT_INPUT": str(mounted), "OMP_NUM_THREADS": "1"}
+    options = ["-k", "bare", "--cwd", folder, "--no-progress-bar"]
+    done = subprocess.run(
+        [sys.executable, "-m", "papermill", source, folder / "ran.ipynb", *options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return nbformat.read(folder / "ran.ipynb", 4)
+
+
 def make_cifar10(folder: Path) -> None:
     """Write a small CIFAR-10 of noise."""
     folder.mkdir(parents=True)
@@ -110,22 +129,29 @@ def test_an_export_runs_on_its_own_package(number: str, kernels: Path, tmp_path:
     exported.cells.append(new_code_cell(WHERE))
     source, folder = tmp_path / "exported.ipynb", tmp_path / "empty"
     nbformat.write(exported, source)
-    folder.mkdir()
-    environment = without("PYTHONPATH", "ASTKIT_DATA") | {"JUPYTER_PATH": str(kernels)}
-    environment |= {"ASTKIT_INPUT": str(tmp_path / "input"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "papermill", source, folder / "ran.ipynb"),
-            *("-k", "bare", "--cwd", folder, "--no-progress-bar"),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_SECONDS,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    ran = executed(kernels, source, folder, tmp_path / "input")
     (package,) = folder.glob("astkit-*")
-    ran = nbformat.read(folder / "ran.ipynb", 4)
     assert ran.cells[-1].outputs[0].text.strip() == str(package)
     # what is written stays in the current folder
     assert {path.name for path in folder.iterdir()} == {package.name, "ran.ipynb"}
+
+
+def test_the_template_of_a_competition_writes_a_submission(kernels: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "input" / "competitions" / "made-up"
+    folder.mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    sides = pd.DataFrame(generator.normal(size=(600, 2)), columns=["height", "width"])
+    table = sides.assign(kind=generator.choice(["a", "b"], 600), name=[f"n{i}" for i in range(600)])
+    table.loc[::7, "width"] = np.nan
+    labels = np.where(sides["height"] + (table["kind"] == "a") > 0.5, "large", "small")
+    table.insert(0, "number", range(600))
+    table[:400].assign(size=labels[:400]).to_csv(folder / "train.csv", index=False)
+    table[400:].to_csv(folder / "test.csv", index=False)
+    parameters = {"target": "size", "row_id": "number", "epochs": 10}
+    plan = export.read(export.COMPETITION)
+    source = export.write(plan, parameters, tmp_path / "out")
+    executed(kernels, source, tmp_path / "empty", tmp_path / "input")
+    submission = pd.read_csv(tmp_path / "empty" / "submission.csv")
+    assert submission.columns.tolist() == ["number", "size"]
+    assert submission["number"].tolist() == list(range(400, 600))
+    assert np.mean(submission["size"] == labels[400:]) > 0.8

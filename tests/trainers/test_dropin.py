@@ -89,7 +89,7 @@ def test_settings_that_it_does_not_know_are_refused(unchanged):
     refused = [
         ({"learning_rate": 1e-3}, "unknown setting learning_rate: choose from .*lr"),
         ({"target_activation_rat": 0.1}, "choose from .*target_activation_rate"),
-        ({"target_activation_rate": 1.5}, "target_rate is 1.5, but a rate is a share"),
+        ({"target_activation_rate": 1.5}, "target_rate is 1.5: give a share"),
         ({"score": "perplexity"}, "unknown score 'perplexity': choose one of confidence"),
         ({"controller": "pid"}, "unknown controller 'pid': choose one of log_integral"),
         ({"precision": "half"}, "precision is 'half': give fp32, bf16"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.features import IMAGES, FeaturesOf, Rows, kind_of
+from astkit.gating.features import IMAGES, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
@@ -29,7 +29,6 @@ class Aimed:
 
     weights: Tensor | None  # float64 [N], mean 1; None: all rows
     forecast: Forecast
-    shifted: bool  # whether the training data and the target differ
     flops: float
 
 
@@ -95,14 +94,11 @@ class Aim(Policy):
 
     def _ask_early(self, run: RunInfo) -> None:
         """Compare the data with the target before the first step."""
-        target, self.stage = checked_target(run), 2
-        known = self.features is not None or run.features is None or has_features(run.data)
-        if known:
-            train, wanted = Rows(run.data, self.features), Rows(target, self.features)
-            self._settle(aimed(Pair(train, wanted, run.seed)))
-        images = not known or train.kind == IMAGES
-        if run.features is not None and images:
-            self.stage = 1
+        both = pair(run.data, run.target, self.features, run.seed)
+        kind, can_ask_model = both.train.kind, run.features is not None
+        self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
+        if kind != UNKNOWN or not can_ask_model:
+            self._settle(aimed(both))
 
     def _ask_the_model(self, run: RunInfo) -> None:
         """Compare rows that are to be trained on next with the target, as the model sees them."""
@@ -134,14 +130,12 @@ def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
     """
     start = time.perf_counter()
     whole = torch.ones(len(pair.train), dtype=torch.float64)
-    classes = pair.has_classes and class_test(pair) <= LEVEL / TESTS
+    labels = pair.labels
+    if labels is not None and class_test(*labels, pair.seed) > LEVEL / TESTS:
+        labels = None  # the classes are as frequent in both
 
     def factor_of(of_target: Tensor) -> Tensor:
-        if not classes:
-            return whole
-        assert pair.train.labels is not None
-        assert pair.target.labels is not None
-        return class_factor(pair.train.labels, pair.target.labels[of_target])
+        return whole if labels is None else class_factor(labels[0], labels[1][of_target])
 
     def weights_of(of_target: Tensor, rows: Tensor) -> Tensor:
         factor = factor_of(of_target)
@@ -158,9 +152,9 @@ def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
         gain, error, unit, power = found
         seconds = time.perf_counter() - start
         forecast = Forecast(gain, error, unit, power, seconds, reason)
-        return Aimed(weights, forecast, classes or inputs, pair.booked())
+        return Aimed(weights, forecast, pair.booked())
 
-    if not (classes or inputs):
+    if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
         return result(None, 0.0, 0.0, "", 0.0, reason=alike)
     power, gain, error, unit = judge(pair, weights_of)
@@ -207,9 +201,18 @@ def forecast(
 
 
 def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int = 0) -> Pair:
-    """A pair for `aimed`; ``ValueError`` for a target of fewer than `FEWEST` rows."""
+    """A pair for `aimed`; ``ValueError`` without a target, or for one with too few rows."""
+    if target is None:
+        raise ValueError(
+            "aim draws what the target needs, but there is no target: pass validation data like"
+            " those that the model is meant for, validation=..."
+        )
     made = Pair(Rows(train, features), Rows(target, features), seed)
-    _check_size(len(made.target))
+    if len(made.target) < FEWEST:
+        raise ValueError(
+            f"the target has {len(made.target)} rows, too few to compare the training data with:"
+            f" pass at least {FEWEST}"
+        )
     return made
 
 
@@ -237,32 +240,3 @@ def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:
     places = torch.searchsorted(ends, start + torch.arange(count), right=True)
     drawn = order[places.clamp_max(len(order) - 1)]
     return drawn[torch.randperm(count, generator=random)]
-
-
-def checked_target(run: RunInfo) -> Any:
-    """The target of a run; ``ValueError`` without one, or with too few rows."""
-    if run.target is None:
-        raise ValueError(
-            "aim draws what the target needs, but there is no target: pass validation data like"
-            " those that the model is meant for, validation=..."
-        )
-    if hasattr(run.target, "__len__"):
-        _check_size(len(Rows(run.target, by_row=lambda rows: rows[:, None])))
-    return run.target
-
-
-def has_features(data: Any) -> bool:
-    """Whether `Rows` knows features of the inputs of ``data``."""
-    try:
-        kind_of(Rows(data, by_row=lambda rows: rows[:, None]).inputs(torch.arange(1)))
-    except ValueError:
-        return False
-    return True
-
-
-def _check_size(rows: int) -> None:
-    if rows < FEWEST:
-        raise ValueError(
-            f"the target has {rows} rows, too few to compare the training data with: pass at least"
-            f" {FEWEST}"
-        )

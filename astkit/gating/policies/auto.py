@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.features import Rows
-from astkit.gating.policies.aim import FEWEST, Aim, has_features
+from astkit.datasets.facts import distinct_rows
+from astkit.gating.features import UNKNOWN, Rows
+from astkit.gating.policies.aim import FEWEST, Aim
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted
 from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
 
@@ -60,7 +61,6 @@ class Auto(Aim, LastLoss):
         avoid="if an unbiased gradient is required",
     )
     needs_outputs = True
-    needs_distinct = True
     state: ClassVar[tuple[str, ...]] = (
         *Aim.state,
         *LastLoss.state,
@@ -74,6 +74,7 @@ class Auto(Aim, LastLoss):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed=seed)
+        self._distinct: int | None = None  # different rows of the data; 0: not known
 
     def plan(self, run: RunInfo) -> Selection | None:
         self.recall(run)
@@ -100,7 +101,9 @@ class Auto(Aim, LastLoss):
     def difficulty(self, run: RunInfo) -> float:
         """Exponent of the loss."""
         length = (run.epoch + run.round / self.rounds) / max(run.progress, 1e-9)
-        length *= run.samples / (run.distinct or run.samples)
+        if self._distinct is None:
+            self._distinct = distinct_rows(run.data) or 0
+        length *= run.samples / (self._distinct or run.samples)
         return 0.5 * min(1.0, max(0.0, (LONG - length) / (LONG - SHORT)))
 
     def trust(self, run: RunInfo) -> Tensor | float | None:
@@ -154,7 +157,7 @@ def can_ask(run: RunInfo) -> bool:
     if run.target is None or find_spec("sklearn") is None:
         return False
     try:
-        target = Rows(run.target, by_row=lambda rows: rows[:, None])
+        train, target = Rows(run.data), Rows(run.target)
     except ValueError:  # rows that are read in order only
         return False
-    return len(target) >= FEWEST and (run.features is not None or has_features(run.data))
+    return len(target) >= FEWEST and (run.features is not None or train.kind != UNKNOWN)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from astkit.gating.controllers import SHARE, check_number
 from astkit.gating.policies.infobatch import InfoBatch
-from astkit.gating.policies.last_loss import check_share
 from astkit.gating.policies.seta import SeTa
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit, as_policy
 
@@ -45,7 +45,7 @@ class BatchLossScore(Policy):
         made = as_policy(policy, seed)
         if not isinstance(made, InfoBatch | SeTa):
             raise ValueError(f"policy is {policy!r}: give one of 'infobatch' and 'seta'")
-        self.policy, self.alpha, self.seed = policy, check_share("alpha", alpha), seed
+        self.policy, self.alpha, self.seed = policy, check_number("alpha", alpha, SHARE), seed
         self._planner = made
 
     def plan(self, run: RunInfo) -> Selection | None:

@@ -7,7 +7,7 @@ import math
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
+from astkit.gating.controllers import ABOVE_0, check_number
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted, labels_of_run
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
@@ -32,9 +32,8 @@ class CachedLoss(LastLoss):
     )
 
     def __init__(self, rate: float = 0.3, guard: float | None = None, seed: int = 0) -> None:
-        if guard is not None and not guard > 0:
-            raise ValueError(f"guard is {guard}: give a number above 0, such as 0.8, or None")
-        self.rate, self.guard, self.seed = check_rate("rate", rate), guard, seed
+        self.rate, self.seed = check_number("rate", rate), seed
+        self.guard = None if guard is None else check_number("guard", guard, ABOVE_0)
 
     def plan(self, run: RunInfo) -> Selection:
         losses, rows = self.recall(run), len(run.rows)

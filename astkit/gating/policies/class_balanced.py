@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
+from astkit.gating.controllers import check_number
 from astkit.gating.policies.last_loss import labels_of_run
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
@@ -25,7 +25,7 @@ class ClassBalanced(Policy):
     )
 
     def __init__(self, rate: float = 1.0, seed: int = 0) -> None:
-        self.rate, self.seed = check_rate("rate", rate), seed
+        self.rate, self.seed = check_number("rate", rate), seed
 
     def plan(self, run: RunInfo) -> Selection:
         key, n = (run.seed, "class_balanced", run.epoch, run.round), len(run.rows)

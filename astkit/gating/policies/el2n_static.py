@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from astkit import distributed
-from astkit.gating.controllers import check_rate
+from astkit.gating.controllers import check_count, check_number
 from astkit.gating.policies.helper_models import by_sample, isolated, train_models
-from astkit.gating.policies.last_loss import check_count, check_samples
+from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 from astkit.gating.scores import gradient_norm, sample_index
 
@@ -45,7 +45,7 @@ class StaticEL2N(Policy):
     def __init__(
         self, rate: float = 0.5, runs: int = 3, epochs: int = 1, lr: float = 1e-3, seed: int = 0
     ) -> None:
-        self.rate, self.runs = check_rate("rate", rate), check_count("runs", runs)
+        self.rate, self.runs = check_number("rate", rate), check_count("runs", runs)
         self.epochs = check_count("epochs", epochs)
         self.lr, self.seed = lr, seed
         self.scores: Tensor | None = None  # float32 [samples]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
-from astkit.gating.policies.last_loss import check_count, check_share
-from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
+from astkit.gating.controllers import SHARE, check_count, check_number
+from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import gradient_norm
 
 
@@ -32,14 +31,13 @@ class GradNormIS(Policy):
         bias="none with respect to the batch gradient: draws are weighted by 1 / (B p)",
         avoid="with noisy labels; it stays disabled early in training, when all norms are similar",
     )
-    cost = Cost(1.0)
     state = ("tau", "batches")
 
     def __init__(
         self, rate: float = 1 / 3, momentum: float = 0.9, every: int = 10, seed: int = 0
     ) -> None:
-        self.rate, self.momentum = check_rate("rate", rate), check_share("momentum", momentum)
-        self.every, self.seed = check_count("every", every), seed
+        self.rate, self.every = check_number("rate", rate), check_count("every", every)
+        self.momentum, self.seed = check_number("momentum", momentum, SHARE), seed
         self.tau, self.batches = 0.0, 0
 
     def choose(self, batch: Scored) -> Selection:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.policies.last_loss import LastLoss, check_share, ending
+from astkit.gating.controllers import PART, SHARE, check_number
+from astkit.gating.policies.last_loss import LastLoss, ending
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
 
@@ -31,7 +32,7 @@ class InfoBatch(LastLoss):
     )
 
     def __init__(self, r: float = 0.5, delta: float = 0.875, seed: int = 0) -> None:
-        self.r, self.delta = check_share("r", r), check_share("delta", delta, whole=True)
+        self.r, self.delta = check_number("r", r, SHARE), check_number("delta", delta, PART)
         self.seed = seed
 
     def plan(self, run: RunInfo) -> Selection | None:

@@ -7,8 +7,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from astkit.gating.policies.last_loss import LastLoss, check_share
-from astkit.gating.policy import Cost, PolicyCard, RunInfo, Selection, Visit
+from astkit.gating.controllers import PART, SHARE, check_number
+from astkit.gating.policies.last_loss import LastLoss
+from astkit.gating.policy import PolicyCard, RunInfo, Selection, Visit
 
 
 class Kakurenbo(LastLoss):
@@ -40,9 +41,8 @@ class Kakurenbo(LastLoss):
     sure: Tensor | None = None
 
     def __init__(self, hidden: float = 0.3, confidence: float = 0.7, seed: int = 0) -> None:
-        self.hidden, self.seed = check_share("hidden", hidden), seed
-        self.confidence = check_share("confidence", confidence, whole=True)
-        self.cost = Cost(self.hidden)
+        self.hidden, self.seed = check_number("hidden", hidden, SHARE), seed
+        self.confidence = check_number("confidence", confidence, PART)
 
     def plan(self, run: RunInfo) -> Selection:
         losses, rows = self.recall(run), len(run.rows)

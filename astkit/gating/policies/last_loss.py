@@ -46,21 +46,6 @@ def check_samples(policy: Policy, memory: Tensor, run: RunInfo) -> None:
         )
 
 
-def check_share(name: str, value: float, whole: bool = False) -> float:
-    """``value`` as a float; ``ValueError`` unless it lies in [0, 1), with ``whole`` in [0, 1]."""
-    if not 0 <= value <= 1 or (value == 1 and not whole):  # also rejects NaN
-        limit = "at most" if whole else "below"
-        raise ValueError(f"{name} is {value}: give a number of 0 or more and {limit} 1")
-    return float(value)
-
-
-def check_count(name: str, value: int, least: int = 1) -> int:
-    """``value``; ``ValueError`` unless it is a whole number of ``least`` or more."""
-    if int(value) != value or value < least:
-        raise ValueError(f"{name} is {value}: give a whole number of {least} or more")
-    return int(value)
-
-
 def ending(run: RunInfo, rounds: int, delta: float) -> bool:
     """Whether the epoch index has reached ``floor(delta * epochs)``, estimated from progress."""
     if not run.progress:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
+from astkit.gating.controllers import check_number
 from astkit.gating.policies.last_loss import check_samples, draw_weighted
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit
 
@@ -46,7 +46,7 @@ class Learned(Policy):
     state = ("past", "times", "visits", "now")
 
     def __init__(self, rate: float = 0.3, seed: int = 0) -> None:
-        self.rate, self.seed, self.now = check_rate("rate", rate), seed, 0
+        self.rate, self.seed, self.now = check_number("rate", rate), seed, 0
         # of each sample: logarithms of the last three losses, infinite if unknown; epochs of the
         # last two visits; number of visits
         self.past, self.times, self.visits = torch.empty(3, 0), torch.empty(2, 0), torch.empty(0)

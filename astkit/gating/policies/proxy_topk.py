@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
-from astkit.gating.policies.last_loss import check_count
-from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
+from astkit.gating.controllers import check_count, check_number
+from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 
 
 class ProxyTopK(Policy):
@@ -49,10 +48,9 @@ class ProxyTopK(Policy):
         lr: float = 1e-3,
         seed: int = 0,
     ) -> None:
-        self.rate, self.proxy = check_rate("rate", rate), proxy
+        self.rate, self.proxy = check_number("rate", rate), proxy
         self.every = check_count("every", every)
         self.lr, self.seed = lr, seed
-        self.cost = Cost(0.0, 1 + 3 * self.rate / every)
         self.batches = 0
         self._model: nn.Module | None = None
         self._optimizer: torch.optim.Optimizer | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
+from astkit.gating.controllers import check_number
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
 
 
@@ -24,7 +24,7 @@ class RandomSubset(Policy):
     )
 
     def __init__(self, rate: float, seed: int = 0) -> None:
-        self.rate, self.seed = check_rate("rate", rate), seed
+        self.rate, self.seed = check_number("rate", rate), seed
 
     def plan(self, run: RunInfo) -> Selection:
         samples, size = run.samples, max(1, round(self.rate * run.samples))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
+from astkit.gating.controllers import ABOVE_0, check_number
 from astkit.gating.policies.last_loss import LastLoss, draw_weighted, labels_of_run
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
@@ -39,9 +39,8 @@ class RCAP(LastLoss):
     chosen: Tensor | None = None
 
     def __init__(self, rate: float = 0.5, beta: float = 1.0, seed: int = 0) -> None:
-        if not beta > 0:
-            raise ValueError(f"beta is {beta}: give a temperature above 0, such as 1")
-        self.rate, self.beta, self.seed = check_rate("rate", rate), beta, seed
+        self.rate, self.beta = check_number("rate", rate), check_number("beta", beta, ABOVE_0)
+        self.seed = seed
 
     def plan(self, run: RunInfo) -> Selection:
         losses, n = self.recall(run), len(run.rows)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.policies.last_loss import check_samples, check_share
+from astkit.gating.controllers import SHARE, check_number
+from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection, Visit
 
 
@@ -37,7 +38,7 @@ class RePB(Policy):
     counts: Tensor | None = None
 
     def __init__(self, r: float = 0.5, seed: int = 0) -> None:
-        self.r, self.seed = check_share("r", r), seed
+        self.r, self.seed = check_number("r", r, SHARE), seed
 
     def plan(self, run: RunInfo) -> Selection:
         if self.low is None or self.counts is None:

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
+from astkit.gating.controllers import check_count, check_number
 from astkit.gating.policies.helper_models import by_sample, isolated, train_models
-from astkit.gating.policies.last_loss import check_count
-from astkit.gating.policy import Cost, Policy, PolicyCard, Scored, Selection
+from astkit.gating.policy import Policy, PolicyCard, Scored, Selection
 from astkit.gating.scores import sample_index
 
 
@@ -37,12 +36,11 @@ class Rho(Policy):
         bias="towards samples that are learnable and not yet learnt; not corrected",
         avoid="for short training, if the holdout models cost as much as they save",
     )
-    cost = Cost(1.0)
     needs_index = True
     state = ("held",)
 
     def __init__(self, rate: float = 0.1, epochs: int = 2, lr: float = 1e-3, seed: int = 0) -> None:
-        self.rate, self.epochs = check_rate("rate", rate), check_count("epochs", epochs)
+        self.rate, self.epochs = check_number("rate", rate), check_count("epochs", epochs)
         self.lr, self.seed = lr, seed
         self.held: Tensor | None = None  # float32 [samples]; NaN if a sample has none
 

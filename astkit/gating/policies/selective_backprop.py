@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from astkit import rng
-from astkit.gating.controllers import check_rate
-from astkit.gating.policies.last_loss import check_count, check_share, draw_weighted
-from astkit.gating.policy import Cost, Policy, PolicyCard, RunInfo, Scored, Selection
+from astkit.gating.controllers import PART, check_count, check_number
+from astkit.gating.policies.last_loss import draw_weighted
+from astkit.gating.policy import Policy, PolicyCard, RunInfo, Scored, Selection
 
 
 class SelectiveBackprop(Policy):
@@ -33,7 +33,6 @@ class SelectiveBackprop(Policy):
         bias="towards high losses; not corrected",
         avoid="with noisy labels, or if a forward pass takes a third of a step",
     )
-    cost = Cost(1.0)
     rounds = 10
     state = ("progress", "batch", "draws")
 
@@ -45,9 +44,9 @@ class SelectiveBackprop(Policy):
         interrupt: int = 2,
         seed: int = 0,
     ) -> None:
-        self.rate, self.seed = check_rate("rate", rate), seed
-        self.start = check_share("start", start, whole=True)
-        self.end = check_share("end", end, whole=True)
+        self.rate, self.seed = check_number("rate", rate), seed
+        self.start = check_number("start", start, PART)
+        self.end = check_number("end", end, PART)
         self.interrupt = check_count("interrupt", interrupt, least=0)
         self.progress: float | None = None
         self.batch = self.draws = 0  # batches of this epoch, and selections of the run

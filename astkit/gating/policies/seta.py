@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from astkit import rng
-from astkit.gating.policies.last_loss import LastLoss, check_share, ending
+from astkit.gating.controllers import PART, SHARE, check_number
+from astkit.gating.policies.last_loss import LastLoss, ending
 from astkit.gating.policy import PolicyCard, RunInfo, Selection
 
 
@@ -48,8 +49,8 @@ class SeTa(LastLoss):
                 f"window is {window} of {groups} groups, which is {round(groups * window)}: give a"
                 " window above 0 and at most 1 that holds a group, such as groups=5, window=0.9"
             )
-        self.r, self.groups, self.window = check_share("r", r), groups, window
-        self.delta, self.seed = check_share("delta", delta, whole=True), seed
+        self.r, self.groups, self.window = check_number("r", r, SHARE), groups, window
+        self.delta, self.seed = check_number("delta", delta, PART), seed
 
     def plan(self, run: RunInfo) -> Selection:
         losses, rows = self.recall(run), len(run.rows)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
-from astkit.gating import Policy, RunInfo, Visit
+from astkit.gating import RunInfo, Visit
 from astkit.gating.policies.aim import FEWEST, Aim
 from astkit.gating.policies.auto import LEAST, LIKELY, Auto
 from astkit.trainers import TrainConfig, Trainer
@@ -89,11 +89,13 @@ def test_the_preference_ends_with_the_length_of_the_run() -> None:
 
 
 def test_the_length_of_a_run_counts_distinct_samples() -> None:
-    policy = told(None)
-    assert policy.plan(info(4, 8, distinct=4)) is None  # 24 epochs of four samples
+    def repeated(distinct: int) -> TensorDataset:
+        return TensorDataset(torch.arange(N).remainder(distinct)[:, None], LABELS)
+
+    assert told(None).plan(info(4, 8, data=repeated(4))) is None  # 24 epochs of four samples
     longer = [loss ** (1 / 3) for loss in LOSSES.tolist()]  # 16 epochs of six
-    assert close(shares(policy, distinct=6), expected(longer))
-    assert not close(shares(policy), expected(longer))
+    assert close(shares(told(None), data=repeated(6)), expected(longer))
+    assert not close(shares(told(None)), expected(longer))
 
 
 ROWS, CLASSES = 2000, 5
@@ -207,36 +209,6 @@ def test_an_epoch_has_as_many_samples_as_in_dense_training() -> None:
         assert len(rows) == 50
         assert (len(rows.unique()) == 50) == (epoch == 0)
         policy.observe(Visit(rows, rows.float() / 50))
-
-
-class Noting(Policy):
-    """Notes what a plan knows of the data."""
-
-    needs_distinct = True
-
-    def __init__(self) -> None:
-        self.found: list[tuple[Tensor | None, int | None]] = []
-
-    def plan(self, run: RunInfo) -> None:
-        self.found.append((run.target_labels, run.distinct))
-
-
-def test_a_plan_knows_repeated_rows_and_the_labels_of_the_validation_data() -> None:
-    class Labelled(TensorDataset):
-        labels = LABELS
-
-    x = torch.randn(4, 2).repeat(3, 1)
-    data, other = Labelled(x, LABELS), TensorDataset(x, LABELS)
-    known = []
-    for validation in (data, DataLoader(data, 4), other, None):
-        policy = Noting()
-        options = {"policy": policy, "epochs": 1, "batch_size": 4, "device": "cpu"}
-        Trainer(torch.nn.Linear(2, 4), data, validation, **options).run()  # type: ignore[arg-type]
-        list(policy.sampler(data, 1, validation=validation))
-        labels = [found for found, _ in policy.found]
-        known.append([found is not None and found.equal(LABELS) for found in labels])
-        assert [distinct for _, distinct in policy.found] == [4, 4]
-    assert known == [[True, True]] * 3 + [[False, False]]
 
 
 def test_an_undertrained_model_ends_near_dense_training() -> None:
