@@ -410,7 +410,7 @@ class Trainer:
             trained=trained,
             skipped=rows - trained,
             overflowed=self.optimisation.take_lost(),
-            padded=torch.tensor(trained) if repeating else padded,
+            padded=trained if repeating else padded,
             dense=0.0 if repeating else rows / self.batches.epoch.share,
         )
         if self.policy is not None and self.policy.flops:
