@@ -135,7 +135,13 @@ class Trainer:
         self.policy = as_policy(policy, seed)
         target = getattr(self.validation, "data", getattr(self.validation, "loader", None))
         self.batches = Batches(
-            self.train_data, self.policy, target, self.device, seed, self._features
+            self.train_data,
+            self.policy,
+            target,
+            self.device,
+            seed,
+            self._features,
+            self.budget.flops,
         )
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.classes = True  # whether integer targets are classes, see `_check_batch`
@@ -261,7 +267,7 @@ class Trainer:
                 return None
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self._exchange()
-                unloaded = self.batches.plan(self.progress, self.ledger.flops.total)
+                unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:
