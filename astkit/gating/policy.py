@@ -51,7 +51,6 @@ class Policy:
     needs_index: bool = False  #: whether per-sample state is kept, which requires indices
     needs_outputs: bool = False  #: whether ``observe`` needs predictions, see `Visit`
     state: ClassVar[tuple[str, ...]] = ()  #: attributes to save: tensors, numbers, strings, None
-    copies_model: bool = False  #: whether a copy of the model is trained beside it
     card: ClassVar[PolicyCard]
     seed: int = 0
     criterion: Criterion | None = None  #: of ``choose`` in custom loops; default cross-entropy

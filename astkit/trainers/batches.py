@@ -36,8 +36,8 @@ class Batches:
         batch: batches loaded in this epoch; ``taken`` of them since the latest plan.
         rows: rows of the current batch in all processes.
 
-    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected or have no
-    ``batch_size``, or if all processes would train on the same rows.
+    Raises ``ValueError`` if the policy plans but rows of the data cannot be selected, or if all
+    processes would train on the same rows.
     """
 
     def __init__(
@@ -59,8 +59,6 @@ class Batches:
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
         self._alone = distributed.world() == 1
-        # forming a batch leaves the default random generators unchanged
-        self._keyed = self._alone and isinstance(source, Loader) and source.keyed
         self._in_round = math.inf  # batches in the current round
         self.selects = hasattr(source, "order")  # rows can be loaded in any order
         self._loading: Iterator[Batch] | None = None
@@ -89,11 +87,6 @@ class Batches:
         known = self._alone or isinstance(self.source, Loader)
         if not self.epoch.planned or (known and self.taken >= self._in_round):
             return None
-        if self._keyed:
-            self._loading = self._loading or self._begun()
-            batch = next(self._loading, None)
-            self.rows = 0 if batch is None else batch.rows
-            return batch
         first = self.batch
         if self._loading is None:
             self._loading = self._begun()
@@ -256,9 +249,4 @@ def _check_selectable(policy: Policy, source: Any) -> None:
             remedy = "use a policy that selects after scoring, such as Gate"
         raise ValueError(
             f"{type(policy).__name__} selects rows before loading, but {loader}: {remedy}"
-        )
-    if not getattr(source, "batch_size", None):
-        raise ValueError(
-            f"{type(policy).__name__} plans whole batches, but a {name_of(source)} has no"
-            " batch_size: give it this attribute, the rows of its full batches"
         )

@@ -23,12 +23,7 @@ def cosine(progress: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def constant(progress: float) -> float:
-    """1 throughout."""
-    return 1.0
-
-
-SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "constant": constant}
+SCHEDULES: dict[str, Schedule] = {"cosine": cosine, "constant": lambda progress: 1.0}
 
 
 class Rule(NamedTuple):
@@ -89,9 +84,15 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, (valid, remedy) in _RULES.items():
+        for name, (kind, least, below, remedy) in _RANGES.items():
             value = getattr(self, name)
-            if not valid(value):
+            number = isinstance(value, kind) and not isinstance(value, bool)
+            none = value is None and name in _OPTIONAL
+            if not none and not (number and least <= value < below):
+                raise ValueError(f"{name} is {value!r}: give {remedy}")
+        for name, (choices, remedy) in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices and not (name == "schedule" and callable(value)):
                 raise ValueError(f"{name} is {value!r}: give {remedy}")
 
     @property
@@ -130,22 +131,12 @@ def fast_rules(device: str | torch.device = "auto") -> list[Rule]:
     else:
         half = kind == "cpu" and bool(stamp()["bf16_native"])
     why = "has" if half else "has no"
-    linux_cpu = kind == "cpu" and sys.platform == "linux"
+    kept = kind == "cpu" and sys.platform == "linux"
     return [
         Rule("precision", "bf16" if half else "fp32", f"{kind} {why} bf16 instructions"),
         Rule("channels_last", True, "convolutions are faster in this order of memory"),
-        Rule(
-            "compile",
-            kind == "cuda",
-            "fuses kernels" if kind == "cuda" else "compiling takes longer than most runs save",
-        ),
-        Rule(
-            "keep_memory",
-            linux_cpu,
-            "freed memory is not returned and zeroed again at every step"
-            if linux_cpu
-            else "only glibc returns freed memory at once",
-        ),
+        Rule("compile", kind == "cuda", "kernels are fused; on a CPU compiling takes too long"),
+        Rule("keep_memory", kept, "glibc would return and zero freed memory at every step"),
     ]
 
 
@@ -199,65 +190,36 @@ class Budget:
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
-    """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU.
-
-    Raises ``ValueError`` for the name of no device.
-    """
+    """The given device; for "auto" the available accelerator (CUDA, MPS, XPU), else the CPU."""
     if str(device) != "auto":
-        try:
-            return torch.device(device)
-        except RuntimeError as error:
-            raise ValueError(f"device is {device!r}: pass auto, cpu, cuda or mps") from error
+        return torch.device(device)
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
-def _number(value: Any, least: float, most: float = math.inf) -> bool:
-    """Whether ``value`` is a number in [least, most)."""
-    return isinstance(value, Real) and least <= float(value) < most
-
-
-def _whole(value: Any) -> bool:
-    """Whether ``value`` is a whole number, 1 or more."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-_COUNT = (_whole, "a whole number, 1 or more")
-_COUNT_OR_NONE = (
-    lambda value: value is None or _whole(value),
-    "a whole number, 1 or more, or None",
-)
-_SWITCH = (lambda value: isinstance(value, bool), "True or False")
-_TINY = sys.float_info.min
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "lr": (
-        lambda value: value is None or _number(value, _TINY),
-        "a learning rate above 0, such as 0.001",
-    ),
-    "weight_decay": (lambda value: _number(value, 0), "0 or more, such as 0.01"),
-    "clip_norm": (
-        lambda value: value is None or value == math.inf or _number(value, _TINY),
-        "a norm above 0, or None for none",
-    ),
-    "schedule": (
-        lambda value: callable(value) or (isinstance(value, str) and value in SCHEDULES),
-        "cosine, constant, or a function of the progress in [0, 1]",
-    ),
-    "warmup": (lambda value: _number(value, 0, 1), "a share of the budget in [0, 1)"),
-    "validation_fraction": (
-        lambda value: value == 1 or _number(value, _TINY, 1),
-        "a share in (0, 1]",
-    ),
-    "precision": (lambda value: value in ("fp32", "bf16", "fp16"), "fp32, bf16 or fp16"),
+_ABOVE_0 = sys.float_info.min
+_COUNT = (int, 1, math.inf, "a whole number, 1 or more")
+_RANGES: dict[str, tuple[type, float, float, str]] = {
+    "lr": (Real, _ABOVE_0, math.inf, "a learning rate above 0, such as 0.001"),
+    "weight_decay": (Real, 0, math.inf, "0 or more, such as 0.01"),
+    "clip_norm": (Real, _ABOVE_0, math.inf, "a norm above 0, or None for none"),
+    "warmup": (Real, 0, 1, "a share of the budget in [0, 1)"),
+    "validation_fraction": (Real, _ABOVE_0, math.nextafter(1, 2), "a share in (0, 1]"),
+    "batch_size": _COUNT,
+    "micro_batch": _COUNT,
+    "accumulation_steps": _COUNT,
+    "threads": _COUNT,
+    "report_every": _COUNT,
+}
+"""Type of a setting, its least value, the first one that is too large, and what to give."""
+_OPTIONAL = ("lr", "clip_norm", "batch_size", "micro_batch", "threads")  # may be None
+_SWITCH = ((True, False), "True or False")
+_CHOICES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "schedule": (tuple(SCHEDULES), "cosine, constant, or a function of the progress in [0, 1]"),
+    "precision": (("fp32", "bf16", "fp16"), "fp32, bf16 or fp16"),
     "channels_last": _SWITCH,
     "compile": _SWITCH,
     "keep_memory": _SWITCH,
-    "batch_size": _COUNT_OR_NONE,
-    "micro_batch": _COUNT_OR_NONE,
-    "accumulation_steps": _COUNT,
-    "threads": _COUNT_OR_NONE,
-    "report_every": _COUNT,
 }
-"""What the values of settings have to be, and the words for it."""
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, tuple[Any, str]]) -> None:

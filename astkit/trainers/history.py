@@ -43,7 +43,7 @@ class Observer(Protocol):
 
     Optional methods: ``watch(batch, result)``, called after each training batch with its `Batch`
     and `StepResult`; ``state_dict`` and ``load_state_dict``, saved in checkpoints; ``sync``, called
-    before a checkpoint is written; ``records``, read after a checkpoint is loaded.
+    before a checkpoint is written.
     """
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
@@ -79,16 +79,12 @@ class History:
             if (step - 1) % self.every == 0:
                 self.steps.append({"step": step, **metrics})
                 if len(self.steps) > self.limit:
-                    self._thin()
+                    self.every *= 2
+                    self.steps = self.steps[::2]
         elif phase == "epoch":
             self.epochs.append({"step": step, **metrics})
         elif phase == "event":
             self.events.append({"step": step, **metrics})
-
-    def _thin(self) -> None:
-        while len(self.steps) > self.limit:
-            self.every *= 2
-            self.steps = [each for each in self.steps if (each["step"] - 1) % self.every == 0]
 
     def steps_to(self, accuracy: float) -> int | None:
         """Training batches until ``val_accuracy`` first reached ``accuracy``; ``None``: never."""
@@ -106,15 +102,6 @@ class History:
         """Restore epochs and events; earlier batches are available in a metrics file only."""
         self.epochs, self.events = list(state["epochs"]), list(state["events"])
         self.steps = []
-
-    def restore_steps(self, records: list[dict[str, Any]]) -> None:
-        """Restore the training batches from the records of a metrics file."""
-        self.steps = [
-            {name: value for name, value in record.items() if name != "phase"}
-            for record in records
-            if record["phase"] == "train" and (record["step"] - 1) % self.every == 0
-        ]
-        self._thin()
 
 
 class Reports:
@@ -176,14 +163,10 @@ class Reports:
         return {name: observer.state_dict() for name, observer in self._stateful()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state``; a history takes its batches from a metrics file, if there is one."""
+        """Restore ``state``."""
         for name, observer in self._stateful():
             if name in state:
                 observer.load_state_dict(state[name])
-        files = [each for each in self.observers if isinstance(each, MetricsFile)]
-        for observer in self.observers:
-            if isinstance(observer, History) and files:
-                observer.restore_steps(read(files[0].path))
 
 
 def _fetched(records: Sequence[StepRecord]) -> list[dict[str, float]]:
@@ -295,7 +278,8 @@ class MetricsFile:
 
     def log(self, step: int, *, phase: str, **metrics: Any) -> None:
         """Keep one line, which is written with the next ones."""
-        self._waiting.append(encode({"step": step, "phase": phase, **metrics}))
+        record = plain_values({"step": step, "phase": phase, **metrics})
+        self._waiting.append(json.dumps(record, allow_nan=False) + "\n")
         self.lines += 1
         if phase != "train" or len(self._waiting) >= 50:
             self._write(safe=False)
@@ -338,11 +322,6 @@ def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises ``ValueError`` for a damaged line, ``FileNotFoundError`` if the file is missing.
     """
     return _records(_whole_lines(Path(path).read_bytes()), path)
-
-
-def encode(record: dict[str, Any]) -> str:
-    """``record`` as one line of JSON, see `astkit.files.plain_values`."""
-    return json.dumps(plain_values(record), allow_nan=False) + "\n"
 
 
 def _whole_lines(content: bytes) -> list[bytes]:

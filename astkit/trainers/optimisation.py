@@ -82,8 +82,8 @@ class Optimisation:
         self.base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self.lr = self.base_lr[0]
         self.training_pass: Callable[..., Any] = self.wrapped
-        if config.compile:
-            self.training_pass = Compiled(self.wrapped)
+        if config.compile:  # not the gate: selecting rows breaks the graph
+            self.training_pass = torch.compile(self.wrapped)
         self._half = HALF.get(config.precision)
         self.micro_batch = config.micro_batch
         self.scaler: GradScaler | None = None
@@ -117,6 +117,10 @@ class Optimisation:
         x = batch.x
         if self.config.channels_last and isinstance(x, Tensor) and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
+        if self.config.compile and batch.rows > 1:
+            for tensor in tensors(x):  # one graph for all numbers of rows; dynamic=True marks more
+                if tensor.ndim:
+                    torch._dynamo.maybe_mark_dynamic(tensor, 0)
         return call(model, x, batch.y)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
@@ -179,13 +183,8 @@ class Optimisation:
         try:
             losses = self.accumulate(batch, weight, normaliser, ledger)
         except ValueError as error:
-            if distributed.world() > 1 or LONE_ROW not in str(error):
+            if distributed.world() > 1 or batch.rows > 1 or LONE_ROW not in str(error):
                 raise
-            if batch.rows > 1:
-                raise ValueError(
-                    f"micro_batch is {self.micro_batch}, which leaves one row of {batch.rows} that"
-                    " BatchNorm cannot normalise: give a larger micro_batch, or use LayerNorm"
-                ) from error
             warnings.warn(
                 "a batch of one row is skipped, since BatchNorm cannot normalise one value per"
                 " channel: choose another batch_size or rate, drop_last=True, or min_active=2 of a"
@@ -448,48 +447,6 @@ class Optimisation:
                 if name in waiting["gradients"]:
                     gradient = waiting["gradients"][name].to(parameter.device, parameter.dtype)
                     parameter.grad = distributed.sharded_like(gradient, parameter) / scale
-
-
-class Compiled:
-    """Calls ``model``, compiled at the first call; eagerly, with a warning, if that fails.
-
-    One graph is used for all batch sizes of 2 or more: only dimension 0 of the inputs is marked
-    dynamic (``dynamic=True`` would mark all). Dropout draws different random numbers than in eager
-    mode. The gate is not compiled: selecting rows breaks the graph and synchronises with CUDA.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self._compiled: Any = None
-        try:
-            self._compiled = torch.compile(model)
-        except RuntimeError as error:  # torch.compile does not support this platform
-            self._give_up(error)
-
-    def __call__(self, *args: Any, **keywords: Any) -> Any:
-        """The model's outputs; batches of 0 or 1 rows, which need another graph, run eagerly."""
-        marked = [tensor for tensor in tensors((args, keywords)) if tensor.ndim]
-        if self._compiled is None or not marked or len(marked[0]) < 2:
-            return self.model(*args, **keywords)
-        from torch._dynamo import exc, maybe_mark_dynamic  # takes seconds to import
-
-        for tensor in marked:
-            maybe_mark_dynamic(tensor, 0)
-        try:
-            return self._compiled(*args, **keywords)
-        except exc.TorchDynamoException as error:
-            outputs = self.model(*args, **keywords)  # raises errors of the model itself
-            self._give_up(getattr(error, "inner_exception", error))  # wrapped by torch
-            return outputs
-
-    def _give_up(self, error: Exception) -> None:
-        self._compiled = None
-        what = f"{type(error).__name__}: {error}".splitlines()[0]
-        warnings.warn(
-            f"torch.compile failed ({what}), so training continues uncompiled: install a C++"
-            " compiler if none was found, or disable compile",
-            stacklevel=3,
-        )
 
 
 def out_of_memory(error: BaseException) -> bool:

@@ -14,7 +14,6 @@ from astkit.datasets.batch import Batch, join
 from astkit.gating.gate import Gate
 from astkit.gating.scores import RelativeScore, score_rows
 from astkit.gating.selection import Scored, evaluating
-from astkit.trainers.optimisation import LONE_ROW
 from astkit.trainers.step import StepResult
 from astkit.trainers.trainer import Trainer
 
@@ -28,15 +27,15 @@ class SampleBySampleTrainer(Trainer):
     and takes an optimizer step for each active row; batch references of the score are replaced by
     running ones over the previous rows.
 
-    BatchNorm uses the statistics of a single row here, which changes the algorithm.
+    BatchNorm uses the statistics of a single row here, which changes the algorithm, and torch
+    refuses it for one value per channel.
 
     Args:
         args, options: those of `Trainer`; ``policy`` is a `Gate`.
         update: "per_sample" or "per_batch".
 
     Raises ``ValueError`` for an unknown ``update``, a policy that is no gate, several processes,
-    per-sample updates with a controller that needs the whole batch, and during a step for BatchNorm
-    with one value per channel and row.
+    and per-sample updates with a controller that needs the whole batch.
     """
 
     def __init__(
@@ -75,15 +74,7 @@ class SampleBySampleTrainer(Trainer):
     def train_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
         """Train on the rows of ``batch`` one by one."""
         step = self._per_batch if self.update == "per_batch" else self._per_sample
-        try:
-            return step(batch, weight)
-        except ValueError as error:
-            if LONE_ROW not in str(error):
-                raise
-            raise ValueError(
-                "BatchNorm cannot normalise one row with one value per channel, and single rows are"
-                " trained on here: use LayerNorm, or a Trainer"
-            ) from error
+        return step(batch, weight)
 
     def _per_batch(self, batch: Batch, weight: Tensor | None) -> StepResult:
         gate, rows = self.gate, list(_rows(batch))

@@ -35,6 +35,7 @@ from astkit import Gate, Loader
 from astkit.datasets import load
 from astkit.trainers import Checkpoints, MetricsFile, TrainConfig, Trainer, checkpoint
 from astkit.trainers.checkpoint import DamagedError
+from astkit.trainers.history import read
 from tests.trainers.states import leave_after, same, timeless
 
 DIGITS = load("digits")[0]
@@ -71,8 +72,9 @@ def left(trainer: Trainer) -> dict[str, Any]:
     state = trainer.state_dict()
     ledger = {key: state["ledger"][key] for key in ("samples", "flops", "flops_dense")}
     weights = {name: value.tolist() for name, value in trainer.model.state_dict().items()}
-    steps = timeless(trainer.history.steps)
-    return {"weights": weights, "ledger": ledger, "policy": state["policy"], "steps": steps}
+    (file,) = [each for each in trainer.reports.observers if isinstance(each, MetricsFile)]
+    records = timeless(read(file.path))
+    return {"weights": weights, "ledger": ledger, "policy": state["policy"], "records": records}
 
 
 def names(folder: Path) -> list[str]:

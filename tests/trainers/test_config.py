@@ -22,7 +22,6 @@ from astkit.profiling.ledger import Ledger
 from astkit.trainers import Budget, TrainConfig, Trainer, fast_rules
 from astkit.trainers.config import cosine
 
-WHOLE = "give a whole number, 1 or more"
 REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
     ("lr", (0, -1e-3, math.nan, math.inf, "0.1"), "give a learning rate above 0"),
     ("weight_decay", (-0.1, math.nan, math.inf, None), "give 0 or more"),
@@ -30,14 +29,9 @@ REFUSED: list[tuple[str, tuple[Any, ...], str]] = [
     ("schedule", ("linear", 0.5), "give cosine, constant, or a function"),
     ("warmup", (-0.1, 1, math.nan, None), r"give a share of the budget in \[0, 1\)"),
     ("precision", ("fp8", None, ["bf16"]), "give fp32, bf16 or fp16"),
-    ("channels_last", ("yes", 1), "give True or False"),
-    ("compile", ("auto",), "give True or False"),
-    ("keep_memory", (None,), "give True or False"),
-    ("batch_size", (0, "auto", 32.0), f"{WHOLE}, or None"),
-    ("micro_batch", (0, "auto"), f"{WHOLE}, or None"),
-    ("accumulation_steps", (0, True, None, 1.5), WHOLE),
-    ("threads", (-1, "auto"), f"{WHOLE}, or None"),
-    ("report_every", (0,), WHOLE),
+    ("compile", ("auto", None), "give True or False"),
+    ("batch_size", (0, "auto", 32.0), "give a whole number, 1 or more"),
+    ("accumulation_steps", (0, True, None, 1.5), "give a whole number, 1 or more"),
     ("validation_fraction", (0, 1.1, math.nan, "1"), r"give a share in \(0, 1\]"),
 ]
 

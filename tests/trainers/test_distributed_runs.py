@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -316,10 +315,6 @@ def refused() -> list[str]:
         lambda: SampleBySampleTrainer(network(), data, policy=Gate(0.5), epochs=1),
         lambda: steered.steer("target_rate", 0.2),
         lambda: Trainer(shards, data, epochs=1, config=small),
-        *(
-            partial(Trainer, shards, data, policy=policy, epochs=1)
-            for policy in ("rho", "el2n_static", "proxy_topk")
-        ),
     ]
     found = []
     for case in cases:
@@ -339,9 +334,6 @@ def test_what_processes_would_do_differently_is_refused() -> None:
         "2 processes cannot train sample by sample",
         "target_rate cannot be changed while 2 processes train",
         "a model with fully_shard needs equally many passes",
-        "Rho copies the model, which fully_shard prevents",
-        "StaticEL2N copies the model, which fully_shard prevents",
-        "ProxyTopK copies the model, which fully_shard prevents",
     )
     found = in_world(2, refused)
     assert found[0] == found[1]

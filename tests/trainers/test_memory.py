@@ -167,11 +167,3 @@ def test_micro_batches_leave_no_single_row_to_batchnorm(rows: int, micro_batch: 
     work = made(Normed(), micro_batch=micro_batch)
     assert len(train(work, *next(batches(torch.float32, rows=rows)))) == rows
     assert work.steps == 1
-
-
-@pytest.mark.parametrize(("rows", "micro_batch"), [(3, 2), (8, 1)])
-def test_micro_batches_of_one_row_with_batchnorm_are_refused(rows: int, micro_batch: int) -> None:
-    work = made(Normed(), micro_batch=micro_batch)
-    sentence = rf"micro_batch is {micro_batch}, which leaves one row of {rows} .*BatchNorm"
-    with pytest.raises(ValueError, match=sentence):
-        train(work, *next(batches(torch.float32, rows=rows)))

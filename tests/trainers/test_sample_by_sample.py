@@ -398,10 +398,3 @@ def test_what_cannot_be_decided_row_by_row_is_refused() -> None:
     steered.steer("controller", "top_k")
     with pytest.raises(ValueError, match="TopK needs a whole batch of scores"):
         steered.run()
-
-
-@pytest.mark.parametrize("update", ["per_batch", "per_sample"])
-def test_batch_norm_on_vectors_is_refused_with_the_remedy(update: Any) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3))
-    with pytest.raises(ValueError, match=r"BatchNorm cannot .* use LayerNorm, or"):
-        small(Gate(0.5), model, update=update).run()

@@ -23,7 +23,7 @@ from astkit import CachedLoss, RandomSubset, rng
 from astkit.datasets import Batch, Images, Loader, load
 from astkit.gating import Gate, Policy, RunInfo, Selection
 from astkit.profiling.flops import BatchFlops, PassFlops
-from astkit.trainers import Budget, SampleBySampleTrainer, TrainConfig, Trainer, choose_device
+from astkit.trainers import Budget, SampleBySampleTrainer, TrainConfig, Trainer
 from tests.gating.syncs import Syncs
 from tests.trainers.states import Elsewhere, hand_over, leave_after, same, timeless
 
@@ -586,17 +586,6 @@ def test_what_cannot_work_is_refused_before_any_weight_changes(kind: str, unchan
     assert not failed
 
 
-class Unsized:
-    """A source of batches that does not say how large they are."""
-
-    def __init__(self, data: Any) -> None:
-        self.inner, self.num_samples = Loader(data, 8), len(data)
-        self.order, self.batches = self.inner.order, self.inner.batches
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-
 class Nothing(Policy):
     def plan(self, run: RunInfo) -> Selection:
         return Selection(run.rows[:0], candidates=len(run.rows))
@@ -622,7 +611,6 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"train": foreign(TRAIN, True), "batch_size": 4}, "own loader|batch_size"),
     ({"train": 7}, "cannot be iterated"),
     ({"metrics": F.mse_loss}, r"metrics holds a function: give functions \(outputs,"),
-    ({"train": Unsized(TRAIN), "policy": RandomSubset(0.5)}, "Unsized has no batch_size"),
     ({"metrics": {"label": F.mse_loss}}, "the name label twice, or one that is"),
 ]
 
@@ -634,11 +622,6 @@ def test_impossible_policies_and_arguments_are_refused(
     model = network()
     with unchanged(model), pytest.raises(ValueError, match=sentence):
         finish(build(model=model, **options))
-
-
-def test_a_device_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="device is 'gpu': pass auto"):
-        choose_device("gpu")
 
 
 @pytest.mark.parametrize(

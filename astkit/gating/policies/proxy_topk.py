@@ -49,7 +49,6 @@ class ProxyTopK(Policy):
         seed: int = 0,
     ) -> None:
         self.rate, self.proxy = check_number("rate", rate), proxy
-        self.copies_model = proxy is None
         self.every = check_count("every", every)
         self.lr, self.seed = lr, seed
         self.batches = 0
