@@ -145,11 +145,8 @@ def sweep(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> None:
     """Print the number of runs of each status, those that are not complete, and the table."""
-    import pandas as pd
-
     from astkit.runs import tables
 
-    pd.set_option("display.width", None, "display.max_columns", None, "display.max_rows", None)
     runs = tables.collect(options.runs)
     counts = runs.folders["status"].value_counts()
     say(", ".join(f"{count} {status}" for status, count in counts.items()))

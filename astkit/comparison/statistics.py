@@ -51,9 +51,9 @@ class Interval(NamedTuple):
             return f"{self.mean:{spec}}, n = {self.n}{equal}, so without an interval"
         return f"{self.text(spec)}, n = {self.n}"
 
-    def text(self, spec: str, unit: str = "") -> str:
-        """The mean with its ``unit``, and the interval if it is defined; a dash without values."""
-        mean = f"{self.mean:{spec}}{unit}" if self.n else "–"
+    def text(self, spec: str) -> str:
+        """The mean, and the interval if it is defined; a dash without values."""
+        mean = f"{self.mean:{spec}}" if self.n else "–"
         return mean if math.isnan(self.low) else f"{mean} [{self.low:{spec}}, {self.high:{spec}}]"
 
     def verdict(self, above: str = "higher", below: str = "lower") -> str:

@@ -165,7 +165,8 @@ class Method:
 class Record:
     """An observer of what a run trains on, by row, and of its validation values.
 
-    It does not wait for the device, and reads no reports, which come late.
+    It does not wait for the device, and reads no reports, which come late. Rows are counted if
+    batches are ``indexed``.
 
     Attributes:
         trained: int32 ``[PARTS, rows]``: how often each row was trained on in each part.
@@ -177,7 +178,11 @@ class Record:
     """
 
     def __init__(
-        self, rows: int, indexed: bool, progress: Callable[[], float], device: torch.device
+        self,
+        rows: int,
+        progress: Callable[[], float],
+        device: torch.device,
+        indexed: bool = True,
     ) -> None:
         self.indexed, self.progress = indexed, progress
         self.trained = torch.zeros(PARTS, rows, dtype=torch.int32, device=device)
@@ -259,7 +264,7 @@ def run(
     saved = folder / "checkpoints" / name
     source = selectable(task.train, seed)
     indexed = hasattr(source, "order")
-    record = Record(source.num_samples or 0, indexed, lambda: trainer.progress, device)
+    record = Record(source.num_samples or 0, lambda: trainer.progress, device, indexed)
     arrays: dict[str, Tensor] = {}
     trainer = task.trainer(
         method.new_policy(seed),

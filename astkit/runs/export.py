@@ -199,11 +199,11 @@ def unpack(digest: str, *lines: str) -> None:
 
 
 def begin(time_budget_h: float = 0.0) -> None:
-    """Check torch and the GPU, set the time budget, and print both.
+    """Check the version of torch, set the time budget, and print both.
 
     ``time_budget_h``: hours after which a run is saved and ended, for ``ASTKIT_TIME_BUDGET_H``; 0
-    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old or has no kernels
-    for the GPU (such as Kaggle's for the P100), and ``ValueError`` for a negative budget.
+    leaves the variable unset. Raises ``RuntimeError`` for a torch that is too old, and
+    ``ValueError`` for a negative budget.
     """
     import torch
 
@@ -213,20 +213,12 @@ def begin(time_budget_h: float = 0.0) -> None:
             f"torch is {torch.__version__}, and astkit needs {'.'.join(map(str, LOWEST_TORCH))} or"
             " newer: choose the latest environment in the notebook's settings"
         )
-    has_gpu = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if has_gpu else "no CUDA device"
-    try:
-        torch.ones(1, device="cuda" if has_gpu else "cpu").add(1).item()
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"torch {torch.__version__} cannot compute on {device} ({str(error).splitlines()[0]}):"
-            " choose a T4, or no accelerator, in the notebook's settings"
-        ) from error
     if time_budget_h < 0:
         raise ValueError(f"time_budget_h is {time_budget_h}: pass hours, or 0 for no limit")
     if time_budget_h:
         os.environ["ASTKIT_TIME_BUDGET_H"] = str(time_budget_h)
         print(f"time budget: {time_budget_h} h, then runs are saved and ended")
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no CUDA device"
     print(f"torch {torch.__version__}; {device}")
 
 

@@ -416,7 +416,10 @@ ONE = nn.Module()
 ONE.inner = make_model()
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"make_model": make_model()}, "make_model is a Sequential: pass a function"),
-    ({"make_model": partial(getattr, ONE, "inner")}, "returns the same model twice"),
+    (
+        {"make_model": partial(getattr, ONE, "inner")},
+        "returns models that share .*: build the whole model in each call",
+    ),
     ({"make_model": lambda: 3}, "make_model returns a int: return a torch module"),
     ({"test": None}, "test is missing"),
     ({"policies": []}, "policies is \\[\\]: name at least one"),
