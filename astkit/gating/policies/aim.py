@@ -139,7 +139,7 @@ def too_dear(pair: Pair, tested: int, most: float) -> bool:
     if rest > most:
         warnings.warn(
             f"choosing by the target would take {rest:.1g} FLOPs, more than {MOST:.0%} of the run:"
-            " all rows are trained on; give a larger budget, or weigh the rows once, by aim.weights",
+            " all rows are trained on; give a larger budget, or weigh rows once by aim.weights",
             stacklevel=2,
         )
     return rest > most
