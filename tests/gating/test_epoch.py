@@ -63,19 +63,22 @@ def test_a_sampler_is_torchs_and_knows_the_labels() -> None:
 
 
 def test_what_a_plan_says_beside_its_rows_is_kept_by_the_sampler() -> None:
+    told: list[RunInfo] = []
+
     class Beside(Kept):
         def plan(self, run: RunInfo) -> Selection:
+            told.append(run)
             late = run.rows[2:]
             return Selection(run.rows[:2], score_only=late, lr_factor=1.5 - run.epoch)
 
     sampler = Beside().sampler(range(5), epochs=2)
     assert len(list(sampler)) == len(sampler) == 2
     assert (len(sampler.epoch.score_only), sampler.epoch.lr_factor) == (3, 1.5)
+    sampler.progress, sampler.policy.sized = lambda: 0.25, False
     list(sampler)
-    assert sampler.epoch.lr_factor == 0.5
-    plain = RandomSubset(0.4).sampler(range(5), epochs=1)
-    list(plain)
-    assert (len(plain.epoch.score_only), plain.epoch.lr_factor) == (0, 1.0)
+    assert (sampler.epoch.lr_factor, told[-1].progress) == (0.5, 0.25)
+    with pytest.raises(TypeError, match="the length of an epoch is known at its end"):
+        len(sampler)
 
 
 def test_a_round_without_a_plan_is_its_share_of_the_order() -> None:
@@ -153,21 +156,3 @@ def test_an_interrupted_iteration_continues_with_the_rows_that_are_left(stop: in
     later.sampler(range(40), epochs=3).resume(saved[1])
     assert [*found, *batches(later)] == whole
     assert {lr for _, _, lr in whole} != {1.0}
-
-
-def test_an_unsized_sampler_has_no_length() -> None:
-    policy = RandomSubset(0.5)
-    sampler = policy.sampler(range(6), epochs=2)
-    policy.sized = False
-    with pytest.raises(TypeError, match="the length of an epoch is known at its end"):
-        len(sampler)
-    assert len(list(sampler)) == 3
-
-
-def test_progress_can_be_that_of_the_run() -> None:
-    policy = Kept()
-    sampler = policy.sampler(range(6), epochs=1)
-    sampler.progress = lambda: 0.25
-    for _ in range(2):  # no warning about its one epoch
-        list(sampler)
-    assert [run.progress for run in policy.told] == [0.25, 0.25]

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from astkit.gating import Controller, Gate, OriginPI, Selection, TopK
+from astkit.gating import Controller, Gate, LogIntegral, OriginPI, Selection, TopK
 from astkit.names import REGISTRIES
 from tests.gating.streams import through_json
 from tests.gating.syncs import Syncs
-from tests.gating.without_float64 import WithoutFloat64
 
 CONTROLLERS = ["log_integral", "origin_pi", "top_k"]
 HELD = ["log_integral", "origin_pi"]
@@ -131,18 +130,11 @@ def test_the_controller_learns_each_batch_once_and_after_the_decision() -> None:
 
 @equal_scores
 @pytest.mark.parametrize("controller", CONTROLLERS)
-def test_a_target_of_1_selects_everything(controller: str) -> None:
+def test_a_target_of_1_selects_everything_until_it_is_lowered(controller: str) -> None:
     gate = Gate(1.0, controller=controller)
     for scores in (*uniform(0, 5, 8), torch.zeros(8), -torch.ones(8)):
         chosen = gate.select(scores)
-        assert chosen.index.tolist() == list(range(8))
-        assert chosen.rate == 1
-        assert not chosen.fallback
-        if controller in HELD:
-            rows = Gate(1.0, controller=controller)
-            every = torch.ones(8, dtype=torch.bool)
-            assert rows.settle(scores, every).index.tolist() == list(range(8))
-    assert gate.rate == 1
+        assert (chosen.index.tolist(), chosen.rate) == (list(range(8)), 1)
     if controller != "origin_pi":  # its gains are too small to get anywhere in 100 batches
         gate.target_rate = 0.25
         found = [gate.select(scores).rate for scores in uniform(1, 100, 64)]
@@ -207,24 +199,6 @@ def test_two_random_rows_are_trained_on_when_none_is_active() -> None:
     assert gate.fallback_rows == 800
     # each row with chance 1/4: 100 times, with a standard deviation of 8.7
     assert bool(((drawn - 100).abs() < 45).all())
-
-
-def test_random_draws_repeat_for_equal_seeds_only() -> None:
-    def fallbacks(seed: int) -> list[tuple[int, ...]]:
-        gate = never(seed=seed)
-        return [tuple(gate.select(scores).index.tolist()) for scores in uniform(0, 20, 30)]
-
-    def ties(seed: int) -> list[tuple[int, ...]]:
-        fixed, scores = OriginPI(0.25, kp=0, ki=0, start=1.0), torch.ones(16)
-        gate = Gate(controller=fixed, seed=seed)
-        scores[15] = 0.0
-        return [tuple(gate.select(scores).index.tolist()) for _ in range(20)]
-
-    for drawn in (fallbacks, ties):
-        assert drawn(3) == drawn(3)
-        assert len(set(drawn(3))) > 15  # batches differ
-        assert len(set(zip(drawn(3), drawn(4), strict=True))) > 15
-        assert drawn(3) != drawn(4)
 
 
 # --- small batches ---------------------------------------------------------------------------
@@ -337,32 +311,22 @@ def test_a_gate_leaves_no_trace_in_the_model_or_the_generators(score: Any, contr
 # --- what may be given -----------------------------------------------------------------------
 
 
-def test_scores_and_criteria_of_ones_own() -> None:
+def test_criteria_of_ones_own() -> None:
     model, x, y = nn.Linear(4, 1), torch.randn(12, 4), torch.randn(12, 1)
     squared = Gate(0.25, criterion=nn.MSELoss(reduction="none"), controller="top_k")
     errors = (model(x) - y).detach().square().squeeze(1)
     assert set(squared(model, x, y).index.tolist()) == set(errors.topk(3).indices.tolist())
 
-    def smallest(outputs: Tensor, targets: Tensor, inputs: Tensor) -> Tensor:
-        return -inputs.abs().sum(1)
 
-    chosen = Gate(0.25, smallest, "top_k")(model, x, y)
-    assert set(chosen.index.tolist()) == set((-x.abs().sum(1)).topk(3).indices.tolist())
-
-
-def test_impossible_arguments_are_refused_at_once_and_while_running() -> None:
-    assert math.isnan(Gate().rate)  # none yet
+def test_impossible_arguments_are_refused_and_leave_the_rate() -> None:
+    gate = Gate(0.25)
     for rate in (0, -1, 1.5, math.nan):
-        sentence = rf"target_rate is {rate}: give a share above 0 and at most 1"
-        for controller in (*CONTROLLERS, TopK(0.5)):
-            with pytest.raises(ValueError, match=sentence):
-                Gate(rate, controller=controller)
-        gate = Gate(0.25)
+        sentence = f"target_rate is {rate}: give a share above 0 and at most 1"
+        with pytest.raises(ValueError, match=sentence):
+            Gate(rate, controller=TopK(0.5))
         with pytest.raises(ValueError, match=sentence):
             gate.target_rate = rate
         assert gate.target_rate == gate.controller.target_rate == 0.25
-    with pytest.raises(ValueError, match=r"unknown score 'lose': choose one of confidence, con"):
-        Gate(score="lose")
     with pytest.raises(ValueError, match=r"unknown controller 'pid': choose one of log_integral"):
         Gate(controller="pid")
 
@@ -391,33 +355,30 @@ def test_deciding_row_by_row_makes_the_decisions_of_a_batch(controller: str, fal
 
 
 @equal_scores
-@pytest.mark.parametrize(
-    ("controller", "steps", "shift"),
-    [
-        ("log_integral", 0, -0.5),
-        ("log_integral", 25, -0.5),
-        ("origin_pi", 1, 0.0),
-        ("top_k", 25, 0.0),
-    ],
-)
+@pytest.mark.parametrize("shift", [0.0, -0.5])
+@pytest.mark.parametrize("steps", [0, 25])
+@pytest.mark.parametrize("controller", [*EVERY, "auto"])
 def test_a_gate_continues_bit_for_bit_from_its_saved_state(
     controller: str, steps: int, shift: float
 ) -> None:
     # few levels, NaN and small batches, so that ties, carries and fallbacks all take part
     generator = torch.Generator().manual_seed(0)
-    stream = torch.randint(9, (60, 5), generator=generator) / 9 + shift
+    stream = torch.randint(9, (60, 5), generator=generator) / 9
+    stream[20:] += shift
     stream[4::7, 1] = math.nan
-    gate = Gate(0.13, controller=controller, seed=11)
-    resumed = Gate(0.9, controller=controller, seed=0)
+    gates = [
+        Gate(rate, controller=LogIntegral(rate, "auto") if controller == "auto" else controller)
+        for rate in (0.13, 0.9)
+    ]
+    gate, resumed = gates
+    gate.seed = 11
     for scores in stream[:steps]:
         gate.select(scores)
     resumed.load_state_dict(through_json(gate.state_dict()))
     for scores in stream[steps:]:
         assert as_tuple(resumed.select(scores)) == as_tuple(gate.select(scores))
     assert resumed.state_dict() == gate.state_dict()
-    assert gate.fallback_rows > 0
     assert gate.nonfinite == 8
-    assert gate.batches == 60
 
 
 # --- top-k on the device ---------------------------------------------------------------------
@@ -466,14 +427,6 @@ def test_rows_without_a_finite_score_weigh_nothing_and_cannot_spoil_the_mean() -
     assert math.isnan(float(lost.mean(lost.take(torch.full((8,), math.nan)))))
 
 
-def test_a_device_without_float64_is_enough() -> None:
-    gate = Gate(0.5, controller="top_k")
-    for scores in (torch.arange(8), torch.arange(8.0), torch.full((8,), math.nan)):
-        chosen = gate.select(WithoutFloat64.on(scores))
-        assert type(chosen.threshold) is type(chosen.rate) is WithoutFloat64
-    assert int(gate.active) == 8
-
-
 def train_without_reading(score: str, device: str) -> tuple[Gate, list[Selection]]:
     """Ten gated steps of SGD, and the gate's selections."""
     gate, choices = Gate(0.25, score, "top_k"), []
@@ -506,18 +459,6 @@ def test_steps_with_top_k_read_nothing(score: str, monkeypatch: pytest.MonkeyPat
     assert syncs.names == []
     together = torch.stack([chosen.rate for chosen in choices])  # all rates in one reading
     assert together.mean().item() == pytest.approx(gate.rate) == 0.25
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU")
-@pytest.mark.parametrize("score", SYNC_FREE)
-def test_steps_with_top_k_on_a_gpu_do_not_synchronise(score: str) -> None:
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        gate, _ = train_without_reading(score, "cuda")
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert gate.rate == pytest.approx(0.25)
 
 
 def test_other_controllers_copy_the_scores_once_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:

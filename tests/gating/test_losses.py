@@ -16,15 +16,11 @@ from torch.nn import functional as F
 
 from astkit.gating import cross_entropy_rows, row_losses, token_losses
 from astkit.gating.losses import class_outputs, labels_of, logits_of, reduced
+from tests.gating.streams import slow_loss
 
 LOGITS = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 LABELS = torch.tensor([0, 4, 2, 2])
 ROWS = F.cross_entropy(LOGITS, LABELS, reduction="none")
-
-
-def slow_loss(logits: list[float], label: int) -> float:
-    top = max(logits)
-    return top + math.log(sum(math.exp(logit - top) for logit in logits)) - logits[label]
 
 
 @settings(deadline=None, max_examples=30)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from astkit.datasets.batch import Batch
-from astkit.gating import Scored, ScoredBatches, evaluating
+from astkit.gating import Scored, evaluating
 from astkit.gating.selection import predictions
 from astkit.trainers import TrainConfig, Trainer
 
@@ -88,17 +88,12 @@ def test_a_pass_of_ones_own_and_a_part_of_the_rows() -> None:
     assert part.index is not None
     assert (part.index.tolist(), part.rows, part.evaluated) == ([15, 10], 2, False)
     assert part.inputs["x"].equal(X[[5, 0]])
+    chosen = batch.select(torch.tensor([5, 0]))
+    assert (chosen.candidates, chosen.rate, chosen.weight.tolist()) == (8, 2 / 8, [1.0, 1.0])
     own = Scored(None, Y, X, None, Counted(), forward=run)
     expected = F.cross_entropy(2 * X[:, :3], Y, reduction="none")
     assert own.losses.equal(expected)
     assert own.take(torch.tensor([3])).losses.equal(expected[3:4])
-
-
-def test_a_batch_of_texts_is_where_its_targets_are() -> None:
-    targets = torch.zeros(2, device="meta")
-    assert Scored(None, targets, ["one", "two"]).device == targets.device
-    assert Scored(None, targets, torch.zeros(2, 3)).device == torch.device("cpu")
-    assert Scored(None, None, None).device == torch.device("cpu")
 
 
 def test_a_second_model_is_scored_and_trained_and_counted() -> None:
@@ -199,15 +194,3 @@ def test_a_module_that_does_more_when_its_mode_changes_is_left_alone() -> None:
         assert model(X).equal(expected)
     assert model[0].weight.equal(weight)
     assert model[0].training
-
-
-def test_batches_of_a_loader_as_scored_ones() -> None:
-    squared = nn.MSELoss(reduction="none")
-    batches = ScoredBatches(
-        [(torch.arange(8), (X, X[:, :2])), (torch.arange(8), {"x": X})], squared
-    )
-    for _ in range(2):  # iterable more than once
-        first, second = batches
-        assert (first.index is not None, first.criterion) == (True, squared)
-        assert first.inputs is X
-        assert second.targets is second.inputs

@@ -30,8 +30,3 @@ def test_classes_have_equal_shares_and_samples_equal_turns(rate: float) -> None:
     assert bool(((visits - mean).abs() < 4.5 * mean.sqrt()).all())
     if total % 4:  # classes take turns at what does not divide
         assert bool((extras[[0, 1, 3, 7]] - plans * (total % 4) / 4).abs().max() < 35)
-
-
-def test_the_order_is_mixed() -> None:
-    chosen = ClassBalanced().plan(info(0, labels=LABELS))
-    assert len(set(LABELS[chosen.index[:15]].tolist())) > 1

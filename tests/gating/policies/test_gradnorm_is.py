@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
 from astkit.gating.policies.gradnorm_is import GradNormIS
 from tests.gating.policies.recorded import scored
@@ -38,20 +37,6 @@ def test_draws_follow_the_norms_and_weigh_one_over_b_p() -> None:
     error = np.sqrt(4 * plans * P * (1 - P))
     assert (np.abs(drawn - 4 * plans * P) < 4.5 * error + 1e-9).all()
     assert drawn.max() > plans  # rows repeat
-
-
-@pytest.mark.parametrize("plans", [600, pytest.param(10_000, marks=pytest.mark.full)])
-def test_the_expected_gradient_is_that_of_the_batch(plans: int) -> None:
-    policy = switched_on()
-    policy.momentum = 1.0
-    gradients = (OUTPUTS.softmax(1) - F.one_hot(TARGETS, 3)).double()
-    sums = []
-    for _ in range(plans):
-        chosen = policy.choose(scored(OUTPUTS, TARGETS))
-        sums.append(chosen.weight.double() @ gradients[chosen.index] / chosen.total)
-    found = torch.stack(sums)
-    error = 4 * found.std(0) / math.sqrt(plans)
-    assert bool(((found.mean(0) - gradients.mean(0)).abs() <= error).all())
 
 
 def test_it_switches_on_when_the_averaged_variance_reduction_exceeds_its_cost() -> None:

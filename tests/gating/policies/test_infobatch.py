@@ -32,16 +32,6 @@ def test_it_equals_the_published_rule() -> None:
     assert len(found[1][0]) < N
 
 
-def test_a_step_is_smaller_than_in_the_papers_code_by_the_remaining_fraction() -> None:
-    chosen = informed().plan(info(1))
-    assert chosen is not None
-    losses = torch.rand(len(chosen))
-    papers = (losses * chosen.weight).mean()
-    torch.testing.assert_close(chosen.mean(losses), papers * len(chosen) / N)
-    assert len(chosen) < 0.9 * N
-    assert "smaller steps than the paper's code" in InfoBatch.card.bias
-
-
 def informed() -> InfoBatch:
     policy = InfoBatch(0.5)
     follow(policy, losses_of(1))
@@ -78,9 +68,3 @@ def test_a_sample_without_a_finite_loss_stays() -> None:
         rows, weights, _ = planned(policy.plan(info(epoch, epochs=100)))
         assert {0, 1} <= set(rows)
         assert weights[:2] == [1.0, 1.0]
-
-
-def test_data_of_another_size_are_refused() -> None:
-    policy = informed()
-    with pytest.raises(ValueError, match="InfoBatch remembers 60 samples, but the data set has 61"):
-        policy.plan(info(1, samples=61))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astkit import RandomSubset, rng
-from astkit.gating import RunInfo, Selection, Visit
+from astkit.gating import RunInfo, Selection
 
 rates, sizes, seeds = st.floats(0.01, 1), st.integers(1, 60), st.integers(0, 2**32 - 1)
 
@@ -26,18 +26,3 @@ def test_epochs_are_consecutive_parts_of_shuffles(
     rows = torch.cat([rng.permutation(samples, seed, "random-subset", n) for n in shuffles])
     chosen = plan(RandomSubset(rate, seed), epoch, samples)
     assert chosen.index.equal(rows[epoch * size :][:size])
-
-
-@settings(deadline=None, max_examples=30)
-@given(rates, seeds, sizes, st.permutations(range(6)))
-def test_a_plan_is_a_function_of_seed_and_epoch(
-    rate: float, seed: int, samples: int, order: list[int]
-) -> None:
-    straight, mixed = RandomSubset(rate, seed), RandomSubset(rate, seed)
-    expected = [plan(straight, epoch, samples).index for epoch in range(6)]
-    for epoch in order:
-        mixed.observe(Visit(torch.arange(3), torch.rand(3)))
-        plan(mixed, epoch + 1, samples + 3)
-        before = torch.get_rng_state()
-        assert plan(mixed, epoch, samples).index.equal(expected[epoch])
-        assert torch.get_rng_state().equal(before)

@@ -6,12 +6,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.gating import ScoredBatches
 from astkit.gating.policies.rho import Rho
-from astkit.trainers import Trainer
 
 X = torch.randn(48, 6, generator=torch.Generator().manual_seed(0))
 Y = (X[:, :3] + 0.3 * X[:, 3:]).argmax(1)
@@ -72,15 +70,3 @@ def test_small_halves_and_batch_norm_go_together() -> None:
 def test_it_is_refused_without_holdout_losses() -> None:
     with pytest.raises(ValueError, match=r"no holdout losses: call policy.prepare\(make_model"):
         Rho()(model(), X, Y, INDEX)
-
-
-def test_holdout_models_draw_from_the_runs_seed_alone() -> None:
-    def weights(global_seed: int) -> torch.Tensor:
-        with torch.random.fork_rng():
-            torch.manual_seed(global_seed)
-            trained = nn.Sequential(nn.Dropout(0.5), model())
-            data = TensorDataset(X, Y)
-            Trainer(trained, data, policy=Rho(), epochs=2, batch_size=12, device="cpu").run()
-        return nn.utils.parameters_to_vector(trained.parameters())
-
-    assert weights(0).equal(weights(1))
