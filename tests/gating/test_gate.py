@@ -144,22 +144,6 @@ def test_a_target_of_1_selects_everything_until_it_is_lowered(controller: str) -
 # --- ties ------------------------------------------------------------------------------------
 
 
-def test_ties_with_the_threshold_are_drawn_at_random_up_to_the_quota() -> None:
-    # 2 rows above, 8 tied, 6 below; the quota is 6, so half of the tied rows are drawn
-    scores = torch.tensor([0.5] * 8 + [0.9] * 2 + [0.1] * 6)
-    gate = Gate(controller=OriginPI(0.375, kp=0, ki=0, start=0.5))
-    drawn = torch.zeros(16)
-    for _ in range(400):
-        chosen = gate.select(scores)
-        assert len(chosen) == 6
-        assert {8, 9} <= set(chosen.index.tolist())
-        assert int(chosen.index.max()) < 10
-        drawn[chosen.index] += 1
-    assert drawn[10:].tolist() == [0] * 6
-    # each tied row with chance 1/2: 400 draws have a standard deviation of 10
-    assert bool(((drawn[:8] - 200).abs() < 50).all())
-
-
 @pytest.mark.parametrize(
     ("controller", "value", "target"),
     [("log_integral", 0.0, 0.1), ("log_integral", 0.3, 0.9), ("origin_pi", 5.0, 1 / 3)],
