@@ -10,9 +10,9 @@ import inspect
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from astkit.names import resolve
 
 TARGET = 1000  # validation rows
 CLASSES, COPIES = 5, 4  # of an open set; of a duplicated row
+OPEN = ("open_set", "web")  # with images of no class
 NONE = -1  # true label of an image that belongs to no class of the task
 HUMAN_LABELS = "ASTKIT_CIFAR10N"  # environment variable: the file of CIFAR-10N's labels
 KINDS = {"worse": "worse_label", "random1": "random_label1"}
@@ -85,12 +86,6 @@ class Condition:
             first[order[1:]] = self.rows[order].diff() != 0
         return first
 
-    def of(self, rows: Tensor) -> Condition:
-        """The condition with the training ``rows`` only: int64, which may repeat."""
-        known = {name: getattr(self, name) for name in ("rows", "true_labels", "relevant")}
-        taken = {name: values[rows] for name, values in known.items() if values is not None}
-        return replace(self, train=self.train.subset(rows), **taken)
-
     @property
     def oracle(self) -> Tensor | None:
         """Weights with which an oracle draws rows, float64 ``[N]``, mean 1; `None` if all are 1.
@@ -107,6 +102,22 @@ class Condition:
             weights *= (self.class_shares / counts.clamp_min(1))[self.labels]
         weights /= weights.mean()
         return None if bool((weights == 1).all()) else weights
+
+
+class Change(NamedTuple):
+    """What a condition of images makes of the training data: ``said`` in words.
+
+    ``rows``: int64 ``[N]`` of the original; ``labels``: others than theirs; ``images``: others than
+    theirs, of which the ``relevant`` ones are unchanged; ``skewed``: whether the classes have other
+    shares than in the test data.
+    """
+
+    said: str
+    rows: Tensor
+    labels: Tensor | None = None
+    images: Tensor | None = None
+    relevant: Tensor | None = None
+    skewed: bool = False
 
 
 def condition(
@@ -131,138 +142,142 @@ def condition(
     Raises ``ValueError`` for an unknown name and for values that are impossible with this data;
     ``FileNotFoundError`` for missing files.
     """
-    make: Callable[..., Condition] = resolve("condition", name)
+    make: Callable[..., Any] = resolve("condition", name)
     of_images = next(iter(inspect.signature(make).parameters)) == "train"
     if of_images != (train is not None):
         remedy = "pass train= and test=" if of_images else "leave train and test out"
         raise ValueError(
             f"condition {name!r} is {'' if of_images else 'not '}made of images: {remedy}"
         )
-    if of_images:
-        return make(train, test, seed, target, **options)
-    return make(seed, target, **options)
-
-
-# --- images ----------------------------------------------------------------------------------
-
-
-def clean(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
-    """The data as they are, of which ``target`` rows are validation data."""
-    rows = torch.arange(len(train))
+    if train is None:
+        made: Condition = make(seed, target, **options)
+        return made
+    classes = CLASSES if name in OPEN else train.num_classes
+    rows = (train.labels < classes).nonzero().squeeze(1)
     validation = None
     if target:
-        chosen, rows = stratified(train.labels, target / len(train), seed, "target")
-        validation = train.subset(chosen)
-    part = train.subset(rows) if target else train
-    said = f"{train.name}, as it is"
-    return Condition(said, part, validation, test, train.num_classes, rows, part.labels)
+        held, rest = stratified(train.labels[rows], target / len(rows), seed, "target")
+        validation, rows = _part(train, rows[held], classes), rows[rest]
+    if test is not None and name in OPEN:
+        test = _part(test, (test.labels < classes).nonzero().squeeze(1), classes)
+    change: Change = make(train, rows, seed, **options)
+    true = train.labels[change.rows]
+    data = Images(
+        train.images[change.rows] if change.images is None else change.images,
+        true if change.labels is None else change.labels,
+        train.classes[:classes],
+        train.name,
+    )
+    return Condition(
+        f"{train.name}, {change.said}",
+        data,
+        validation,
+        test,
+        classes,
+        change.rows,
+        true.where(true < classes, NONE),
+        true < classes if name in OPEN else change.relevant,
+        shares(test or train, classes) if change.skewed else None,
+    )
 
 
-def wrong_labels(
-    train: Images, test: Images | None, seed: int, target: int = TARGET, share: float = 0.4
-) -> Condition:
+def _part(data: Images, rows: Tensor, classes: int) -> Images:
+    return Images(data.images[rows], data.labels[rows], data.classes[:classes], data.name)
+
+
+# --- images: of the usable rows, int64, those that are trained on -----------------------------
+
+
+def clean(train: Images, rows: Tensor, seed: int) -> Change:
+    """The data as they are, of which ``target`` rows are validation data."""
+    return Change("as it is", rows)
+
+
+def wrong_labels(train: Images, rows: Tensor, seed: int, share: float = 0.4) -> Change:
     """``round(share * N)`` random labels replaced, each by one of the other classes.
 
     Other classes are equally likely: symmetric noise that excludes the true class, so exactly
     ``share`` of the labels is wrong.
     """
-    made = clean(train, test, seed, target)
-    labels = mislabelled(made.labels, share, seed)
-    return relabelled(made, labels, f"{train.name}, {share:.0%} wrong labels")
+    labels = mislabelled(train.labels[rows], share, seed)
+    return Change(f"{share:.0%} wrong labels", rows, labels)
 
 
-def duplicates(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+def duplicates(train: Images, rows: Tensor, seed: int) -> Change:
     """Random rows `COPIES` times each, and as many other rows once; the size is kept."""
-    made = clean(train, test, seed, target)
-    count = len(made.labels)
-    each = count // (COPIES + 1)
-    order = rng.permutation(count, seed, "duplicates")
-    made = made.of(torch.cat([order[:each].repeat(COPIES), order[each : 2 * each]]))
-    return replace(made, description=f"{train.name}, {each} images {COPIES} times, {each} once")
+    each = len(rows) // (COPIES + 1)
+    rows = rows[rng.permutation(len(rows), seed, "duplicates")]
+    rows = torch.cat([rows[:each].repeat(COPIES), rows[each : 2 * each]])
+    return Change(f"{each} images {COPIES} times, {each} once", rows)
 
 
-def long_tail(
-    train: Images, test: Images | None, seed: int, target: int = TARGET, factor: float = 100.0
-) -> Condition:
+def long_tail(train: Images, rows: Tensor, seed: int, factor: float = 100.0) -> Change:
     """Random rows of each class, with geometrically decreasing class sizes, in order of labels.
 
     The first class is ``factor`` times as large as the last; sizes are the largest that the data
     allow. Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples", CVPR
     2019.
     """
-    made = clean(train, test, seed, target)
-    made = made.of(tail(made.labels, factor, seed))
-    said = f"{train.name}, class sizes in a long tail of {factor:g}"
-    return replace(made, description=said, class_shares=shares(test or train))
+    rows = rows[tail(train.labels[rows], factor, seed)]
+    return Change(f"class sizes in a long tail of {factor:g}", rows, skewed=True)
 
 
-def small(
-    train: Images, test: Images | None, seed: int, target: int = TARGET, rows: int = 8000
-) -> Condition:
+def small(train: Images, usable: Tensor, seed: int, rows: int = 8000) -> Change:
     """About ``rows`` random rows, the same share of each class."""
-    made = clean(train, test, seed, target)
-    share = rows / len(made.labels)
-    made = made.of(stratified(made.labels, share, seed, "small")[0])
-    return replace(made, description=f"{train.name}, {len(made.labels)} images")
+    chosen, _ = stratified(train.labels[usable], rows / len(usable), seed, "small")
+    return Change(f"{len(chosen)} images", usable[chosen])
 
 
-def open_set(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+def open_set(train: Images, rows: Tensor, seed: int) -> Change:
     """The first `CLASSES` classes; as many images of the others have random labels of these."""
-    made, outside = _first_classes(train, test, seed, target)
-    count = min(len(made.labels), len(outside))
-    made = made.of(rng.permutation(len(made.labels), seed, "open set", "inside")[:count])
+    outside = (train.labels >= CLASSES).nonzero().squeeze(1)
+    count = min(len(rows), len(outside))
+    rows = rows[rng.permutation(len(rows), seed, "open set", "inside")[:count]]
     outside = outside[rng.permutation(len(outside), seed, "open set", "outside")[:count]]
-    labels = torch.randint(CLASSES, (count,), generator=rng.generator(seed, "open set"))
-    said = f"{train.name}, {count} images of {CLASSES} classes and {count} of none of them"
-    return replace(_with_others(made, train, outside, labels), description=said)
+    drawn = torch.randint(CLASSES, (count,), generator=rng.generator(seed, "open set"))
+    labels = torch.cat([train.labels[rows], drawn])
+    said = f"{count} images of {CLASSES} classes and {count} of none of them"
+    return Change(said, torch.cat([rows, outside]), labels)
 
 
-def other_domain(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+def other_domain(train: Images, rows: Tensor, seed: int) -> Change:
     """A random half of the images inverted and at half the resolution; the test data are not."""
-    made = clean(train, test, seed, target)
-    count = len(made.labels)
-    relevant = torch.ones(count, dtype=torch.bool)
-    relevant[rng.permutation(count, seed, "other domain")[: count // 2]] = False
+    relevant = torch.ones(len(rows), dtype=torch.bool)
+    relevant[rng.permutation(len(rows), seed, "other domain")[: len(rows) // 2]] = False
     height, width = train.shape[1:]
-    images = made.train.images.clone()
+    images = train.images[rows]
     other = F.interpolate(255 - images[~relevant].float(), (height // 2, width // 2), mode="area")
     images[~relevant] = F.interpolate(other, (height, width)).round().to(torch.uint8)
-    changed = Images(images, made.labels, train.classes, train.name)
-    said = f"{train.name}, half of the images inverted and at half the resolution"
-    return replace(made, description=said, train=changed, relevant=relevant)
+    said = "half of the images inverted and at half the resolution"
+    return Change(said, rows, images=images, relevant=relevant)
 
 
-def web(train: Images, test: Images | None, seed: int, target: int = TARGET) -> Condition:
+def web(train: Images, rows: Tensor, seed: int) -> Change:
     """Data as from the web: an open set, wrong labels, copies and a long tail together.
 
     Images of the first `CLASSES` classes in a long tail of 10, a fifth of them with wrong labels;
     as many images of other classes, with labels in the shares of the tail; and a fifth of all
     images `COPIES` times.
     """
-    made, outside = _first_classes(train, test, seed, target)
-    made = made.of(tail(made.labels, 10, seed))
-    made = relabelled(made, mislabelled(made.labels, 0.2, seed), "")
-    count = min(len(made.labels), len(outside))
+    rows = rows[tail(train.labels[rows], 10, seed)]
+    labels = mislabelled(train.labels[rows], 0.2, seed)
+    outside = (train.labels >= CLASSES).nonzero().squeeze(1)
+    count = min(len(rows), len(outside))
     outside = outside[rng.permutation(len(outside), seed, "web", "outside")[:count]]
-    labels = made.labels[rng.permutation(len(made.labels), seed, "web", "labels")[:count]]
-    made = _with_others(made, train, outside, labels)
-    order = rng.permutation(len(made.labels), seed, "web", "copies")
-    made = made.of(torch.cat([order, order[: len(order) // 5].repeat(COPIES - 1)]))
+    others = labels[rng.permutation(len(labels), seed, "web", "labels")[:count]]
+    rows, labels = torch.cat([rows, outside]), torch.cat([labels, others])
+    order = rng.permutation(len(rows), seed, "web", "copies")
+    order = torch.cat([order, order[: len(order) // 5].repeat(COPIES - 1)])
     said = (
-        f"{train.name}, five classes in a long tail of 10, 20% of the labels wrong,"
+        "five classes in a long tail of 10, 20% of the labels wrong,"
         f" {count} images of none of them, a fifth of all images {COPIES} times"
     )
-    return replace(made, description=said, class_shares=shares(made.test or made.validation))
+    return Change(said, rows[order], labels[order], skewed=True)
 
 
 def human_labels(
-    train: Images,
-    test: Images | None,
-    seed: int,
-    target: int = TARGET,
-    kind: str = "worse",
-    path: str | Path | None = None,
-) -> Condition:
+    train: Images, rows: Tensor, seed: int, kind: str = "worse", path: str | Path | None = None
+) -> Change:
     """CIFAR-10N: labels that people gave to CIFAR-10's training images.
 
     ``kind``: "worse", a wrong one of three people's labels if there is any (40 % wrong), or
@@ -285,9 +300,7 @@ def human_labels(
             f"the clean labels in {path} are not those of the {len(train)} training images: pass"
             " all of CIFAR-10 in the order that the file is for"
         )
-    made = clean(train, test, seed, target)
-    assert made.rows is not None
-    return relabelled(made, given[made.rows], f"{train.name}, labels by people (CIFAR-10N, {kind})")
+    return Change(f"labels by people (CIFAR-10N, {kind})", rows, given[rows])
 
 
 def mislabelled(labels: Tensor, share: float, seed: int) -> Tensor:
@@ -322,46 +335,10 @@ def tail(labels: Tensor, factor: float, seed: int) -> Tensor:
     return torch.cat(kept).sort().values
 
 
-def shares(data: Images) -> Tensor:
-    """The share of each class in ``data``: float64 ``[classes]``."""
-    return data.labels.bincount(minlength=data.num_classes).double() / len(data)
-
-
-def relabelled(made: Condition, labels: Tensor, said: str) -> Condition:
-    """The condition with other ``labels`` of the training data, int64 ``[N]``."""
-    train = Images(made.train.images, labels, made.train.classes, made.train.name)
-    return replace(made, train=train, description=said)
-
-
-def _first_classes(
-    train: Images, test: Images | None, seed: int, target: int
-) -> tuple[Condition, Tensor]:
-    """The `clean` data of the first `CLASSES` classes, and the rows of the others."""
-
-    def first(data: Images) -> Images:
-        inside = data.labels < CLASSES
-        names = data.classes[:CLASSES]
-        return Images(data.images[inside], data.labels[inside], names, data.name)
-
-    made = clean(first(train), None if test is None else first(test), seed, target)
-    inside = (train.labels < CLASSES).nonzero().squeeze(1)
-    outside = (train.labels >= CLASSES).nonzero().squeeze(1)
-    return replace(made, rows=inside[made.rows]), outside
-
-
-def _with_others(made: Condition, train: Images, outside: Tensor, labels: Tensor) -> Condition:
-    """The condition with images ``outside`` of all classes, rows of ``train``, and their labels."""
-    assert made.rows is not None
-    assert made.true_labels is not None
-    joined = Images(
-        torch.cat([made.train.images, train.images[outside]]),
-        torch.cat([made.labels, labels]),
-        made.train.classes,
-        train.name,
-    )
-    true = torch.cat([made.true_labels, torch.full_like(labels, NONE)])
-    rows = torch.cat([made.rows, outside])
-    return replace(made, train=joined, rows=rows, true_labels=true, relevant=true != NONE)
+def shares(data: Images, classes: int) -> Tensor:
+    """The share of each of the first ``classes`` in ``data``: float64 ``[classes]``."""
+    counts = data.labels.bincount(minlength=classes)[:classes].double()
+    return counts / counts.sum()
 
 
 # --- text, tables, series --------------------------------------------------------------------

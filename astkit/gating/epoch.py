@@ -39,7 +39,7 @@ class RunInfo:
     #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
     #: hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
     features: Features | None = field(default=None, repr=False)
-    flops: float | None = None  #: spent in the run so far; not in custom loops
+    budget: float | None = None  #: FLOPs that the run may spend, if these are its budget
 
 
 class Planner(Protocol):
@@ -82,6 +82,7 @@ class Epoch:
         data: Any = None,
         target: Any = None,
         features: Features | None = None,
+        budget: float | None = None,
     ) -> None:
         self.planner, self.samples = planner, samples
         self.rounds = 1 if planner is None else planner.rounds
@@ -92,6 +93,7 @@ class Epoch:
                 "data": data,
                 "target": target,
                 "features": features,
+                "budget": budget,
             }
         self.start(0)
 
@@ -109,11 +111,10 @@ class Epoch:
         """Whether all rounds are planned."""
         return self.planned >= self.rounds
 
-    def plan(self, order: Tensor, progress: float, flops: float | None = None) -> int:
+    def plan(self, order: Tensor, progress: float) -> int:
         """Plan the next round; returns how many of its candidates need not be loaded.
 
-        ``order``: int64 ``[samples]``, the shuffled rows of this epoch; for the others see
-        `RunInfo`.
+        ``order``: int64 ``[samples]``, the shuffled rows of this epoch.
         """
         number, self.planned = self.planned, self.planned + 1
         first, last = (len(order) * part // self.rounds for part in (number, number + 1))
@@ -121,8 +122,7 @@ class Epoch:
         chosen = None
         if self.planner is not None:
             place = (self.number, number, progress)
-            known = {"seed": self.planner.seed, "flops": flops, **self.facts}
-            run = RunInfo(self.samples, rows, *place, **known)
+            run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
             chosen = self.planner.plan(run)
         if chosen is None:
             chosen = Selection(rows)

@@ -162,11 +162,9 @@ def listed(folder: str | os.PathLike[str]) -> list[Path]:
 def newest(folder: str | os.PathLike[str]) -> tuple[Path, dict[str, Any]]:
     """The newest valid checkpoint and its state; warns about each damaged one.
 
-    Raises ``ValueError`` if none is valid, ``FileNotFoundError`` if there is none.
+    Raises ``ValueError`` if none is valid.
     """
     paths = listed(folder)
-    if not paths:
-        raise FileNotFoundError(f"{folder} contains no checkpoint: start the run without resume")
     for path in paths:
         try:
             state = read(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from torch import nn
@@ -14,14 +13,7 @@ from astkit.trainers.progress import Progress
 from astkit.trainers.sample_by_sample import SampleBySampleTrainer
 from astkit.trainers.trainer import Trainer
 
-_GATE_KEYS = {
-    "target_activation_rate": "target_rate",
-    "score": "score",
-    "controller": "controller",
-    "criterion": "criterion",
-    "fallback": "fallback",
-    "min_active": "min_active",
-}
+_GATE = ("target_rate", "score", "controller", "criterion", "fallback", "min_active")
 
 
 class AdaptiveSparseTrainer:
@@ -39,7 +31,7 @@ class AdaptiveSparseTrainer:
             per row), ``fallback``, ``min_active``, and any field of `TrainConfig`; ``lr`` is 1e-4
             by default, as in the original.
 
-    Raises ``ValueError`` for unknown keys or values.
+    Raises ``TypeError`` for unknown keys, ``ValueError`` for unknown values.
     """
 
     def __init__(
@@ -51,16 +43,11 @@ class AdaptiveSparseTrainer:
         device: str = "auto",
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        settings = dict(config or {})
-        options = {new: settings.pop(old) for old, new in _GATE_KEYS.items() if old in settings}
+        settings = {"target_activation_rate": 0.1, "lr": 1e-4, **(config or {})}
+        settings["target_rate"] = settings.pop("target_activation_rate")
+        options = {name: settings.pop(name) for name in _GATE if name in settings}
         options.setdefault("score", "loss_and_contrast" if modality == "vision" else "loss")
-        names = {each.name for each in fields(TrainConfig)}
-        if unknown := sorted(set(settings) - names):
-            raise ValueError(
-                f"unknown setting {', '.join(unknown)}: choose from"
-                f" {', '.join(sorted(names | set(_GATE_KEYS)))}"
-            )
-        self.config = TrainConfig(**{"lr": 1e-4, **settings})
+        self.config = TrainConfig(**settings)
         self.gate = Gate(**options, seed=self.config.seed)
         self.model, self.train_loader, self.val_loader = model, train_loader, val_loader
         self.device = device

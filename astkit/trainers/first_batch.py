@@ -123,11 +123,6 @@ class ScoredData:
         passes, self._passes = self._passes, self._passes + 1
         return map(self.scored, self.source.batches(passes))
 
-    @property
-    def samples(self) -> int | None:
-        """Number of rows of the data set; ``None`` if unknown."""
-        return self.source.num_samples
-
 
 def features_of(model: nn.Module, batches: Iterator[Scored]) -> Tensor:
     """What ``model`` finds in each row, float32 ``[rows, d + 2]`` on the CPU.

@@ -313,8 +313,7 @@ class Optimisation:
 
     def _has_weight(self) -> bool:
         away = isinstance(self._total, Tensor) and self._total.device.type != "cpu"
-        # with a flag, a step without weight is skipped on the device; others synchronise anyway
-        return (away and self._flagged and self.scaler is None) or float(self._total) != 0.0
+        return away or float(self._total) != 0.0  # reading it from a device would wait
 
     def _step(self) -> None:
         groups = self.optimizer.param_groups
@@ -329,14 +328,19 @@ class Optimisation:
         norm = nn.utils.get_total_norm(gradients)
         if self.config.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
-        if self.scaler is not None:
-            self._scaled_step(self.scaler)  # it checks for overflow itself
+        if self.scaler is not None:  # it checks for overflow itself
+            before = self.scaler.get_scale()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            overflow = self.scaler.get_scale() < before
+            self.skipped += overflow
+            self.steps += not overflow
+            self._lost += self._rows if overflow else 0
         else:
             whole = norm if self._alone else distributed.whole(norm)
             self._check_finite(whole, "gradient's norm")
             if self._broken is not None:
-                skip = self._broken | torch.as_tensor(self._total == 0, device=self._broken.device)
-                self.optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+                self.optimizer.found_inf = self._broken.float()  # type: ignore[attr-defined]
             self.optimizer.step()
             self.steps += 1
         if self.scheduler is not None:
@@ -346,16 +350,6 @@ class Optimisation:
     def _restore_lr(self) -> None:
         for group, lr in zip(self.optimizer.param_groups, self._lr(), strict=True):
             group["lr"] = lr
-
-    def _scaled_step(self, scaler: GradScaler) -> None:
-        before = scaler.get_scale()
-        scaler.step(self.optimizer)
-        scaler.update()
-        if scaler.get_scale() < before:
-            self.skipped += 1
-            self._lost += self._rows
-        else:
-            self.steps += 1
 
     def take_lost(self) -> int:
         """Rows whose gradients were discarded by skipped steps since the last call."""

@@ -135,12 +135,19 @@ class Trainer:
         self.policy = as_policy(policy, seed)
         target = getattr(self.validation, "data", getattr(self.validation, "loader", None))
         self.batches = Batches(
-            self.train_data, self.policy, target, self.device, seed, self._features
+            self.train_data,
+            self.policy,
+            target,
+            self.device,
+            seed,
+            self._features,
+            self.budget.flops,
         )
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.classes = True  # whether integer targets are classes, see `_check_batch`
         self._flops = FlopCache(self._count_outside)
         self._costs: dict[object, BatchFlops] = {}  # of the model, by shape of a row
+        self._checked: set[object] = set()  # shapes of the training data
         self.step, self.progress = 0, 0.0
         self.done = self.prepared = False
         self.history = History()
@@ -261,7 +268,7 @@ class Trainer:
                 return None
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self._exchange()
-                unloaded = self.batches.plan(self.progress, self.ledger.flops.total)
+                unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:
@@ -410,7 +417,7 @@ class Trainer:
             trained=trained,
             skipped=rows - trained,
             overflowed=self.optimisation.take_lost(),
-            padded=torch.tensor(trained) if repeating else padded,
+            padded=trained if repeating else padded,
             dense=0.0 if repeating else rows / self.batches.epoch.share,
         )
         if self.policy is not None and self.policy.flops:
@@ -445,7 +452,7 @@ class Trainer:
     def cost(self, batch: Batch, model: nn.Module | None = None) -> BatchFlops:
         """FLOPs of ``batch``, counted once per shape of its rows, or predicted from other lengths.
 
-        A new shape is first checked on two rows. Raises ``ValueError`` for
+        A new shape of the training data is first checked on two rows. Raises ``ValueError`` for
         invalid data, before any weight changes.
         """
         if model is not None and model is not self.model:
@@ -453,8 +460,10 @@ class Trainer:
         shape: object = batch.x.shape[1:] if isinstance(batch.x, Tensor) else shape_of(batch)
         cost = self._costs.get(shape)
         if cost is None:
-            self.ledger.settle()  # the check waits for the device, while no clock runs
-            self._check_batch(batch)
+            if shape not in self._checked:
+                self.ledger.settle()  # the check waits for the device, while no clock runs
+                self._check_batch(batch)
+                self._checked.add(shape)
             cost = self._costs[shape] = self._flops.cost(self.model, batch)
             if not self.ledger.uncounted.issuperset(cost.uncounted):
                 self.ledger.uncounted.update(cost.uncounted)

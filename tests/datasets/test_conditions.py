@@ -114,7 +114,7 @@ def test_the_oracle_draws_each_right_and_relevant_row_once_in_the_tests_shares(n
     assert set(one.rows[drawn].tolist()) == set(one.rows[usable].tolist())
     mass = torch.zeros(one.outputs).double().index_add_(0, one.labels, weights) / len(weights)
     if one.class_shares is not None:
-        assert mass.tolist() == pytest.approx(shares(one.test).tolist())
+        assert mass.tolist() == pytest.approx(shares(one.test, one.outputs).tolist())
     else:
         assert len(weights[drawn].unique()) == 1
 

@@ -57,41 +57,39 @@ def module(policy: Policy, seen: list[list[int]] | None = None) -> Any:
     return Classifier()
 
 
-def loader_of(policy: Policy, epochs: int, workers: int = 0) -> DataLoader[Any]:
-    if isinstance(policy, Gate):
-        return DataLoader(PAIRS, BATCH)
-    sampler = policy.sampler(PAIRS, epochs=epochs)
-    extra: dict[str, Any] = {"num_workers": workers}
-    if workers:
-        extra["multiprocessing_context"] = "fork"
-    return DataLoader(indexed(PAIRS), BATCH, sampler=sampler, **extra)
-
-
-def trainer_of(policy: Policy, folder: Path, **options: Any) -> Any:
+def fit(
+    policy: Policy,
+    folder: Path,
+    seen: Any = None,
+    workers: int = 0,
+    saving: Any = None,
+    **more: Any,
+) -> Any:
+    """The module trained for 4 epochs; checkpoints are written by the callback ``saving``."""
     import lightning.pytorch as L
 
     from astkit.integrations.lightning import PolicyCallback
 
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    callbacks = [PolicyCallback(policy), *options.pop("callbacks", [])]
-    return L.Trainer(
+    callbacks = [PolicyCallback(policy), *([saving] if saving else [])]
+    trainer = L.Trainer(
         accelerator="cpu",
         devices=1,
+        max_epochs=4,
         default_root_dir=folder,
         callbacks=callbacks,
+        enable_checkpointing=saving is not None,
         **quiet,
-        **options,
     )
-
-
-def fit(policy: Policy, folder: Path, epochs: int = 4, seen: Any = None, **options: Any) -> Any:
-    """The trained module; the run ends after ``epochs``, or as ``options`` say."""
-    resume = options.pop("ckpt_path", None)
-    workers = options.pop("workers", 0)
+    extra: dict[str, Any] = {"num_workers": workers}
+    if workers:
+        extra["multiprocessing_context"] = "fork"
+    loader = DataLoader(PAIRS, BATCH)
+    if not isinstance(policy, Gate):
+        sampler = policy.sampler(PAIRS, epochs=4)
+        loader = DataLoader(indexed(PAIRS), BATCH, sampler=sampler, **extra)
     model = module(policy, seen)
-    options.setdefault("enable_checkpointing", False)
-    trainer = trainer_of(policy, folder, max_epochs=epochs, **options)
-    trainer.fit(model, loader_of(policy, epochs, workers), DataLoader(PAIRS, 90), ckpt_path=resume)
+    trainer.fit(model, more.pop("loader", loader), DataLoader(PAIRS, 90), **more)
     return model
 
 
@@ -109,36 +107,26 @@ def test_a_gate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("step", [5, 12, 13, 30])
-def test_a_resumed_run_equals_the_uninterrupted_one(name: str, step: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["step=5", "step=12", "step=13", "step=30", "epoch=1"])
+def test_a_resumed_run_equals_the_uninterrupted_one(name: str, place: str, tmp_path: Path) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
 
+    kind, _, number = place.partition("=")
+    every = {"every_n_train_steps": int(number)} if kind == "step" else {}
+    saving = ModelCheckpoint(tmp_path, f"{{{kind}}}", save_top_k=-1, **every)
     rows: list[list[int]] = []
-    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=step, save_top_k=-1)
-    options = {"callbacks": [saving], "enable_checkpointing": True}
-    whole = fit(POLICIES[name](), tmp_path, seen=rows, **options)
-    again: list[list[int]] = []
-    path = tmp_path / f"step={step}.ckpt"
-    if len(rows) < step:
+    whole = fit(POLICIES[name](), tmp_path, rows, saving=saving)
+    path = tmp_path / f"{place}.ckpt"
+    if not path.exists():
         pytest.skip("the run is shorter")
-    resumed = fit(POLICIES[name](), tmp_path, seen=again, ckpt_path=path)
-    assert again == rows[step:]
-    assert_same(resumed.net, whole.net, atol=0)
-
-
-def test_resumed_at_the_end_of_an_epoch(tmp_path: Path) -> None:
-    from lightning.pytorch.callbacks import ModelCheckpoint
-
-    saving = ModelCheckpoint(tmp_path, "{epoch}", save_top_k=-1)
-    options = {"callbacks": [saving], "enable_checkpointing": True}
-    whole = fit(POLICIES["infobatch"](), tmp_path, **options)
-    resumed = fit(POLICIES["infobatch"](), tmp_path, ckpt_path=tmp_path / "epoch=1.ckpt")
+    again: list[list[int]] = []
+    resumed = fit(POLICIES[name](), tmp_path, again, ckpt_path=path)
+    assert again == rows[len(rows) - len(again) :]
+    assert kind == "epoch" or len(again) == len(rows) - int(number)
     assert_same(resumed.net, whole.net, atol=0)
 
 
 def test_a_loader_without_the_policys_sampler_is_refused(tmp_path: Path) -> None:
-    policy = POLICIES["random"]()
-    trainer = trainer_of(policy, tmp_path, max_epochs=1, enable_checkpointing=False)
-    model = module(policy)
+    other = DataLoader(indexed(PAIRS), BATCH)
     with pytest.raises(ValueError, match=r"sampler SequentialSampler, not that of RandomSubset"):
-        trainer.fit(model, DataLoader(indexed(PAIRS), BATCH))
+        fit(POLICIES["random"](), tmp_path, loader=other)

@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 
 from astkit import rng
 from astkit.gating import Gate
-from astkit.profiling.ledger import Ledger
 from astkit.trainers import Budget, TrainConfig, Trainer, fast_rules
 from astkit.trainers.config import cosine
 
@@ -181,40 +180,3 @@ def test_exactly_one_positive_finite_limit_is_wanted() -> None:
         for limit in (0, -0.5, math.nan, math.inf, -math.inf, "3"):
             with pytest.raises(ValueError, match=f"budget {name} is .*: give a positive, finite"):
                 Budget(**{name: limit})
-
-
-@given(
-    name=st.sampled_from(["epochs", "flops", "seconds"]),
-    limit=st.floats(1e-3, 1e12),
-    share=st.floats(0, 3),
-)
-def test_the_share_spent_is_in_its_range(name: str, limit: float, share: float) -> None:
-    ledger = Ledger()
-    ledger.flops.evaluation = ledger.seconds["evaluation"] = 1e15  # never charged
-    ledger.flops.scoring = ledger.flops.forward = 0.25 * share * limit
-    ledger.flops.backward = 0.5 * share * limit
-    ledger.seconds["training"] = share * limit
-    spent = Budget(**{name: limit}).spent(share * limit, ledger)
-    assert spent == pytest.approx(min(1.0, share))
-    assert spent <= 1.0
-
-
-class Spectral(nn.Linear):
-    """Its Fourier transform does multiply-adds that have no formula."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(torch.fft.rfft(x).abs())
-
-
-@pytest.mark.parametrize("policy", [None, "gate"])
-def test_a_budget_of_flops_that_cannot_be_counted_is_refused_first(
-    policy: str | None, unchanged: Any
-) -> None:
-    run = trainer(Budget(flops=1e6), Spectral(3, 3), policy)
-    sentence = r"budget flops is 1e\+06, but the FLOPs of _fft_r2c cannot be counted: give epochs"
-    with (
-        unchanged(run.model),
-        pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted"),
-        pytest.raises(ValueError, match=sentence),
-    ):
-        run.run()

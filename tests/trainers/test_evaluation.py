@@ -183,29 +183,6 @@ def test_a_pass_without_a_batch_or_a_metric_of_another_shape_is_refused() -> Non
 # --- loaders
 
 
-class Counting(TensorDataset):
-    """Counts how often it was iterated by a loader, and copied."""
-
-    copies = 0
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        Counting.copies += 1
-        return self
-
-
-def test_evaluating_twice_uses_one_loader(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Counting(torch.randn(8, 3), torch.arange(8) % 3)
-    loader = DataLoader(data, 4)
-    started: list[Any] = []
-    real = DataLoader.__iter__
-    monkeypatch.setattr(DataLoader, "__iter__", lambda self: started.append(self) or real(self))
-    work = trainer(nn.Linear(3, 3))
-    first, second = work.evaluate(loader), work.evaluate(loader)
-    assert first == second
-    assert started == [loader, loader]  # the user's own, whose workers may persist
-    assert Counting.copies == 0
-
-
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_distributed_sampler_is_refused_in_several_processes(
     monkeypatch: pytest.MonkeyPatch, inside: bool

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from astkit import rng
 from astkit.datasets import Images, Loader
 from astkit.gating import Gate, Policy
-from astkit.trainers import TrainConfig, Trainer
-from astkit.trainers.first_batch import ScoredData
+from astkit.trainers import Budget, TrainConfig, Trainer
 
 DATA = TensorDataset(torch.randn(24, 8), torch.arange(24) % 3)
 
@@ -140,7 +139,9 @@ class Spectral(nn.Linear):
 
 
 @pytest.mark.parametrize("policy", [None, Gate(0.5)])
-def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(policy: Any) -> None:
+def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(
+    policy: Any, unchanged: Any
+) -> None:
     run = trainer(model=Spectral(5, 3), policy=policy, epochs=2)
     with pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted") as caught:
         run.run()
@@ -154,6 +155,14 @@ def test_flops_that_cannot_be_counted_are_said_once_and_kept_in_the_ledger(polic
         counted = trainer()
         counted.run()
     assert counted.ledger.uncounted == set()
+    limited = trainer(model=Spectral(5, 3), policy=policy, epochs=None, budget=Budget(flops=1e6))
+    sentence = r"budget flops is 1e\+06, but the FLOPs of _fft_r2c cannot be counted: give epochs"
+    with (
+        unchanged(limited.model),
+        pytest.warns(UserWarning, match="FLOPs of _fft_r2c cannot be counted"),
+        pytest.raises(ValueError, match=sentence),
+    ):
+        limited.run()
 
 
 # --- data and features for policies
@@ -164,8 +173,6 @@ def test_training_data_for_a_helper_come_in_another_order_each_time_and_are_paid
         def prepare(self, make_model: Any, data: Any) -> None:
             self.models = [make_model(), make_model()]
             optimizer = torch.optim.SGD(self.models[0].parameters(), lr=0.1)
-            assert isinstance(data, ScoredData)
-            assert data.samples == 24
             self.orders: list[list[int]] = []
             for _ in range(2):
                 self.orders.append([])

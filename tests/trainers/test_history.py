@@ -107,20 +107,6 @@ def test_a_line_is_json_of_the_standard(path: Path) -> None:
         file.log(1, phase="event", model=nn.Linear(1, 1))
 
 
-def test_a_full_disk_ends_the_run_with_its_sentence(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Any, safe: bool) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(MetricsFile, "_write", full)
-    run = trainer([MetricsFile(path)])
-    run.model.eval()
-    with pytest.raises(OSError, match="No space left on device"):
-        run.run()
-    assert not run.model.training
-
-
 def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
     file = MetricsFile(path)
     file.log(1, phase="train")
@@ -137,10 +123,9 @@ def test_a_torn_last_line_is_dropped_and_the_file_continued(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["nonsense", "3", "[1]", '"step"', "null", "[" * 100_000, '{"phase": "train"}',
-     '{"step": "1", "phase": "train"}', '{"step": 1}', '{"step": 1, "phase": []}', "\0\0"],
+    ["nonsense", "[1]", "[" * 100_000, '{"step": "1", "phase": "train"}', '{"step": 1}'],
     ids=lambda line: line[:9],
-)  # fmt: skip
+)
 def test_a_damaged_line_is_named(path: Path, line: str) -> None:
     file = MetricsFile(path)
     path.write_text('{"step": 1, "phase": "train"}\n' + line + '\n{"step": 3}\n')

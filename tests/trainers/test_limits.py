@@ -80,9 +80,6 @@ def test_the_time_budget_ends_a_run_which_is_saved(
         next(steps)
     with pytest.raises(TimeIsUp, match="after step 1; nothing was saved"):
         build(None).run()
-    monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "soon")
-    with pytest.raises(ValueError, match="ASTKIT_TIME_BUDGET_H is 'soon': give hours"):
-        build(None).run()
     monkeypatch.setenv("ASTKIT_TIME_BUDGET_H", "1000")
     resumed = build(tmp_path, resume=True)
     assert resumed.step == 1

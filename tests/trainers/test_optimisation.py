@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
+from torch.optim.lr_scheduler import OneCycleLR, StepLR
 from torch.utils.data import TensorDataset
 
 from astkit import rng
@@ -109,36 +109,6 @@ def grads(model: nn.Module) -> list[Tensor | None]:
 
 
 # --- sums, divided
-
-
-@pytest.mark.parametrize(
-    ("weights", "clip_norm", "micro_batch"),
-    [("none", 0.05, 3), ("float32", None, 3), ("float64", 1e3, None)],
-)
-def test_accumulation_equals_one_batch_and_a_plain_loop(
-    difference: Any, weights: str, clip_norm: float | None, micro_batch: int | None
-) -> None:
-    options: dict[str, Any] = {"clip_norm": clip_norm, "weight_decay": 0.1}
-    parted = made(accumulation_steps=4, micro_batch=micro_batch, **options)
-    whole, plain = made(**options), network()
-    plain_adamw = torch.optim.AdamW(plain.parameters(), lr=1e-2, weight_decay=0.1, foreach=False)
-    norms = []
-    for x, y, weight in batches(weights=weights):
-        losses = [train(parted, *part) for part in parts(x, y, weight)]
-        torch.testing.assert_close(
-            torch.cat(losses), train(whole, x, y, weight), rtol=0, atol=1e-10
-        )
-        gradients, norm = plain_gradients(plain, x, y, weight, clip_norm)
-        for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
-            parameter.grad = gradient
-        plain_adamw.step()
-        norms.append(norm)
-    assert difference(parted.model, whole.model) < 1e-10
-    assert difference(parted.model, plain) < 1e-10
-    assert difference(plain, network()) > 1e-2
-    assert parted.steps == whole.steps == STEPS
-    if clip_norm is not None:
-        assert all((norm > clip_norm) == (clip_norm == 0.05) for norm in norms)
 
 
 @settings(deadline=None, max_examples=20)
@@ -490,23 +460,6 @@ def test_after_a_divergence_on_a_device_the_users_optimizer_moves_again(
     assert not same_bits(model, before)
 
 
-def test_rows_without_weight_change_nothing_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There the sum of the weights is unknown until the step, which the flag then skips."""
-    work = flagged(monkeypatch, made(network(torch.float32)))
-    rows = list(batches(torch.float32, number=3))
-    train(work, *rows[0])
-    before = copy.deepcopy(work.weights())
-    x, y, _ = rows[1]
-    add(work, x, y, torch.zeros(len(y)))
-    work._total = torch.zeros(()).as_subclass(Elsewhere)
-    work.end_batch(Ledger())
-    work.check()
-    assert same(copy.deepcopy(work.weights()), before)
-    train(work, *rows[2])
-    work.check()
-    assert not same(copy.deepcopy(work.weights()), before)
-
-
 def test_kernels_that_may_ignore_the_flag_are_waited_for() -> None:
     model = network(torch.float32)
     assert made(model)._flagged
@@ -540,8 +493,6 @@ def test_the_rate_is_a_function_of_progress_with_warm_up() -> None:
 
 SCHEDULERS: dict[str, Any] = {
     "steps": lambda optimizer: StepLR(optimizer, 3, gamma=0.1),
-    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 8),
-    "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
     "one cycle": lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=10),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from typing import Any
@@ -60,16 +59,6 @@ def assert_twins(batched: Any, rowwise: Any, difference: Any) -> None:
     assert distance <= TOLERANCE, f"parameters differ by {distance}"
 
 
-class Flipped(Gate):
-    """A gate whose eighth batch has one decision turned round."""
-
-    def select(self, scores: Tensor) -> Selection:
-        number, chosen = self.batches, super().select(scores)
-        if number != 7:
-            return chosen
-        return dataclasses.replace(chosen, index=chosen.index[1:], weight=chosen.weight[1:])
-
-
 @pytest.mark.parametrize(
     ("score", "controller"),
     [("loss", "log_integral"), ("loss_and_contrast", "origin_pi"), (EVERYTHING, "top_k")],
@@ -83,29 +72,6 @@ def test_batched_gate_and_its_twin_agree(
     assert batched.ledger.flops == rowwise.ledger.flops
     # the gate must have had something to decide, or equal decisions would prove nothing
     assert sum(0 < len(rows) < 32 for rows in batched.rows) >= 5
-
-
-def test_one_flipped_decision_or_a_millionth_in_one_parameter_is_noticed(
-    train: Any, difference: Any
-) -> None:
-    rowwise = train(gate("loss"), "per_batch")
-    flipped = train(gate("loss", kind=Flipped))
-    with pytest.raises(AssertionError, match="step 7 trained on different rows"):
-        assert_twins(flipped, rowwise, difference)
-    assert difference(flipped.model, rowwise.model) > 1e-6  # and the weights alone would tell
-    batched = train(gate("loss"))
-    assert difference(batched.model, train(None).model) > 1e-3
-    with torch.no_grad():
-        next(rowwise.model.parameters()).view(-1)[3] += 1e-6
-    with pytest.raises(AssertionError, match="parameters differ"):
-        assert_twins(batched, rowwise, difference)
-
-
-def test_batch_norm_makes_them_two_algorithms(train: Any, difference: Any) -> None:
-    batched = train(gate("loss"), batch_norm=True)
-    rowwise = train(gate("loss"), "per_batch", batch_norm=True)
-    assert batched.rows[0] == rowwise.rows[0]  # scored in eval mode from equal weights
-    assert difference(batched.model, rowwise.model) > 1e-3
 
 
 class Weighted(Gate):
@@ -279,43 +245,6 @@ def test_per_sample_state_survives_json_in_full_precision(
     second.run()
     assert difference(whole.model, second.model) == 0.0
     assert second.score.state_dict() == whole.score.state_dict()
-
-
-class PlainRunning:
-    """Per-sample scores of ``0.7*loss + 0.3*contrast`` in Python numbers, by running means."""
-
-    def __init__(self) -> None:
-        self.means: Any = None
-        self.count = 0
-
-    def __call__(self, loss: float, image: Tensor) -> float:
-        values = (loss, float(image.std()))
-        before = values if self.means is None else self.means
-        self.count += 1
-        self.means = [m + (v - m) / self.count for v, m in zip(values, before, strict=True)]
-        return 0.7 * values[0] / before[0] + 0.3 * values[1] / before[1]
-
-
-class Noted(Gate):
-    """Keeps the scores of each batch."""
-
-    def settle(self, scores: Tensor, active: Tensor) -> Selection:
-        self.noted = [*getattr(self, "noted", []), scores.tolist()]
-        return super().settle(scores, active)
-
-
-def test_row_by_row_a_sum_is_held_against_the_rows_before(cnn: Any, double_loader: Any) -> None:
-    model, loader = cnn(), double_loader(rows=40, batch_size=20)
-    config = TrainConfig(lr=1e-30, weight_decay=0.0)  # so that losses stay what they are
-    policy = Noted(0.3, "0.7*loss + 0.3*contrast")
-    SampleBySampleTrainer(model, loader, epochs=1, policy=policy, config=config).run()
-    plain, frozen = PlainRunning(), cnn().eval()
-    for number, (batch, noted) in enumerate(zip(loader.batches(0), policy.noted, strict=True)):
-        with torch.no_grad():
-            losses = F.cross_entropy(frozen(batch.x), batch.y, reduction="none").tolist()
-        for _ in range(2 if number == 0 else 1):  # the first batch sets the threshold beforehand
-            expected = [plain(*pair) for pair in zip(losses, batch.x, strict=True)]
-        assert noted == pytest.approx(expected, abs=1e-9)
 
 
 class Witness(ContextScore):
