@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astkit.datasets.images import regular
-from astkit.datasets.sources import search_places
-from astkit.files import SHARE
+from astkit.datasets.sources import Layout, read_found, search_places
+from astkit.files import shipped
 
 FILE = "docs_pairs.jsonl.gz"
 VALIDATION_SHARE = 0.15
@@ -50,19 +50,14 @@ def in_validation(source: str) -> bool:
 
 
 def docs_pairs() -> list[TextPair]:
-    """The stored pairs, from the first of: the folder named by ``ASTKIT_DATA``, ``data/`` of the
-    checkout or of the current folder, the data folder of an installed wheel.
+    """The stored pairs, as they come with the package; of an export, from `search_places`.
 
-    Raises ``FileNotFoundError`` if none contains the file, and ``ValueError`` for a damaged file.
+    Raises ``FileNotFoundError`` if the file is nowhere, and ``ValueError`` for a damaged file.
     """
-    places = [*search_places(None), SHARE]
-    for place in places:
-        if (place / FILE).is_file():
-            return read_pairs(place / FILE)
-    raise FileNotFoundError(
-        f"the frozen text pairs, {FILE}, are in none of {', '.join(map(str, places))}: copy the"
-        " file from the project's data/ folder to one of them, or name its folder in ASTKIT_DATA"
-    )
+    layouts = [Layout(FILE, lambda folder: read_pairs(folder / FILE))]
+    places = [shipped(f"data/{FILE}").parent, *search_places(None)]
+    pairs: list[TextPair] = read_found(FILE, layouts, places, "from the project's data/ folder")
+    return pairs
 
 
 def read_pairs(path: str | os.PathLike[str]) -> list[TextPair]:

@@ -26,11 +26,8 @@ Lines = Callable[[Tensor], str]
 def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
     """Rows of the pool and of the target, and what writes rows of the pool.
 
-    Raises ``ValueError`` for kinds that differ or are not known, ``FileNotFoundError``.
+    Raises ``ValueError`` for kinds that differ or are not known.
     """
-    for path in (pool, target):
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist: give a file or a folder of images")
     kinds = {"folder" if path.is_dir() else path.suffix.lower() for path in (pool, target)}
     kind = kinds.pop()
     if kinds or kind not in (".csv", ".jsonl", ".txt", "folder"):
@@ -38,19 +35,15 @@ def read(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
             f"{pool} and {target} are not both .csv, .jsonl or .txt files, or folders of images:"
             " convert one of them"
         )
-    if kind != ".csv" and label is not None:
-        raise ValueError(f"--label is {label!r}, but only a .csv has columns: leave it out")
     if kind == ".csv":
         return tables(pool, target, label)
-    if kind == "folder":
-        images, names = pictures(pool)
-        return images, pictures(target)[0], lambda rows: _joined(names, rows)
-    lines, others = _lines(pool), _lines(target)
-    texts, wanted = lines, others
-    if kind == ".jsonl":
-        texts = [_text(line, pool) for line in lines]
-        wanted = [_text(line, target) for line in others]
-    return texts, wanted, lambda rows: _joined(lines, rows)
+    if label is not None:
+        raise ValueError(f"--label is {label!r}, but only a .csv has columns: leave it out")
+    content = {"folder": pictures, ".jsonl": objects, ".txt": texts}[kind]
+    rows, lines = content(pool)
+    wanted, _ = content(target)
+    written = np.array(lines, object)
+    return rows, wanted, lambda chosen: "".join(f"{line}\n" for line in written[chosen.numpy()])
 
 
 def tables(pool: Path, target: Path, label: str | None) -> tuple[Any, Any, Lines]:
@@ -96,18 +89,19 @@ def pictures(folder: Path) -> tuple[TensorDataset, list[str]]:
     return TensorDataset(torch.stack(read_pictures(paths, SIDE))), [str(path) for path in paths]
 
 
-def _lines(path: Path) -> list[str]:
-    return [line for line in read_text(path).splitlines() if line.strip()]
+def texts(path: Path) -> tuple[list[str], list[str]]:
+    """The lines of a file that are not empty, twice: what they say, and what is written of them."""
+    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    return lines, lines
 
 
-def _text(line: str, path: Path) -> str:
+def objects(path: Path) -> tuple[list[str], list[str]]:
+    """The ``text`` of each line, a JSON object, and the lines."""
+    _, lines = texts(path)
     try:
-        entry = json.loads(line)
-        return str(entry if isinstance(entry, str) else entry["text"])
-    except (ValueError, KeyError, TypeError):
+        return [str(json.loads(line)["text"]) for line in lines], lines
+    except (ValueError, KeyError, TypeError) as error:
         form = '{"text": "..."}'
-        raise ValueError(f"{path} has the line {line[:60]!r}: give objects {form}") from None
-
-
-def _joined(lines: list[str], rows: Tensor) -> str:
-    return "".join(f"{line}\n" for line in np.array(lines, object)[rows.numpy()])
+        raise ValueError(
+            f"{path} has a line without a text ({error}): give objects {form}"
+        ) from None

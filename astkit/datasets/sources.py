@@ -35,6 +35,7 @@ FASHION_MNIST = (
 )  # fmt: skip
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages dataset-* put their files
 AGAIN = "fetch the data again"
+DOWNLOAD = "such as with torchvision.datasets.{}('data', download=True)"
 
 
 def load(
@@ -164,7 +165,7 @@ def load_cifar10(root: Path | None, size: int | None) -> Parts:
         Layout("train-*.parquet", _read_parquet, "cifar"),
         Layout("plain_text/train-*.parquet", _read_parquet, "cifar"),  # of Hugging Face
     )
-    return read_found("CIFAR10", layouts, search_places(root))
+    return read_found("CIFAR10", layouts, search_places(root), DOWNLOAD.format("CIFAR10"))
 
 
 def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
@@ -174,7 +175,7 @@ def load_fashion_mnist(root: Path | None, size: int | None) -> Parts:
     """
     layouts = (Layout("train-images-idx3-ubyte*", _read_idx, "fashion"),)
     places = [*search_places(root), *([DEBIAN] if root is None else [])]
-    return read_found("FashionMNIST", layouts, places)
+    return read_found("FashionMNIST", layouts, places, DOWNLOAD.format("FashionMNIST"))
 
 
 def search_places(root: Path | None) -> list[Path]:
@@ -188,10 +189,11 @@ def search_places(root: Path | None) -> list[Path]:
     return list(dict.fromkeys(places))
 
 
-def read_found(name: str, layouts: Sequence[Layout], places: list[Path]) -> Any:
+def read_found(name: str, layouts: Sequence[Layout], places: list[Path], source: str) -> Any:
     """What is read from the folder at or below ``places`` that has one of ``layouts``.
 
     Ties below one place are resolved by the order of ``layouts``, then by the smallest depth.
+    Raises ``FileNotFoundError`` if there is none; ``source`` says where the files come from.
     """
     for place, layout, depth in product(places, layouts, range(DEPTH + 1)):
         for path in sorted(place.glob("[!.]*/" * depth + layout.pattern)):
@@ -202,7 +204,7 @@ def read_found(name: str, layouts: Sequence[Layout], places: list[Path]) -> Any:
     raise FileNotFoundError(
         f"{name} was not found. Looked for {patterns} in these folders and below them:"
         f"{''.join(lines)}\nPut one of these layouts into one of the folders (see"
-        f" data/README.md), such as with torchvision.datasets.{name}('data', download=True)."
+        f" data/README.md), {source}."
     )
 
 

@@ -39,7 +39,7 @@ class RunInfo:
     #: computes what the model in training finds in given rows of ``data`` or ``target``: its last
     #: hidden layer, the loss and the entropy, in one counted forward pass; not in custom loops
     features: Features | None = field(default=None, repr=False)
-    flops: float | None = None  #: spent in the run so far; not in custom loops
+    budget: float | None = None  #: FLOPs that the run may spend, if these are its budget
 
 
 class Planner(Protocol):
@@ -82,6 +82,7 @@ class Epoch:
         data: Any = None,
         target: Any = None,
         features: Features | None = None,
+        budget: float | None = None,
     ) -> None:
         self.planner, self.samples = planner, samples
         self.rounds = 1 if planner is None else planner.rounds
@@ -92,6 +93,7 @@ class Epoch:
                 "data": data,
                 "target": target,
                 "features": features,
+                "budget": budget,
             }
         self.start(0)
 
@@ -109,11 +111,10 @@ class Epoch:
         """Whether all rounds are planned."""
         return self.planned >= self.rounds
 
-    def plan(self, order: Tensor, progress: float, flops: float | None = None) -> int:
+    def plan(self, order: Tensor, progress: float) -> int:
         """Plan the next round; returns how many of its candidates need not be loaded.
 
-        ``order``: int64 ``[samples]``, the shuffled rows of this epoch; for the others see
-        `RunInfo`.
+        ``order``: int64 ``[samples]``, the shuffled rows of this epoch.
         """
         number, self.planned = self.planned, self.planned + 1
         first, last = (len(order) * part // self.rounds for part in (number, number + 1))
@@ -121,8 +122,7 @@ class Epoch:
         chosen = None
         if self.planner is not None:
             place = (self.number, number, progress)
-            known = {"seed": self.planner.seed, "flops": flops, **self.facts}
-            run = RunInfo(self.samples, rows, *place, **known)
+            run = RunInfo(self.samples, rows, *place, seed=self.planner.seed, **self.facts)
             chosen = self.planner.plan(run)
         if chosen is None:
             chosen = Selection(rows)
@@ -214,10 +214,7 @@ class PolicySampler(Sampler[int]):
         scale = torch.cat([self.epoch.scale[:divided], torch.zeros(self._repeats)])
         self._scale = scale[rank::world]
         if not self.epoch.planned:
-            self._used = torch.empty(0, dtype=torch.bool)
             self._next = 0  # the first row after the latest batch
-        more = len(self._rows) - len(self._used)
-        self._used = torch.cat([self._used, torch.zeros(more, dtype=torch.bool)])
 
     def iteration(self) -> dict[str, Any]:
         """State of the current iteration: its rounds, and the rows of all processes that are left.
@@ -276,7 +273,7 @@ class PolicySampler(Sampler[int]):
 
     def over(self, size: int) -> bool:
         """Whether fewer than ``size`` rows of this iteration were not passed to ``mean`` yet."""
-        left = len(self._used) - int(self._used.sum())
+        left = len(self._rows) - self._next
         return self._interrupted is None and self.epoch.complete and left < size
 
     def mean(self, losses: Tensor, index: Tensor) -> Tensor:
@@ -312,23 +309,14 @@ class PolicySampler(Sampler[int]):
         return (rows * world - repeats) / world
 
     def _find(self, index: Tensor) -> slice:
-        """Positions of the rows ``index`` among the drawn ones; marks them as used."""
-        count = len(index)
-
-        def fits(first: int) -> bool:
-            part = slice(first, first + count)
-            return torch.equal(self._rows[part], index) and not bool(self._used[part].any())
-
-        first = self._next
-        if not fits(first):  # batches may be skipped or reordered
-            places = (self._rows == index[:1]).nonzero().flatten().tolist()
-            first = next(filter(fits, places), -1)
-        if first < 0:
-            raise ValueError(
-                f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
-                " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"
-                " each batch's index once"
-            )
-        self._next = first + count
-        self._used[first : self._next] = True
-        return slice(first, self._next)
+        """Positions of the rows ``index`` among the drawn ones, after those of earlier batches."""
+        count, last = len(index), len(self._rows) - len(index)
+        for first in range(self._next, last + 1):  # batches may be skipped
+            if torch.equal(self._rows[first : first + count], index):
+                self._next = first + count
+                return slice(first, self._next)
+        raise ValueError(
+            f"the {count} rows of this batch were not drawn by this sampler in this iteration:"
+            " give the DataLoader indexed(data) and sampler=policy.sampler(data, ...), and pass"
+            " each batch's index once, in their order"
+        )

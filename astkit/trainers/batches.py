@@ -29,7 +29,7 @@ class Batches:
         policy: plans the rows if it overrides ``plan``.
         target: the validation data, which the policy may look at.
         device, seed: of a loader that draws from torch's default generators.
-        features: see `RunInfo`.
+        features, budget: see `RunInfo`.
 
     Attributes:
         epoch: the plan of the current epoch.
@@ -48,6 +48,7 @@ class Batches:
         device: torch.device,
         seed: int,
         features: Features | None = None,
+        budget: float | None = None,
     ) -> None:
         self.source: Any = divided(source)
         self._undivided = source
@@ -55,7 +56,7 @@ class Batches:
         if planner is not None:
             _check_selectable(planner, source)
         data = getattr(source, "data", None)
-        self.epoch = Epoch(planner, source.num_samples or 0, data, target, features)
+        self.epoch = Epoch(planner, source.num_samples or 0, data, target, features, budget)
         self.device, self.seed = device, seed
         self.batch = self.taken = self.rows = 0
         self._alone = distributed.world() == 1
@@ -67,17 +68,14 @@ class Batches:
         self._generators = [each for each in own if isinstance(each, torch.Generator)]
         self._drawn: list[Tensor] | None = None  # their states before the epoch
 
-    def plan(self, progress: float, flops: float) -> int:
-        """Start the next round; returns the number of candidates that need not be loaded.
-
-        ``progress``, ``flops``: see `RunInfo`.
-        """
+    def plan(self, progress: float) -> int:
+        """Start the next round; returns the number of candidates that need not be loaded."""
         self.taken, self._loading = 0, None
         unloaded = 0
         if self.epoch.planner is None:
             self.epoch.planned = 1
         else:
-            unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress, flops)
+            unloaded = self.epoch.plan(self.source.order(self.epoch.number), progress)
         self._in_round = self._batches_in_round()
         return unloaded
 

@@ -135,7 +135,13 @@ class Trainer:
         self.policy = as_policy(policy, seed)
         target = getattr(self.validation, "data", getattr(self.validation, "loader", None))
         self.batches = Batches(
-            self.train_data, self.policy, target, self.device, seed, self._features
+            self.train_data,
+            self.policy,
+            target,
+            self.device,
+            seed,
+            self._features,
+            self.budget.flops,
         )
         self.ledger = Ledger(synchronize=synchronizer(self.device), meter=meter)
         self.classes = True  # whether integer targets are classes, see `_check_batch`
@@ -261,7 +267,7 @@ class Trainer:
                 return None
             with self.ledger.clock("training"), self.ledger.phase("plan"):
                 self._exchange()
-                unloaded = self.batches.plan(self.progress, self.ledger.flops.total)
+                unloaded = self.batches.plan(self.progress)
                 self.ledger.counts.unloaded += unloaded if distributed.rank() == 0 else 0
 
     def _score_only(self) -> None:
@@ -409,7 +415,7 @@ class Trainer:
             trained=trained,
             skipped=rows - trained,
             overflowed=self.optimisation.take_lost(),
-            padded=torch.tensor(trained) if repeating else padded,
+            padded=trained if repeating else padded,
             dense=0.0 if repeating else rows / self.batches.epoch.share,
         )
         if self.policy is not None and self.policy.flops:

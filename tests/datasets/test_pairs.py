@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[2] / "data"
 
 def written(path, some):
     """``path`` with pairs as gzipped JSON lines."""
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress("".join(json.dumps(asdict(p)) + "\n" for p in some).encode()))
     return path
 
@@ -71,11 +71,11 @@ def test_the_part_depends_on_the_words_alone(some):
 
 
 def test_where_the_frozen_file_is_looked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs, "SHARE", tmp_path / "share")
-    monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "data"])
-    with pytest.raises(FileNotFoundError, match="ASTKIT_DATA"):
+    monkeypatch.setattr(pairs, "shipped", lambda name: tmp_path / "share" / pairs.FILE)
+    monkeypatch.setattr(pairs, "search_places", lambda root: [tmp_path / "input"])
+    with pytest.raises(FileNotFoundError, match=r"(?s)input .*from the project's data/ f"):
         docs_pairs()
-    for n, folder in enumerate(("share", "data")):  # a checkout goes before an installation
+    for n, folder in enumerate(("input/a-data-set/files", "share")):  # the package's own goes first
         some = [TextPair("a", f"b{n}")]
         written(tmp_path / folder / pairs.FILE, some)
         assert docs_pairs() == some

@@ -173,16 +173,19 @@ def test_the_search_takes_the_first_place_the_clearest_layout_and_is_bounded(tmp
     put(tmp_path, ".hidden/data_batch_1")
     put(tmp_path, "of-another-set/train-0.parquet")
     with pytest.raises(FileNotFoundError):
-        read_found("it", layouts, [tmp_path, tmp_path / "nothing"])
+        read_found("it", layouts, [tmp_path, tmp_path / "nothing"], "")
     put(tmp_path, "1/2/3/4/5/6/data_batch_1")
-    assert read_found("it", layouts, [tmp_path]) == ("plain", tmp_path / "1/2/3/4/5/6")
+    assert read_found("it", layouts, [tmp_path], "") == ("plain", tmp_path / "1/2/3/4/5/6")
     put(tmp_path, "cifar/train-0.parquet")
-    assert read_found("it", (other, plain), [tmp_path]) == ("other", tmp_path / "cifar")
+    assert read_found("it", (other, plain), [tmp_path], "") == ("other", tmp_path / "cifar")
     put(tmp_path, "z/y/x/data_batch_3")
-    assert read_found("it", layouts, [tmp_path / "none", tmp_path]) == ("plain", tmp_path / "z/y/x")
+    assert read_found("it", layouts, [tmp_path / "none", tmp_path], "") == (
+        "plain",
+        tmp_path / "z/y/x",
+    )
     put(tmp_path, "first/train-0.parquet")  # any data set, but named by the user
     first = [tmp_path / "first", tmp_path]
-    assert read_found("it", layouts, first) == ("other", tmp_path / "first")
+    assert read_found("it", layouts, first, "") == ("other", tmp_path / "first")
 
 
 @pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,13 +16,14 @@ from astkit.gating.features import IMAGES, UNKNOWN, FeaturesOf, Rows
 from astkit.gating.forecast import Forecast, judge
 from astkit.gating.policies.last_loss import check_samples
 from astkit.gating.policy import Policy, PolicyCard, RunInfo, Selection
-from astkit.gating.ratio import FITTED, Pair, class_factor, class_test, input_ratio, input_test
+from astkit.gating.ratio import Pair, class_factor, class_test, input_ratio, input_test
 
 LEVEL = 0.01  # probability of any false alarm in a run without a shift
 TESTS = 3  # of a run: classes, inputs before training, inputs as the model sees them
 FEWEST = 100  # rows of a target
 ASKED = 2000  # training rows of a test with the features of the model
-FITS, MOST = 12, 0.1  # of estimators to all rows of a sample; of a run's FLOPs, to be spent on them
+FITS = 16  # of weights and proxies, each about what the fit of the test would cost on all rows
+MOST = 0.25  # share of the FLOPs of a run that may go into them
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,10 @@ class Aim(Policy):
     far, rows that the model has not seen yet are tested, and weighted as above. If rows are drawn,
     those are tested that are to be drawn next: untrained features see other pixels, but the model
     sees meanings and wrong labels that are left among them, and the weights are multiplied by the
-    ratio that it finds. The power is kept; the proxy has judged already that the target pays. The
-    model is not asked where that would cost more than `MOST` of the run.
+    ratio that it finds. The power is kept; the proxy has judged already that the target pays.
+
+    In a run of limited FLOPs all rows are trained on, with a warning, where the estimators would
+    need more than about `MOST` of them, as beside a network of a few hundred weights.
 
     Rows are drawn systematically: over an epoch a row comes its expected number of times, rounded
     up or down. The loss is their plain mean: the draw itself moves the distribution.
@@ -77,9 +82,6 @@ class Aim(Policy):
     def __init__(self, features: FeaturesOf | None = None, seed: int = 0) -> None:
         self.features, self.seed = features, seed
 
-    def expected_rows(self, samples: int) -> int:
-        return samples
-
     def plan(self, run: RunInfo) -> Selection | None:
         if self.stage == 0:
             self._ask_early(run)
@@ -98,7 +100,7 @@ class Aim(Policy):
         kind, can_ask_model = both.train.kind, run.features is not None
         self.stage = 1 if can_ask_model and kind in (IMAGES, UNKNOWN) else 2
         if kind != UNKNOWN or not can_ask_model:
-            self._settle(aimed(both))
+            self._settle(aimed(both, most=most(run)))
 
     def _ask_the_model(self, run: RunInfo) -> None:
         """Compare rows that are to be trained on next with the target, as the model sees them."""
@@ -109,13 +111,10 @@ class Aim(Policy):
         train = Rows(run.data, by_row=lambda rows: features(rows, "data"))
         target = Rows(run.target, by_row=lambda rows: features(rows, "target"))
         seen = Pair(train, target, run.seed)
-        width = train.features(run.rows[:1]).shape[1]
-        if not affordable(run, width):
-            return
         if self.drawn_by is None:
-            self._settle(aimed(seen, run.rows[:ASKED]))
+            self._settle(aimed(seen, run.rows[:ASKED], most(run)))
             return
-        self.drawn_by = sharpened(seen, self.drawn_by, self.power)
+        self.drawn_by = sharpened(seen, self.drawn_by, self.power, most(run))
         self.flops += seen.booked()
 
     def _settle(self, found: Aimed) -> None:
@@ -123,10 +122,31 @@ class Aim(Policy):
         self.flops += found.flops
 
 
-def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
+def most(run: RunInfo) -> float:
+    """FLOPs that estimators may take in a run."""
+    return math.inf if run.budget is None else MOST * run.budget
+
+
+def too_dear(pair: Pair, tested: int, most: float) -> bool:
+    """Whether weights and proxies would take more FLOPs than ``most``, with a warning.
+
+    By what the test has taken so far, which used ``tested`` training rows.
+    """
+    rest = FITS * pair.flops * len(pair.sample) / tested
+    if rest > most:
+        warnings.warn(
+            f"choosing by the target would take {rest:.1g} FLOPs, more than {MOST:.0%} of the run:"
+            " all rows are trained on; give a larger budget, or weigh rows once by aim.weights",
+            stacklevel=2,
+        )
+    return rest > most
+
+
+def aimed(pair: Pair, unseen: Tensor | None = None, most: float = math.inf) -> Aimed:
     """Weights and forecast for a pair of training data and target.
 
-    ``unseen``: int64, the training rows of the test, in random order; by default any.
+    ``unseen``: int64, the training rows of the test, in random order; by default any. ``most``:
+    FLOPs that may be spent after it.
     """
     start = time.perf_counter()
     whole = torch.ones(len(pair.train), dtype=torch.float64)
@@ -157,6 +177,8 @@ def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
     if labels is None and not inputs:
         alike = f"nothing to gain, the training data are like the target (AUC {test.auc:.2f})"
         return result(None, 0.0, 0.0, "", 0.0, reason=alike)
+    if too_dear(pair, len(pair.sample if unseen is None else unseen), most):
+        return result(None, 0.0, 0.0, "", 0.0, reason="none, choosing would cost too much")
     power, gain, error, unit = judge(pair, weights_of)
     weights = None
     if power:
@@ -166,14 +188,15 @@ def aimed(pair: Pair, unseen: Tensor | None = None) -> Aimed:
     return result(weights, gain, error, unit, power, reason=reason)
 
 
-def sharpened(pair: Pair, drawn_by: Tensor, power: float) -> Tensor:
+def sharpened(pair: Pair, drawn_by: Tensor, power: float, most: float = math.inf) -> Tensor:
     """Weights ``drawn_by [N]`` times the ratio of the target to rows drawn by them, to a ``power``.
 
     The weights themselves where a test does not tell `ASKED` rows drawn by them from the target.
     """
     count = min(ASKED, len(drawn_by) // 4)  # few, so that hardly any row is drawn twice
     rows = draw(drawn_by, count, rng.generator(pair.seed, "aim", "asked"))
-    if input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS:
+    alike = input_test(pair, torch.ones_like(drawn_by), rows).p > LEVEL / TESTS
+    if alike or too_dear(pair, count, most):
         return drawn_by
     everything = torch.arange(len(pair.target))
     left = input_ratio(pair, drawn_by, everything, torch.arange(len(pair.train)))
@@ -214,17 +237,6 @@ def pair(train: Any, target: Any, features: FeaturesOf | None = None, seed: int 
             f" pass at least {FEWEST}"
         )
     return made
-
-
-def affordable(run: RunInfo, width: int) -> bool:
-    """Whether fits to features ``[n, width]`` may take at most `MOST` of the FLOPs of the run.
-
-    They would take more where the data are few and the network is small.
-    """
-    if not run.flops or not run.progress:
-        return True
-    fits = FITS * 2.0 * min(run.samples, FITTED) * width**2  # normal equations
-    return fits <= MOST * run.flops / run.progress
 
 
 def draw(weights: Tensor, count: int, random: torch.Generator) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,21 +158,6 @@ def test_without_a_shift_training_is_dense_to_the_bit_and_the_test_is_booked() -
     assert runs[0].ledger.counts.scored == 0
 
 
-def test_a_run_that_was_stopped_resumes_to_the_same_weights(tmp_path: Path) -> None:
-    train, target = TAIL, BALANCED
-    whole = trained("aim", train, target)
-    steps = sum(1 for _ in whole.steps())
-    records = trained("aim", train, target, checkpoints=tmp_path).steps()
-    for _ in range(steps // 2):
-        next(records)
-    records.close()
-    resumed = trained("aim", train, target, checkpoints=tmp_path, resume=True)
-    resumed.run()
-    assert weights_of(resumed).equal(weights_of(whole))
-    assert whole.policy is not None
-    assert whole.policy.state_dict()["drawn_by"] is not None
-
-
 def pictures(rows: int, seed: int) -> Images:
     random = torch.Generator().manual_seed(seed)
     pixels = torch.randint(0, 256, (rows, 1, 8, 8), generator=random).to(torch.uint8)
@@ -215,7 +199,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     train, target = pictures(n, 0), pictures(M, 1)
     early = torch.where(torch.arange(n) % 8 < 4, 0.2, 1.8).double()
     first = aim.Aimed(early, Forecast(5.0, 1.0, "points", 0.5, 0.0), 7.0)
-    monkeypatch.setattr(aim, "aimed", lambda pair: first)
+    monkeypatch.setattr(aim, "aimed", lambda pair, most: first)
     asked: list[int] = []
 
     def features(rows: Tensor, of: str) -> Tensor:
@@ -236,7 +220,7 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     assert chosen.index.equal(aim.draw(found, n, rng.generator(0, "aim", 0))[n * 3 // 4 :])
     if not left:
         assert found is early
-        assert sum(asked) == 1 + n // 4 + M  # one for its width, and the rows of the test
+        assert sum(asked) == n // 4 + M  # the rows of the test
         return
     rows = (
         Rows(train, by_row=lambda rows: features(rows, "data")),
@@ -249,23 +233,21 @@ def test_the_model_is_asked_about_the_rows_that_are_drawn(
     assert float(found[like_target].sum() / found.sum()) > 0.75  # of 0.45 before
 
 
-@pytest.mark.parametrize("more", [0.0, 1.0])
-def test_the_model_is_not_asked_where_that_would_take_over_a_tenth_of_the_run(more: float) -> None:
-    asked: list[int] = []
-
-    def features(rows: Tensor, of: str) -> Tensor:
-        asked.append(len(rows))
-        return torch.stack([rng.uniform(rows, each, of) for each in range(20)], 1)
-
-    policy, progress = Aim(), 0.4
-    policy.stage = 1
-    run = run_info(pictures(N, 0), pictures(M, 1), 0, 3, features=features)
-    run_flops = 10 * 12 * 2 * N * 20**2  # 12 fits by normal equations are a tenth of it
-    assert (
-        policy.plan(replace(run, progress=progress, flops=progress * run_flops - 1 + more)) is None
-    )
-    assert sum(asked) == 1 if not more else sum(asked) > N // 4
-    assert policy.stage == 2
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_all_rows_are_trained_on_where_choosing_would_take_too_much_of_the_run(
+    share: float,
+) -> None:
+    train, target = table(N, 0, flipped=0.7), table(M, 1)
+    whole = aim.aimed(aim.pair(train, target))
+    policy = Aim()
+    run = replace(run_info(train, target, 0), budget=whole.flops / (share * aim.MOST))
+    if share < 1:
+        assert policy.plan(run) is not None
+        assert policy.flops == whole.flops
+        return
+    with pytest.warns(UserWarning, match=r"more than 25% of the run: all rows are trained on"):
+        assert policy.plan(run) is None
+    assert policy.flops < whole.flops / 8
 
 
 def test_a_custom_loop_asks_once_before_training() -> None:
