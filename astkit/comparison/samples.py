@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import Subset
 
 from astkit import rng
-from astkit.datasets import Loader
-from astkit.datasets.facts import class_labels
+from astkit.datasets.facts import class_labels, inside
 from astkit.files import write_atomic
 
 if TYPE_CHECKING:
@@ -63,7 +62,8 @@ class Samples:
         name: str = "this run",
     ) -> None:
         self.trained, self.losses, self.name = trained, losses, name
-        self.data = data_set(data)
+        whole, rows = inside(data)
+        self.data = whole if rows is None else Subset(whole, rows.tolist())
         self.labels = class_labels(self.data)
         some = predicted is not None and bool((predicted >= 0).any())  # none without classes
         self.predicted = predicted if some else None
@@ -279,13 +279,6 @@ def by_loss(losses: Tensor) -> Tensor:
     order = rng.permutation(len(losses), 0, "rows of equal loss")
     falling = losses[order].nan_to_num(-torch.inf, torch.inf).argsort(descending=True, stable=True)
     return order[falling]
-
-
-def data_set(data: Any) -> Any:
-    """The data set of a loader, without indices; other objects unchanged."""
-    data = data.dataset if isinstance(data, DataLoader) else data
-    data = data.data if isinstance(data, Loader) else data
-    return getattr(data, "indexed_data", data)
 
 
 def _inputs(item: Any) -> Any:

@@ -106,7 +106,7 @@ class Ledger:
     phase: Callable[[str], Phase] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._untrained: dict[str, Tensor] = {}  # counts on the device, not yet read
+        self._padded: int | Tensor = 0  # may be on the device, not yet read
         self._pooled = [0.0] * len(self._totals())
         self.phase = _Timers(self.phases).__getitem__
         self._queued = False
@@ -114,10 +114,9 @@ class Ledger:
     @property
     def samples(self) -> Samples:
         """The sample counts; may synchronise with the device."""
-        for name, count in self._untrained.items():
-            setattr(self.counts, name, getattr(self.counts, name) + int(count))
-            self.counts.trained -= int(count)
-        self._untrained.clear()
+        padded, self._padded = int(self._padded), 0
+        self.counts.padded += padded
+        self.counts.trained -= padded
         return self.counts
 
     @property
@@ -135,27 +134,24 @@ class Ledger:
         skipped: int = 0,
         evaluated: int = 0,
         passes: int = 1,
-        overflowed: int | Tensor = 0,
+        overflowed: int = 0,
         padded: int | Tensor | None = None,
         dense: float = 0.0,
     ) -> None:
         """Add one batch: numbers of samples, in ``passes`` passes of each kind, at ``cost``.
 
-        Of the samples counted as trained, ``overflowed`` and ``padded`` (a number, or a 0-dim
-        tensor that is read later) were not trained on; their FLOPs are still counted. ``dense``:
+        Of the samples counted as trained, ``overflowed`` and ``padded`` (which may be a 0-dim
+        tensor, read later) were not trained on; their FLOPs are still counted. ``dense``:
         rows that dense training would have trained on.
         """
         counts, flops = self.counts, self.flops
         counts.scored += scored
-        counts.trained += trained
+        counts.trained += trained - overflowed
+        counts.overflowed += overflowed
+        if padded is not None:
+            self._padded = self._padded + padded
         counts.skipped += skipped
         counts.evaluated += evaluated
-        for name, count in (("overflowed", overflowed), ("padded", padded)):
-            if isinstance(count, Tensor):
-                self._untrained[name] = self._untrained.get(name, 0) + count
-            elif count:
-                setattr(counts, name, getattr(counts, name) + count)
-                counts.trained -= count
         if cost.uncounted:
             self.uncounted.update(cost.uncounted)
         if scored:
@@ -246,7 +242,7 @@ class Ledger:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"the ledger counts {value!r:.80}")
         self.counts = Samples(**state["samples"])
-        self._untrained.clear()
+        self._padded = 0
         self.flops = Flops(**state["flops"])
         self.seconds = {"training": 0.0, "evaluation": 0.0, **state["seconds"]}
         self.phases.clear()

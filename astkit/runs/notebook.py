@@ -170,13 +170,13 @@ def run(
     """
     parameters = {name: notebook.fit(name, value) for name, value in parameters.items()}
     name, every, seed = _identity(notebook, parameters)
-    earlier = Record.find(root, name, every, seed)
     files = {"notebook": notebook.path.name, "code": notebook.code}
+    record = Record.create(root, name, every, seed, **files)
     try:
-        if earlier and again:
-            with _locked(earlier.folder):
-                shutil.rmtree(earlier.folder)
-        record = Record.create(root, name, every, seed, **files)
+        if again:
+            with _locked(record.folder):
+                shutil.rmtree(record.folder)
+            record = Record.create(root, name, every, seed, **files)
         with _locked(record.folder):
             if record.status == "complete":
                 return _outcome(notebook, parameters, record)
@@ -186,7 +186,7 @@ def run(
             record.write("config.json", {**record.config, **files})
             return _run(notebook, parameters, record, threads, show)
     except Locked:
-        return Outcome(parameters, "busy", folder=earlier.folder if earlier else None)
+        return Outcome(parameters, "busy", folder=record.folder)
 
 
 def _outcome(notebook: Notebook, parameters: Parameters, record: Record) -> Outcome:

@@ -62,32 +62,19 @@ class Record:
         seed: int = 0,
         **more: Any,
     ) -> Record:
-        """The folder of a run below ``root``: the one that `find` returns, or a new one.
+        """The run with this name, seed and parameters below ``root``, or the folder of a new one.
 
         ``name`` becomes a part of the folder's; ``more``: additional entries of ``config.json``.
         Raises ``ValueError`` for parameters that JSON cannot represent.
         """
-        record = cls.find(root, name, parameters, seed)
-        if record is None:
-            date = datetime.now(UTC).strftime("%Y-%m-%d")
-            record = cls(Path(root) / f"{date}_{_tail(name, parameters, seed)}")
+        tail = f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"
+        date = datetime.now(UTC).strftime("%Y-%m-%d")
+        record = cls(min(Path(root).glob(f"*_{tail}"), default=Path(root) / f"{date}_{tail}"))
         if not record.config:  # the same whichever of several processes writes it
             record.write("env.json", stamp())
             config = {"name": name, "seed": seed, "parameters": dict(parameters), **more}
             record.write("config.json", config)
         return record
-
-    @classmethod
-    def find(
-        cls,
-        root: str | os.PathLike[str],
-        name: str,
-        parameters: Mapping[str, Any],
-        seed: int = 0,
-    ) -> Record | None:
-        """The run with this name, seed and parameters, or ``None``."""
-        found = sorted(Path(root).glob(f"*_{_tail(name, parameters, seed)}"))
-        return cls(found[0]) if found else None
 
     @property
     def status(self) -> Status:
@@ -183,7 +170,3 @@ def flat(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """``rows`` without entries that are not plain values."""
     kinds = (bool, int, float, str, type(None))
     return [{key: row[key] for key in row if isinstance(row[key], kinds)} for row in rows]
-
-
-def _tail(name: str, parameters: Mapping[str, Any], seed: int) -> str:
-    return f"{name}_{digest({'name': name, 'parameters': parameters})}_s{seed}"

@@ -1,4 +1,4 @@
-"""`astkit export`: what its options do, and what it refuses."""
+"""`astkit export` and `astkit notebooks`: what their options do, and what they refuse."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from astkit.cli import main
+from astkit.files import shipped
 from tests.cli.refusals import refused
 from tests.runs import sweeping
 
@@ -68,3 +69,16 @@ def test_wrong_options_are_refused_and_write_nothing(small: Path, capsys) -> Non
     ):
         assert refused(capsys, "export", *options, "-o", out).startswith(sentence)
     assert not out.exists()
+
+
+def test_the_notebooks_are_copied_into_a_new_folder_only(tmp_path: Path, capsys) -> None:
+    assert main(["notebooks", str(tmp_path / "mine")]) == 0
+    originals = sorted(shipped("notebooks").glob("*.ipynb"))
+    assert f"{len(originals)} notebooks" in capsys.readouterr().out
+    for path in originals:
+        assert (tmp_path / "mine" / path.name).read_bytes() == path.read_bytes()
+    (tmp_path / "mine" / originals[0].name).write_text("mine")
+    assert "would be overwritten: name a new folder" in refused(
+        capsys, "notebooks", tmp_path / "mine"
+    )
+    assert (tmp_path / "mine" / originals[0].name).read_text() == "mine"

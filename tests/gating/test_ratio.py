@@ -189,6 +189,12 @@ def test_another_law_with_the_same_inputs_is_found() -> None:
     assert found.p < 0.001
 
 
+def test_all_work_is_booked() -> None:
+    both = pair(torch.randn(60, 2), torch.randn(40, 2))
+    both.flops, both.train.flops, both.target.flops = 1.0, 20.0, 300.0
+    assert both.booked() == 321.0
+
+
 def test_kinds_that_differ_are_refused() -> None:
     with pytest.raises(ValueError, match="the training data hold table and the target tokens"):
         pair(torch.zeros(9, 2), torch.zeros(9, 2, dtype=torch.int64))

@@ -99,7 +99,7 @@ def test_notes_are_plain_sums(batches, cost):
     for number, batch in enumerate(batches):
         values = dict(zip(names, batch, strict=True))
         if number % 2:  # as they lie on a device
-            values |= {name: torch.tensor(values[name]) for name in ("overflowed", "padded")}
+            values["padded"] = torch.tensor(values["padded"])
         ledger.note(cost, **values)
     columns = [sum(column) for column in zip(*batches, strict=True)] or [0] * len(names)
     totals = dict(zip(names[:-1], columns, strict=False))
